@@ -1,0 +1,177 @@
+"""Measures SlotMQ, beside RabbitMQ where it is installed: what `make bench` runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from bench import brokers, machine, plot, report
+from bench.peer import Address
+from bench.process_tree import ProcessTree
+from bench.scenario import SCENARIOS, Limits, Scenario
+from bench.suite import Suite
+
+RESULTS = Path(__file__).resolve().parent / "results"
+_LIMIT_S = 270.0
+_QUICK_LIMIT_S = 50.0
+_QUICK_SECONDS = 1.5
+
+
+def main() -> int:
+    """Run the benchmark that the command line asks for and return the exit code."""
+    options = _options()
+    signal.signal(signal.SIGTERM, _leave)
+    begun = time.monotonic()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slotmq-bench-", dir=options.dir)))
+        found = machine.describe(folder)
+        print("Machine: " + ", ".join(f"{name} {value}" for name, value in found.items()))
+        running, products = _start(stack, folder, options)
+        if not running:
+            print("No broker to measure.", file=sys.stderr)
+            return 1
+        suite = Suite(running, options.scenarios, options.limits, options.repeats, options.limit, _tell)
+        with brokers.relay() as relay:
+            suite.run_ceiling(relay)
+        suite.run()
+    table = report.lines(suite.runs)
+    result = report.verdict(
+        table,
+        options.scenarios,
+        synced=not options.no_sync,
+        peer_installed=brokers.rabbitmq_script() is not None,
+    )
+    print("\n" + report.table_text(table, options.scenarios))
+    print("\n" + report.ceiling_text(table))
+    print(report.steadiness_text(suite.steps_ns))
+    for failure in suite.failures:
+        print(f"FAILED: {failure}")
+    print(f"\n{result.text}")
+    path = _keep(options, suite, table, result, {"machine": found, "products": products})
+    print(f"Every run is in {path}; this took {time.monotonic() - begun:.0f} s.")
+    return _picture(options, suite, table, found) or bool(suite.failures)
+
+
+def _start(stack: ExitStack, folder: Path, options: argparse.Namespace) -> tuple[list[brokers.Broker], dict[str, str]]:
+    """Start the brokers asked for, all at once: the one that is not measured sits idle."""
+    running: list[brokers.Broker] = []
+    if options.url:
+        processes = ProcessTree(options.pid) if options.pid else None
+        running.append(brokers.Broker(options.name, Address.parse(options.url), processes))
+    script = brokers.rabbitmq_script()
+    if "slotmq" in options.brokers:
+        arguments = ("--no-sync",) if options.no_sync else ()
+        running.append(_entered(stack, brokers.slotmq(folder, options=arguments)))
+    if "rabbitmq" in options.brokers and script:
+        running.append(_entered(stack, brokers.rabbitmq(folder, script)))
+    elif "rabbitmq" in options.brokers:
+        print("rabbitmq-server is not installed: measuring without it.")
+    products = {broker.name: broker.product() for broker in running}
+    for name, product in products.items():
+        print(f"{name}: {product}")
+    return running, products
+
+
+def _entered(stack: ExitStack, starting: Any) -> brokers.Broker:
+    try:
+        broker: brokers.Broker = stack.enter_context(starting)
+    except brokers.NotStarted as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(1) from None
+    return broker
+
+
+def _keep(
+    options: argparse.Namespace,
+    suite: Suite,
+    table: Sequence[report.Line],
+    result: report.Verdict,
+    facts: dict[str, Any],
+) -> str:
+    """Write every run as JSON; neither the file's name nor what is in it says where it ran."""
+    stamp = datetime.now(UTC)
+    path = options.json or RESULTS / f"bench-{stamp:%Y%m%d-%H%M%S}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = facts | {
+        "begun": f"{stamp:%Y-%m-%dT%H:%M:%SZ}",
+        "limits": asdict(options.limits) | {"repeats": options.repeats, "limit_s": options.limit},
+        "fsync": not options.no_sync,
+        "goal": {"reached": result.reached, "text": result.text},
+        "medians": report.summary(table),
+        "runs": [run.record() | {"step_ns": step} for run, step in zip(suite.runs, suite.steps_ns, strict=True)],
+        "failures": suite.failures,
+        "cut_short": suite.cut_short,
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    return path.name
+
+
+def _picture(options: argparse.Namespace, suite: Suite, table: Sequence[report.Line], found: dict[str, Any]) -> int:
+    if not options.plot:
+        return 0
+    caption = f"medians and single runs; {found['cores']} cores, {found['cpu']}, fdatasync {found['fdatasync_us']} µs"
+    try:
+        plot.draw(options.plot, table, suite.runs, options.scenarios, caption)
+    except plot.NoPicture as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"Picture: {options.plot.name}")
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    defaults = Limits()
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short round, at most a minute")
+    parser.add_argument("--messages", type=int, default=defaults.messages, help="at most so many per run (%(default)s)")
+    parser.add_argument("--seconds", type=float, help=f"publish at most so long per run ({defaults.seconds:g})")
+    parser.add_argument("--repeats", type=int, help="rounds over all scenarios and brokers (3)")
+    parser.add_argument("--limit", type=float, help=f"begin no run after so many seconds ({_LIMIT_S:g})")
+    parser.add_argument("--keys", type=int, default=defaults.keys, help="distinct routing keys (%(default)s)")
+    parser.add_argument("--window", type=int, default=defaults.window, help="unconfirmed messages (%(default)s)")
+    parser.add_argument("--scenario", action="append", choices=[one.name for one in SCENARIOS], help="only these")
+    parser.add_argument("--brokers", default="slotmq,rabbitmq", help="which to start (%(default)s); may be empty")
+    parser.add_argument("--no-sync", action="store_true", help="start SlotMQ without fsync")
+    parser.add_argument("--url", help="measure this running broker too: amqp://user:password@host:port/vhost")
+    parser.add_argument("--pid", type=int, help="process of the broker at --url, for CPU time and memory")
+    parser.add_argument("--name", default="url", help="what to call the broker at --url")
+    parser.add_argument("--dir", type=Path, help="where the brokers' data folders go, on the disk to measure")
+    parser.add_argument("--json", type=Path, help="write the runs here instead of bench/results")
+    parser.add_argument("--plot", type=Path, help="draw a picture: .svg, .png or .pdf")
+    options = parser.parse_args()
+    seconds = options.seconds or (_QUICK_SECONDS if options.quick else defaults.seconds)
+    options.repeats = options.repeats or (1 if options.quick else 3)
+    options.limit = options.limit or (_QUICK_LIMIT_S if options.quick else _LIMIT_S)
+    options.scenarios = _scenarios(options.scenario)
+    options.limits = replace(
+        defaults, messages=options.messages, seconds=seconds, keys=options.keys, window=options.window
+    )
+    return options
+
+
+def _scenarios(names: list[str] | None) -> tuple[Scenario, ...]:
+    return tuple(one for one in SCENARIOS if not names or one.name in names)
+
+
+def _tell(text: str) -> None:
+    print(text, flush=True)
+
+
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    """End in order, so that the brokers started here are stopped."""
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""The numbers that publisher, consumer and bench share while a run goes on."""
+
+from __future__ import annotations
+
+from multiprocessing.sharedctypes import RawArray
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ctypes import Array, c_longlong
+
+_SENT, _DELIVERED, _TOTAL = range(3)
+
+
+class Counters:
+    """Messages sent and delivered so far, and how many there will be in all (-1: not known yet).
+
+    Invariant: each number has one writer, so none needs a lock.
+    """
+
+    __slots__ = ("_cells",)
+
+    def __init__(self) -> None:
+        self._cells: Array[c_longlong] = RawArray("q", 3)
+        self._cells[_TOTAL] = -1
+
+    @property
+    def sent(self) -> int:
+        return self._cells[_SENT]
+
+    @sent.setter
+    def sent(self, count: int) -> None:
+        self._cells[_SENT] = count
+
+    @property
+    def delivered(self) -> int:
+        return self._cells[_DELIVERED]
+
+    @delivered.setter
+    def delivered(self, count: int) -> None:
+        self._cells[_DELIVERED] = count
+
+    @property
+    def total(self) -> int:
+        return self._cells[_TOTAL]
+
+    @total.setter
+    def total(self, count: int) -> None:
+        self._cells[_TOTAL] = count

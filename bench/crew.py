@@ -1,0 +1,106 @@
+"""Runs the generator's processes: starts them together, passes words to and fro, and ends them whatever happens."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection, wait
+from types import TracebackType
+from typing import Any, Self
+
+_END_LIMIT_S = 5.0
+_spawn = multiprocessing.get_context("spawn")  # a forked child would inherit the sockets of the bench
+
+Task = Callable[..., None]
+
+
+class RunFailed(Exception):
+    """A run did not reach its end; the text says what the generator saw."""
+
+
+class Line:
+    """A generator process's end of its pipe to the bench."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+
+    def tell(self, word: str, figures: Mapping[str, Any] | None = None) -> None:
+        """Report that a stage is reached."""
+        self._pipe.send((word, dict(figures or {})))
+
+    def await_word(self, word: str) -> None:
+        """Return when the bench says `word`."""
+        while self._pipe.recv() != word:
+            continue
+
+
+class Crew:
+    """The processes of one run, by role."""
+
+    def __init__(self, tasks: Mapping[str, Task], *arguments: object) -> None:
+        self._pipes: dict[str, Connection] = {}
+        self._processes = []
+        for role, task in tasks.items():
+            ours, theirs = _spawn.Pipe()
+            process = _spawn.Process(target=_guarded, args=(task, theirs, *arguments), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes[role] = ours
+            self._processes.append(process)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for pipe in self._pipes.values():
+            pipe.close()  # one that still waits for a word ends with this
+        for process in self._processes:
+            process.join(_END_LIMIT_S if error is None else 0.2)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    def tell(self, word: str) -> None:
+        """Say a word to every process."""
+        for pipe in self._pipes.values():
+            pipe.send(word)
+
+    def gather(self, word: str, limit_s: float) -> dict[str, dict[str, Any]]:
+        """Return what every process reports with `word`, by role.
+
+        Raises: RunFailed as soon as one of them failed, or after `limit_s`.
+        """
+        deadline = time.monotonic() + limit_s
+        reports: dict[str, dict[str, Any]] = {}
+        waiting = {pipe: role for role, pipe in self._pipes.items()}
+        while waiting:
+            ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+            if not ready:
+                missing = ", ".join(waiting.values())
+                raise RunFailed(f"no {word!r} from {missing} within {limit_s:.0f} s")
+            for pipe in ready:
+                if not isinstance(pipe, Connection):
+                    continue
+                role = waiting.pop(pipe)
+                try:
+                    said, figures = pipe.recv()
+                except EOFError:
+                    raise RunFailed(f"the {role} process ended") from None
+                if said != word:
+                    raise RunFailed(f"{role}: {figures.get('error', said)}")
+                reports[role] = figures
+        return reports
+
+
+def _guarded(task: Task, pipe: Connection, *arguments: object) -> None:
+    """Run a task in its process; what it raises is reported, not printed."""
+    line = Line(pipe)
+    try:
+        task(line, *arguments)
+    except (EOFError, KeyboardInterrupt):
+        return  # the bench is gone or going
+    except Exception as error:  # noqa: BLE001 - it crosses a process border as text
+        line.tell("failed", {"error": f"{type(error).__name__}: {error}"})

@@ -1,0 +1,73 @@
+"""Describes the machine that a benchmark ran on, without its name, and how steady it was."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+_PROBE_STEPS = 200_000
+_SYNCS = 40
+_SYNC_BYTES = 4096
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """Return cores, memory, kernel, Python, and the file system under `folder` with the time of one fdatasync."""
+    return {
+        "cpu": _first("/proc/cpuinfo", "model name"),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "kernel": platform.release().split("-")[0],
+        "python": platform.python_version(),
+        "file_system": _file_system(folder),
+        "fdatasync_us": round(fdatasync_us(folder)),
+    }
+
+
+def fdatasync_us(folder: Path) -> float:
+    """Return the median time of appending 4 KiB and syncing it, the physical limit of an unbatched confirm."""
+    times = []
+    block = bytes(_SYNC_BYTES)
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:
+        for _ in range(_SYNCS):
+            begun = time.perf_counter()
+            probe.write(block)
+            os.fdatasync(probe.fileno())
+            times.append(time.perf_counter() - begun)
+    return median(times) * 1e6
+
+
+def step_ns() -> float:
+    """Return the CPU time of one step of a fixed Python loop; how much it moves is how much a shared machine moves."""
+    total = 0
+    begun = time.process_time_ns()
+    for step in range(_PROBE_STEPS):
+        total += step
+    return (time.process_time_ns() - begun) / _PROBE_STEPS
+
+
+def _first(path: str, name: str) -> str:
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return "unknown"
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "unknown")
+
+
+def _file_system(folder: Path) -> str:
+    """Return the type of the file system that holds `folder`: that of the longest mount point above it."""
+    best, kind = "", "unknown"
+    try:
+        mounts = Path("/proc/mounts").read_text().splitlines()
+    except OSError:
+        return kind
+    place = f"{folder.resolve()}/"
+    for line in mounts:
+        _, point, name, *_ = line.split()
+        if place.startswith(point.rstrip("/") + "/") and len(point) >= len(best):
+            best, kind = point, name
+    return kind

@@ -1,0 +1,152 @@
+"""One AMQP client connection over a blocking socket: handshake and topology calls, then the bare socket."""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass
+from typing import Self
+from urllib.parse import unquote, urlsplit
+
+from bench import wire
+from bench.scanner import Refusal, reason
+
+_CALL_LIMIT_S = 30.0
+_FRAME_MAX_BYTES = 131_072
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a broker listens and who we are there."""
+
+    host: str
+    port: int
+    user: str = "guest"
+    password: str = "guest"
+    vhost: str = "/"
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """Return the parts of an amqp:// URL; what it leaves out is RabbitMQ's default."""
+        parts = urlsplit(url)
+        if parts.scheme != "amqp" or not parts.hostname:
+            raise ValueError(f"not an amqp:// URL: {url}")
+        vhost = unquote(parts.path[1:]) if len(parts.path) > 1 else "/"
+        user, password = unquote(parts.username or "guest"), unquote(parts.password or "guest")
+        return cls(parts.hostname, parts.port or 5672, user, password, vhost)
+
+
+class Peer:
+    """A connection with one open channel, used call by call until messages flow."""
+
+    def __init__(self, address: Address, channel: int) -> None:
+        self.channel = channel
+        self.product = ""
+        self.socket = socket.create_connection((address.host, address.port), timeout=_CALL_LIMIT_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.received = bytearray()
+        try:
+            self._open(address)
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def _open(self, address: Address) -> None:
+        self.socket.sendall(wire.PROTOCOL_HEADER)
+        self.product = _product(self._await(wire.CONNECTION_START))
+        tune = self.call(wire.start_ok(address.user, address.password), wire.CONNECTION_TUNE)
+        channel_max, frame_max, _ = wire.TUNE.unpack_from(tune, 4)
+        frame_max = min(frame_max or _FRAME_MAX_BYTES, _FRAME_MAX_BYTES)
+        answer = wire.TUNE.pack(channel_max, frame_max, 0)  # no heartbeats: a timer would be one more thing measured
+        self.socket.sendall(wire.method(0, wire.CONNECTION_TUNE_OK, answer))
+        vhost = wire.short_string(address.vhost) + b"\x00\x00"
+        self.call(wire.method(0, wire.CONNECTION_OPEN, vhost), wire.CONNECTION_OPEN_OK)
+        self.call(wire.method(self.channel, wire.CHANNEL_OPEN, b"\x00"), wire.CHANNEL_OPEN_OK)
+
+    def call(self, request: bytes, answer: tuple[int, int]) -> bytes:
+        """Send a method and return the payload of its answer."""
+        self.socket.sendall(request)
+        return self._await(answer)
+
+    def _await(self, answer: tuple[int, int]) -> bytes:
+        """Return the payload of the next method frame, which must be `answer`.
+
+        Raises: Refusal.
+        """
+        payload = self._method_payload()
+        name = wire.METHOD_HEAD.unpack_from(payload)
+        if name == answer:
+            return payload
+        text = reason(payload) if name in (wire.CONNECTION_CLOSE, wire.CHANNEL_CLOSE) else f"method {name}"
+        raise Refusal(f"{text} (expected method {answer})")
+
+    def _method_payload(self) -> bytes:
+        buffer = self.received
+        while True:
+            if len(buffer) >= wire.FRAME_OVERHEAD_BYTES:
+                kind, _, size = wire.FRAME_HEAD.unpack_from(buffer)
+                if len(buffer) >= size + wire.FRAME_OVERHEAD_BYTES:
+                    payload = bytes(buffer[7 : 7 + size])
+                    del buffer[: size + wire.FRAME_OVERHEAD_BYTES]
+                    if kind == wire.METHOD:
+                        return payload
+                    continue
+            chunk = self.socket.recv(65536)
+            if not chunk:
+                raise Refusal("the broker closed the socket")
+            buffer += chunk
+
+    def declare_exchange(self, name: str, *, durable: bool) -> None:
+        """Declare a topic exchange."""
+        request = wire.exchange_declare(self.channel, name, "topic", durable=durable)
+        self.call(request, wire.EXCHANGE_DECLARE_OK)
+
+    def declare_queue(self, name: str, *, durable: bool) -> int:
+        """Declare a queue and return how many messages are ready in it."""
+        answer = self.call(wire.queue_declare(self.channel, name, durable=durable), wire.QUEUE_DECLARE_OK)
+        at = 5 + answer[4]
+        return int.from_bytes(answer[at : at + 4], "big")
+
+    def bind(self, queue: str, exchange: str, binding_key: str) -> None:
+        """Bind a queue to an exchange."""
+        self.call(wire.queue_bind(self.channel, queue, exchange, binding_key), wire.QUEUE_BIND_OK)
+
+    def delete(self, queue: str, exchange: str) -> None:
+        """Delete a queue and an exchange."""
+        self.call(wire.queue_delete(self.channel, queue), wire.QUEUE_DELETE_OK)
+        self.call(wire.exchange_delete(self.channel, exchange), wire.EXCHANGE_DELETE_OK)
+
+    def select_confirms(self) -> None:
+        """Put the channel into confirm mode."""
+        self.call(wire.method(self.channel, wire.CONFIRM_SELECT, b"\x00"), wire.CONFIRM_SELECT_OK)
+
+    def consume(self, queue: str, tag: str, *, auto_ack: bool, prefetch: int) -> None:
+        """Start a consumer; deliveries may already stand in `received` when this returns."""
+        if prefetch:
+            self.call(wire.basic_qos(self.channel, prefetch), wire.BASIC_QOS_OK)
+        request = wire.basic_consume(self.channel, queue, tag, auto_ack=auto_ack)
+        self.call(request, wire.BASIC_CONSUME_OK)
+
+    def settle(self) -> None:
+        """Return when the broker has read everything sent on the channel: one round trip behind the last ack."""
+        self.call(wire.basic_qos(self.channel, 0), wire.BASIC_QOS_OK)
+
+    def close(self) -> None:
+        """Close the connection as the specification says, so that no broker logs a warning for it."""
+        try:
+            self.socket.settimeout(5)
+            self.call(wire.close(0, wire.CONNECTION_CLOSE), wire.CONNECTION_CLOSE_OK)
+        except (OSError, Refusal):
+            pass  # it is gone, which is what was asked for
+        finally:
+            self.socket.close()
+
+
+def _product(start: bytes) -> str:
+    """Return "product version" out of connection.start, by searching the two names it is known to carry."""
+    found = []
+    for name in (b"product", b"version"):
+        match = re.search(bytes((len(name),)) + name + rb"S\x00\x00\x00(.)", start, re.DOTALL)
+        if match:
+            found.append(start[match.end() : match.end() + match[1][0]].decode(errors="replace"))
+    return " ".join(found)

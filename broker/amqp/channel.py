@@ -1,0 +1,317 @@
+"""A channel: methods and contents in, per channel state; replies out.
+
+A publish is three kinds of frame, the method, the content header and the bodies (AMQP 0-9-1 section 4.2.6). They are
+kept as they came and handed on together; nothing of them is decoded here.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from pamqp import commands
+
+from broker.amqp.codec import METHODS, Method, content_frames, decode_method, encode_method, unknown_method
+from broker.amqp.content_header import header_facts
+from broker.amqp.errors import ChannelError, ConnectionFault
+from broker.amqp.framing import FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, PUBLISH, broken_frame
+from broker.amqp.session import ChannelSession
+
+if TYPE_CHECKING:
+    from broker.amqp.connection import Connection
+
+BODY_SIZE: Final = struct.Struct(">Q")
+HEADER_FIXED_BYTES: Final = 12
+# Class basic, weight 0: how every content header of a publish begins.
+BASIC_CONTENT: Final = b"\x00\x3c\x00\x00"
+# No frame has this type, so a closing channel meets every frame in refuse().
+NOTHING: Final = 0
+
+__all__ = ["Channel", "ChannelSession", "ChannelState", "Move"]
+
+
+class ChannelState(Enum):
+    """Is where a channel stands; a channel number without a Channel is one that is not open."""
+
+    OPEN = "open"
+    CLOSING = "closing"  # channel.close sent: all but close and close-ok is discarded (section 1.5.2.5)
+    CLOSED = "closed"
+
+
+class Move(Enum):
+    """Is what a channel does about a method."""
+
+    SESSION = "hand it to the session"
+    PUBLISH = "wait for its content"
+    CLOSE = "close, and answer close-ok"
+    ANSWER = "answer close-ok, and go on waiting for close-ok"
+    GONE = "forget the channel"
+    SECOND_OPEN = "refuse: 504 second 'channel.open' seen"
+    UNIMPLEMENTED = "refuse: 503 unimplemented method"
+    DISCARD = "discard"
+
+
+def index_of(*methods: type[Method]) -> set[bytes]:
+    """Returns the class and method octets that begin the payloads of these methods."""
+    return {method.index.to_bytes(4, "big") for method in methods}
+
+
+# Everything a client may ask of an open channel. What is not listed travels from server to client only, or belongs to
+# class connection: RabbitMQ answers both with 503.
+CLIENT_METHODS: Final = index_of(
+    commands.Channel.Flow,
+    commands.Exchange.Declare,
+    commands.Exchange.Delete,
+    commands.Exchange.Bind,
+    commands.Exchange.Unbind,
+    commands.Queue.Declare,
+    commands.Queue.Bind,
+    commands.Queue.Purge,
+    commands.Queue.Delete,
+    commands.Queue.Unbind,
+    commands.Basic.Qos,
+    commands.Basic.Consume,
+    commands.Basic.Cancel,
+    commands.Basic.Get,
+    commands.Basic.Ack,
+    commands.Basic.Reject,
+    commands.Basic.RecoverAsync,
+    commands.Basic.Recover,
+    commands.Basic.Nack,
+    commands.Tx.Select,
+    commands.Tx.Commit,
+    commands.Tx.Rollback,
+    commands.Confirm.Select,
+)
+(OPEN_METHOD,) = index_of(commands.Channel.Open)
+(CLOSE_METHOD,) = index_of(commands.Channel.Close)
+(CLOSE_OK_METHOD,) = index_of(commands.Channel.CloseOk)
+
+MOVES: Final[dict[ChannelState, dict[bytes, Move]]] = {
+    ChannelState.OPEN: {
+        **dict.fromkeys(METHODS, Move.UNIMPLEMENTED),
+        **dict.fromkeys(CLIENT_METHODS, Move.SESSION),
+        PUBLISH: Move.PUBLISH,
+        OPEN_METHOD: Move.SECOND_OPEN,
+        CLOSE_METHOD: Move.CLOSE,
+    },
+    ChannelState.CLOSING: {
+        **dict.fromkeys(METHODS, Move.DISCARD),
+        CLOSE_METHOD: Move.ANSWER,
+        CLOSE_OK_METHOD: Move.GONE,
+    },
+    ChannelState.CLOSED: dict.fromkeys(METHODS, Move.DISCARD),
+}
+
+
+class Channel:
+    """Is one open channel of a connection.
+
+    Invariant: `_expects` is the only frame type that may come next; `persistent` is that of the last content header.
+    """
+
+    __slots__ = (
+        "_body",
+        "_expects",
+        "_header",
+        "_limit_bytes",
+        "_missing_bytes",
+        "_publish",
+        "_session_open",
+        "connection",
+        "number",
+        "persistent",
+        "progress",
+        "session",
+        "state",
+    )
+
+    session: ChannelSession
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.state = ChannelState.OPEN
+        self.persistent = False
+        # Class and method octets of the method in progress: an error that names no method is about this one.
+        self.progress = OPEN_METHOD
+        self._session_open = False
+        self._expects = FRAME_METHOD
+        self._publish = b""
+        self._header = b""
+        self._missing_bytes = 0
+        self._limit_bytes = connection.limits.max_message_size_bytes
+        self._body = bytearray()
+
+    def start(self, session: ChannelSession) -> None:
+        """Opens the channel upon its session, and tells the client."""
+        self.session = session
+        self._session_open = True
+        self.send(commands.Channel.OpenOk())
+
+    def accept(self, kind: int, payload: bytes) -> None:
+        """Takes the next frame of this channel. HOT.
+
+        Raises: ChannelError, ConnectionFault, and whatever the session lets out.
+        """
+        if kind != self._expects:
+            self._refuse_frame(kind, payload)
+        elif kind == FRAME_METHOD:
+            if payload[:4] == PUBLISH:
+                self._publish = payload
+                self._expects = FRAME_HEADER
+            else:
+                self._method(payload)
+        elif kind == FRAME_HEADER:
+            self._content_header(payload)
+        else:
+            self._content_body(payload)
+
+    def accept_publish(self, payload: bytes, header: bytes, body: bytes) -> None:
+        """Takes the three frames of a publish at once, with what accept() would do of each in turn. HOT."""
+        if self._expects != FRAME_METHOD:
+            self._refuse_frame(FRAME_METHOD, payload)
+            return
+        if header[:4] == BASIC_CONTENT and len(header) > HEADER_FIXED_BYTES:
+            size = len(body)
+            if BODY_SIZE.unpack_from(header, 4)[0] == size and size <= self._limit_bytes:
+                self.progress = PUBLISH
+                self.persistent = header_facts(header)
+                self.session.publish(payload, header, body)
+                return
+        self._publish = payload
+        self._expects = FRAME_HEADER
+        self.accept(FRAME_HEADER, header)
+        self.accept(FRAME_BODY, body)
+
+    def send(self, method: Method) -> None:
+        """Sends a method, unless the channel is closing: a session that gives back what it holds may still speak."""
+        if self.state is ChannelState.OPEN:
+            self.connection.write(encode_method(self.number, method))
+
+    def send_content(self, method: Method, header: bytes, body: bytes) -> None:
+        """Sends a method with its content."""
+        if self.state is ChannelState.OPEN:
+            frames = content_frames(self.number, header, body, self.connection.frame_max)
+            self.connection.write(encode_method(self.number, method), frames)
+
+    def begin_closing(self, error: ChannelError) -> None:
+        """Sends channel.close, closes the session, and discards what comes until close-ok."""
+        class_id, method_id = error.class_id, error.method_id
+        self.send(commands.Channel.Close(error.reply_code, error.reply_text, class_id, method_id))
+        self.state = ChannelState.CLOSING
+        self._forget_content()
+        self._expects = NOTHING
+        self.end_session()
+
+    def end(self) -> None:
+        """Closes the session and the channel, without a word to the client."""
+        try:
+            self.end_session()
+        finally:
+            self.state = ChannelState.CLOSED
+            self._forget_content()
+            self._expects = NOTHING
+
+    def end_session(self) -> None:
+        """Closes the session if it is not closed yet."""
+        if self._session_open:
+            self._session_open = False
+            self.session.close()
+
+    def _method(self, payload: bytes) -> None:
+        index = payload[:4]
+        self.progress = index
+        move = MOVES[self.state].get(index)
+        if move is None:
+            raise unknown_method(payload)
+        if move is Move.SESSION:
+            limits = self.connection.limits
+            self.session.method(decode_method(payload, limits.table_depth_max, limits.table_entries_max))
+        elif move is Move.CLOSE:
+            decode_method(payload)
+            self.end_session()
+            self.send(commands.Channel.CloseOk())
+            self.connection.forget_channel(self)
+        elif move is Move.SECOND_OPEN:
+            raise ConnectionFault(504, "second 'channel.open' seen")
+        else:
+            raise ConnectionFault(503, "unimplemented method")
+
+    def _content_header(self, payload: bytes) -> None:
+        self.progress = PUBLISH
+        if payload[:4] != BASIC_CONTENT or len(payload) < HEADER_FIXED_BYTES:
+            raise wrong_content_header(payload)
+        self.persistent = header_facts(payload)
+        body_bytes: int = BODY_SIZE.unpack_from(payload, 4)[0]
+        if body_bytes > self._limit_bytes:
+            # Refused before the first octet of it is kept.
+            text = f"message size {body_bytes} is larger than configured max size {self._limit_bytes}"
+            raise ChannelError(406, text)
+        if body_bytes:
+            self._header = payload
+            self._missing_bytes = body_bytes
+            self._expects = FRAME_BODY
+        else:
+            self._expects = FRAME_METHOD
+            self.session.publish(self._publish, payload, b"")
+
+    def _content_body(self, payload: bytes) -> None:
+        missing_bytes = self._missing_bytes - len(payload)
+        if missing_bytes == 0 and not self._body:
+            body = payload
+        elif missing_bytes < 0:
+            raise ConnectionFault(501, "content body frame exceeds remaining content size")
+        else:
+            self._body += payload
+            self._missing_bytes = missing_bytes
+            if missing_bytes:
+                return
+            body = bytes(self._body)
+            self._body = bytearray()
+        self._expects = FRAME_METHOD
+        self.session.publish(self._publish, self._header, body)
+
+    def _forget_content(self) -> None:
+        self._publish = self._header = b""
+        self._body = bytearray()
+
+    def _refuse_frame(self, kind: int, payload: bytes) -> None:
+        """Discards a frame of a closing channel, and refuses one that is out of sequence."""
+        if kind == FRAME_HEARTBEAT or kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY):
+            # A heartbeat belongs on channel 0 (section 4.2.7).
+            raise broken_frame(kind, payload, "unknown_frame")
+        if self.state is not ChannelState.OPEN:
+            if kind == FRAME_METHOD:
+                self._method_while_closing(payload)
+        elif self._expects == FRAME_HEADER:
+            raise ConnectionFault(505, "expected content header for class 60, got non content header frame instead")
+        elif self._expects == FRAME_BODY:
+            raise ConnectionFault(505, "expected content body, got non content body frame instead")
+        else:
+            raise non_method_frame()
+
+    def _method_while_closing(self, payload: bytes) -> None:
+        move = MOVES[self.state].get(payload[:4], Move.DISCARD)
+        if move is Move.ANSWER:
+            # The client's close crossed ours: both are answered, and ours is still waited for.
+            self.connection.write(encode_method(self.number, commands.Channel.CloseOk()))
+        elif move is Move.GONE:
+            self.connection.forget_channel(self)
+
+
+def wrong_content_header(payload: bytes) -> ConnectionFault:
+    """Returns the error for a content header that cannot be a publish's."""
+    if len(payload) < HEADER_FIXED_BYTES:
+        return broken_frame(FRAME_HEADER, payload, "unknown_frame")
+    class_id = int.from_bytes(payload[:2], "big")
+    if class_id != 60:
+        return ConnectionFault(505, f"expected content header for class 60, got one for class {class_id} instead")
+    # RabbitMQ knows no header of a weight other than 0, which section 4.2.6.1 requires.
+    return ConnectionFault(505, "expected content header for class 60, got non content header frame instead")
+
+
+def non_method_frame() -> ConnectionFault:
+    """Returns the error for content that no publish announced."""
+    return ConnectionFault(505, "expected method frame, got non method frame instead")

@@ -1,0 +1,133 @@
+"""Channel 0: opening and closing a connection, as a table of states and methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from pamqp import commands
+
+from broker.amqp.codec import METHODS, Method, decode_method, unknown_method
+from broker.amqp.errors import ConnectionFault, Refused
+from broker.amqp.handshake import MECHANISMS, capabilities_of, check_tune_ok, tune
+
+if TYPE_CHECKING:
+    from broker.amqp.connection import Connection
+
+
+class State(Enum):
+    """Is where a connection stands. The words are RabbitMQ's, because reply texts show them."""
+
+    GREETING = "greeting"  # the protocol header is awaited
+    STARTING = "starting"  # connection.start sent
+    TUNING = "tuning"  # connection.tune sent
+    OPENING = "opening"  # tune-ok taken, connection.open awaited
+    RUNNING = "running"
+    CLOSING = "closing"  # connection.close sent: all but close and close-ok is discarded (section 1.4.2.10)
+    CLOSED = "closed"
+
+
+class Move(Enum):
+    """Is what a connection does about a method on channel 0."""
+
+    AUTHENTICATE = "authenticate, and propose limits"
+    NEGOTIATE = "take the limits"
+    OPEN = "enter the virtual host"
+    UPDATE_SECRET = "take a new secret"  # noqa: S105 - a description, not a password
+    CLOSE = "close everything, answer close-ok"
+    ANSWER = "answer close-ok, and go on waiting for close-ok"
+    FINISH = "finish"
+
+
+# A method that a state does not list is refused with 504, as RabbitMQ does; CLOSING discards it.
+MOVES: Final[dict[State, dict[type[Method], Move]]] = {
+    State.STARTING: {commands.Connection.StartOk: Move.AUTHENTICATE, commands.Connection.Close: Move.CLOSE},
+    State.TUNING: {commands.Connection.TuneOk: Move.NEGOTIATE, commands.Connection.Close: Move.CLOSE},
+    State.OPENING: {commands.Connection.Open: Move.OPEN, commands.Connection.Close: Move.CLOSE},
+    State.RUNNING: {commands.Connection.UpdateSecret: Move.UPDATE_SECRET, commands.Connection.Close: Move.CLOSE},
+    State.CLOSING: {commands.Connection.Close: Move.ANSWER, commands.Connection.CloseOk: Move.FINISH},
+}
+
+
+def accept_method(connection: Connection, payload: bytes) -> None:
+    """Does what the connection's state says about a method on channel 0.
+
+    Raises: 504 for a method that the state does not expect, 540 for one that does not exist, 501 and 502 for one that
+    is malformed, and what the session raises.
+    """
+    kind = METHODS.get(payload[:4])
+    move = MOVES[connection.state].get(kind) if kind is not None else None
+    if connection.state is State.CLOSING and move is None:
+        return
+    if kind is None:
+        raise unknown_method(payload)
+    if move is None:
+        raise ConnectionFault(504, f"unexpected method in connection state {connection.state.value}")
+    if move is Move.FINISH:
+        connection.finish()
+    elif move is Move.ANSWER:
+        # The client's close crossed ours: both are answered, and ours is still waited for.
+        connection.send(0, commands.Connection.CloseOk())
+    else:
+        limits = connection.limits
+        ACTIONS[move](connection, decode_method(payload, limits.table_depth_max, limits.table_entries_max))
+
+
+def authenticate(connection: Connection, method: commands.Connection.StartOk) -> None:
+    """Lets the user in and proposes limits, or turns the client away."""
+    connection.client_properties = method.client_properties
+    connection.capabilities = capabilities_of(method.client_properties)
+    try:
+        if method.mechanism not in MECHANISMS:
+            raise Refused(f"unknown authentication mechanism '{method.mechanism}'")
+        connection.session.authenticate(method.mechanism, octets_of(method.response))
+    except Refused as error:
+        connection.refuse(error, method.mechanism)
+    else:
+        connection.state = State.TUNING
+        connection.send(0, tune(connection.limits))
+
+
+def negotiate(connection: Connection, method: commands.Connection.TuneOk) -> None:
+    """Takes the limits that the client chose within ours."""
+    check_tune_ok(connection.limits, method)
+    connection.take_limits(method.frame_max, method.channel_max, method.heartbeat)
+    connection.state = State.OPENING
+
+
+def enter(connection: Connection, method: commands.Connection.Open) -> None:
+    """Enters the virtual host, upon which channels may be opened."""
+    connection.session.open(method.virtual_host)
+    connection.state = State.RUNNING
+    connection.send(0, commands.Connection.OpenOk())
+
+
+def update_secret(connection: Connection, method: commands.Connection.UpdateSecret) -> None:
+    """Takes a new secret."""
+    try:
+        connection.session.update_secret(octets_of(method.new_secret or ""), method.reason or "")
+    except Refused:
+        raise ConnectionFault(530, "New secret was refused by one of the backends") from None
+    connection.send(0, commands.Connection.UpdateSecretOk())
+
+
+def close(connection: Connection, _: commands.Connection.Close) -> None:
+    """Closes everything, and tells the client when it is done."""
+    connection.end_sessions()
+    connection.send(0, commands.Connection.CloseOk())
+    connection.finish()
+
+
+def octets_of(text: str | bytes) -> bytes:
+    """Returns a long string as it came: it is decoded as text wherever it can be."""
+    return text.encode() if isinstance(text, str) else text
+
+
+ACTIONS: Final[dict[Move, Callable[[Connection, Any], None]]] = {
+    Move.AUTHENTICATE: authenticate,
+    Move.NEGOTIATE: negotiate,
+    Move.OPEN: enter,
+    Move.UPDATE_SECRET: update_secret,
+    Move.CLOSE: close,
+}

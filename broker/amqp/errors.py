@@ -1,0 +1,96 @@
+"""Every error the broker raises, and what becomes of each.
+
+    BrokerError
+    |- ProtocolError          carries an AMQP reply code, its text, and the method at fault
+    |  |- ChannelError        soft: channel.close
+    |  '- ConnectionFault     hard: connection.close
+    |- Refused                handshake or authentication: the client may not come in
+    |- Overloaded             no frame at all: connection.blocked, and reading stops
+    '- StoreFailed            never caught below the server: no confirm may follow a failed write
+
+Logic raises them where they are found; ``amqp.connection`` alone turns them into frames.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# AMQP 0-9-1 section 1.2 (constants). The texts that clients see begin with these names.
+CODE_NAMES: Final[dict[int, str]] = {
+    311: "CONTENT_TOO_LARGE",
+    312: "NO_ROUTE",
+    313: "NO_CONSUMERS",
+    320: "CONNECTION_FORCED",
+    402: "INVALID_PATH",
+    403: "ACCESS_REFUSED",
+    404: "NOT_FOUND",
+    405: "RESOURCE_LOCKED",
+    406: "PRECONDITION_FAILED",
+    501: "FRAME_ERROR",
+    502: "SYNTAX_ERROR",
+    503: "COMMAND_INVALID",
+    504: "CHANNEL_ERROR",
+    505: "UNEXPECTED_FRAME",
+    506: "RESOURCE_ERROR",
+    530: "NOT_ALLOWED",
+    540: "NOT_IMPLEMENTED",
+    541: "INTERNAL_ERROR",
+}
+
+# A reply text is a short string (section 4.2.5.3). RabbitMQ cuts longer ones the same way.
+REPLY_TEXT_MAX_BYTES: Final = 255
+
+
+class BrokerError(Exception):
+    """Says that the broker refuses, or fails to do, what was asked."""
+
+
+class ProtocolError(BrokerError):
+    """Carries the reply code and text that a close method tells the client."""
+
+    def __init__(self, reply_code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
+        self.reply_code = reply_code
+        self.reply_text = shortened(f"{CODE_NAMES[reply_code]} - {text}")
+        self.class_id = class_id
+        self.method_id = method_id
+        super().__init__(self.reply_text)
+
+
+class ChannelError(ProtocolError):
+    """Closes the channel it happened on, and leaves the connection open."""
+
+
+class ConnectionFault(ProtocolError):
+    """Closes the connection."""
+
+
+class Refused(BrokerError):
+    """Turns a client away before it is let in.
+
+    The reason is for the log: the client is told less, so that it cannot probe for users.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Overloaded(BrokerError):
+    """Says that the broker takes no more for now: the connection is blocked, not closed."""
+
+
+class StoreFailed(BrokerError):
+    """Says that a file call failed, after which nothing may be confirmed any more."""
+
+    def __init__(self, path: object, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"{path}: {reason}")
+
+
+def shortened(text: str) -> str:
+    """Returns the text cut to what a short string holds, ending in dots when it was cut."""
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= REPLY_TEXT_MAX_BYTES:
+        return encoded.decode("utf-8")
+    return encoded[: REPLY_TEXT_MAX_BYTES - 3].decode("utf-8", "ignore") + "..."

@@ -1,0 +1,98 @@
+"""The handshake: from the protocol header to the negotiated limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pamqp import commands
+
+from broker.amqp.errors import ConnectionFault
+
+PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
+# What 0-9 clients send (AMQP 0-9 had another layout of this header); RabbitMQ serves them as 0-9-1.
+PROTOCOL_HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
+HEADERS_SERVED: Final = (PROTOCOL_HEADER, PROTOCOL_HEADER_0_9)
+PROTOCOL_HEADER_BYTES: Final = 8
+
+MECHANISMS: Final = ("PLAIN",)
+LOCALES: Final = "en_US"
+
+# What this broker does beyond the specification. Clients change their behaviour upon these, so each is true.
+CAPABILITIES: Final = {
+    "publisher_confirms": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "authentication_failure_close": True,
+    "per_consumer_qos": True,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Holds what a connection may use. Zero `channel_max` means as many as the protocol has, 65535."""
+
+    frame_max_bytes: int = 131072
+    frame_min_bytes: int = 4096
+    initial_frame_max_bytes: int = 8192
+    channel_max: int = 2047
+    heartbeat_s: int = 60
+    max_message_size_bytes: int = 134217728
+    table_depth_max: int = 16
+    table_entries_max: int = 4096
+
+    def __post_init__(self) -> None:
+        """Raises ValueError when no client could keep to these limits."""
+        if not 0 < self.frame_min_bytes <= self.frame_max_bytes:
+            raise ValueError("frame_max_bytes must be at least frame_min_bytes, and both above 0")
+        if not 0 <= self.channel_max <= 65535 or not 0 <= self.heartbeat_s <= 65535:
+            raise ValueError("channel_max and heartbeat_s must be within 0 and 65535")
+
+
+def serves(received: bytes) -> bool | None:
+    """Returns whether the connection begins with a protocol header we serve, or None when it is too early to tell."""
+    begun = received[:PROTOCOL_HEADER_BYTES]
+    if begun in HEADERS_SERVED:
+        return True
+    return None if any(header.startswith(begun) for header in HEADERS_SERVED) else False
+
+
+def start(server_properties: Mapping[str, Any]) -> commands.Connection.Start:
+    """Returns the connection.start that says who we are and what we can do."""
+    properties = {**server_properties, "capabilities": CAPABILITIES}
+    return commands.Connection.Start(server_properties=properties, mechanisms=" ".join(MECHANISMS), locales=LOCALES)
+
+
+def tune(limits: ConnectionLimits) -> commands.Connection.Tune:
+    """Returns the connection.tune that proposes our limits."""
+    return commands.Connection.Tune(limits.channel_max, limits.frame_max_bytes, limits.heartbeat_s)
+
+
+def check_tune_ok(limits: ConnectionLimits, answer: commands.Connection.TuneOk) -> None:
+    """Accepts a tune-ok within our limits.
+
+    Raises: 530. A client that asks for no limit (0) where we have one asks for too much; this is not min(0, ours).
+    """
+    frame_max, channel_max = answer.frame_max, answer.channel_max
+    if 0 < frame_max < limits.frame_min_bytes:
+        raise out_of_range("frame_max", frame_max, "lower than the minimum", limits.frame_min_bytes)
+    if frame_max == 0 or frame_max > limits.frame_max_bytes:
+        raise out_of_range("frame_max", frame_max, "higher than the maximum", limits.frame_max_bytes)
+    if limits.channel_max and (channel_max == 0 or channel_max > limits.channel_max):
+        raise out_of_range("channel_max", channel_max, "higher than the maximum", limits.channel_max)
+
+
+def out_of_range(name: str, value: int, relation: str, bound: int) -> ConnectionFault:
+    """Returns the 530 for a negotiated value, in RabbitMQ's words."""
+    detail = " (no limit)" if name == "channel_max" and value == 0 else ""
+    return ConnectionFault(530, f"negotiated {name} = {value}{detail} is {relation} allowed value ({bound})")
+
+
+def capabilities_of(client_properties: Mapping[str, Any]) -> frozenset[str]:
+    """Returns the capabilities that a client announced as true."""
+    announced = client_properties.get("capabilities")
+    if not isinstance(announced, dict):
+        return frozenset()
+    return frozenset(name for name, value in announced.items() if value is True)

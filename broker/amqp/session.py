@@ -1,0 +1,48 @@
+"""What the protocol machine asks of the broker behind it.
+
+The machine calls these; core implements them. A ProtocolError that they raise becomes a close method, StoreFailed goes
+through, and everything else ends this one connection with 541.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from broker.amqp.channel import Channel
+    from broker.amqp.codec import Method
+
+
+class ChannelSession(Protocol):
+    """Does what a channel's methods ask."""
+
+    def method(self, method: Method) -> None:
+        """Does any method but basic.publish and those of opening and closing."""
+
+    def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
+        """Takes a whole publish: the raw method, the raw content header, which is measured, and the body."""
+
+    def close(self) -> None:
+        """Gives back what the channel holds. Called exactly once, whatever ended the channel."""
+
+
+class ConnectionSession(Protocol):
+    """Does what a connection's methods ask."""
+
+    def authenticate(self, mechanism: str, response: bytes) -> None:
+        """Lets the user in, or raises Refused."""
+
+    def open(self, vhost: str) -> None:
+        """Enters the virtual host, or raises ConnectionFault 530."""
+
+    def open_channel(self, channel: Channel) -> ChannelSession:
+        """Returns the session of a new channel."""
+
+    def update_secret(self, secret: bytes, reason: str) -> None:
+        """Takes a new secret for the user of this connection, or raises Refused."""
+
+    def close(self) -> None:
+        """Gives back what the connection holds. Called exactly once, after the sessions of all channels."""
+
+    def crashed(self, error: Exception) -> None:
+        """Logs an unexpected error; the machine then closes this connection, and no other, with 541."""

@@ -1,0 +1,1 @@
+"""The command `slotmq`: serve, and look at what runs."""

@@ -1,0 +1,159 @@
+"""The three layers of settings, the later one wins: a TOML file, `SLOTMQ_SECTION__KEY` in the environment, flags."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import SecretStr, ValidationError
+from pydantic_settings import EnvSettingsSource
+
+from broker.settings import PREFIX, Settings, limits, sections
+
+__all__ = ["SettingsError", "load"]
+
+DELIMITER: Final = "__"
+ENTRIES: Final = (dict[str, SecretStr],)  # tables of names that the model does not know: one variable an entry, or JSON
+LISTS: Final = (tuple[str, ...],)
+FILE_BYTES_MAX: Final = 1 << 20  # a settings file is read whole; nobody writes a megabyte by hand
+SERVICE_LINK: Final = re.compile(r"SLOTMQ_(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT_\d+_(TCP|UDP)\w*)")
+
+
+class SettingsError(ValueError):
+    """Settings that cannot be used; `problems` has one line for each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(problems))
+
+
+def load(
+    file: Path | None = None, flags: Mapping[str, Mapping[str, Any]] | None = None, *, environment: bool = True
+) -> Settings:
+    """Returns the settings of file, environment and flags, each over the one before.
+
+    Raises: SettingsError with one line for each problem: the layer, the key, the range or the nearest known key.
+    """
+    from_file = read_file(file) if file else {}
+    if environment:
+        check_environment(os.environ)
+    layers: list[tuple[Callable[[str], str], Mapping[str, Any]]] = [
+        (lambda key: f"{file}: {key}", from_file),
+        (_variable, EnvSettingsSource(Settings)() if environment else {}),
+        (lambda key: "--" + key.rpartition(".")[2].replace("_", "-"), flags or {}),
+    ]
+    merged: dict[str, Any] = {}
+    for _name, layer in layers:
+        _lay_over(merged, layer)
+    try:
+        return Settings(**merged)
+    except ValidationError as error:
+        raise SettingsError([_problem(fault, layers) for fault in error.errors()]) from None
+
+
+def read_file(file: Path) -> dict[str, Any]:
+    """Reads a TOML file. Raises: SettingsError when it cannot be read, is no TOML, or is over FILE_BYTES_MAX."""
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise SettingsError([f"{file}: cannot be read: {error.strerror}"]) from None
+    if len(content) > FILE_BYTES_MAX:
+        raise SettingsError([f"{file}: larger than {FILE_BYTES_MAX} bytes"])
+    try:
+        return tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError([f"{file}: not valid TOML: {error}"]) from None
+
+
+def check_environment(environ: Mapping[str, str]) -> None:
+    """Refuses SLOTMQ_ variables that are no setting; the source would pass over most of them in silence.
+
+    Raises: SettingsError naming each and the nearest known one. A value may be a password: it is never repeated.
+    """
+    known = {
+        _variable(f"{section}.{key}"): field for section, _model, fields in sections() for key, field in fields.items()
+    }
+    entries = tuple(name + DELIMITER for name, field in known.items() if field.annotation in ENTRIES)  # ...USERS__alice
+    problems = []
+    for name, value in sorted(environ.items()):
+        upper = name.upper()
+        if not upper.startswith(PREFIX) or upper.startswith(entries) or _is_service_link(upper, value):
+            continue
+        if upper not in known:
+            problems.append(f"{name}: unknown setting{_nearest(upper, list(known))}")
+        elif known[upper].annotation in (*ENTRIES, *LISTS) and not _is_json(value):
+            problems.append(f"{name}: not valid JSON")
+    if problems:
+        raise SettingsError(problems)
+
+
+def _variable(key: str) -> str:
+    return PREFIX + key.upper().replace(".", DELIMITER)
+
+
+def _is_service_link(name: str, value: str) -> bool:
+    """Tells what Kubernetes puts into a pod beside a service called slotmq; none of it is a setting."""
+    if name.endswith("_PORT"):
+        return value.startswith(("tcp://", "udp://"))
+    return SERVICE_LINK.fullmatch(name) is not None
+
+
+def _is_json(value: str) -> bool:
+    try:
+        json.loads(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _lay_over(below: dict[str, Any], above: Mapping[str, Any]) -> None:
+    for key, value in above.items():
+        if isinstance(value, Mapping) and isinstance(below.get(key), dict):
+            _lay_over(below[key], value)
+        else:
+            below[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _problem(fault: Any, layers: Sequence[tuple[Callable[[str], str], Mapping[str, Any]]]) -> str:
+    """Returns the one line for a fault that pydantic found, naming the topmost layer that has the key."""
+    path = [str(part) for part in fault["loc"]]
+    key = ".".join(path)
+    where = next((name(key) for name, layer in reversed(layers) if _has(layer, path)), key)
+    if fault["type"] == "extra_forbidden":
+        known = [f"{section}.{field}" for section, _model, fields in sections() for field in fields]
+        if len(path) == 1:
+            known = [section for section, _model, _fields in sections()] + known
+        return f"{where}: unknown key{_nearest(key, known)}"
+    return f"{where}: {fault['msg'][0].lower()}{fault['msg'][1:]}{_range(path)}"
+
+
+def _has(layer: Any, path: Sequence[str]) -> bool:
+    for part in path:
+        if not isinstance(layer, Mapping) or part not in layer:
+            return False
+        layer = layer[part]
+    return True
+
+
+def _range(path: Sequence[str]) -> str:
+    """Returns the allowed range and its unit, where the key has one."""
+    for section, _model, fields in sections():
+        field = fields.get(path[-1])
+        if len(path) == 2 and section == path[0] and field is not None and isinstance(field.json_schema_extra, dict):
+            low, high = limits(field)
+            return f" ({low} to {high} {field.json_schema_extra['unit']}".rstrip() + ")"
+    return ""
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    close = get_close_matches(name, known, n=1, cutoff=0.4)
+    if not close:  # a right key in a wrong section
+        close = [other for other in known if other.rpartition(".")[2] == name.rpartition(".")[2]][:1]
+    return f"; did you mean {close[0]}?" if close else ""

@@ -1,0 +1,52 @@
+"""`slotmq slots QUEUE`: the slots of a queue of the running broker, one row each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from broker.cli.control_client import ask
+from broker.cli.settings_layers import load
+
+__all__ = ["run", "table"]
+
+COLUMNS: Final = ("range", "state", "owner", "settled", "bytes", "where")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the slots. Raises: Unanswered, SettingsError."""
+    flags = {"server": {"data_dir": arguments.data_dir}} if arguments.data_dir else {}
+    folder = load(arguments.config, flags).server.data_dir
+    answer = ask(folder, "slots", queue=arguments.queue, vhost=arguments.vhost)
+    print(json.dumps(answer, indent=2) if arguments.json else table(answer))
+    return 0
+
+
+def table(answer: Mapping[str, Any]) -> str:
+    """Returns the answer as lines to read. Shapes: a range names its first and its last message id."""
+    rows = [COLUMNS, *(_cells(slot) for slot in answer["slots"])]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    more = answer["slot_count"] - len(answer["slots"])
+    if more:
+        lines.append(f"... and {more:,} more")
+    # repr: a queue's name may hold control characters, and this is a terminal
+    lines.append(
+        f"queue {answer['queue']!r} in vhost {answer['vhost']!r}: {answer['slot_count']:,} slots, "
+        f"{answer['ready']:,} messages ready, {answer['unacked']:,} unacked"
+    )
+    return "\n".join(lines)
+
+
+def _cells(slot: Mapping[str, Any]) -> Sequence[str]:
+    count = slot["end"] - slot["first"]
+    return (
+        f"{slot['first']}-{slot['end'] - 1}" if count else f"{slot['first']}-",
+        slot["state"],
+        slot["owner"] or "-",
+        f"{slot['settled']}/{count}",
+        str(slot["bytes"]),
+        "resident" if slot["resident"] else "on disk",
+    )

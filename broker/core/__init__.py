@@ -1,0 +1,1 @@
+"""Broker logic: exchanges, queues, consumers, sessions. Synchronous; never reads a file, never imports asyncio."""

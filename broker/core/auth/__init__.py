@@ -1,0 +1,1 @@
+"""Who may log in, and what they may touch."""

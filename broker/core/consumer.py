@@ -1,0 +1,92 @@
+"""A consumer: one basic.consume on one channel, and how much it can take."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from broker.core.queue import Queue
+    from broker.core.session.basic import BasicSession
+
+__all__ = ["Consumer"]
+
+_FRAME_HEAD: Final = Struct(">BHI")
+_DELIVER: Final = b"\x00\x3c\x00\x3c"  # class 60, method 60
+UNLIMITED: Final = 1 << 30
+HEADS_MAX: Final = 256  # one head per length of exchange and key; a short string has 256 lengths
+
+
+class Consumer:
+    """Takes messages of one queue as far as its prefetch and its connection allow.
+
+    Units: ``prefetch`` is in messages, 0 for no limit.
+    """
+
+    __slots__ = (
+        "_heads",
+        "_tag_bytes",
+        "arguments",
+        "connection",
+        "exclusive",
+        "no_ack",
+        "outflow",
+        "prefetch",
+        "queue",
+        "session",
+        "tag",
+        "unacked",
+    )
+
+    def __init__(
+        self,
+        tag: str,
+        queue: Queue,
+        session: BasicSession,
+        *,
+        no_ack: bool,
+        exclusive: bool,
+        arguments: dict[str, Any],
+        prefetch: int,
+    ) -> None:
+        self.tag = tag
+        self.queue = queue
+        self.session = session
+        self.connection = session.connection
+        self.outflow = session.outflow
+        self.no_ack = no_ack
+        self.exclusive = exclusive
+        self.arguments = arguments
+        self.prefetch = prefetch
+        self.unacked = 0
+        raw = tag.encode()
+        self._tag_bytes = bytes((len(raw),)) + raw
+        self._heads: dict[int, bytes] = {}
+
+    def room(self) -> int:
+        """Returns how many messages it can take now; 0 when its prefetch is used up or its client does not read."""
+        if not self.outflow.has_room():
+            return 0
+        if self.no_ack:
+            return UNLIMITED
+        room = self.prefetch - self.unacked if self.prefetch else UNLIMITED
+        return min(room, self.session.room())
+
+    def deliver_head(self, suffix_bytes: int) -> bytes:
+        """Returns the start of a basic.deliver frame up to the delivery tag, for a suffix of that many bytes.
+
+        Source: AMQP 0-9-1, 4.2.3 (frame) and basic.deliver (60, 60): consumer-tag, delivery-tag, redelivered, exchange,
+        routing-key.
+        """
+        head = self._heads.get(suffix_bytes)
+        if head is None:
+            size = 4 + len(self._tag_bytes) + 9 + suffix_bytes - 1  # the suffix ends with the frame's end octet
+            head = _FRAME_HEAD.pack(1, self.session.number, size) + _DELIVER + self._tag_bytes
+            if len(self._heads) >= HEADS_MAX:
+                self._heads.clear()
+            self._heads[suffix_bytes] = head
+        return head
+
+    def cancelled_by_broker(self) -> None:
+        """Tells the client that its queue is gone (consumer_cancel_notify)."""
+        self.session.consumer_cancelled(self)

@@ -1,0 +1,58 @@
+"""A message in memory and its envelope (street steps 5 to 11).
+
+Content header and body stay the bytes that came in; they are decoded only when something asks.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from broker.store.record import encode_route
+
+__all__ = ["ON_NO_LOG", "Envelope", "Message"]
+
+ON_NO_LOG: Final = -1  # the position of a message that has no record (yet)
+OVERHEAD_BYTES: Final = 400  # a resident message beside its bytes: object, list slot, bytes headers (sys.getsizeof)
+_BYTE: Final = Struct(">B")
+
+
+def _short(text: str) -> bytes:
+    raw = text.encode()
+    return _BYTE.pack(len(raw)) + raw
+
+
+class Envelope:
+    """Exchange and routing key, with what is made of them once instead of per message.
+
+    Shapes: ``suffix`` closes a basic.deliver frame: exchange and key as short strings, then the frame's end octet.
+        ``route`` is the static part of a log record.
+    """
+
+    __slots__ = ("exchange", "key", "route", "suffix")
+
+    def __init__(self, exchange: str, key: str) -> None:
+        self.exchange = exchange
+        self.key = key
+        self.suffix = _short(exchange) + _short(key) + b"\xce"
+        self.route = encode_route(exchange, key)
+
+
+class Message:
+    """One published message, shared by every queue that took it.
+
+    Shapes: ``header`` is the payload of the content header frame (class, weight, body size, flags, properties).
+    Units: ``charge`` is what each holding slot counts for it, in bytes: its share of the memory.
+    Invariant: ``position`` is ON_NO_LOG until a record of it was appended; then its place in the log or the spill, and
+        ``size`` the record's length.
+    """
+
+    __slots__ = ("body", "charge", "envelope", "header", "position", "size")
+
+    def __init__(self, envelope: Envelope, header: bytes, body: bytes, charge: int) -> None:
+        self.envelope = envelope
+        self.header = header
+        self.body = body
+        self.charge = charge
+        self.position = ON_NO_LOG
+        self.size = 0

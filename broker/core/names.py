@@ -1,0 +1,66 @@
+"""Rules about the names that a client may declare, delete and bind. Texts: RabbitMQ 3.10.8."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.amqp.errors import ChannelError, ConnectionFault
+from broker.core.resource import Resource
+from broker.routing.exchange import EXCHANGE_TYPES
+
+RESERVED: Final = "amq."
+PREDECLARED: Final = (  # AMQP 0-9-1, 3.1.3.1 and rabbit_vhost; the default exchange "" is added beside them
+    ("amq.direct", "direct"),
+    ("amq.fanout", "fanout"),
+    ("amq.topic", "topic"),
+    ("amq.headers", "headers"),
+    ("amq.match", "headers"),
+)
+_STRIPPED: Final = str.maketrans("", "", "\r\n")  # RabbitMQ takes these out of declared names
+
+
+def strip_name(name: str) -> str:
+    """Returns a declared name without line ends, as RabbitMQ keeps it."""
+    return name.translate(_STRIPPED)
+
+
+def is_predeclared(name: str) -> bool:
+    """Tells whether an exchange of that name is always there."""
+    return not name or name.startswith(RESERVED)
+
+
+def check_exchange_type(type: str) -> None:
+    """Refuses an exchange type that does not exist.
+
+    Raises: 503, which closes the connection.
+    """
+    if type not in EXCHANGE_TYPES:
+        raise ConnectionFault(503, f"unknown exchange type '{type}'")
+
+
+def refuse_default(resource: Resource) -> None:
+    """Refuses to declare, delete or bind the default exchange.
+
+    Raises: 403.
+    """
+    if resource.kind == "exchange" and not resource.name:
+        raise ChannelError(403, "operation not permitted on the default exchange")
+
+
+def refuse_reserved(kind: str, name: str) -> None:
+    """Refuses to make something under a name that is the broker's.
+
+    Raises: 403.
+    Source: AMQP 0-9-1, exchange.declare and queue.declare, rule reserved names.
+    """
+    if name.startswith(RESERVED):
+        raise ChannelError(403, f"{kind} name '{name}' contains reserved prefix 'amq.*'")
+
+
+def refuse_system_deletion(resource: Resource) -> None:
+    """Refuses to delete an exchange that is the broker's.
+
+    Raises: 403.
+    """
+    if resource.name.startswith(RESERVED):
+        raise ChannelError(403, f"deletion of system {resource} not allowed")

@@ -1,0 +1,140 @@
+"""The Queue class on one channel: declare, bind, unbind, purge, delete.
+
+Order of checks and texts: RabbitMQ 3.10.8, rabbit_channel.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pamqp import commands
+
+from broker.amqp.codec import QueueDeclareOk
+from broker.amqp.errors import ChannelError
+from broker.core.auth.permissions import Kind
+from broker.core.names import refuse_default, refuse_reserved, strip_name
+from broker.core.queue import Queue
+from broker.core.vhost import Vhost
+
+if TYPE_CHECKING:
+    from broker.amqp.channel import Channel
+    from broker.core.session.connection import SessionOfConnection
+
+__all__ = ["QueueSession"]
+
+
+class QueueSession:
+    """Declares, binds, empties and deletes queues for one channel.
+
+    Invariant: `last_declared` is what an empty queue name stands for (AMQP 0-9-1, queue.bind.queue), even when that
+        queue is gone.
+    """
+
+    __slots__ = ("_channel", "_session", "_vhost", "last_declared")
+
+    def __init__(self, channel: Channel, session: SessionOfConnection, vhost: Vhost) -> None:
+        self._channel = channel
+        self._session = session
+        self._vhost = vhost
+        self.last_declared = ""
+
+    def name(self, name: str) -> str:
+        """Returns the name a client means: an empty one is that of the queue this channel declared last.
+
+        Raises: 404 when it declared none.
+        """
+        if not name and not self.last_declared:
+            raise ChannelError(404, "no previously declared queue")
+        return name or self.last_declared
+
+    def find(self, name: str, kind: Kind) -> Queue:
+        """Returns the queue a client means if its user has the right and the queue is not another connection's.
+
+        Raises: 403, 404, 405.
+        """
+        name = self.name(name)
+        self._session.check(self._vhost.queue_resource(name), kind)
+        return self._vhost.queue(name, self._session)
+
+    def declare(self, method: commands.Queue.Declare) -> None:
+        """Makes a queue, or finds that it exists, and tells its name and counts.
+
+        Raises: 403, 404 when passive, 405, 406, 540.
+        """
+        name = strip_name(method.queue)
+        queue = self._vhost.queue(name, self._session) if method.passive else self._make(name, method)
+        self.last_declared = queue.name
+        if not method.nowait:
+            self._channel.send(QueueDeclareOk(queue.name, queue.ready, len(queue.consumers)))
+
+    def _make(self, name: str, method: commands.Queue.Declare) -> Queue:
+        arguments = method.arguments or {}
+        if name:
+            refuse_reserved("queue", name)
+        else:
+            if arguments.get("x-queue-type") == "quorum":
+                raise ChannelError(406, "Cannot declare a server-named queue for type rabbit_quorum_queue")
+            name = self._vhost.new_name("amq.gen-")
+        self._session.check(self._vhost.queue_resource(name), "configure")
+        return self._vhost.declare_queue(
+            name,
+            durable=method.durable,
+            exclusive=method.exclusive,
+            auto_delete=method.auto_delete,
+            arguments=arguments,
+            owner=self._session,
+        )
+
+    def bind(self, method: commands.Queue.Bind) -> None:
+        """Binds a queue to an exchange.
+
+        Raises: 403, 404, 405, 406.
+        """
+        queue, exchange, key = self._ends(method)
+        self._vhost.bind(queue, exchange, key, method.arguments, self._session)
+        if not method.nowait:
+            self._channel.send(commands.Queue.BindOk())
+
+    def unbind(self, method: commands.Queue.Unbind) -> None:
+        """Removes a binding; a missing one is no error.
+
+        Raises: 403, 404 when no queue was declared, 405.
+        """
+        queue, exchange, key = self._ends(method)
+        self._vhost.unbind(queue, exchange, key, method.arguments, self._session)
+        self._channel.send(commands.Queue.UnbindOk())
+
+    def _ends(self, method: commands.Queue.Bind | commands.Queue.Unbind) -> tuple[str, str, str]:
+        """Returns queue, exchange and binding key of a method, rights checked."""
+        queue = strip_name(self.name(method.queue))
+        # An empty key beside an empty queue name is the name of the last declared queue too (rabbit_channel).
+        key = method.routing_key or ("" if method.queue else self.last_declared)
+        exchange = strip_name(method.exchange)
+        source = self._vhost.exchange_resource(exchange)
+        self._session.check(self._vhost.queue_resource(queue), "write")
+        refuse_default(source)
+        self._session.check(source, "read")
+        known = self._vhost.exchanges.get(exchange)
+        if known is not None and known.type == "topic":
+            self._session.check_topic(source, key, "read")
+        return queue, exchange, key
+
+    def purge(self, method: commands.Queue.Purge) -> None:
+        """Drops every ready message of a queue.
+
+        Raises: 403, 404, 405.
+        """
+        count = self.find(method.queue, "read").purge()
+        if not method.nowait:
+            self._channel.send(commands.Queue.PurgeOk(count))
+
+    def delete(self, method: commands.Queue.Delete) -> None:
+        """Deletes a queue; a missing one is no error.
+
+        Raises: 403, 404 when no queue was declared, 405, 406.
+        """
+        name = strip_name(self.name(method.queue))
+        self._session.check(self._vhost.queue_resource(name), "configure")
+        count = self._vhost.delete_queue(name, self._session, if_unused=method.if_unused, if_empty=method.if_empty)
+        if not method.nowait:
+            self._channel.send(commands.Queue.DeleteOk(count))

@@ -1,0 +1,130 @@
+"""The committer: one fdatasync for all that waits, then the confirms (street step 9).
+
+No timer: while one sync runs, the next batch gathers. A sync confirms only what was appended before it began. A failed sync ends
+the process: after it the kernel may have dropped the dirty pages, and a retry would succeed falsely.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broker.core.session.publisher import Publisher
+    from broker.store.message_log import Batch, MessageLog
+
+__all__ = ["Committer"]
+
+
+class Committer:
+    """Writes and syncs one log in a thread, a batch at a time, and confirms what a batch carried.
+
+    Units: ``lazy_s`` is how long records that nobody waits for (acks) may stay unwritten.
+    """
+
+    def __init__(
+        self,
+        log: MessageLog,
+        loop: asyncio.AbstractEventLoop,
+        schedule: Callable[[], None],
+        fail: Callable[[BaseException], None],
+        lazy_s: float = 0.05,
+    ) -> None:
+        self._log = log
+        self._loop = loop
+        self._schedule = schedule
+        self._fail = fail
+        self._lazy_s = lazy_s
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="committer")
+        self._waiting: list[Publisher] = []
+        self._running = False
+        self._lazy: asyncio.TimerHandle | None = None
+        self._synced_waiters: list[asyncio.Future[None]] = []
+        self.urgent = False  # something waits for the disk that is not a publisher (topology, a checkpoint)
+        self.syncs = 0
+
+    def wait(self, publisher: Publisher) -> None:
+        """Has a publisher confirmed as soon as what it published so far is safe."""
+        self._waiting.append(publisher)
+        self._schedule()
+
+    def turn(self) -> None:
+        """Confirms what needs no disk, and starts a sync when something waits for one and none is running."""
+        for_disk: list[Publisher] = []
+        for publisher in self._waiting:
+            if publisher.logged > publisher.confirmed:
+                for_disk.append(publisher)
+            else:
+                publisher.waiting = False
+                publisher.confirm(publisher.published)
+        self._waiting = for_disk
+        if self._running:
+            return
+        if for_disk or self.urgent:
+            self._start()
+        elif self._log.pending_bytes and self._lazy is None:
+            self._lazy = self._loop.call_later(self._lazy_s, self._start_lazily)
+
+    async def drain(self) -> None:
+        """Returns when everything appended so far is written and synced."""
+        if self._running or self._log.pending_bytes or self._waiting:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._synced_waiters.append(future)
+            self.urgent = True
+            self._schedule()
+            await future
+
+    def close(self) -> None:
+        """Ends the thread; to be called after drain."""
+        if self._lazy is not None:
+            self._lazy.cancel()
+        self._thread.shutdown(wait=True)
+
+    def _start_lazily(self) -> None:
+        self._lazy = None
+        if not self._running:
+            self._start()
+
+    def _start(self) -> None:
+        if self._lazy is not None:
+            self._lazy.cancel()
+            self._lazy = None
+        self.urgent = False
+        batch = self._log.take()
+        confirms = [(publisher, publisher.published) for publisher in self._waiting]
+        for publisher in self._waiting:
+            publisher.waiting = False
+        self._waiting = []
+        waiters, self._synced_waiters = self._synced_waiters, []
+        if batch is None:
+            self._finish(confirms, waiters)
+            return
+        self._running = True
+        future = self._loop.run_in_executor(self._thread, self._log.write, batch)
+        future.add_done_callback(lambda done: self._written(done, batch, confirms, waiters))
+
+    def _written(
+        self,
+        done: asyncio.Future[None],
+        batch: Batch,
+        confirms: list[tuple[Publisher, int]],
+        waiters: list[asyncio.Future[None]],
+    ) -> None:
+        self._running = False
+        error = done.exception()
+        if error is not None:
+            self._fail(error)
+            return
+        self.syncs += 1
+        self._log.complete(batch)
+        self._finish(confirms, waiters)
+
+    def _finish(self, confirms: list[tuple[Publisher, int]], waiters: list[asyncio.Future[None]]) -> None:
+        for publisher, upto in confirms:
+            publisher.confirm(upto)
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._schedule()

@@ -1,0 +1,141 @@
+"""The engine: one vhost with its store and everything that delivers from it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from broker.core.queue import QueuePorts
+from broker.core.vhost import Vhost
+from broker.delivery.checkpointer import Checkpointer
+from broker.delivery.committer import Committer
+from broker.delivery.pager import Pager
+from broker.delivery.reader import SlotReader
+from broker.delivery.worker import Workers
+from broker.store.record import encode_topology
+
+if TYPE_CHECKING:
+    from broker.core.queue import Queue
+    from broker.delivery.turn import Turn
+    from broker.settings import Settings
+    from broker.store.recovery import Recovered
+    from broker.store.store import VhostStore
+
+__all__ = ["Engine"]
+
+NODE = "local"
+
+
+class Engine:
+    """Runs one vhost: its workers, committer, pager and checkpointer, all in the loop's turns.
+
+    Invariant: what waits on the disk waits in a thread; the loop itself never does.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: VhostStore,
+        settings: Settings,
+        turn: Turn,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        generate: Callable[[], str],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self.store = store
+        self._turn = turn
+        self._loop = loop
+        self._fail = fail
+        self._settled: list[Queue] = []
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._checkpoint: asyncio.Task[None] | None = None
+        self._checkpoint_at = loop.time()
+        self._checkpoint_interval_s = settings.store.checkpoint_interval_ms / 1000
+        self.pager = Pager(store, settings.memory.resident_max_bytes, lambda: turn.now_ms)
+        self.reader = SlotReader(store, loop, self.pager.kept, fail)
+        self.workers = Workers(NODE, settings.slots.workers, self.reader, turn.schedule)
+        self.committer = Committer(store.log, loop, turn.schedule, fail)
+        ports = QueuePorts(
+            store=store,
+            assign=self.workers.assign,
+            retire=self.workers.release,
+            kept=self.pager.kept,
+            read=self.reader.read,
+            now_ms=lambda: turn.now_ms,
+            window_messages=settings.slots.window_messages,
+            window_bytes=settings.slots.window_bytes,
+            settled=self._settled,
+        )
+        self.vhost = Vhost(
+            name, ports=ports, committer=self.committer, journal=self._journal, generate=generate
+        )
+        self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._thread)
+
+    def restore(self, recovered: Recovered) -> None:
+        """Makes the vhost that recovery found."""
+        self.vhost.restore(recovered.topology)
+        for queue in self.vhost.queues.values():
+            state = recovered.queues.get(queue.number)
+            if state is not None:
+                queue.restore(state, redelivered=not recovered.clean)
+
+    def turn(self) -> None:
+        """Delivers, logs what was settled, pages, confirms: in this order, once per loop turn."""
+        self.workers.turn()
+        if self._settled:
+            self._log_settlements()
+        if self.pager.pressed:
+            self.pager.turn()
+            self._turn.schedule()
+        self.committer.turn()
+
+    def page(self) -> None:
+        """Recounts what is in memory; called ten times a second."""
+        self.pager.tick()
+        if self.pager.pressed:
+            self._turn.schedule()
+
+    def tick(self) -> None:
+        """Starts a checkpoint when one is due; called once a second."""
+        if self._checkpoint is not None and not self._checkpoint.done():
+            return
+        idle_s = self._loop.time() - self._checkpoint_at
+        if self.checkpointer.rolled or (idle_s >= self._checkpoint_interval_s and self.checkpointer.changed):
+            self._checkpoint_at = self._loop.time()
+            self._checkpoint = self._loop.create_task(self.checkpointer.take())
+            self._checkpoint.add_done_callback(self._checkpoint_done)
+
+    async def stop(self) -> None:
+        """Writes everything down, cleanly, and closes the store."""
+        if self._checkpoint is not None:
+            await asyncio.wait([self._checkpoint])
+        self._log_settlements()
+        await self.checkpointer.take(clean=True)
+        self.close()
+
+    def close(self) -> None:
+        """Ends the threads and closes the store, whatever is unwritten."""
+        self.committer.close()
+        self.reader.close()
+        self._thread.shutdown(wait=True)
+        self.store.close()
+
+    def _journal(self, change: dict[str, Any]) -> None:
+        log = self.store.log
+        log.append(encode_topology(log.synced, self._turn.now_ms, change))
+        self.committer.urgent = True
+        self._turn.schedule()
+
+    def _log_settlements(self) -> None:
+        settled = self._settled[:]
+        self._settled.clear()
+        for queue in settled:
+            queue.log_settlements()
+
+    def _checkpoint_done(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail(error)

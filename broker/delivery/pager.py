@@ -1,0 +1,136 @@
+"""The pager: keeps the messages in memory within a budget by moving slots to disk.
+
+A sealed slot that nobody is being served from keeps only its range in memory; what is farthest from its queue's head goes first.
+A record that was logged is not written again, only its queue-log entry; a transient message goes to the spill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from broker.slots.slot import Fill, Tenure
+from broker.store.queue_log import Entry
+from broker.store.record import encode_message, encode_target
+from broker.store.spill import is_spilled
+
+if TYPE_CHECKING:
+    from broker.core.message import Message
+    from broker.core.queue import Queue
+    from broker.slots.slot import Slot
+    from broker.store.store import VhostStore
+
+__all__ = ["Pager"]
+
+TURN_SLOTS: Final = 8  # a slot of 1,000 costs under a millisecond: what one loop turn may spend on paging
+RELIEF: Final = 0.75  # paging goes on until this share of the budget is left
+SLOT_AGE_TICKS: Final = 600  # an open slot is sealed when this many ticks old
+
+
+class Pager:
+    """Counts what is resident and pages out what exceeds the budget.
+
+    Units: ``budget_bytes`` and ``resident_bytes`` are memory charges of messages.
+    Invariant: a message whose record is not yet written to the log file is never paged out.
+    """
+
+    def __init__(self, store: VhostStore, budget_bytes: int, now_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._now_ms = now_ms
+        self.budget_bytes = budget_bytes
+        self.resident_bytes = 0
+        self.pressed = False
+        self.paged_out = 0
+        self._resident: dict[Slot, tuple[Queue, int]] = {}
+        self._candidates: list[tuple[int, Slot, Queue]] = []
+        self._ticks = 0
+
+    def kept(self, queue: Queue, slot: Slot) -> None:
+        """Hears that a slot begins to hold messages in memory."""
+        self._resident[slot] = (queue, self._ticks)
+
+    def tick(self) -> None:
+        """Recounts what is resident, seals old slots, and decides whether there is pressure.
+
+        Cost: n resident slots; called ten times a second.
+        """
+        self._ticks += 1
+        total = 0
+        gone = []
+        for slot, (queue, since) in self._resident.items():
+            if slot.contents is None or slot.tenure is Tenure.DELETED:
+                gone.append(slot)
+                continue
+            if slot.fill is Fill.OPEN and self._ticks - since > SLOT_AGE_TICKS:
+                queue.manager.seal()
+            total += slot.bytes * slot.unsettled // slot.length
+        for slot in gone:
+            del self._resident[slot]
+        self.resident_bytes = total
+        self.pressed = total > self.budget_bytes
+        if self.pressed:
+            self._candidates = self._rank()
+
+    def turn(self) -> None:
+        """Pages out a few slots, farthest from the head of their queue first."""
+        for _ in range(TURN_SLOTS):
+            if not self._candidates or self.resident_bytes <= self.budget_bytes * RELIEF:
+                self.pressed = False
+                self._candidates.clear()
+                return
+            _distance, slot, queue = self._candidates.pop()
+            if slot.contents is None or slot.tenure is Tenure.DELETED or queue.deleted or self._in_service(slot):
+                continue
+            if slot.fill is Fill.OPEN:
+                queue.manager.seal()
+            if slot.tenure is Tenure.DELETED or not self.log_entries(queue, slot):
+                continue
+            self.resident_bytes -= slot.bytes * slot.unsettled // slot.length
+            slot.contents = None
+            self.paged_out += 1
+            self._resident.pop(slot, None)
+
+    def log_entries(self, queue: Queue, slot: Slot) -> bool:
+        """Writes the queue-log entries that a resident slot still lacks; False when a record of it is not written yet."""
+        if slot.contents is None or slot.logged == slot.length:
+            return True
+        written = self._store.log.written
+        start = slot.logged
+        entries: list[Entry | None] = []
+        for index in range(start, slot.length):
+            message: Message | None = slot.contents[index]
+            if message is None:
+                entries.append(None)
+                continue
+            if message.position < 0:
+                self._spill(queue, message, slot.first + index)
+            elif not is_spilled(message.position) and message.position >= written:
+                return False
+            if is_spilled(message.position):
+                slot.volatile.add(index)
+            entries.append((message.position, message.size))
+        self._store.page_out(queue.number, slot.first + start, entries)
+        slot.logged = slot.length
+        return True
+
+    def _spill(self, queue: Queue, message: Message, message_id: int) -> None:
+        envelope = message.envelope
+        target = encode_target(queue.number, message_id)
+        record = encode_message(0, self._now_ms(), 0, envelope.route, message.header, message.body, target)
+        message.size = len(record)
+        message.position = self._store.spill.append(record)
+
+    def _rank(self) -> list[tuple[int, Slot, Queue]]:
+        """Lists what may be paged out; the last one goes first."""
+        ranked = []
+        for slot, (queue, _since) in self._resident.items():
+            if not queue.deleted and not self._in_service(slot):
+                head = next(iter(queue.manager.slots))
+                ranked.append((slot.first - head, slot.first, slot, queue))
+        ranked.sort(key=lambda entry: entry[:2])
+        return [(distance, slot, queue) for distance, _first, slot, queue in ranked]
+
+    @staticmethod
+    def _in_service(slot: Slot) -> bool:
+        """Whether a worker is handing out this slot's messages."""
+        return slot.lease is not None and slot.ready > 0

@@ -1,0 +1,101 @@
+"""Reads paged-out slots back in a thread, and hands their messages to the slot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from broker.core.message import OVERHEAD_BYTES, Envelope, Message
+from broker.slots.slot import Tenure
+
+if TYPE_CHECKING:
+    from broker.core.queue import Queue
+    from broker.slots.slot import Slot
+    from broker.store.record import StoredMessage
+    from broker.store.store import VhostStore
+
+__all__ = ["SlotReader"]
+
+ENVELOPES_MAX: Final = 8192
+
+
+class SlotReader:
+    """Reads one slot at a time per request; requests for a slot that is being read wait for the same read.
+
+    Invariant: a slot is loaded only if it still exists; what was settled meanwhile stays settled.
+    """
+
+    def __init__(
+        self,
+        store: VhostStore,
+        loop: asyncio.AbstractEventLoop,
+        kept: Callable[[Queue, Slot], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._store = store
+        self._loop = loop
+        self._kept = kept
+        self._fail = fail
+        self._thread = ThreadPoolExecutor(2, thread_name_prefix="slot-reader")
+        self._waiting: dict[Slot, list[Callable[[], None]]] = {}
+        self._envelopes: dict[tuple[str, str], Envelope] = {}
+        self.reads = 0
+
+    def read(self, queue: Queue, slot: Slot, then: Callable[[], None]) -> None:
+        """Has `then` called on the loop once the slot's messages are in memory, or the slot is gone."""
+        waiting = self._waiting.get(slot)
+        if waiting is not None:
+            waiting.append(then)
+            return
+        self._waiting[slot] = [then]
+        self.reads += 1
+        settled = slot.acks.bits.copy()
+        future = self._loop.run_in_executor(
+            self._thread, self._store.read_slot, queue.number, slot.first, slot.end, settled
+        )
+        future.add_done_callback(lambda done: self._loaded(done, queue, slot))
+
+    def read_ahead(self, queue: Queue, slot: Slot) -> None:
+        """Starts reading the slot after this one, when it lies on disk: it is asked for next."""
+        following = queue.manager.after(slot)
+        if following is not None and following.contents is None and following not in self._waiting:
+            self.read(queue, following, lambda: None)
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _loaded(self, done: asyncio.Future[list[StoredMessage | None]], queue: Queue, slot: Slot) -> None:
+        waiting = self._waiting.pop(slot)
+        error = None if done.cancelled() else done.exception()
+        if error is not None:
+            self._fail(error)
+            return
+        if done.cancelled():
+            return
+        if slot.tenure is not Tenure.DELETED and slot.contents is None:
+            acks = slot.acks
+            slot.contents = [
+                None if stored is None or index in acks else self._message(stored)
+                for index, stored in enumerate(done.result())
+            ]
+            slot.bytes = sum(message.charge for message in slot.contents if message is not None)
+            self._kept(queue, slot)
+        for then in waiting:
+            then()
+
+    def _message(self, stored: StoredMessage) -> Message:
+        address = (stored.exchange, stored.key)
+        envelope = self._envelopes.get(address)
+        if envelope is None:
+            if len(self._envelopes) >= ENVELOPES_MAX:
+                self._envelopes.clear()
+            envelope = self._envelopes[address] = Envelope(*address)
+        message = Message(
+            envelope, stored.header, stored.body, OVERHEAD_BYTES + len(stored.header) + len(stored.body)
+        )
+        message.position = stored.position
+        message.size = stored.size
+        return message

@@ -1,0 +1,36 @@
+"""The timers: a few periodic looks, all on the loop's clock. Nothing here runs per message or per connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+__all__ = ["Timers"]
+
+
+class Timers:
+    """Calls functions every so often until closed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, fail: Callable[[BaseException], None]) -> None:
+        self._loop = loop
+        self._fail = fail
+        self._handles: dict[int, asyncio.TimerHandle] = {}
+
+    def every(self, interval_s: float, action: Callable[[], None]) -> None:
+        """Calls `action` each `interval_s` seconds, the first time after one interval; an error in it ends the broker."""
+        key = len(self._handles)
+
+        def again() -> None:
+            try:
+                action()
+            except Exception as error:
+                self._fail(error)
+                return
+            self._handles[key] = self._loop.call_later(interval_s, again)
+
+        self._handles[key] = self._loop.call_later(interval_s, again)
+
+    def close(self) -> None:
+        """Calls nothing any more."""
+        for handle in self._handles.values():
+            handle.cancel()

@@ -1,0 +1,150 @@
+"""The slot delivery worker: leases slots of its queues and offers their messages to consumers (street step 10).
+
+Source: WSO2 Message Broker 3.0.0, "Slot Based Architecture": there can be several workers, each with a set of queues. A queue
+moves to another worker when its own dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from broker.amqp.errors import StoreFailed
+from broker.delivery.flusher import deliver, spread
+from broker.slots.slot import Owner
+
+if TYPE_CHECKING:
+    from broker.core.queue import Queue
+    from broker.delivery.reader import SlotReader
+
+__all__ = ["Worker", "Workers"]
+
+TURN_MESSAGES: Final = 1024  # per queue and loop turn: what one busy queue may take before the next one is served
+CHUNK_MESSAGES: Final = 256
+
+_log = structlog.get_logger()
+
+
+class Worker:
+    """Serves a set of queues, each for a bounded number of messages per loop turn.
+
+    Invariant: a queue is in ``ready`` exactly while its ``awake`` is set.
+    """
+
+    def __init__(self, owner: Owner, reader: SlotReader, schedule: Callable[[], None]) -> None:
+        self.owner = owner
+        self.queues: set[Queue] = set()
+        self.ready: list[Queue] = []
+        self._reader = reader
+        self._schedule = schedule
+
+    def wake(self, queue: Queue) -> None:
+        """Has the queue served in this loop turn."""
+        if not queue.awake:
+            queue.awake = True
+            self.ready.append(queue)
+            self._schedule()
+
+    def turn(self) -> None:
+        """Serves every queue that is awake; those with more to give stay awake for the next turn.
+
+        Raises: whatever a defect raises; the caller retires this worker and its queues move.
+        """
+        ready, self.ready = self.ready, []
+        for place, queue in enumerate(ready):
+            try:
+                more = not queue.deleted and self._serve(queue)
+            except Exception:
+                self.ready.extend(ready[place:])
+                raise
+            if more:
+                self.ready.append(queue)
+            else:
+                queue.awake = False
+        if self.ready:
+            self._schedule()
+
+    def _serve(self, queue: Queue) -> bool:
+        """Delivers from one queue; tells whether it could go on at once in the next turn."""
+        manager = queue.manager
+        budget = TURN_MESSAGES
+        while budget > 0:
+            consumers = queue.round()
+            if not consumers:
+                return False  # credit wakes it
+            slot = manager.get(self.owner)
+            if slot is None:
+                return False  # a publish wakes it
+            if slot.contents is None:
+                self._reader.read(queue, slot, queue.wake)
+                return False
+            if not slot.cursor:
+                self._reader.read_ahead(queue, slot)
+            if len(consumers) == 1:
+                indexes = manager.take(slot, min(consumers[0].room(), CHUNK_MESSAGES))
+                taken = deliver(consumers[0], queue, slot, indexes)
+                if taken < len(indexes):
+                    manager.put_back(slot, indexes[taken:])
+            else:
+                rooms = [consumer.room() for consumer in consumers]
+                indexes = manager.take(slot, min(sum(rooms), CHUNK_MESSAGES))
+                left: list[int] = []
+                for consumer, share in zip(consumers, spread(indexes, rooms), strict=True):
+                    if share:
+                        taken = deliver(consumer, queue, slot, share)
+                        left.extend(share[taken:])
+                        queue.passed_turn(consumer)
+                if left:
+                    manager.put_back(slot, sorted(left))
+            budget -= len(indexes)
+        return True
+
+
+class Workers:
+    """The workers of one node, and which queue belongs to which."""
+
+    def __init__(self, node: str, count: int, reader: SlotReader, schedule: Callable[[], None]) -> None:
+        self._node = node
+        self._reader = reader
+        self._schedule = schedule
+        self._born = 0
+        self.workers: list[Worker] = [self._new_worker() for _ in range(count)]
+
+    def assign(self, queue: Queue) -> Worker:
+        """Gives a queue to the worker with the fewest queues and returns that worker."""
+        worker = min(self.workers, key=lambda candidate: len(candidate.queues))
+        worker.queues.add(queue)
+        return worker
+
+    def release(self, queue: Queue) -> None:
+        """Forgets a queue that was deleted."""
+        for worker in self.workers:
+            worker.queues.discard(queue)
+
+    def turn(self) -> None:
+        """Gives every worker its turn; one that fails is retired and its queues move."""
+        for worker in list(self.workers):
+            try:
+                worker.turn()
+            except StoreFailed:
+                raise
+            except Exception:
+                _log.exception("worker.died", worker=worker.owner.worker, queues=len(worker.queues))
+                self.retire(worker)
+
+    def retire(self, worker: Worker) -> None:
+        """Ends a worker: its leases return to the slot managers, its queues go to the others."""
+        self.workers.remove(worker)
+        if not self.workers:
+            self.workers.append(self._new_worker())
+        for queue in worker.queues:
+            queue.manager.give_back_all(worker.owner)
+            queue.awake = False
+            queue.worker = self.assign(queue)
+            queue.wake()
+
+    def _new_worker(self) -> Worker:
+        self._born += 1
+        return Worker(Owner(self._node, f"worker-{self._born}"), self._reader, self._schedule)

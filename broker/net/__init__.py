@@ -1,0 +1,1 @@
+"""The edges where asyncio meets sockets."""

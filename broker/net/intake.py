@@ -1,0 +1,68 @@
+"""The intake: who may publish now. Alarms and a store that lags behind stop the reading of publishers, and of nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pamqp import commands
+
+from broker.net.transport import Stop
+
+if TYPE_CHECKING:
+    from broker.core.flow import Flow
+    from broker.net.transport import Transport
+
+__all__ = ["Intake"]
+
+
+class Intake:
+    """Blocks publishers while an alarm is raised, and pauses them while too much waits to be written.
+
+    Units: ``backlog_max_bytes`` is what may wait in memory for the log file.
+    Invariant: connections that only consume are never stopped here.
+    """
+
+    def __init__(self, flow: Flow[Transport], pending_bytes: Callable[[], int], backlog_max_bytes: int) -> None:
+        self._flow = flow
+        self._pending_bytes = pending_bytes
+        self._backlog_max_bytes = backlog_max_bytes
+        self._publishers: set[Transport] = set()
+        self._lagging: set[Transport] = set()
+
+    def published(self, transport: Transport) -> None:
+        """Hears that a connection which publishes was read."""
+        if self._flow.alarms:
+            self._block([transport])
+        elif self._pending_bytes() > self._backlog_max_bytes:
+            self._lagging.add(transport)
+            transport.stop(Stop.STORE)
+        self._publishers.add(transport)
+
+    def turn(self) -> None:
+        """Lets paused publishers go on once the store has caught up."""
+        if self._lagging and self._pending_bytes() <= self._backlog_max_bytes // 2:
+            lagging, self._lagging = self._lagging, set()
+            for transport in lagging:
+                transport.go(Stop.STORE)
+
+    def alarms_changed(self) -> None:
+        """Blocks every publisher when an alarm was raised, and unblocks them when none is left."""
+        self._block(list(self._publishers))
+        for transport in self._flow.unblock():
+            if transport.connection.has_capability("connection.blocked"):
+                transport.connection.send(0, commands.Connection.Unblocked())
+            transport.go(Stop.ALARM)
+
+    def forget(self, transport: Transport) -> None:
+        """Forgets a connection that is gone."""
+        self._publishers.discard(transport)
+        self._lagging.discard(transport)
+        self._flow.forget(transport)
+
+    def _block(self, publishers: list[Transport]) -> None:
+        """Blocks publishers that are not blocked yet and tells them why. Source: RabbitMQ, connection.blocked."""
+        for transport in self._flow.block(publishers):
+            if transport.connection.has_capability("connection.blocked"):
+                transport.connection.send(0, commands.Connection.Blocked(self._flow.reason))
+            transport.stop(Stop.ALARM)

@@ -1,0 +1,164 @@
+"""The listener: accepts sockets and makes a transport, a connection machine and a session of each."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from broker import __version__
+from broker.amqp.connection import Connection, ConnectionLimits
+from broker.amqp.errors import ChannelError, ProtocolError, Refused
+from broker.core.session.connection import SessionOfConnection
+from broker.net.transport import Stop, Transport
+
+if TYPE_CHECKING:
+    from broker.core.auth.permissions import Permissions
+    from broker.core.auth.users import Users
+    from broker.core.vhost import Vhost
+    from broker.delivery.turn import Turn
+    from broker.net.intake import Intake
+    from broker.settings import Settings
+
+__all__ = ["Listener"]
+
+_log = structlog.get_logger()
+
+SERVER_PROPERTIES: dict[str, Any] = {
+    "product": "SlotMQ",
+    "version": __version__,
+    "platform": f"Python {platform.python_version()}",
+    "copyright": "",
+    "information": "AMQP 0-9-1 topic broker",
+}
+
+
+class Listener:
+    """Holds the connected clients.
+
+    Raises: OSError from `start` when the address cannot be listened on.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        turn: Turn,
+        intake: Intake,
+        *,
+        users: Users,
+        permissions: Permissions,
+        vhosts: Mapping[str, Vhost],
+    ) -> None:
+        self._settings = settings
+        self._turn = turn
+        self._intake = intake
+        self._users = users
+        self._permissions = permissions
+        self._vhosts = vhosts
+        self._limits = ConnectionLimits(
+            frame_max_bytes=settings.amqp.frame_max_bytes,
+            initial_frame_max_bytes=min(settings.amqp.initial_frame_max_bytes, settings.amqp.frame_max_bytes),
+            channel_max=settings.amqp.channel_max,
+            heartbeat_s=settings.amqp.heartbeat_s,
+            max_message_size_bytes=settings.amqp.max_message_size_bytes,
+            table_depth_max=settings.amqp.table_depth_max,
+            table_entries_max=settings.amqp.table_entries_max,
+        )
+        self._server: asyncio.Server | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self.transports: set[Transport] = set()
+        self.port = 0
+
+    async def start(self) -> None:
+        """Begins to listen; `port` then says where."""
+        loop = asyncio.get_running_loop()
+        server = self._settings.server
+        self._server = await loop.create_server(self._transport, server.host, server.port, backlog=server.backlog)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def tick(self) -> None:
+        """Looks after heartbeats and close deadlines; called once a second."""
+        for transport in list(self.transports):
+            transport.tick()
+
+    def refuse_new(self) -> None:
+        """Accepts no more sockets."""
+        if self._server is not None:
+            self._server.close()
+
+    def stop_reading(self) -> None:
+        """Reads nothing more from anybody: what was taken so far is what will be finished."""
+        for transport in list(self.transports):
+            transport.stop(Stop.STOPPING)
+
+    async def close(self, timeout_s: float) -> None:
+        """Says good-bye to every client and waits for their close-ok, then drops those that are left.
+
+        Source: RabbitMQ's reply code and text for a stopping broker.
+        """
+        for transport in list(self.transports):
+            transport.say_goodbye()
+        try:
+            await asyncio.wait_for(self._empty.wait(), timeout_s)
+        except TimeoutError:
+            _log.warning("connection.dropped", count=len(self.transports), reason="no close-ok while stopping")
+        for transport in list(self.transports):
+            transport.abort()
+
+    def _transport(self) -> Transport:
+        return Transport(
+            self._machine,
+            self._turn,
+            self._intake,
+            read_budget_bytes=self._settings.flow.read_budget_bytes,
+            handshake_timeout_s=self._settings.server.handshake_timeout_ms / 1000,
+            on_made=self._made,
+            on_lost=self._lost,
+        )
+
+    def _machine(self, transport: Transport) -> Connection:
+        def session(connection: Connection) -> SessionOfConnection:
+            transport.session = SessionOfConnection(
+                connection,
+                users=self._users,
+                permissions=self._permissions,
+                vhosts=self._vhosts,
+                peer_address=transport.peer[0],
+                peer_port=transport.peer[1],
+            )
+            return transport.session
+
+        connection = Connection(
+            session, self._limits, SERVER_PROPERTIES, lambda _connection: self._turn.touch(transport), self._told
+        )
+        transport.session.outflow.high_water_bytes = self._settings.flow.high_water_bytes
+        return connection
+
+    def _made(self, transport: Transport) -> bool:
+        if len(self.transports) >= self._settings.server.connections_max:
+            _log.warning(
+                "connection.refused", conn=transport.session.name, reason=f"{len(self.transports)} connections",
+                setting="server.connections_max",
+            )  # fmt: skip
+            return False
+        self.transports.add(transport)
+        self._empty.clear()
+        return True
+
+    def _lost(self, transport: Transport) -> None:
+        self.transports.discard(transport)
+        if not self.transports:
+            self._empty.set()
+
+    @staticmethod
+    def _told(connection: Connection, channel: int, error: ProtocolError | Refused) -> None:
+        """Logs each error that a client is told of."""
+        if isinstance(error, Refused):
+            return  # the session has said so, with the reason that the client does not hear
+        event = "channel.failed" if isinstance(error, ChannelError) else "connection.failed"
+        session: Any = connection.session
+        _log.warning(event, conn=session.name, channel=channel, code=error.reply_code, text=error.reply_text)

@@ -1,0 +1,241 @@
+"""One client's socket: bytes in to the connection machine, its output out once per loop turn (street step 1).
+
+No task, no lock; a handful of callbacks. Reading stops for as long as there is a reason to: the connection used up its share of
+the turn, waits for a read from disk, has more unread answers than it should, or publishes while publishers are blocked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import IntFlag
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from broker.amqp.connection import Connection, State
+from broker.amqp.errors import ConnectionFault
+
+if TYPE_CHECKING:
+    from broker.core.session.connection import SessionOfConnection
+    from broker.delivery.turn import Turn
+    from broker.net.intake import Intake
+
+__all__ = ["Stop", "Transport"]
+
+REPLIES_MAX_BYTES: Final = 512 << 10  # unread answers beyond this stop the reading: deliveries have stopped long before
+SILENT_INTERVALS: Final = 2  # AMQP 0-9-1, 4.2.7: two silent intervals and the peer is gone
+CLOSE_TICKS: Final = 5  # seconds that a client has to answer connection.close
+
+_log = structlog.get_logger()
+
+
+class Stop(IntFlag):
+    """Why a connection is not read."""
+
+    TURN = 1
+    HELD = 2
+    OUTPUT = 4
+    ALARM = 8
+    STORE = 16
+    STOPPING = 32
+
+
+class Transport(asyncio.Protocol):
+    """Joins a socket to its connection machine.
+
+    Units: ``read_budget_bytes`` is what is handled for it before everybody else has their turn.
+    """
+
+    def __init__(
+        self,
+        machine: Callable[[Transport], Connection],
+        turn: Turn,
+        intake: Intake,
+        *,
+        read_budget_bytes: int,
+        handshake_timeout_s: float,
+        on_made: Callable[[Transport], bool],
+        on_lost: Callable[[Transport], None],
+    ) -> None:
+        self._machine = machine
+        self._turn = turn
+        self._intake = intake
+        self._read_budget_bytes = read_budget_bytes
+        self._handshake_timeout_s = handshake_timeout_s
+        self._on_made = on_made
+        self._on_lost = on_lost
+        self._socket: asyncio.Transport
+        self._deadline: asyncio.TimerHandle | None = None
+        self._stops = Stop(0)
+        self._fed_bytes = 0
+        self._heard = self._said = -1
+        self._silent_s = self._unsaid_s = 0
+        self._closing_ticks = 0
+        self.connection: Connection
+        self.session: SessionOfConnection
+        self.peer: tuple[str, int] = ("", 0)
+
+    # -- callbacks of the loop ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        """Makes the connection machine for an accepted socket."""
+        self._socket = transport
+        peer = transport.get_extra_info("peername") or ("", 0)
+        self.peer = (peer[0], peer[1])
+        self.connection = self._machine(self)
+        transport.set_write_buffer_limits(high=self.session.outflow.high_water_bytes)
+        if not self._on_made(self):
+            transport.abort()
+            return
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(self._handshake_timeout_s, self._handshake_late)
+
+    def data_received(self, data: bytes) -> None:
+        """Feeds the machine and marks what a turn has to do."""
+        self._feed(data)
+        self._fed_bytes += len(data)
+        if self._fed_bytes >= self._read_budget_bytes:
+            self._fed_bytes = 0
+            self.stop(Stop.TURN)
+            self._turn.pause(self)
+
+    def eof_received(self) -> bool:
+        """Lets the socket close."""
+        return False
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Ends the session: the client is gone, with or without good-bye."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self.session.outflow.writable = False
+        self.connection.lost()
+        self._intake.forget(self)
+        self._on_lost(self)
+        self._turn.schedule()
+
+    def pause_writing(self) -> None:
+        """Stops deliveries: the client does not read as fast as we write."""
+        self.session.outflow.writable = False
+
+    def resume_writing(self) -> None:
+        """Goes on with deliveries."""
+        self.session.outflow.writable = True
+        self.go(Stop.OUTPUT)
+        self._feed_starved()
+
+    # -- the turn -----------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Writes what the connection has to say in one call, and closes the socket when it has said its last."""
+        connection = self.connection
+        socket = self._socket
+        if socket.is_closing():
+            connection.take_output()
+            return
+        output = connection.take_output()
+        if output:
+            socket.write(output)
+        if connection.finished:
+            socket.close()
+            return
+        if not self.session.outflow.writable and socket.get_write_buffer_size() > REPLIES_MAX_BYTES:
+            self.stop(Stop.OUTPUT)
+        if self._stops & Stop.HELD and not connection.held:
+            self.go(Stop.HELD)
+        self._feed_starved()
+
+    def _feed_starved(self) -> None:
+        """Wakes the consumers that were passed over because too much was unsent."""
+        outflow = self.session.outflow
+        if outflow.starved and outflow.writable:
+            outflow.starved = False
+            self.session.wake_consumers()
+
+    def resume(self) -> None:
+        """Goes on reading: everybody else has had their turn."""
+        self.go(Stop.TURN)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def stop(self, reason: Stop) -> None:
+        """Stops reading for one more reason."""
+        if not self._stops and not self._socket.is_closing():
+            self._socket.pause_reading()
+        self._stops |= reason
+
+    def go(self, reason: Stop) -> None:
+        """Takes one reason back; reading goes on when it was the last."""
+        if not self._stops & reason:
+            return
+        self._stops &= ~reason
+        if self._stops or self._socket.is_closing():
+            return
+        self._feed(b"")
+        if not self._stops and not self._socket.is_closing():
+            self._socket.resume_reading()
+
+    def _feed(self, data: bytes) -> None:
+        connection = self.connection
+        self._turn.schedule()
+        connection.feed(data)
+        if connection.held:
+            self.stop(Stop.HELD)
+        if self.session.publishing:
+            self._intake.published(self)
+        if self._deadline is not None and self.is_open:
+            self._deadline.cancel()
+            self._deadline = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the handshake is over and nobody has begun to close."""
+        return self.connection.state is State.RUNNING
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Looks after heartbeats and the close deadline; called once a second.
+
+        Source: AMQP 0-9-1, 4.2.7.
+        """
+        connection = self.connection
+        if connection.closing:
+            self._closing_ticks += 1
+            if self._closing_ticks > CLOSE_TICKS:
+                self._socket.abort()
+            return
+        interval = connection.heartbeat_s
+        if not interval or not self.is_open:
+            return
+        if connection.sent != self._said:
+            self._said, self._unsaid_s = connection.sent, 0
+        else:
+            self._unsaid_s += 1
+            if self._unsaid_s * 2 >= interval:
+                connection.send_heartbeat()
+        if connection.received != self._heard or self._stops:
+            self._heard, self._silent_s = connection.received, 0
+        else:
+            self._silent_s += 1
+            if self._silent_s > interval * SILENT_INTERVALS:
+                _log.warning("connection.silent", conn=self.session.name, silent_s=self._silent_s, heartbeat_s=interval)
+                self._socket.abort()
+
+    def say_goodbye(self) -> None:
+        """Asks the client to close, because the broker stops; reads again to hear its close-ok."""
+        if self.is_open:
+            self.connection.fail(ConnectionFault(320, "broker forced connection closure with reason 'shutdown'"))
+            self._stops = Stop.STOPPING
+            self.go(Stop.STOPPING)
+        else:
+            self._socket.abort()
+
+    def abort(self) -> None:
+        """Drops the socket at once."""
+        self._socket.abort()
+
+    def _handshake_late(self) -> None:
+        if not self.is_open:
+            _log.warning("connection.handshake_late", conn=self.session.name, timeout_s=self._handshake_timeout_s)
+            self._socket.abort()

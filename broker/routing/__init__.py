@@ -1,0 +1,1 @@
+"""Routing: from a routing key, or headers, to destinations. Pure; destinations are opaque hashable objects."""

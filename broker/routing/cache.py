@@ -1,0 +1,221 @@
+"""The two steps of the route cache: routing key -> route per exchange, publish payload -> entry per user."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Generic, Protocol, TypeVar
+
+ENTRY_BYTES = 400
+"""What an entry costs beside its key and its destinations: places in two dicts, the objects, a first sight."""
+
+SKIPPED_WINDOWS = 8
+
+
+class Route:
+    """Where a routing key leads.
+
+    Invariant: `live` is true only while the exchange's cache holds this route, and is cleared by whatever bind, unbind
+    or delete touches it, or by its eviction. A route that was not cached is never live: use it once.
+    """
+
+    __slots__ = ("destinations", "live")
+
+    def __init__(self, destinations: tuple[Any, ...], live: bool = False) -> None:
+        self.destinations = destinations
+        self.live = live
+
+
+class Routed(Protocol):
+    """What a publish cache holds: anything that was resolved through a route."""
+
+    @property
+    def route(self) -> Route:
+        """Return the route whose `live` says whether the entry still holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLimits:
+    """Bounds of one cache, and the number of misses after which it judges whether it is of use."""
+
+    entries: int = 16384
+    cache_bytes: int = 16 * 1024 * 1024
+    window: int = 8192
+
+
+class Admission:
+    """Admits a key on its second sight, and nothing for a while when admitting brings nothing.
+
+    First sights are kept as hashes, in two generations that together are no larger than the cache: a key that would be
+    evicted before it comes back is not admitted in the first place. After each window of misses, if the cache grew
+    by less than a tenth of them (one-off keys, a working set over the bounds, a storm of bindings), it takes nothing in
+    for eight windows; what it holds goes on to be hit. Misses alone are counted, so that a hit stays one look-up.
+    """
+
+    __slots__ = ("_gained", "_generation", "_misses", "_old_sights", "_sights", "_skip", "_window")
+
+    def __init__(self, limits: CacheLimits) -> None:
+        self._generation = limits.entries // 2 + 1
+        self._window = limits.window
+        self._sights: set[int] = set()
+        self._old_sights: set[int] = set()
+        self._misses = 0
+        self._gained = 0
+        self._skip = 0
+
+    @property
+    def bypassed(self) -> bool:
+        """Return whether nothing is being admitted at present."""
+        return self._skip > 0
+
+    def second_sight(self, key: Hashable) -> bool:
+        """Count a miss and return whether the key should be admitted."""
+        if self._skip:
+            self._skip -= 1
+            return False
+        self._misses += 1
+        if self._misses > self._window:
+            if self._gained * 10 < self._window:
+                self._skip = SKIPPED_WINDOWS * self._window
+            self._misses = 0
+            self._gained = 0
+        digest = hash(key)
+        if digest in self._sights or digest in self._old_sights:
+            return True
+        if len(self._sights) >= self._generation:
+            self._old_sights = self._sights
+            self._sights = set()
+        self._sights.add(digest)
+        return False
+
+    def gained(self, count: int) -> None:
+        """Count entries taken in, or, below zero, entries evicted and storms weathered."""
+        self._gained += count
+
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class BoundedCache(Generic[K, V]):
+    """Entries bounded in number and bytes; when full the oldest eighth goes.
+
+    Read `entries` itself. Cost: O(1) amortised, for an eviction too.
+    """
+
+    __slots__ = ("_admission", "_limits", "_weights", "entries", "misses", "used_bytes")
+
+    def __init__(self, limits: CacheLimits | None = None) -> None:
+        self._limits = limits or CacheLimits()
+        self._admission = Admission(self._limits)
+        self._weights: dict[K, int] = {}
+        self.entries: dict[K, V] = {}
+        self.used_bytes = 0
+        self.misses = 0
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @property
+    def bypassed(self) -> bool:
+        """Return whether nothing is being admitted at present."""
+        return self._admission.bypassed
+
+    def _insert(self, key: K, entry: V, weight_bytes: int) -> bool:
+        """Take in an entry and return True, or return False if it alone passes the bound. The key is not there yet."""
+        limits = self._limits
+        if weight_bytes > limits.cache_bytes or limits.entries < 1:
+            return False
+        while len(self.entries) >= limits.entries or self.used_bytes + weight_bytes > limits.cache_bytes:
+            # Many at once: to find the first key of a dict is to pass over the places of all keys deleted before it.
+            oldest = list(islice(self.entries, len(self.entries) // 8 + 1))
+            for old_key in oldest:
+                self._discard(old_key)
+            self._admission.gained(-len(oldest))
+        self.entries[key] = entry
+        self._weights[key] = weight_bytes
+        self.used_bytes += weight_bytes
+        self._admission.gained(1)
+        return True
+
+    def _discard(self, key: K) -> V:
+        self.used_bytes -= self._weights.pop(key)
+        return self.entries.pop(key)
+
+    def _clear(self) -> None:
+        self.entries.clear()
+        self._weights.clear()
+        self.used_bytes = 0
+
+
+class RouteCache(BoundedCache[str, Route]):
+    """Routes of one exchange by routing key.
+
+    Cost: drop_all costs what the cache holds, which the admissions since the last one have paid for.
+    """
+
+    __slots__ = ("hits",)
+
+    def __init__(self, limits: CacheLimits | None = None) -> None:
+        super().__init__(limits)
+        self.hits = 0
+
+    def offer(self, key: str, destinations: tuple[Any, ...]) -> Route:
+        """Return the route of a key that is not cached: live if it was admitted, else for this once."""
+        self.misses += 1
+        route = Route(destinations)
+        if self._admission.second_sight(key):
+            route.live = self._insert(key, route, ENTRY_BYTES + len(key) + 8 * len(destinations))
+        return route
+
+    def drop(self, key: str) -> None:
+        """Invalidate the route of one key."""
+        if key in self.entries:
+            self._discard(key)
+
+    def drop_all(self) -> None:
+        """Invalidate every route."""
+        if self.entries:
+            for route in self.entries.values():
+                route.live = False
+            self._clear()
+            self._admission.gained(-1)  # so that binding as often as publishing ends in the bypass, and rarely does not
+
+    def _discard(self, key: str) -> Route:
+        route = super()._discard(key)
+        route.live = False
+        return route
+
+
+E = TypeVar("E", bound=Routed)
+
+
+class PublishCache(BoundedCache[bytes, E]):
+    """Entries by the bytes of basic.publish, for one user in one vhost.
+
+    A hit is `entries.get(payload)` and a test of `entry.route.live`. What was missing or dead is resolved anew, from
+    the exchange's name on, and offered. Rights belong to the entries, so a change of rights calls drop_all.
+    """
+
+    __slots__ = ()
+
+    def offer(self, payload: bytes, entry: E) -> bool:
+        """Take in an entry whose route is live, on the second sight of its payload, and return whether it stayed.
+
+        A dead entry with the same payload gives way at once.
+        """
+        self.misses += 1
+        known = payload in self.entries
+        if known:
+            self._discard(payload)
+            self._admission.gained(-1)
+        elif not self._admission.second_sight(payload):
+            return False
+        if not entry.route.live:
+            return False
+        return self._insert(payload, entry, ENTRY_BYTES + len(payload) + 8 * len(entry.route.destinations))
+
+    def drop_all(self) -> None:
+        """Forget every entry."""
+        self._clear()

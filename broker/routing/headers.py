@@ -1,0 +1,67 @@
+"""The arguments of a binding to a headers exchange as a predicate over message headers."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from broker.routing.binding import freeze_value
+
+
+class BindingArgumentError(ValueError):
+    """Binding arguments that a headers exchange cannot use."""
+
+
+MATCH_KINDS = {
+    "all": (True, False),
+    "any": (False, False),
+    "all-with-x": (True, True),
+    "any-with-x": (False, True),
+}
+"""x-match -> (every field has to match, fields beginning with `x-` count)."""
+
+
+class HeadersPredicate:
+    """Tells whether message headers satisfy a binding.
+
+    A void value asks for presence alone. Without fields to compare, `all` matches every message and `any` none.
+
+    Source: RabbitMQ, rabbit_exchange_type_headers.
+    """
+
+    __slots__ = ("_every", "_wanted")
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self._every, with_x = _match_kind(arguments)
+        self._wanted: tuple[tuple[str, Hashable], ...] = tuple(
+            (name, None if value is None else freeze_value(value))
+            for name, value in arguments.items()
+            if name != "x-match" and (with_x or not name.startswith("x-"))
+        )
+
+    def matches(self, headers: Mapping[str, Hashable]) -> bool:
+        """Return whether frozen headers (name -> freeze_value) satisfy the binding."""
+        every = self._every
+        for name, value in self._wanted:
+            met = name in headers and (value is None or headers[name] == value)
+            if met is not every:
+                return met
+        return every
+
+
+def freeze_headers(headers: Mapping[str, Any]) -> dict[str, Hashable]:
+    """Return message headers in the form that predicates compare."""
+    return {name: freeze_value(value) for name, value in headers.items()}
+
+
+def _match_kind(arguments: Mapping[str, Any]) -> tuple[bool, bool]:
+    kind = arguments.get("x-match", "all")
+    if not isinstance(kind, str):
+        raise BindingArgumentError(
+            f"Invalid x-match field type {type(kind).__name__} (value {kind!r}); expected longstr"
+        )
+    if kind not in MATCH_KINDS:
+        raise BindingArgumentError(
+            f'Invalid x-match field value <<"{kind}">>; expected all, any, all-with-x, or any-with-x'
+        )
+    return MATCH_KINDS[kind]

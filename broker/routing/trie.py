@@ -1,0 +1,221 @@
+"""A trie over the words of wildcard patterns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from broker.routing.pattern import HASH, STAR
+
+T = TypeVar("T")
+
+
+class Node(Generic[T]):
+    """One place in the trie: what may follow, and the targets of the patterns that end here.
+
+    `target` belongs to the pattern that ends here, `rest` to the one that ends here but for a last `#`; `hash` exists
+    only where something follows the `#`. A leaf stands for a single pattern: `tail` holds the words that it has left,
+    none of them a `#`, and only one of `target` and `rest` is there. Most patterns share but their first words, so
+    leaves spare most of the nodes.
+    """
+
+    __slots__ = ("hash", "rest", "star", "tail", "target", "words")
+
+    def __init__(self) -> None:
+        self.words: dict[str, Node[T]] | None = None
+        self.star: Node[T] | None = None
+        self.hash: Node[T] | None = None
+        self.target: T | None = None
+        self.rest: T | None = None
+        self.tail: tuple[str, ...] | None = None
+
+    def is_empty(self) -> bool:
+        """Return whether nothing ends here or follows."""
+        return (
+            self.words is None and self.star is None and self.hash is None and self.target is None and self.rest is None
+        )
+
+    def child(self, word: str) -> Node[T] | None:
+        """Return the node behind one word of a pattern."""
+        if word == STAR:
+            return self.star
+        if word == HASH:
+            return self.hash
+        return None if self.words is None else self.words.get(word)
+
+    def graft(self, word: str) -> Node[T]:
+        """Return a new node behind one word of a pattern."""
+        node: Node[T] = Node()
+        if word == STAR:
+            self.star = node
+        elif word == HASH:
+            self.hash = node
+        elif self.words is None:
+            self.words = {word: node}
+        else:
+            self.words[word] = node
+        return node
+
+    def prune(self, word: str) -> None:
+        """Detach the node behind one word of a pattern."""
+        if word == STAR:
+            self.star = None
+        elif word == HASH:
+            self.hash = None
+        elif self.words is not None:
+            del self.words[word]
+            if not self.words:
+                self.words = None
+
+    def open_leaf(self) -> None:
+        """Turn a leaf into a node that others can pass through, its pattern one place further down."""
+        tail, self.tail = self.tail, None
+        if tail:
+            leaf = self.graft(tail[0])
+            leaf.tail = tail[1:]
+            leaf.target, self.target = self.target, None
+            leaf.rest, self.rest = self.rest, None
+
+
+class Trie(Generic[T]):
+    """Maps distinct canonical patterns to targets, and a key to the targets of the patterns that match it.
+
+    Matching walks all places that a key may have reached, word by word. A place is in that set at most once per word,
+    so several `#` cost at most nodes x words, however many ways through them there are.
+
+    Invariant: every node but the root leads to a target. `visited` counts the nodes looked at, by any verb.
+    """
+
+    __slots__ = ("_count", "_root", "visited")
+
+    def __init__(self) -> None:
+        self.visited = 0
+        self._root: Node[T] = Node()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def is_empty(self) -> bool:
+        """Return whether no node is left beside a bare root."""
+        return self._root.is_empty()
+
+    def add(self, words: Sequence[str], target: T) -> None:
+        """Store the target of one pattern that is not there yet. Cost: the words of the pattern."""
+        stem, open_end = _stem(words)
+        node = self._root
+        for position, word in enumerate(stem):
+            self.visited += 1
+            if node.tail is not None:
+                node.open_leaf()
+            child = node.child(word)
+            if child is None:
+                node = node.graft(word)
+                if HASH not in stem[position + 1 :]:
+                    node.tail = stem[position + 1 :]
+                    break
+            else:
+                node = child
+        else:
+            if node.tail is not None:
+                node.open_leaf()
+        self.visited += 1
+        if open_end:
+            assert node.rest is None
+            node.rest = target
+        else:
+            assert node.target is None
+            node.target = target
+        self._count += 1
+
+    def remove(self, words: Sequence[str]) -> None:
+        """Forget the pattern and the nodes that only it needed. Cost: the words of the pattern.
+
+        Raises: KeyError if the pattern is not there.
+        """
+        stem, open_end = _stem(words)
+        path: list[tuple[Node[T], str]] = []
+        node = self._root
+        for word in stem:
+            if node.tail is not None:
+                break
+            child = node.child(word)
+            if child is None:
+                raise KeyError(tuple(words))
+            path.append((node, word))
+            node = child
+        self.visited += len(path) + 1
+        if (node.tail or ()) != stem[len(path) :] or (node.rest if open_end else node.target) is None:
+            raise KeyError(tuple(words))
+        if open_end:
+            node.rest = None
+        else:
+            node.target = None
+        self._count -= 1
+        while path and node.is_empty():
+            node, word = path.pop()
+            node.prune(word)
+
+    def match(self, words: Sequence[str]) -> list[T]:
+        """Return the targets of the patterns that match; behind a `#` one may come more than once.
+
+        Cost: the places reached, summed over the words; at most nodes x words.
+        """
+        found: list[T] = []
+        visited = 0
+        left = len(words)
+        active = [self._root]
+        floating: dict[Node[T], None] = {}  # places behind a `#`: once reached they stay reached for all later words
+        for word in (*words, None):
+            reached: list[Node[T]] = []
+            for node in active:  # grows on the way: a `#` may stand for no word, so what follows it is reached at once
+                tail = node.tail
+                if tail is not None:
+                    target = node.target
+                    if target is not None:
+                        if len(tail) == left and _tail_matches(tail, words, left):
+                            found.append(target)
+                    elif len(tail) <= left and node.rest is not None and _tail_matches(tail, words, left):
+                        found.append(node.rest)
+                    continue
+                if node.rest is not None:
+                    found.append(node.rest)
+                if node.hash is not None and node.hash not in floating:
+                    floating[node.hash] = None
+                    active.append(node.hash)
+                if word is None:
+                    if node.target is not None:
+                        found.append(node.target)
+                    continue
+                if node.words is not None:
+                    child = node.words.get(word)
+                    if child is not None:
+                        reached.append(child)
+                if node.star is not None:
+                    reached.append(node.star)
+            visited += len(active)
+            if floating:
+                reached.extend(floating)
+            elif not reached:
+                break
+            active = reached
+            left -= 1
+        self.visited += visited
+        return found
+
+
+def _stem(words: Sequence[str]) -> tuple[tuple[str, ...], bool]:
+    """Return the words without a last `#`, and whether there was one."""
+    if words and words[-1] == HASH:
+        return tuple(words[:-1]), True
+    return tuple(words), False
+
+
+def _tail_matches(tail: tuple[str, ...], words: Sequence[str], left: int) -> bool:
+    """Return whether the words that are left begin with a tail no longer than they are."""
+    position = len(words) - left
+    for wanted in tail:
+        if wanted != words[position] and wanted != STAR:
+            return False
+        position += 1
+    return True

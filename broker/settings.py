@@ -1,0 +1,224 @@
+"""Settings: every limit of the broker with its default, its range, its unit and where the number comes from.
+
+`config/slotmq.toml` is written from these models (`slotmq config example`), so it cannot say anything else. The
+layers (file, environment, flags) are laid over each other in cli/settings_layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+__all__ = ["PREFIX", "Section", "Settings", "limits", "sections"]
+
+PREFIX: Final = "SLOTMQ_"
+KiB: Final = 1 << 10
+MiB: Final = 1 << 20
+GiB: Final = 1 << 30
+
+
+def number(default: float, low: float, high: float, unit: str, meaning: str, source: str = "") -> Any:
+    """Returns the field of a limit. Units: as `unit` says; the name of the key ends with it."""
+    extra: dict[str, Any] = {"unit": unit, "source": source}
+    return Field(default=default, ge=low, le=high, description=meaning, json_schema_extra=extra)
+
+
+def text(default: str, meaning: str) -> Any:
+    """Returns the field of a string that must say something."""
+    return Field(default=default, min_length=1, max_length=4096, description=meaning)
+
+
+class Section(BaseModel):
+    """One table of the file. Invariant: no key that the model does not know, and no change after it was read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class Server(Section):
+    """Where the broker listens and where it keeps what it must not lose."""
+
+    host: str = text("127.0.0.1", "The address to listen on; 0.0.0.0 is every IPv4 address, :: every address.")
+    port: int = number(5672, 0, 65535, "", "The AMQP port; 0 takes a free one, named by the ready line.", "IANA amqp")
+    data_dir: Path = Field(
+        default=Path("data"), description="The data folder, made when missing; relative to the folder of start."
+    )
+    connections_max: int = number(10_000, 1, 1_000_000, "connections", "How many clients may be connected at a time.")
+    backlog: int = number(1024, 1, 65535, "connections", "How many may wait to be accepted.", "listen(2)")
+    handshake_timeout_ms: int = number(
+        10_000,
+        100,
+        600_000,
+        "ms",
+        "How long a client may take to open its connection.",
+        "RabbitMQ handshake_timeout",
+    )
+    drain_timeout_ms: int = number(
+        5_000, 0, 9_000, "ms", "How long a stopping broker waits for clients to answer connection.close."
+    )
+
+
+class Amqp(Section):
+    """What is agreed with a client, and what it may send."""
+
+    frame_max_bytes: int = number(
+        131_072, 4096, 16 * MiB, "bytes", "The largest frame; a client may ask for less, down to 4096.",
+        "AMQP 0-9-1 section 4.2.3, RabbitMQ frame_max",
+    )  # fmt: skip
+    initial_frame_max_bytes: int = number(
+        8192,
+        4096,
+        MiB,
+        "bytes",
+        "The largest frame before a connection is open; never above frame_max_bytes.",
+        "RabbitMQ initial_frame_max",
+    )
+    channel_max: int = number(2047, 1, 65535, "channels", "Channels of a connection.", "RabbitMQ channel_max")
+    heartbeat_s: int = number(
+        60, 0, 65535, "s", "The heartbeat offered; 0 is none. Two silent intervals end a connection.",
+        "AMQP 0-9-1 section 4.2.7, RabbitMQ heartbeat",
+    )  # fmt: skip
+    max_message_size_bytes: int = number(
+        134_217_728, 1, 536_870_912, "bytes", "The largest message body.", "RabbitMQ max_message_size"
+    )
+    table_depth_max: int = number(16, 1, 64, "levels", "How deep tables and arrays may be nested.")
+    table_entries_max: int = number(4096, 1, 1_000_000, "entries", "How many entries the tables of a method may have.")
+
+
+class Auth(Section):
+    """Who may connect."""
+
+    users: dict[str, SecretStr] = Field(
+        default={"guest": SecretStr("guest")}, description="Names and passwords; an empty password lets nobody in."
+    )
+    loopback_users: tuple[str, ...] = Field(
+        default=("guest",), description="Users that are let in from this machine only, whatever `host` is."
+    )
+
+
+class Routing(Section):
+    """Limits on binding keys, and the sizes of the route caches."""
+
+    hashes_max: int = number(2, 1, 16, "#", "How many # a binding key may have in canonical form.", "CVE-2026-67419")
+    words_max: int = number(64, 1, 128, "words", "How many words a binding key may have.", "CVE-2026-67419")
+    cache_entries: int = number(65_536, 0, 10_000_000, "routes", "Routes that an exchange remembers; 0 is none.")
+    cache_bytes: int = number(16 * MiB, 0, 4 * GiB, "bytes", "Memory of the routes that an exchange remembers.")
+
+
+class Slots(Section):
+    """When a queue's open slot is sealed, and who delivers."""
+
+    window_messages: int = number(1000, 1, 65_536, "messages", "A slot is sealed at so many messages", "WSO2 slots")
+    window_bytes: int = number(MiB, 4 * KiB, GiB, "bytes", "... or at so many bytes")
+    window_ms: int = number(1000, 1, 3_600_000, "ms", "... or at this age. Messages are delivered before that as well.")
+    workers: int = number(2, 1, 256, "workers", "Slot delivery workers; each has its share of the queues.")
+
+
+class Store(Section):
+    """What is on disk, and when it is safe there."""
+
+    sync: bool = Field(
+        default=True,
+        description="Whether a confirm waits for fdatasync; without, a power loss loses confirmed messages.",
+    )
+    segment_bytes: int = number(
+        64 * MiB, MiB, 4 * GiB - 1, "bytes", "The size of a log file; space comes back by files."
+    )
+    checkpoint_interval_ms: int = number(
+        30_000, 100, 3_600_000, "ms", "How often the state is written down, so that recovery starts from there."
+    )
+    checkpoint_bytes: int = number(
+        512 * MiB, MiB, 1024 * GiB, "bytes", "A checkpoint is also made after so much new log; this bounds recovery."
+    )
+    compact_below_ratio: float = number(
+        0.25, 0.0, 0.9, "part", "A log file of which less than this is still needed is rewritten; 0 is never."
+    )
+    on_corruption: Literal["refuse", "quarantine"] = Field(
+        default="refuse",
+        description="What a broken record that had been synced means: do not start, or set it aside loudly and go on.",
+    )
+    disk_free_min_bytes: int = number(
+        256 * MiB, 0, 1024 * GiB, "bytes", "Publishers are blocked while the disk has less than this free.",
+        "RabbitMQ disk_free_limit",
+    )  # fmt: skip
+
+
+class Memory(Section):
+    """What may stay in memory."""
+
+    resident_max_bytes: int = number(
+        128 * MiB, MiB, 1024 * GiB, "bytes", "Message bytes kept in memory; beyond it sealed slots stay on disk only."
+    )
+    alarm_ratio: float = number(
+        0.4, 0.01, 1.0, "part", "Publishers are blocked while the process has more than this of the machine's memory.",
+        "RabbitMQ vm_memory_high_watermark",
+    )  # fmt: skip
+    alarm_bytes: int = number(0, 0, 1024 * GiB, "bytes", "The same as a number of bytes; 0 leaves it to alarm_ratio.")
+
+
+class Flow(Section):
+    """How the broker shares itself among its clients."""
+
+    read_budget_bytes: int = number(
+        256 * KiB, 4 * KiB, 64 * MiB, "bytes", "What is handled for one connection before the others have their turn."
+    )
+    high_water_bytes: int = number(
+        256 * KiB, 16 * KiB, 64 * MiB, "bytes", "A connection with so much unsent output gets no more deliveries."
+    )
+    check_interval_ms: int = number(250, 10, 60_000, "ms", "How often memory and disk are looked at for alarms.")
+
+
+class Log(Section):
+    """What the broker says on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="The least that is said.")
+    format: Literal["auto", "text", "json"] = Field(
+        default="auto", description="Lines to read, or JSON; auto is text on a terminal and JSON elsewhere."
+    )
+    repeat_interval_ms: int = number(
+        10_000, 0, 3_600_000, "ms", "A warning that repeats is said once in this time, with suppressed=n; 0 says each."
+    )
+
+
+class Settings(BaseSettings):
+    """All settings. `Settings(server={"port": 0})` takes nothing from the environment; `load` does."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, hide_input_in_errors=True
+    )
+
+    server: Server = Server()
+    amqp: Amqp = Amqp()
+    auth: Auth = Auth()
+    routing: Routing = Routing()
+    slots: Slots = Slots()
+    store: Store = Store()
+    memory: Memory = Memory()
+    flow: Flow = Flow()
+    log: Log = Log()
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *others: Any, **layers: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Leaves what the caller passes; cli/settings_layers adds the others and knows which one is wrong."""
+        return (init_settings,)
+
+
+def sections() -> Iterator[tuple[str, type[Section], Mapping[str, FieldInfo]]]:
+    """Yields each section's name, model and fields, in the order of the file."""
+    for name, field in Settings.model_fields.items():
+        model = field.annotation
+        assert isinstance(model, type) and issubclass(model, Section), name
+        yield name, model, model.model_fields
+
+
+def limits(field: FieldInfo) -> tuple[Any, Any]:
+    """Returns the least and the greatest value of a number."""
+    low = next(part.ge for part in field.metadata if hasattr(part, "ge"))
+    high = next(part.le for part in field.metadata if hasattr(part, "le"))
+    return low, high

@@ -1,0 +1,244 @@
+"""A slot: a contiguous range of one queue's message ids with at most one owner (street steps 8 to 13).
+
+Two small state machines, each one table; an illegal move raises. Source: WSO2 Message Broker 3.0.0, "Slot Based
+Architecture". Of its states CREATED, ASSIGNED, OVERLAPPED, RETURNED and DELETED the third cannot happen here: message ids are
+dense per queue, so no two slots overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from heapq import heapify, heappop, heappush
+from typing import Any, Final, NamedTuple
+
+from broker.slots.acks import Acks
+
+__all__ = ["Fill", "IllegalMove", "Lease", "Owner", "Slot", "Tenure"]
+
+
+class Fill(Enum):
+    """Whether a slot still takes messages."""
+
+    OPEN = "open"
+    SEALED = "sealed"
+
+
+class Tenure(Enum):
+    """Whether somebody owns a slot."""
+
+    FREE = "free"
+    LEASED = "leased"
+    DELETED = "deleted"
+
+
+class Owner(NamedTuple):
+    """Who leases slots: a worker of a node. Two fields, so that a shared store can fence a lost node later."""
+
+    node: str
+    worker: str
+
+
+class Lease(NamedTuple):
+    """One ownership of one slot; the epoch grows with every lease a manager grants."""
+
+    owner: Owner
+    epoch: int
+
+
+class IllegalMove(Exception):
+    """A slot was asked for a move that its state does not allow."""
+
+
+FILL_MOVES: Final = {(Fill.OPEN, "seal"): Fill.SEALED}
+TENURE_MOVES: Final = {
+    (Tenure.FREE, "lease"): Tenure.LEASED,
+    (Tenure.LEASED, "give_back"): Tenure.FREE,
+    (Tenure.FREE, "delete"): Tenure.DELETED,
+    (Tenure.LEASED, "delete"): Tenure.DELETED,
+}
+
+
+class Slot:
+    """Holds a range of message ids, what is settled of it, and how far it was handed out.
+
+    A message of a slot is *ready* (not handed out, or returned), *unacked* (handed out) or *settled*. Being leased is a
+    property of the slot: its ready messages stay visible to purge and limits.
+
+    Shapes: ``contents[i]`` is message ``first + i`` or None once settled; ``contents is None`` when the slot is on disk.
+        ``returned`` is a heap of indexes below ``cursor``. ``counts`` maps an index to its delivery count.
+    Units: ``bytes`` is the memory charge of what was published into it.
+    Invariant: ``holes`` settled messages lie at or beyond ``cursor`` (purged or recovered without a record).
+    """
+
+    __slots__ = (
+        "acks",
+        "bytes",
+        "contents",
+        "counts",
+        "cursor",
+        "fill",
+        "first",
+        "holes",
+        "lease",
+        "length",
+        "logged",
+        "offered",
+        "recovered",
+        "returned",
+        "segments",
+        "tenure",
+        "volatile",
+    )
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.length = 0
+        self.bytes = 0
+        self.contents: list[Any] | None = []
+        self.acks = Acks()
+        self.cursor = 0
+        self.holes = 0
+        self.returned: list[int] = []
+        self.counts: dict[int, int] = {}
+        self.recovered = False  # after an unclean stop every message counts as redelivered
+        self.fill = Fill.OPEN
+        self.tenure = Tenure.FREE
+        self.lease: Lease | None = None
+        self.offered = False  # stands in the manager's heap of slots that have ready messages
+        self.segments: set[int] = set()  # log segments its records lie in: liveness is counted per (slot, segment)
+        self.logged = 0  # the queue log has the entries below this index
+        self.volatile: set[int] = set()  # indexes on disk that do not outlive the process: transient messages
+
+    @classmethod
+    def restored(
+        cls, first: int, length: int, settled: bytes, counts: dict[int, int], segments: set[int], *, recovered: bool
+    ) -> Slot:
+        """Returns a sealed slot that lies on disk, as recovery found it."""
+        slot = cls(first)
+        slot.length = slot.logged = length
+        slot.contents = None
+        slot.acks = Acks(settled)
+        slot.holes = slot.acks.count
+        slot.counts = dict(counts)
+        slot.segments = segments
+        slot.recovered = recovered
+        slot.fill = Fill.SEALED
+        return slot
+
+    @property
+    def end(self) -> int:
+        """The id after the last one."""
+        return self.first + self.length
+
+    @property
+    def ready(self) -> int:
+        """How many messages may be handed out."""
+        return len(self.returned) + self.length - self.cursor - self.holes
+
+    @property
+    def unsettled(self) -> int:
+        """How many messages are ready or unacked."""
+        return self.length - self.acks.count
+
+    @property
+    def resident(self) -> bool:
+        """Whether its messages are in memory."""
+        return self.contents is not None
+
+    def move_fill(self, event: str) -> None:
+        """Moves the fill machine. Raises: IllegalMove."""
+        state = FILL_MOVES.get((self.fill, event))
+        if state is None:
+            raise IllegalMove(f"slot {self.first}: cannot {event} while {self.fill.value}")
+        self.fill = state
+
+    def move_tenure(self, event: str) -> None:
+        """Moves the owner machine. Raises: IllegalMove."""
+        state = TENURE_MOVES.get((self.tenure, event))
+        if state is None:
+            raise IllegalMove(f"slot {self.first}: cannot {event} while {self.tenure.value}")
+        self.tenure = state
+
+    def take(self, limit: int) -> Sequence[int]:
+        """Hands out up to `limit` messages: returned ones before fresh ones, lowest first.
+
+        Shapes: ascending indexes; a range when all of them are fresh and in one piece.
+        """
+        if self.returned:
+            returned = self.returned
+            return [heappop(returned) for _ in range(min(limit, len(returned)))]
+        start = self.cursor
+        if not self.holes:
+            stop = min(start + limit, self.length)
+            self.cursor = stop
+            return range(start, stop)
+        taken: list[int] = []
+        for index in self.acks.unsettled(start, self.length):
+            if len(taken) == limit:
+                break
+            taken.append(index)
+        stop = taken[-1] + 1 if len(taken) == limit else self.length
+        self.holes -= self.acks.settled_between(start, stop)
+        self.cursor = stop
+        return taken
+
+    def put_back(self, indexes: Sequence[int]) -> None:
+        """Takes back messages that were handed out and never sent: they are as fresh as before."""
+        if not indexes:
+            return
+        first, last = indexes[0], indexes[-1]
+        if not self.returned and last + 1 == self.cursor and len(indexes) == last + 1 - first:
+            self.cursor = first  # the newest in one piece: the fresh range simply starts earlier
+            return
+        for index in indexes:
+            heappush(self.returned, index)
+
+    def requeue(self, indexes: Sequence[int]) -> None:
+        """Takes back messages that a consumer had: each counts one more delivery and keeps its place."""
+        counts = self.counts
+        for index in indexes:
+            heappush(self.returned, index)
+            counts[index] = counts.get(index, 0) + 1
+
+    def settle(self, indexes: Sequence[int]) -> None:
+        """Marks handed-out messages settled and lets go of their contents."""
+        self.acks.settle_all(indexes)
+        contents = self.contents
+        if contents is not None:
+            for index in indexes:
+                contents[index] = None
+        if self.counts:
+            for index in indexes:
+                self.counts.pop(index, None)
+
+    def purge(self) -> list[int]:
+        """Settles every ready message and returns the indexes; the unacked ones stay."""
+        gone = sorted(self.returned)
+        gone.extend(self.acks.unsettled(self.cursor, self.length))
+        self.returned.clear()
+        self.cursor = self.length
+        self.holes = 0
+        self.settle(gone)
+        return gone
+
+    def unacked(self) -> list[int]:
+        """Lists the indexes that were handed out and are not settled."""
+        returned = set(self.returned)
+        return [index for index in self.acks.unsettled(0, self.cursor) if index not in returned]
+
+    def recall(self) -> int:
+        """Makes every unacked message ready again, one delivery more each; returns how many.
+
+        This is what becomes of a slot whose owner is gone.
+        """
+        lost = self.unacked()
+        for index in lost:
+            self.counts[index] = self.counts.get(index, 0) + 1
+        self.returned.extend(lost)
+        heapify(self.returned)
+        return len(lost)
+
+    def redelivered(self, index: int) -> bool:
+        """Tells whether the message may have been delivered before."""
+        return self.recovered or index in self.counts

@@ -1,0 +1,63 @@
+"""What can be wrong with a data folder, each with what the operator needs to know.
+
+A checksum mismatch below the last synced position stops the start; it is never repaired by deleting (DESIGN.md section 4).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from broker.amqp.errors import BrokerError, StoreFailed
+
+__all__ = ["CorruptRecord", "CorruptStore", "Finding", "FolderBusy", "FolderUnwritable"]
+
+
+class CorruptStore(StoreFailed):
+    """Says that something which had been synced is not there any more, and where.
+
+    Units: ``segment`` is a log file's number, ``offset`` bytes from its beginning.
+    """
+
+    def __init__(self, path: Path, segment: int, offset: int, reason: str) -> None:
+        self.segment = segment
+        self.offset = offset
+        super().__init__(path, f"segment {segment}, offset {offset}: {reason}")
+
+
+class CorruptRecord(CorruptStore):
+    """Says that a record that was asked for is not what was written."""
+
+
+class FolderBusy(BrokerError):
+    """Says that another broker works in the data folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        super().__init__(f"{folder}: another broker is using this data folder")
+
+
+class FolderUnwritable(BrokerError):
+    """Says that the data folder cannot be made or written."""
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        self.folder = folder
+        self.reason = reason
+        super().__init__(f"{folder}: the data folder cannot be written: {reason}")
+
+
+class Finding(NamedTuple):
+    """One thing that recovery found and did something about; the operator is told each.
+
+    Shapes: ``event`` is the name it is logged under: ``store.tail_cut`` (bytes that were never synced went),
+        ``store.quarantined`` (synced bytes are unreadable and were skipped), ``store.checkpoint_skipped``,
+        ``store.queue_logs_rebuilt``, ``store.messages_lost`` (their records are gone).
+    Units: ``lost_bytes`` counts what is not used any more.
+    """
+
+    event: str
+    path: Path
+    segment: int
+    offset: int
+    lost_bytes: int
+    reason: str

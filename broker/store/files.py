@@ -1,0 +1,176 @@
+"""The only file calls of the broker. Everything above asks `Files`, so that a twin can lose, tear and fail in its place.
+
+Every method raises StoreFailed where the operating system refuses; nothing is retried, because after a failed sync the kernel
+may have dropped the dirty pages and a second sync would succeed falsely (PostgreSQL's "fsyncgate", 2018).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from broker.amqp.errors import StoreFailed
+from broker.store.damage import FolderBusy
+
+__all__ = ["File", "Files"]
+
+_SYNC: Final = getattr(os, "fdatasync", os.fsync)  # fdatasync writes the size too when it changed; macOS has none
+_FILE_MODE: Final = 0o600  # messages are private to the account that runs the broker
+_FOLDER_MODE: Final = 0o700
+
+
+class _Failing:
+    """Turns an OSError of the calls inside it into StoreFailed."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError):
+            raise StoreFailed(self._path, error.strerror or str(error)) from error
+
+
+class File:
+    """One open file, read and written by offset, so that threads share it without a lock."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Returns `size` bytes from `offset`, fewer only at the end of the file."""
+        with _Failing(self.path):
+            block = os.pread(self._descriptor, size, offset)
+            if len(block) == size or not block:
+                return block
+            pieces = [block]
+            have = len(block)
+            while have < size:
+                block = os.pread(self._descriptor, size - have, offset + have)
+                if not block:
+                    break
+                pieces.append(block)
+                have += len(block)
+            return b"".join(pieces)
+
+    def write_at(self, offset: int, block: bytes) -> None:
+        """Writes all of the block to `offset`; it is in the page cache then, not on disk."""
+        with _Failing(self.path):
+            done = os.pwrite(self._descriptor, block, offset)
+            while done < len(block):
+                done += os.pwrite(self._descriptor, memoryview(block)[done:], offset + done)
+
+    def size(self) -> int:
+        """Returns the file's length in bytes."""
+        with _Failing(self.path):
+            return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        """Cuts the file to `size` bytes."""
+        with _Failing(self.path):
+            os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        """Returns when the file's bytes are on disk; its folder entry is synced by `Files.sync_folder`."""
+        with _Failing(self.path):
+            _SYNC(self._descriptor)
+
+    def close(self) -> None:
+        """Gives the descriptor back."""
+        with _Failing(self.path):
+            os.close(self._descriptor)
+
+
+class Files:
+    """The operating system's files."""
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        """Opens a file; creating it leaves its folder entry unsynced."""
+        flags = os.O_CLOEXEC | (os.O_RDWR if write or create else os.O_RDONLY) | (os.O_CREAT if create else 0)
+        with _Failing(path):
+            return File(path, os.open(path, flags, _FILE_MODE))
+
+    def read(self, path: Path) -> bytes:
+        """Returns a whole file."""
+        file = self.open(path)
+        try:
+            return file.read_at(0, file.size())
+        finally:
+            file.close()
+
+    def exists(self, path: Path) -> bool:
+        """Tells whether there is such a file or folder."""
+        return os.path.exists(path)
+
+    def size(self, path: Path) -> int:
+        """Returns the length in bytes of a file that is not open."""
+        with _Failing(path):
+            return os.stat(path).st_size
+
+    def list(self, folder: Path) -> list[str]:
+        """Returns the names in a folder, sorted."""
+        with _Failing(folder):
+            return sorted(os.listdir(folder))
+
+    def make_folder(self, folder: Path) -> None:
+        """Makes a folder with its parents; one that is there already is well."""
+        with _Failing(folder):
+            os.makedirs(folder, mode=_FOLDER_MODE, exist_ok=True)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Gives a file another name, replacing what has that name, in one step."""
+        with _Failing(source):
+            os.replace(source, target)
+
+    def remove(self, path: Path) -> None:
+        """Removes a file; one that is gone already is well."""
+        with _Failing(path):
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                pass
+
+    def sync_folder(self, folder: Path) -> None:
+        """Returns when the folder's entries (files created, renamed, removed) are on disk."""
+        with _Failing(folder):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def lock(self, path: Path) -> File:
+        """Takes the lock that a file stands for; closing the file, or the end of the process, gives it back.
+
+        Raises: FolderBusy when another process holds it.
+        """
+        file = self.open(path, create=True)
+        try:
+            fcntl.flock(file._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # noqa: SLF001 - the same noun
+        except BlockingIOError as error:
+            file.close()
+            raise FolderBusy(path.parent) from error
+        except OSError as error:
+            file.close()
+            raise StoreFailed(path, error.strerror or str(error)) from error
+        return file
+
+    def free_bytes(self, folder: Path) -> int:
+        """Returns how much the disk of a folder still takes from this account."""
+        with _Failing(folder):
+            status = os.statvfs(folder)
+            return status.f_bavail * status.f_frsize
+
+    def token(self, size: int) -> bytes:
+        """Returns random bytes that nobody can guess."""
+        return os.urandom(size)

@@ -1,0 +1,46 @@
+"""A set of message ids as a few ranges. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+__all__ = ["IdRanges"]
+
+
+class IdRanges:
+    """Which ids of one queue have an entry that is still needed.
+
+    Shapes: ``borders`` ascends: first id, end, first id, end ... with a gap between each end and the next first id.
+    Cost: the number of ranges; a backlog without gaps is one.
+    """
+
+    __slots__ = ("borders",)
+
+    def __init__(self) -> None:
+        self.borders: list[int] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.borders)
+
+    def add(self, first: int, end: int) -> None:
+        """Adds the ids first <= id < end; some may be there already."""
+        if first >= end:
+            return
+        borders = self.borders
+        left, right = bisect_left(borders, first), bisect_right(borders, end)
+        # An even index lies between two ranges: there the new border counts. An odd one lies inside a range, which covers it.
+        borders[left:right] = ([] if left % 2 else [first]) + ([] if right % 2 else [end])
+
+    def remove(self, first: int, end: int) -> None:
+        """Removes the ids first <= id < end; some may be missing already."""
+        if first >= end:
+            return
+        borders = self.borders
+        left, right = bisect_left(borders, first), bisect_right(borders, end)
+        borders[left:right] = ([first] if left % 2 else []) + ([end] if right % 2 else [])
+
+    def overlaps(self, first: int, end: int) -> bool:
+        """Tells whether any id with first <= id < end is in the set."""
+        borders = self.borders
+        place = bisect_right(borders, first)
+        return bool(place % 2) or (place < len(borders) and borders[place] < end)

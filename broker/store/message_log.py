@@ -1,0 +1,304 @@
+"""The vhost log: segments of records, appended on the loop, written and synced in a thread (street steps 8 and 9).
+
+A batch is everything that was appended since the last one. It begins with a mark (or, in a new segment, with the header) that says
+how far the log was synced when the batch was taken: recovery learns from it which damage is corruption and which a torn tail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from broker.amqp.errors import StoreFailed
+from broker.store.damage import CorruptRecord
+from broker.store.files import File, Files
+from broker.store.open_files import OpenFiles
+from broker.store.record import MARK_BYTES, encode_mark, is_whole
+from broker.store.segment import (
+    HEADER_BYTES,
+    OFFSET_BITS,
+    OFFSET_MASK,
+    TOKEN_BYTES,
+    SegmentHeader,
+    encode_header,
+    segment_path,
+)
+
+__all__ = ["Batch", "MessageLog", "Run"]
+
+SEGMENT_MAX_BYTES: Final = 1 << 31  # an offset has 32 bits, and the last record of a segment may stand over its end
+RECORD_MAX_BYTES: Final = 1 << 31
+
+
+class Run:
+    """A piece of a batch that lies in one segment; its first piece becomes the segment's header or a mark."""
+
+    __slots__ = ("offset", "pieces", "previous_end", "segment", "token")
+
+    def __init__(self, segment: int, offset: int, previous_end: int, token: bytes) -> None:
+        self.segment = segment
+        self.offset = offset
+        self.previous_end = previous_end
+        self.token = token
+        self.pieces: list[bytes] = [b""]
+
+    def begin(self, synced: int) -> None:
+        """Puts the header or the mark in front, with what is on disk by now."""
+        if self.offset == 0:
+            self.pieces[0] = encode_header(SegmentHeader(self.segment, self.previous_end, synced, self.token))
+        else:
+            self.pieces[0] = encode_mark(synced, self.token, self.segment << OFFSET_BITS | self.offset)
+
+
+class Batch:
+    """What one write and one sync make safe. Shapes: ``begin`` and ``end`` are positions, the end exclusive."""
+
+    __slots__ = ("begin", "end", "runs", "size_bytes")
+
+    def __init__(self, begin: int, end: int, runs: list[Run], size_bytes: int) -> None:
+        self.begin = begin
+        self.end = end
+        self.runs = runs
+        self.size_bytes = size_bytes
+
+
+class MessageLog:
+    """One vhost's log.
+
+    ``append``, ``take``, ``complete`` and the live counts belong to the loop; ``write`` runs in one thread at a time; ``read`` in
+    any thread.
+
+    Shapes: ``position`` is where the next record goes: its segment is exact, its offset may still move on by the mark of a new
+        batch. ``written`` is in the page cache, ``synced`` on disk (it stands still with ``sync=False``), ``confirmable`` is
+        what a confirm may follow: the one of the two that the settings ask for. ``segments`` maps a number to its bytes.
+    Invariant: synced <= written <= position; confirmable == position when nothing waits. Segments begin behind all that were
+        ever there: a position is never used twice.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        folder: Path,
+        *,
+        segment_bytes: int,
+        sync: bool,
+        number: int = 1,
+        previous_end: int = 0,
+        segments: dict[int, int] | None = None,
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self._limit = min(max(segment_bytes, HEADER_BYTES + 1), SEGMENT_MAX_BYTES)
+        self._sync = sync
+        self._readers = OpenFiles(files)
+        self._file: File | None = None  # the segment that is written to; it belongs to the writing thread
+        self._failed: StoreFailed | None = None
+        self._in_flight: Batch | None = None
+        self._runs: list[Run] = []
+        self._put = [b""].append  # onto the last run's pieces; never called before there is a run, see the fence
+        self._fence = -1  # from here on append goes the long way: there is no run yet, or the segment is full
+        self._begun_bytes = 0  # of the runs before the last one
+        self._previous_end = previous_end
+        self._token = b""  # of the segment that `position` lies in; empty until that has begun
+        self.position = number << OFFSET_BITS | HEADER_BYTES
+        self.written = self.position
+        self.synced = self.position if sync else 0
+        self.confirmable = self.position
+        self.segments: dict[int, int] = {} if segments is None else segments
+        self.live: dict[int, int] = {}
+
+    def begin(self) -> None:
+        """Writes and syncs the header of the first segment, so that a checkpoint's position always lies in a file.
+
+        Raises: StoreFailed.
+        """
+        self._begin_run()
+        batch = self.take()
+        assert batch is not None
+        self.write(batch)
+        self.complete(batch)
+
+    # -- on the loop --------------------------------------------------------------------------------------------------
+
+    def append(self, record: bytes) -> int:
+        """Takes a record and returns its position; nothing is written yet.
+
+        Cost: an addition and a list append; it runs for every persistent message.
+        """
+        position = self.position
+        after = position + len(record)
+        if after >= self._fence:
+            return self._append_at_border(record)
+        self._put(record)
+        self.position = after
+        return position
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much was appended and not taken yet."""
+        if not self._runs:
+            return 0
+        return self._begun_bytes + (self.position & OFFSET_MASK) - self._runs[-1].offset
+
+    @property
+    def needs_sync(self) -> bool:
+        """Whether something was appended that no confirm may follow yet."""
+        return self.position != self.confirmable
+
+    @property
+    def active(self) -> int:
+        """The segment that the next record goes to."""
+        return self.position >> OFFSET_BITS
+
+    def take(self) -> Batch | None:
+        """Returns everything that waits as one batch, None when nothing does.
+
+        Raises: RuntimeError when the batch before it was not completed; StoreFailed when a write failed before.
+        """
+        if self._failed is not None:
+            raise self._failed
+        if not self._runs:
+            return None
+        if self._in_flight is not None:
+            raise RuntimeError("the batch before this one is still being written")
+        runs = self._runs
+        for run in runs:
+            run.begin(self.synced)
+        begin = runs[0].segment << OFFSET_BITS | runs[0].offset
+        batch = self._in_flight = Batch(begin, self.position, runs, self.pending_bytes)
+        self._runs = []
+        self._fence = -1
+        self._begun_bytes = 0
+        return batch
+
+    def complete(self, batch: Batch) -> None:
+        """Notes that a batch was written: what it carried may be confirmed."""
+        assert batch is self._in_flight
+        self._in_flight = None
+        self.written = self.confirmable = batch.end
+        if self._sync:
+            self.synced = batch.end
+
+    def add_live(self, segment: int, n: int) -> None:
+        """Counts n references more to a segment, which keep it on disk."""
+        self.live[segment] = self.live.get(segment, 0) + n
+
+    def drop_live(self, segment: int, n: int) -> None:
+        """Counts n references less to a segment.
+
+        Raises: ValueError when there were not so many (a defect of the caller).
+        """
+        left = self.live.get(segment, 0) - n
+        if left < 0:
+            raise ValueError(f"segment {segment} has {left + n} references, not {n}")
+        if left:
+            self.live[segment] = left
+        else:
+            del self.live[segment]
+
+    def _append_at_border(self, record: bytes) -> int:
+        assert len(record) <= RECORD_MAX_BYTES
+        if not self._runs:
+            self._begin_run()
+        self._put(record)
+        position = self.position
+        self.position = after = position + len(record)
+        if after >= self._fence:
+            # Roll behind the record, not in front of the next one: `position` always names the segment of the next record.
+            self._begun_bytes = self.pending_bytes
+            self._previous_end = after
+            self._token = b""
+            self.position = ((after >> OFFSET_BITS) + 1) << OFFSET_BITS | HEADER_BYTES
+            self._begin_run()
+        return position
+
+    def _begin_run(self) -> None:
+        segment, offset = self.position >> OFFSET_BITS, self.position & OFFSET_MASK
+        if self._token:
+            self.position += MARK_BYTES
+        else:
+            self._token = self._files.token(TOKEN_BYTES)
+            offset = 0
+        run = Run(segment, offset, self._previous_end, self._token)
+        self._runs.append(run)
+        self._put = run.pieces.append
+        self._fence = segment << OFFSET_BITS | self._limit
+
+    # -- in the writing thread ----------------------------------------------------------------------------------------
+
+    def write(self, batch: Batch) -> None:
+        """Writes and syncs a batch, and the folder when a segment is new.
+
+        Raises: StoreFailed, after which the log takes nothing any more: a second sync could succeed falsely.
+        """
+        try:
+            self._write(batch)
+        except StoreFailed as error:
+            self._failed = error
+            raise
+
+    def _write(self, batch: Batch) -> None:
+        begun = False
+        for run in batch.runs:
+            block = b"".join(run.pieces)
+            if run.offset == 0:
+                if self._file is not None:
+                    self._file.close()
+                    self._file = None
+                self._file = self._files.open(segment_path(self._folder, run.segment), create=True)
+                begun = True
+            file = self._file
+            assert file is not None
+            file.write_at(run.offset, block)
+            if self._sync:
+                file.sync()
+            self.segments[run.segment] = run.offset + len(block)
+        if begun and self._sync:
+            self._files.sync_folder(self._folder)
+
+    # -- in any thread ------------------------------------------------------------------------------------------------
+
+    def read(self, position: int, size: int) -> bytes:
+        """Returns the record at a position.
+
+        Shapes: size is the whole record's length, as the queue log has it.
+        Raises: CorruptRecord when it is not what was written; StoreFailed when it cannot be read.
+        """
+        record = self.read_span(position, size)
+        if not is_whole(record):
+            raise self.corrupt(position, "the record that was asked for is not there")
+        return record
+
+    def read_span(self, position: int, size: int) -> bytes:
+        """Returns `size` bytes of one segment, unchecked, fewer at its end."""
+        with self._readers.borrow(segment_path(self._folder, position >> OFFSET_BITS)) as file:
+            return file.read_at(position & OFFSET_MASK, size)
+
+    def corrupt(self, position: int, reason: str) -> CorruptRecord:
+        """Returns the error that names a place in this log."""
+        segment = position >> OFFSET_BITS
+        return CorruptRecord(segment_path(self._folder, segment), segment, position & OFFSET_MASK, reason)
+
+    def reclaim(self, below: int, referenced: Iterable[int]) -> list[int]:
+        """Removes the segments that nobody needs any more and returns their numbers.
+
+        A segment goes when it lies wholly before the checkpoint at position `below`, no slot refers to it now, and no slot of
+        that checkpoint does: were the process to end here, recovery would look for it.
+        """
+        needed = set(referenced) | self.live.keys()
+        limit = min(below >> OFFSET_BITS, self.active)
+        gone = [number for number in sorted(self.segments) if number < limit and number not in needed]
+        for number in gone:
+            path = segment_path(self._folder, number)
+            self._readers.forget(path)
+            self._files.remove(path)
+            del self.segments[number]
+        return gone
+
+    def close(self) -> None:
+        """Closes the files; what was not written is lost."""
+        self._readers.close()
+        if self._file is not None:
+            self._file.close()
+            self._file = None

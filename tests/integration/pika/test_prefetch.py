@@ -1,0 +1,156 @@
+"""basic.qos: how many unacked messages a consumer, or a channel, may hold."""
+
+from __future__ import annotations
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from tests.deadline import wait_until
+from tests.integration.pika.conversation import Received, connection_closed, publish, ready
+
+
+def numbered(count: int) -> list[bytes]:
+    """Returns that many different bodies."""
+    return [str(number).encode() for number in range(count)]
+
+
+@pytest.mark.parametrize("prefetch", [1, 3, 10])
+def test_consumer_holds_no_more_than_its_prefetch(channel: BlockingChannel, queue: str, prefetch: int) -> None:
+    """A consumer gets its prefetch and no message more, and one more for each that it settles."""
+    publish(channel, queue, *numbered(12))
+    channel.basic_qos(prefetch_count=prefetch)
+    consumer = Received(channel, queue)
+    consumer.wait(prefetch)
+    assert consumer.settle() == numbered(prefetch)
+    assert ready(channel, queue) == 12 - prefetch
+    channel.basic_ack(consumer.tags[0])
+    assert consumer.wait(prefetch + 1) == numbered(prefetch + 1)
+    channel.basic_reject(consumer.tags[1], requeue=False)
+    assert consumer.wait(prefetch + 2) == numbered(prefetch + 2)
+    assert consumer.settle() == numbered(prefetch + 2)
+
+
+def test_ack_multiple_gives_credit_for_all(channel: BlockingChannel, queue: str) -> None:
+    """ack with multiple makes room for as many messages as it settled."""
+    publish(channel, queue, *numbered(20))
+    channel.basic_qos(prefetch_count=5)
+    consumer = Received(channel, queue)
+    consumer.wait(5)
+    channel.basic_ack(consumer.tags[-1], multiple=True)
+    assert consumer.wait(10) == numbered(10)
+    assert consumer.settle() == numbered(10)
+
+
+def test_prefetch_counts_for_each_consumer(channel: BlockingChannel, queue: str) -> None:
+    """Two consumers of one channel have the prefetch each."""
+    publish(channel, queue, *numbered(20))
+    channel.basic_qos(prefetch_count=3)
+    first, second = Received(channel, queue), Received(channel, queue)
+    first.wait(3)
+    second.wait(3)
+    assert (len(first.settle()), len(second.settle())) == (3, 3)
+    assert ready(channel, queue) == 14
+
+
+def test_new_prefetch_counts_for_new_consumers_only(channel: BlockingChannel, queue: str) -> None:
+    """qos without global leaves the consumers that are there as they are."""
+    publish(channel, queue, *numbered(20))
+    channel.basic_qos(prefetch_count=2)
+    first = Received(channel, queue)
+    first.wait(2)
+    channel.basic_qos(prefetch_count=5)
+    second = Received(channel, queue)
+    second.wait(5)
+    assert (len(first.settle()), len(second.settle())) == (2, 5)
+
+
+def test_global_prefetch_is_shared_by_the_channel(channel: BlockingChannel, queue: str) -> None:
+    """qos with global limits all consumers of the channel together."""
+    publish(channel, queue, *numbered(20))
+    channel.basic_qos(prefetch_count=5, global_qos=True)
+    first, second = Received(channel, queue), Received(channel, queue)
+
+    def held() -> int:
+        channel.connection.process_data_events(time_limit=0)
+        return len(first.bodies) + len(second.bodies)
+
+    wait_until(lambda: held() == 5, "five deliveries")
+    assert len(first.settle()) + len(second.settle()) == 5
+    channel.basic_ack(2, multiple=True)
+    wait_until(lambda: held() == 7, "two more deliveries")
+    assert len(first.settle()) + len(second.settle()) == 7
+
+
+def test_global_and_own_prefetch_both_count(channel: BlockingChannel, queue: str) -> None:
+    """With both limits a consumer gets the smaller."""
+    publish(channel, queue, *numbered(20))
+    # In this order: RabbitMQ 3.10 forgets the global limit at a later qos without global.
+    channel.basic_qos(prefetch_count=3)
+    channel.basic_qos(prefetch_count=4, global_qos=True)
+    first, second = Received(channel, queue), Received(channel, queue)
+
+    def held() -> int:
+        channel.connection.process_data_events(time_limit=0)
+        return len(first.bodies) + len(second.bodies)
+
+    wait_until(lambda: held() == 4, "four deliveries")
+    assert len(first.settle()) + len(second.settle()) == 4
+    assert max(len(first.bodies), len(second.bodies)) <= 3
+
+
+def test_raised_global_prefetch_counts_at_once(channel: BlockingChannel, queue: str) -> None:
+    """A greater global limit lets the consumers that are there go on; 0 takes the limit away."""
+    publish(channel, queue, *numbered(20))
+    channel.basic_qos(prefetch_count=2, global_qos=True)
+    consumer = Received(channel, queue)
+    consumer.wait(2)
+    assert len(consumer.settle()) == 2
+    channel.basic_qos(prefetch_count=6, global_qos=True)
+    consumer.wait(6)
+    assert len(consumer.settle()) == 6
+    channel.basic_qos(prefetch_count=0, global_qos=True)
+    assert consumer.wait(20) == numbered(20)
+
+
+def test_prefetch_is_the_channels_own(connection: pika.BlockingConnection, queue: str) -> None:
+    """A limit on one channel means nothing on another."""
+    limited, free = connection.channel(), connection.channel()
+    limited.basic_qos(prefetch_count=1, global_qos=True)
+    consumer = Received(limited, queue)
+    publish(connection.channel(), queue, *numbered(5))
+    consumer.wait(1)
+    assert Received(free, queue).wait(4) == numbered(5)[1:]
+
+
+def test_prefetch_does_not_bind_no_ack_consumers(channel: BlockingChannel, queue: str) -> None:
+    """A no-ack consumer holds nothing, so that no limit stops it."""
+    publish(channel, queue, *numbered(10))
+    channel.basic_qos(prefetch_count=1)
+    assert Received(channel, queue, auto_ack=True).wait(10) == numbered(10)
+
+
+def test_get_is_not_limited(channel: BlockingChannel, queue: str) -> None:
+    """basic.get takes messages whatever the prefetch is."""
+    publish(channel, queue, *numbered(3))
+    channel.basic_qos(prefetch_count=1)
+    assert [channel.basic_get(queue)[2] for _ in range(3)] == numbered(3)
+
+
+def test_prefetch_size_is_not_implemented(channel: BlockingChannel) -> None:
+    """A limit in octets, which RabbitMQ does not know, closes the connection with 540."""
+    with connection_closed(540, "NOT_IMPLEMENTED - prefetch_size!=0 (1024)"):
+        channel.basic_qos(prefetch_size=1024)
+
+
+def test_full_consumer_does_not_stop_the_others(connection: pika.BlockingConnection, queue: str) -> None:
+    """Messages go past a consumer whose prefetch is used up, to one that has room."""
+    stuck, busy = connection.channel(), connection.channel()
+    stuck.basic_qos(prefetch_count=1)
+    first = Received(stuck, queue)
+    publish(busy, queue, b"held")
+    first.wait(1)
+    second = Received(busy, queue, auto_ack=True)
+    publish(busy, queue, *numbered(10))
+    assert second.wait(10) == numbered(10)
+    assert first.settle() == [b"held"]

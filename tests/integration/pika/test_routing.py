@@ -1,0 +1,268 @@
+"""Bindings and what each type of exchange does with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from tests.integration.pika.conversation import channel_closed, drain
+
+TOPIC_BINDINGS = [
+    ("t1", "a.b.c"), ("t2", "a.*.c"), ("t3", "a.#.b"), ("t4", "a.b.b.c"), ("t5", "#"), ("t6", "#.#"), ("t7", "#.b"),
+    ("t8", "*.*"), ("t9", "a.*"), ("t10", "*.b.c"), ("t11", "a.#"), ("t12", "a.#.#"), ("t13", "b.b.c"), ("t14", "a.b.b"),
+    ("t15", "a.b"), ("t16", "b.c"), ("t17", ""), ("t18", "*.*.*"), ("t19", "vodka.martini"), ("t20", "a.b.c"),
+    ("t21", "*.#"), ("t22", "#.*.#"), ("t23", "*.#.#"), ("t25", "*"), ("t26", "#.b.#"), ("t27", "args-test"),
+]  # fmt: skip
+"""RabbitMQ's own table of topic bindings (its routing suite), less the one pattern of three hashes."""
+
+TOPIC_ROUTES = {
+    "a.b.c": {1, 2, 5, 6, 10, 11, 12, 18, 20, 21, 22, 23, 26},
+    "a.b": {3, 5, 6, 7, 8, 9, 11, 12, 15, 21, 22, 23, 26},
+    "a.b.b": {3, 5, 6, 7, 11, 12, 14, 18, 21, 22, 23, 26},
+    "": {5, 6, 17},
+    "b.c.c": {5, 6, 18, 21, 22, 23, 26},
+    "a.a.a.a.a": {5, 6, 11, 12, 21, 22, 23},
+    "vodka.gin": {5, 6, 8, 21, 22, 23},
+    "vodka.martini": {5, 6, 8, 19, 21, 22, 23},
+    "b.b.c": {5, 6, 10, 13, 18, 21, 22, 23, 26},
+    "nothing.here.at.all": {5, 6, 21, 22, 23},
+    "oneword": {5, 6, 21, 22, 23, 25},
+    "args-test": {5, 6, 21, 22, 23, 25, 27},
+}
+
+
+def declare_queues(channel: BlockingChannel, names: Iterable[str]) -> None:
+    """Declares exclusive queues and turns confirms on, so that a publish returns when its message is in the queues."""
+    for queue in names:
+        channel.queue_declare(queue, exclusive=True)
+    channel.confirm_delivery()
+
+
+def test_topic_exchange_routes_as_rabbitmq(channel: BlockingChannel, name: str) -> None:
+    """RabbitMQ's own table of patterns and keys gives the same queues, before and after removals."""
+    queues = {label: f"{name}.{label}" for label, _ in TOPIC_BINDINGS}
+    declare_queues(channel, queues.values())
+    channel.exchange_declare(name, "topic")
+    for label, pattern in TOPIC_BINDINGS:
+        channel.queue_bind(queues[label], name, pattern)
+    channel.queue_bind(queues["t27"], name, "args-test", {"foo": "bar"})
+
+    def routes() -> dict[str, set[int]]:
+        found: dict[str, set[int]] = {key: set() for key in TOPIC_ROUTES}
+        for key in TOPIC_ROUTES:
+            channel.basic_publish(name, key, key.encode())
+        for label, queue in queues.items():
+            for body in drain(channel, queue):
+                found[body.decode()].add(int(label[1:]))
+        return found
+
+    assert routes() == TOPIC_ROUTES
+    gone = {"t1": "a.b.c", "t5": "#", "t11": "a.#", "t19": "vodka.martini", "t21": "*.#"}
+    for label, pattern in gone.items():
+        channel.queue_unbind(queues[label], name, pattern)
+    channel.queue_unbind(queues["t27"], name, "args-test", {"foo": "bar"})
+    numbers = {int(label[1:]) for label in gone}
+    assert routes() == {key: found - numbers for key, found in TOPIC_ROUTES.items()}
+    channel.exchange_delete(name)
+
+
+def test_queue_gets_one_copy(channel: BlockingChannel, queue: str) -> None:
+    """A message that matches several bindings of a queue arrives once."""
+    for pattern in ("one.*", "*.key", "one.key", "#", "one.#"):
+        channel.queue_bind(queue, "amq.topic", pattern)
+    channel.confirm_delivery()
+    channel.basic_publish("amq.topic", "one.key", b"once")
+    assert drain(channel, queue) == [b"once"]
+
+
+def test_direct_exchange_compares_whole_keys(channel: BlockingChannel, name: str) -> None:
+    """A direct exchange takes the key as it is: dots, stars and hashes mean nothing, case matters."""
+    channel.exchange_declare(name, "direct")
+    bindings = {f"{name}.exact": "a.b", f"{name}.star": "a.*", f"{name}.hash": "#", f"{name}.empty": ""}
+    declare_queues(channel, bindings)
+    for queue, key in bindings.items():
+        channel.queue_bind(queue, name, key)
+    for key in ("a.b", "a.*", "#", "", "A.B", "a"):
+        channel.basic_publish(name, key, key.encode())
+    assert {queue: drain(channel, queue) for queue in bindings} == {
+        queue: [key.encode()] for queue, key in bindings.items()
+    }
+    channel.exchange_delete(name)
+
+
+def test_direct_exchange_sends_to_all_queues_of_a_key(channel: BlockingChannel, name: str) -> None:
+    """Several queues bound by the same key each get the message."""
+    queues = [f"{name}.{number}" for number in range(5)]
+    declare_queues(channel, queues)
+    for queue in queues:
+        channel.queue_bind(queue, "amq.direct", name)
+    channel.basic_publish("amq.direct", name, b"copy")
+    assert [drain(channel, queue) for queue in queues] == [[b"copy"]] * 5
+
+
+def test_fanout_exchange_ignores_keys(channel: BlockingChannel, name: str) -> None:
+    """A fanout exchange sends everything to every queue once, however often the queue is bound."""
+    channel.exchange_declare(name, "fanout")
+    queues = [f"{name}.{number}" for number in range(3)]
+    declare_queues(channel, queues)
+    for queue in queues:
+        channel.queue_bind(queue, name, "some key")
+        channel.queue_bind(queue, name, "other key")
+    channel.basic_publish(name, "", b"1")
+    channel.basic_publish(name, "whatever", b"2")
+    assert [drain(channel, queue) for queue in queues] == [[b"1", b"2"]] * 3
+    channel.queue_unbind(queues[0], name, "some key")
+    channel.queue_unbind(queues[1], name, "some key")
+    channel.queue_unbind(queues[1], name, "other key")
+    channel.basic_publish(name, "", b"3")
+    assert [drain(channel, queue) for queue in queues] == [[b"3"], [], [b"3"]]
+    channel.exchange_delete(name)
+
+
+def test_default_exchange_knows_every_queue_by_name(channel: BlockingChannel, name: str) -> None:
+    """The default exchange delivers to the queue whose name is the whole routing key."""
+    queues = [f"{name}.a", f"{name}.a.b", f"{name}.#"]
+    declare_queues(channel, queues)
+    for queue in queues:
+        channel.basic_publish("", queue, queue.encode())
+    assert [drain(channel, queue) for queue in queues] == [[queue.encode()] for queue in queues]
+
+
+HEADERS: list[tuple[str, dict[str, Any], dict[str, Any] | None, bool]] = [
+    ("all of one", {"x-match": "all", "a": 1}, {"a": 1, "other": 2}, True),
+    ("all but one missing", {"x-match": "all", "a": 1, "b": 2}, {"a": 1}, False),
+    ("all but one other", {"x-match": "all", "a": 1, "b": 2}, {"a": 1, "b": 3}, False),
+    ("all is the default", {"a": 1, "b": 2}, {"a": 1}, False),
+    ("any of two", {"x-match": "any", "a": 1, "b": 2}, {"b": 2}, True),
+    ("any but none", {"x-match": "any", "a": 1, "b": 2}, {"a": 2, "b": 1}, False),
+    ("no value means presence", {"x-match": "all", "a": None}, {"a": "anything"}, True),
+    ("no value, header absent", {"x-match": "all", "a": None}, {"b": 1}, False),
+    ("nothing asked, all", {"x-match": "all"}, {"a": 1}, True),
+    ("nothing asked, any", {"x-match": "any"}, {"a": 1}, False),
+    ("no headers, all of nothing", {"x-match": "all"}, None, True),
+    ("no headers, something asked", {"x-match": "all", "a": 1}, None, False),
+    ("types differ", {"x-match": "all", "a": 1}, {"a": "1"}, False),
+    ("booleans", {"x-match": "all", "a": True}, {"a": True}, True),
+    ("text", {"x-match": "all", "a": "b.c"}, {"a": "b.c"}, True),
+    ("x- headers are not compared", {"x-match": "all", "x-a": 1, "b": 1}, {"b": 1}, True),
+    ("x-match any, x- header only", {"x-match": "any", "x-a": 1}, {"x-a": 1}, False),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "headers", "expected"), [case[1:] for case in HEADERS], ids=[case[0] for case in HEADERS]
+)
+def test_headers_exchange(
+    channel: BlockingChannel, queue: str, arguments: dict[str, Any], headers: dict[str, Any] | None, expected: bool
+) -> None:
+    """A headers exchange compares the message's headers with the binding's arguments, all or any of them."""
+    exchange = channel.exchange_declare(queue, "headers") and queue
+    channel.queue_bind(queue, exchange, "key means nothing", arguments)
+    channel.confirm_delivery()
+    channel.basic_publish(exchange, "other key", b"hit", pika.BasicProperties(headers=headers))
+    assert drain(channel, queue) == [b"hit"] * expected
+    channel.exchange_delete(exchange)
+
+
+@pytest.mark.parametrize("value", ["some", 5])
+def test_headers_binding_with_a_bad_x_match(channel: BlockingChannel, queue: str, value: Any) -> None:
+    """x-match must be one of the known words."""
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
+        channel.queue_bind(queue, "amq.headers", "", {"x-match": value})
+    assert caught.value.reply_code == 406
+    assert "x-match" in caught.value.reply_text
+
+
+def test_same_key_with_other_arguments_is_another_binding(channel: BlockingChannel, queue: str) -> None:
+    """Bindings are told apart by key and arguments: removing one leaves the other."""
+    channel.exchange_declare(queue, "direct")
+    channel.queue_bind(queue, queue, "key", {"one": 1})
+    channel.queue_bind(queue, queue, "key", {"two": 2})
+    channel.queue_unbind(queue, queue, "key", {"one": 1})
+    channel.confirm_delivery()
+    channel.basic_publish(queue, "key", b"still bound")
+    assert drain(channel, queue) == [b"still bound"]
+    channel.queue_unbind(queue, queue, "key", {"two": 2})
+    channel.basic_publish(queue, "key", b"not bound")
+    assert drain(channel, queue) == []
+    channel.exchange_delete(queue)
+
+
+def test_bind_twice_unbind_once(channel: BlockingChannel, queue: str) -> None:
+    """Binding the same way twice is one binding: one unbind removes it."""
+    channel.queue_bind(queue, "amq.direct", queue)
+    channel.queue_bind(queue, "amq.direct", queue)
+    channel.queue_unbind(queue, "amq.direct", queue)
+    channel.confirm_delivery()
+    channel.basic_publish("amq.direct", queue, b"gone")
+    assert drain(channel, queue) == []
+
+
+def test_unbind_of_a_missing_binding_succeeds(channel: BlockingChannel, queue: str) -> None:
+    """unbind is idempotent where queue and exchange exist."""
+    channel.queue_unbind(queue, "amq.direct", "never bound")
+    assert channel.is_open
+
+
+@pytest.mark.parametrize("method", ["bind", "unbind"])
+def test_bind_to_a_missing_exchange(channel: BlockingChannel, queue: str, name: str, method: str) -> None:
+    """Binding to an exchange that is not there closes the channel with 404; unbinding from it is no error."""
+    missing = f"{name}.missing"
+    if method == "unbind":
+        channel.queue_unbind(queue, missing, "key")
+        assert channel.is_open
+        return
+    with channel_closed(404, f"NOT_FOUND - no exchange '{missing}' in vhost '/'"):
+        channel.queue_bind(queue, missing, "key")
+
+
+@pytest.mark.parametrize("method", ["bind", "unbind"])
+def test_bind_a_missing_queue(channel: BlockingChannel, name: str, method: str) -> None:
+    """Binding a queue that is not there closes the channel with 404; unbinding it is no error."""
+    if method == "unbind":
+        channel.queue_unbind(name, "amq.direct", "key")
+        assert channel.is_open
+        return
+    with channel_closed(404, f"NOT_FOUND - no queue '{name}' in vhost '/'"):
+        channel.queue_bind(name, "amq.direct", "key")
+
+
+def test_publish_to_a_missing_exchange(connection: pika.BlockingConnection, channel: BlockingChannel, name: str) -> None:
+    """A publish to an exchange that is not there closes the channel with 404; the connection lives on."""
+    channel.confirm_delivery()
+    with channel_closed(404, f"NOT_FOUND - no exchange '{name}' in vhost '/'"):
+        channel.basic_publish(name, "key", b"lost")
+    assert connection.channel().is_open
+
+
+def test_routes_follow_bindings_at_once(channel: BlockingChannel, queue: str, name: str) -> None:
+    """A key that was published before is routed anew after every bind, unbind, delete and redeclare."""
+    other = f"{name}.other"
+    channel.exchange_declare(name, "topic")
+    declare_queues(channel, [other])
+
+    def routed(body: bytes) -> tuple[list[bytes], list[bytes]]:
+        for _ in range(3):  # often enough for any cache to have taken the key in
+            channel.basic_publish(name, "hot.key", body)
+        return drain(channel, queue), drain(channel, other)
+
+    assert routed(b"0") == ([], [])
+    channel.queue_bind(queue, name, "hot.*")
+    assert routed(b"1") == ([b"1"] * 3, [])
+    channel.queue_bind(other, name, "#")
+    assert routed(b"2") == ([b"2"] * 3, [b"2"] * 3)
+    channel.queue_unbind(queue, name, "hot.*")
+    assert routed(b"3") == ([], [b"3"] * 3)
+    channel.queue_delete(other)
+    channel.queue_declare(other, exclusive=True)
+    assert routed(b"4") == ([], [])
+    channel.queue_bind(other, name, "hot.key")
+    assert routed(b"5") == ([], [b"5"] * 3)
+    channel.exchange_delete(name)
+    channel.exchange_declare(name, "fanout")
+    assert routed(b"6") == ([], [])
+    channel.exchange_delete(name)

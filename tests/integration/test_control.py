@@ -1,0 +1,173 @@
+"""The control socket, with the command line's own client at the other end."""
+
+import asyncio
+import json
+import os
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cli.control_client import Unanswered, ask
+from broker.net.control import (
+    CLIENTS_MAX,
+    REQUEST_MAX_BYTES,
+    SOCKET_NAME,
+    SOCKET_PATH_MAX_BYTES,
+    ControlRefused,
+    ControlSocket,
+)
+
+
+def refuse(_request: Any) -> Any:
+    """A verb that says no."""
+    raise ControlRefused("no queue 'q'")
+
+
+def crash(_request: Any) -> Any:
+    """A verb with a defect."""
+    raise ZeroDivisionError
+
+
+VERBS = {"echo": dict, "refuse": refuse, "crash": crash}
+
+
+@pytest.fixture
+async def folder(tmp_path: Path) -> AsyncIterator[Path]:
+    """A folder in which a control socket listens."""
+    control = ControlSocket(tmp_path, VERBS)
+    await control.start()
+    yield tmp_path
+    await control.close()
+    assert not (tmp_path / SOCKET_NAME).exists()
+
+
+async def raw(folder: Path, request: bytes) -> list[Any]:
+    """What the socket answers to raw bytes until it ends the conversation."""
+    reader, writer = await asyncio.open_unix_connection(str(folder / SOCKET_NAME))
+    try:
+        writer.write(request)
+        writer.write_eof()
+        return [json.loads(line) for line in (await reader.read()).splitlines()]
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_verb_is_answered(folder: Path) -> None:
+    """A verb gets the request and its result comes back."""
+    assert await asyncio.to_thread(ask, folder, "echo", queue="q\n\u2028") == {"verb": "echo", "queue": "q\n\u2028"}
+
+
+async def test_only_the_owner_may_ask(folder: Path) -> None:
+    """The socket's mode is 0600, whatever the umask."""
+    assert stat.S_IMODE((folder / SOCKET_NAME).stat().st_mode) == 0o600
+
+
+async def test_refusal_reaches_the_user(folder: Path) -> None:
+    """What a verb refuses is the one line that the user reads."""
+    with pytest.raises(Unanswered, match=r"^no queue 'q'$"):
+        await asyncio.to_thread(ask, folder, "refuse")
+
+
+async def test_defect_in_a_verb_ends_neither_broker_nor_conversation(folder: Path) -> None:
+    """A crash is told by its type, and the next request on the same connection is answered."""
+    answers = await raw(folder, b'{"verb":"crash"}\n{"verb":"echo"}\n')
+    assert answers == [
+        {"ok": False, "error": "internal error: ZeroDivisionError"},
+        {"ok": True, "result": {"verb": "echo"}},
+    ]
+
+
+@pytest.mark.parametrize(
+    "line", [b"{", b"[]", b"\xff", b'"echo"', b"[" * 5000, b'{"verb":["echo"]}', b'{"verb":"drop"}', b"{}"]
+)
+async def test_what_is_no_request_is_refused(folder: Path, line: bytes) -> None:
+    """Broken JSON and unknown verbs are refused, and the conversation goes on."""
+    refused, answered = await raw(folder, line + b'\n{"verb":"echo"}\n')
+    assert refused["ok"] is False
+    assert answered["ok"] is True
+
+
+async def test_request_without_end_is_bounded(folder: Path) -> None:
+    """A line over the limit is refused and ends the conversation."""
+    (answer,) = await raw(folder, b"x" * (REQUEST_MAX_BYTES + 2))
+    assert answer == {"ok": False, "error": f"a request has at most {REQUEST_MAX_BYTES} bytes"}
+
+
+async def test_clients_are_bounded(folder: Path) -> None:
+    """Clients that say nothing cannot take more than their number of places; when they leave, others are served."""
+    idle = [await asyncio.open_unix_connection(str(folder / SOCKET_NAME)) for _ in range(CLIENTS_MAX)]
+    with pytest.raises(Unanswered):
+        await asyncio.to_thread(ask, folder, "echo")
+    for reader, writer in idle:
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+    assert await asyncio.to_thread(ask, folder, "echo") == {"verb": "echo"}
+
+
+async def test_stopping_ends_idle_clients(tmp_path: Path) -> None:
+    """A client that stays connected does not hold up the stop."""
+    control = ControlSocket(tmp_path, VERBS)
+    await control.start()
+    reader, writer = await asyncio.open_unix_connection(str(tmp_path / SOCKET_NAME))
+    writer.write(b'{"verb":"echo"}\n')
+    await reader.readline()
+    await control.close()
+    assert await reader.read() == b""
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_socket_of_a_killed_broker_is_replaced(tmp_path: Path) -> None:
+    """A socket file that nobody listens on is no obstacle, and asking it says that no broker runs."""
+    killed = ControlSocket(tmp_path, VERBS)._bind()
+    killed.close()
+    with pytest.raises(Unanswered, match="no broker runs on data folder"):
+        await asyncio.to_thread(ask, tmp_path, "echo")
+    control = ControlSocket(tmp_path, VERBS)
+    await control.start()
+    assert await asyncio.to_thread(ask, tmp_path, "echo") == {"verb": "echo"}
+    await control.close()
+
+
+def long_folder(tmp_path: Path) -> Path:
+    """A folder whose path does not fit into a socket address."""
+    folder = tmp_path / ("d" * 120)
+    folder.mkdir()
+    assert len(os.fsencode(folder / SOCKET_NAME)) > SOCKET_PATH_MAX_BYTES
+    return folder
+
+
+async def test_long_path_is_reached_through_its_folder(tmp_path: Path) -> None:
+    """The limit of a socket address is not one of the data folder; no descriptor is left open."""
+    folder = long_folder(tmp_path)
+    control = ControlSocket(folder, VERBS)
+    before = len(os.listdir("/proc/self/fd"))
+    await control.start()
+    assert await asyncio.to_thread(ask, folder, "echo") == {"verb": "echo"}
+    await control.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not list(folder.iterdir())
+
+
+async def test_broker_without_a_socket_serves_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a long path has no way in, start warns and goes on, and asking says why in one line."""
+    folder = long_folder(tmp_path)
+    is_folder = Path.is_dir
+    monkeypatch.setattr(Path, "is_dir", lambda path: str(path) != "/proc/self/fd" and is_folder(path))
+    control = ControlSocket(folder, VERBS)
+    await control.start()
+    with pytest.raises(Unanswered, match=f"longer than the {SOCKET_PATH_MAX_BYTES} bytes of a socket address"):
+        ask(folder, "echo")
+    await control.close()
+
+
+def test_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    """Asking in a folder that does not exist says that no broker runs there."""
+    with pytest.raises(Unanswered, match="no broker runs on data folder"):
+        ask(tmp_path / "none", "echo")

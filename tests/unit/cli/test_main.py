@@ -1,0 +1,170 @@
+"""The command line: exit codes, and one line for what went wrong."""
+
+import errno
+import os
+import socket
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import broker
+from broker.amqp.errors import StoreFailed
+from broker.cli.main import main
+from broker.settings import Settings
+from broker.store.damage import CorruptStore, FolderBusy, FolderUnwritable
+
+
+@pytest.fixture(autouse=True)
+def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An environment without settings, and a folder of the test's own."""
+    for name in os.environ:
+        if name.upper().startswith("SLOTMQ_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("broker.telemetry.configure", lambda *_arguments: None)
+
+
+class Server(ModuleType):
+    """Stands in for broker.server: notes its settings, and fails as it is told to."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        super().__init__("broker.server")
+        self.failure = failure
+        self.settings: Settings | None = None
+
+    def run(self, settings: Settings) -> int:
+        """Plays the broker's whole life."""
+        self.settings = settings
+        if self.failure:
+            raise self.failure
+        return 0
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, failure: Exception | None = None) -> Server:
+    """Puts a server in the place of the real one."""
+    server = Server(failure)
+    monkeypatch.setitem(sys.modules, "broker.server", server)
+    monkeypatch.setattr(broker, "server", server, raising=False)
+    return server
+
+
+def code_of(*argv: str) -> int:
+    """The exit code, however the command ends."""
+    try:
+        return main(argv)
+    except SystemExit as end:
+        return int(str(end.code))
+
+
+def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each flag of serve sets its key, over the file."""
+    Path("s.toml").write_text("[server]\nport = 1\nbacklog = 9\n")
+    server = stand_in(monkeypatch)
+    argv = "serve --config s.toml --host h --port 0 --data-dir /d --no-sync --log-format json".split()
+    assert code_of(*argv) == 0
+    assert server.settings is not None
+    got = server.settings
+    assert (got.server.host, got.server.port, got.server.data_dir, got.server.backlog) == ("h", 0, Path("/d"), 9)
+    assert (got.store.sync, got.log.format) == (False, "json")
+
+
+def test_flags_not_given_leave_the_file_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flag has no default of its own that could win over the file."""
+    Path("s.toml").write_text(
+        "[store]\nsync = false\n[log]\nformat = 'text'\n[server]\nhost = 'h'\nport = 9\ndata_dir = 'd'\n"
+    )
+    server = stand_in(monkeypatch)
+    assert code_of("serve", "--config", "s.toml") == 0
+    assert server.settings == Settings(
+        store={"sync": False}, log={"format": "text"}, server={"host": "h", "port": 9, "data_dir": "d"}
+    )
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        (),
+        ("bogus",),
+        ("serve", "--bogus"),
+        ("serve", "--port", "x"),
+        ("serve", "--port", "70000"),
+        ("serve", "--host", ""),
+        ("serve", "--log-format", "xml"),
+        ("serve", "--config", "missing.toml"),
+        ("slots",),
+        ("config",),
+        ("config", "check", "missing.toml"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """What cannot be understood is told in one line on standard error."""
+    assert code_of(*argv) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("slotmq")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "said"),
+    [
+        (FolderBusy(Path("data")), 2, "data: another broker is using this data folder"),
+        (FolderUnwritable(Path("data"), "Read-only file system"), 2, "Read-only file system"),
+        (
+            OSError(errno.EADDRINUSE, "127.0.0.1:5672: address already in use"),
+            2,
+            "127.0.0.1:5672: address already in use",
+        ),
+        (PermissionError(errno.EACCES, "Permission denied"), 2, "Permission denied"),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), 2, "server.host: 127.0.0.1 is no address"),
+        (StoreFailed("data/0.log", "Input/output error"), 1, "data/0.log: Input/output error"),
+        (CorruptStore(Path("data"), 3, 77, "bad checksum"), 1, 'store.on_corruption = "quarantine"'),
+    ],
+)
+def test_what_keeps_the_broker_from_running_is_one_line(
+    failure: Exception, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A busy or unwritable folder and a port in use end with 2, a failed store with 1; never with a traceback."""
+    stand_in(monkeypatch, failure)
+    assert code_of("serve") == code
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.startswith("slotmq: ")
+    assert err.count("\n") == 1
+
+
+def test_defect_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception that nobody expects ends with 1 and one event with its traceback."""
+    logged: list[Any] = []
+    monkeypatch.setattr("broker.cli.serve.log.exception", logged.append, raising=False)
+    stand_in(monkeypatch, ZeroDivisionError())
+    assert code_of("serve") == 1
+    assert logged == ["server.crashed"]
+
+
+def test_config_check_says_ok_or_every_problem(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A right file is ok whatever the environment holds; a wrong one has a line for each problem."""
+    monkeypatch.setenv("SLOTMQ_SERVER__PORT", "wrong")
+    Path("right.toml").write_text("[server]\nport = 1\n")
+    Path("wrong.toml").write_text("[server]\nport = -1\nprot = 1\n")
+    assert code_of("config", "check", "right.toml") == 0
+    assert capsys.readouterr().out == "right.toml: ok\n"
+    assert code_of("config", "check", "wrong.toml") == 2
+    assert capsys.readouterr().err.count("\n") == 2
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """`slotmq version` prints the package's version."""
+    assert code_of("version") == 0
+    assert capsys.readouterr().out == f"slotmq {broker.__version__}\n"
+
+
+def test_slots_without_a_broker_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Asking where nobody runs ends with 1 and names the folder."""
+    assert code_of("slots", "q", "--data-dir", "nowhere") == 1
+    assert capsys.readouterr().err == "slotmq: no broker runs on data folder nowhere\n"

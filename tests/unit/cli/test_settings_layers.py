@@ -1,0 +1,147 @@
+"""The layers of settings: which one wins, and what is said about a wrong one."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cli.settings_layers import FILE_BYTES_MAX, SettingsError, load
+
+
+@pytest.fixture(autouse=True)
+def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment without settings."""
+    for name in os.environ:
+        if name.upper().startswith("SLOTMQ_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Where a test writes its settings file."""
+    return tmp_path / "slotmq.toml"
+
+
+def problems(file: Path | None = None, flags: Any = None) -> tuple[str, ...]:
+    """What is said about settings that cannot be used."""
+    with pytest.raises(SettingsError) as caught:
+        load(file, flags)
+    return caught.value.problems
+
+
+def test_later_layer_wins(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flag is over the environment, which is over the file, which is over the default; each key by itself."""
+    file.write_text("[server]\nport = 1\nhost = 'file'\nbacklog = 7\n")
+    monkeypatch.setenv("SLOTMQ_SERVER__PORT", "2")
+    monkeypatch.setenv("slotmq_server__host", "environment")
+    server = load(file, {"server": {"port": 3}}).server
+    assert (server.port, server.host, server.backlog, server.connections_max) == (3, "environment", 7, 10_000)
+
+
+def test_unknown_key_in_file_names_the_nearest(file: Path) -> None:
+    """A misspelt key, a misspelt section and a key in the wrong section are each told with what was probably meant."""
+    file.write_text("[server]\nprot = 1\n[flwo]\n[log]\nheartbeat_s = 3\n")
+    assert set(problems(file)) == {
+        f"{file}: server.prot: unknown key; did you mean server.port?",
+        f"{file}: flwo: unknown key; did you mean flow?",
+        f"{file}: log.heartbeat_s: unknown key; did you mean amqp.heartbeat_s?",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("SLOTMQ_SERVER__PROT", "SLOTMQ_SERVER__PORT"),
+        ("SLOTMQ_SERVER_PORT", "SLOTMQ_SERVER__PORT"),
+        ("SLOTMQ_STORE__SYNCH", "SLOTMQ_STORE__SYNC"),
+    ],
+)
+def test_unknown_variable_names_the_nearest(name: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable with our prefix that is no setting is an error, not something to pass over."""
+    monkeypatch.setenv(name, "1")
+    assert problems() == (f"{name}: unknown setting; did you mean {meant}?",)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SLOTMQ_PORT", "tcp://10.0.0.1:5672"),
+        ("SLOTMQ_PORT_5672_TCP_ADDR", "10.0.0.1"),
+        ("SLOTMQ_SERVICE_HOST", "10.0.0.1"),
+        ("SLOTMQ_SERVER_SERVICE_PORT_AMQP", "5672"),
+    ],
+)
+def test_service_links_of_kubernetes_are_no_settings(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service called slotmq puts its own variables into every pod; they do not keep the broker from starting."""
+    monkeypatch.setenv(name, value)
+    assert load().server.port == 5672
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[server]\nport = 70000", "server.port: input should be less than or equal to 65535 (0 to 65535)"),
+        ("[amqp]\nheartbeat_s = -1", "amqp.heartbeat_s: input should be greater than or equal to 0 (0 to 65535 s)"),
+        ("[log]\nlevel = 'loud'", "log.level: input should be 'debug', 'info', 'warning' or 'error'"),
+        ("[server]\nhost = ''", "server.host: string should have at least 1 character"),
+        ("server = 3", "server: "),
+    ],
+)  # fmt: skip
+def test_wrong_value_is_one_line(file: Path, text: str, said: str) -> None:
+    """A value that cannot be is told in one line with file, key and limits."""
+    file.write_text(text)
+    (problem,) = problems(file)
+    assert problem.startswith(f"{file}: {said}")
+    assert "\n" not in problem
+
+
+def test_problem_names_the_layer_that_has_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layer that would have won is the one to change."""
+    file.write_text("[server]\nport = 70000")
+    monkeypatch.setenv("SLOTMQ_SERVER__PORT", "seventy")
+    assert problems(file)[0].startswith("SLOTMQ_SERVER__PORT: input should be a valid integer")
+    assert problems(file, {"server": {"port": -1}})[0].startswith("--port: input should be greater")
+
+
+def test_users_come_by_name_or_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A password is taken as it stands, whatever it looks like; a name keeps its case only in JSON."""
+    monkeypatch.setenv("SLOTMQ_AUTH__USERS__ALICE", "1234")
+    assert {name: secret.get_secret_value() for name, secret in load().auth.users.items()} == {"alice": "1234"}
+    monkeypatch.delenv("SLOTMQ_AUTH__USERS__ALICE")
+    monkeypatch.setenv("SLOTMQ_AUTH__USERS", '{"Bob": "x"}')
+    assert list(load().auth.users) == ["Bob"]
+
+
+@pytest.mark.parametrize("name", ["SLOTMQ_AUTH__USERS", "SLOTMQ_AUTH__LOOPBACK_USERS"])
+def test_broken_json_is_told_without_its_value(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that should hold JSON and does not is named; what it holds may be a password."""
+    monkeypatch.setenv(name, "hunter2")
+    assert problems() == (f"{name}: not valid JSON",)
+
+
+def test_problems_never_repeat_a_value(file: Path) -> None:
+    """A password of the wrong type is not printed back."""
+    file.write_text("[auth.users]\nalice = ['hunter2']")
+    assert "hunter2" not in str(problems(file))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"[server\n", "not valid TOML: "),
+        (b"\xff\xfe", "not valid TOML: "),
+        (b"#" * (FILE_BYTES_MAX + 1), f"larger than {FILE_BYTES_MAX} bytes"),
+    ],
+)
+def test_file_that_is_no_toml_is_one_line(file: Path, content: bytes, said: str) -> None:
+    """A broken file is told with its name and where it breaks."""
+    file.write_bytes(content)
+    (problem,) = problems(file)
+    assert problem.startswith(f"{file}: {said}")
+
+
+def test_missing_file_is_one_line(tmp_path: Path) -> None:
+    """A file that is not there, or is a folder, is told with the system's reason."""
+    assert problems(tmp_path / "none.toml") == (f"{tmp_path}/none.toml: cannot be read: No such file or directory",)
+    assert problems(tmp_path) == (f"{tmp_path}: cannot be read: Is a directory",)

@@ -1,0 +1,42 @@
+"""How `slotmq slots` prints what the broker answered."""
+
+from typing import Any
+
+from broker.cli.slots import table
+
+SEALED: dict[str, Any] = {
+    "first": 1, "end": 1001, "state": "sealed", "owner": None, "settled": 999, "bytes": 16000, "resident": False,
+}  # fmt: skip
+OPEN: dict[str, Any] = {
+    "first": 1001, "end": 1004, "state": "open", "owner": "local/w1", "settled": 0, "bytes": 48, "resident": True,
+}  # fmt: skip
+
+
+def answer(*slots: dict[str, Any], **others: Any) -> dict[str, Any]:
+    """An answer of the broker about queue q."""
+    return {"queue": "q", "vhost": "/", "ready": 4, "unacked": 0, "slot_count": len(slots), "slots": slots} | others
+
+
+def test_each_slot_is_a_row() -> None:
+    """Range, state, owner, settled, bytes and where, under their names, and a line that sums up."""
+    assert table(answer(SEALED, OPEN)).splitlines() == [
+        "range      state   owner     settled   bytes  where",
+        "1-1000     sealed  -         999/1000  16000  on disk",
+        "1001-1003  open    local/w1  0/3       48     resident",
+        "queue 'q' in vhost '/': 2 slots, 4 messages ready, 0 unacked",
+    ]
+
+
+def test_slot_without_messages_has_no_last_id() -> None:
+    """The open slot of an empty queue begins somewhere and ends nowhere."""
+    assert table(answer(OPEN | {"end": 1001})).splitlines()[1].startswith("1001-  open")
+
+
+def test_rows_left_out_are_counted() -> None:
+    """An answer that is cut says by how much."""
+    assert "... and 1,234 more" in table(answer(OPEN, slot_count=1235)).splitlines()
+
+
+def test_name_of_a_queue_cannot_steer_the_terminal() -> None:
+    """Control characters in a queue's name are spelled out."""
+    assert "\x1b" not in table(answer(OPEN, queue="q\x1b[2J"))

@@ -1,0 +1,80 @@
+"""The channel's dispatch: what is not built, what only servers send, flow, confirms, and what ends with a channel."""
+
+from __future__ import annotations
+
+import pytest
+from pamqp import commands
+
+from broker.amqp.codec import Method
+from tests.unit.core.room import Room
+
+
+@pytest.mark.parametrize(
+    ("method", "close"),
+    [
+        (commands.Tx.Select(), "connection 540 NOT_IMPLEMENTED - tx.select"),
+        (commands.Tx.Commit(), "connection 540 NOT_IMPLEMENTED - tx.commit"),
+        (commands.Tx.Rollback(), "connection 540 NOT_IMPLEMENTED - tx.rollback"),
+        (commands.Channel.Flow(active=False), "connection 540 NOT_IMPLEMENTED - active=false"),
+        (commands.Basic.ConsumeOk("t"), "connection 503 COMMAND_INVALID - unimplemented method"),
+        (commands.Channel.FlowOk(active=True), "connection 503 COMMAND_INVALID - unimplemented method"),
+    ],
+    ids=lambda value: value.name if isinstance(value, Method) else "",
+)
+def test_what_a_client_may_not_ask_closes_the_connection(method: Method, close: str) -> None:
+    """A method that is not built is 540, one that only a server sends is 503."""
+    assert Room().enter().refused(method) == close
+
+
+def test_flow_on_is_answered() -> None:
+    """Deliveries always flow, so asking for that is granted."""
+    assert Room().enter().call(1, commands.Channel.Flow(active=True), commands.Channel.FlowOk).active
+
+
+def test_confirm_select_turns_confirms_on_once() -> None:
+    """The first publish after it is number 1, however often it was asked."""
+    room = Room()
+    client = room.enter()
+    client.publish("", "nobody")
+    for _ in range(2):
+        client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+    client.publish("", "nobody")
+    (publisher,) = room.committer.waiting
+    assert (publisher.confirming, publisher.published) == (True, 1)
+
+
+def test_confirm_select_without_an_answer() -> None:
+    """nowait turns confirms on and says nothing."""
+    room = Room()
+    client = room.enter()
+    assert client.tell(1, commands.Confirm.Select(nowait=True)) == []
+    client.publish("", "nobody")
+    assert room.committer.waiting
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # pamqp warns of every recover-async
+def test_recover_is_answered() -> None:
+    """basic.recover has an answer, basic.recover-async has none."""
+    client = Room().enter()
+    client.call(1, commands.Basic.Recover(requeue=True), commands.Basic.RecoverOk)
+    assert client.tell(1, commands.Basic.RecoverAsync(requeue=True)) == []
+
+
+def test_closing_a_channel_ends_its_consumers() -> None:
+    """An auto-delete queue whose only consumer was on the channel goes with it."""
+    room = Room()
+    client = room.enter()
+    client.call(1, commands.Queue.Declare(queue="q", auto_delete=True), commands.Queue.DeclareOk)
+    client.call(1, commands.Basic.Consume(queue="q"), commands.Basic.ConsumeOk)
+    assert "q" in room.vhost.queues
+    client.call(1, commands.Channel.Close(200, "", 0, 0), commands.Channel.CloseOk)
+    assert "q" not in room.vhost.queues
+
+
+def test_deleting_a_queue_cancels_its_consumers() -> None:
+    """A client that understands it hears basic.cancel; the deletion is answered as well."""
+    client = Room().enter()
+    client.call(1, commands.Queue.Declare(queue="q"), commands.Queue.DeclareOk)
+    client.call(1, commands.Basic.Consume(queue="q", consumer_tag="t"), commands.Basic.ConsumeOk)
+    names = sorted(method.name for _, method in client.tell(1, commands.Queue.Delete(queue="q")))
+    assert names == ["Basic.Cancel", "Queue.DeleteOk"]

@@ -1,0 +1,119 @@
+"""The connection's session: logging in, opening a vhost, and what ends with the connection."""
+
+from __future__ import annotations
+
+import pytest
+from pamqp import commands
+from structlog.testing import capture_logs
+
+from broker.core.auth.users import User
+from tests.unit.core.room import GUEST, Room, describe, put
+
+REFUSED = (
+    "connection 403 ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. "
+    "For details see the broker logfile."
+)
+
+
+@pytest.mark.parametrize(
+    ("response", "peer", "reason"),
+    [
+        (b"\0guest\0wrong", "127.0.0.1", "user 'guest' - invalid credentials"),
+        (b"\0nobody\0guest", "127.0.0.1", "user 'nobody' - invalid credentials"),
+        (b"\0guest\0", "127.0.0.1", "user 'guest' attempted to log in with a blank password"),
+        (b"\0guest\0guest", "192.0.2.7", "user 'guest' can only connect via localhost"),
+        (b"guest\0guest", "127.0.0.1", "response invalid"),
+    ],
+)
+def test_a_refused_login_tells_the_client_little_and_the_log_why(response: bytes, peer: str, reason: str) -> None:
+    """The client gets RabbitMQ's one text; the log gets the reason without the answer."""
+    client = Room().knock(peer)
+    with capture_logs() as events:
+        ((_, close),) = client.start(response)
+    assert describe(close) == REFUSED
+    (event,) = [event for event in events if event["event"] == "connection.refused"]
+    assert event["reason"] == f"PLAIN login refused: {reason}"
+    assert "wrong" not in str(event)
+
+
+def test_a_configured_user_may_come_from_anywhere() -> None:
+    """Only guest is bound to the loopback."""
+    assert Room().enter(User("alice", "secret"), "192.0.2.7").session.user == User("alice", "secret")
+
+
+def test_a_vhost_that_is_not_there_cannot_be_opened() -> None:
+    """530, in RabbitMQ's words."""
+    client = Room().knock()
+    client.log_in("guest", "guest")
+    close = client.refused(commands.Connection.Open("nowhere"), 0)
+    assert close == "connection 530 NOT_ALLOWED - vhost nowhere not found"
+
+
+def test_exclusive_queues_go_with_their_connection() -> None:
+    """Their messages and bindings go too; other queues stay."""
+    room = Room()
+    client = room.enter()
+    client.call(1, commands.Queue.Declare(queue="mine", exclusive=True), commands.Queue.DeclareOk)
+    client.call(1, commands.Queue.Declare(queue="shared"), commands.Queue.DeclareOk)
+    client.call(1, commands.Queue.Bind(queue="mine", exchange="amq.topic", routing_key="#"), commands.Queue.BindOk)
+    put(room.vhost.queues["mine"], 2)
+    assert [queue.name for queue in client.session.exclusive_queues] == ["mine"]
+    client.leave()
+    assert list(room.vhost.queues) == ["shared"]
+    assert not len(room.vhost.exchanges["amq.topic"].bindings)
+    assert room.retired == ["mine"]
+
+
+@pytest.mark.parametrize("end", ["lost", "leave", "fault"])
+def test_exclusive_queues_go_however_the_connection_ends(end: str) -> None:
+    """An orderly close, a lost transport and a fault all end the same way."""
+    room = Room()
+    client = room.enter()
+    client.call(1, commands.Queue.Declare(queue="mine", exclusive=True), commands.Queue.DeclareOk)
+    if end == "lost":
+        client.machine.lost()
+    elif end == "leave":
+        client.leave()
+    else:
+        client.tell(1, commands.Tx.Select())
+    assert not room.vhost.queues
+    room.enter().call(1, commands.Queue.Declare(queue="mine", exclusive=True), commands.Queue.DeclareOk)
+
+
+def test_an_exclusive_queue_that_was_deleted_is_not_deleted_again() -> None:
+    """The connection forgets it, so a namesake of another connection lives on."""
+    room = Room()
+    first, second = room.enter(), room.enter()
+    first.call(1, commands.Queue.Declare(queue="q", exclusive=True), commands.Queue.DeclareOk)
+    first.call(1, commands.Queue.Delete(queue="q"), commands.Queue.DeleteOk)
+    second.call(1, commands.Queue.Declare(queue="q", exclusive=True), commands.Queue.DeclareOk)
+    first.leave()
+    assert "q" in room.vhost.queues
+
+
+def test_a_new_secret_is_accepted() -> None:
+    """A password does not expire, so there is nothing to renew; RabbitMQ says yes as well."""
+    method = commands.Connection.UpdateSecret("new", "rotation")
+    Room().enter().call(0, method, commands.Connection.UpdateSecretOk)
+
+
+def test_an_unexpected_exception_is_logged_and_ends_only_this_connection() -> None:
+    """541 to the one, nothing to the other."""
+    room = Room()
+    victim, other = room.enter(), room.enter()
+    victim.session.vhost = None
+    with capture_logs() as events:
+        ((_, close),) = victim.tell(2, commands.Channel.Open())
+    assert describe(close).startswith("connection 541 INTERNAL_ERROR")
+    (event,) = [event for event in events if event["event"] == "connection.crashed"]
+    assert isinstance(event["exc_info"], AssertionError)
+    other.call(1, commands.Queue.Declare(queue="q"), commands.Queue.DeclareOk)
+
+
+def test_the_log_names_peer_user_and_vhost_and_no_password() -> None:
+    """Each event of a connection carries the keys to find it by."""
+    with capture_logs() as events:
+        Room().enter(GUEST).leave()
+    opened = events[0]
+    assert (opened["conn"], opened["user"], opened["vhost"]) == ("127.0.0.1:0", "guest", "/")
+    assert [event["event"] for event in events] == ["connection.opened", "connection.closed"]

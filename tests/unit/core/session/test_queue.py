@@ -1,0 +1,310 @@
+"""The Queue class as a client meets it: answers, codes and texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from pamqp import commands
+
+from broker.amqp.codec import Method
+from tests.unit.core.room import Client, Room, consume, put
+
+Declare, Bind, Unbind = commands.Queue.Declare, commands.Queue.Bind, commands.Queue.Unbind
+Purge, Delete = commands.Queue.Purge, commands.Queue.Delete
+
+LOCKED = (
+    "channel 405 RESOURCE_LOCKED - cannot obtain exclusive access to locked queue 'q' in vhost '/'. It could be originally "
+    "declared on another connection or the exclusive property value does not match that of the original declaration."
+)
+RESERVED = "channel 403 ACCESS_REFUSED - queue name 'amq.mine' contains reserved prefix 'amq.*'"
+INEQUIVALENT = "channel 406 PRECONDITION_FAILED - inequivalent arg "
+INVALID = "channel 406 PRECONDITION_FAILED - invalid "
+DEFAULT = "channel 403 ACCESS_REFUSED - operation not permitted on the default exchange"
+
+
+def given(*methods: Method) -> Client:
+    """Returns a client whose methods were all answered."""
+    client = Room().enter()
+    for method in methods:
+        ((_, reply),) = client.tell(1, method)
+        assert reply.name.endswith("Ok"), reply.name
+    return client
+
+
+PLAIN = Declare(queue="q")
+TYPED = {"x-queue-type": "quorum"}
+
+REFUSALS: list[tuple[str, list[Method], Method, str]] = [
+    ("reserved name", [], Declare(queue="amq.mine"), RESERVED),
+    ("durable differs", [PLAIN], Declare(queue="q", durable=True),
+     INEQUIVALENT + "'durable' for queue 'q' in vhost '/': received 'true' but current is 'false'"),
+    ("auto_delete differs", [PLAIN], Declare(queue="q", auto_delete=True),
+     INEQUIVALENT + "'auto_delete' for queue 'q' in vhost '/': received 'true' but current is 'false'"),
+    ("a mode appears", [PLAIN], Declare(queue="q", arguments={"x-queue-mode": "lazy"}),
+     INEQUIVALENT + "'x-queue-mode' for queue 'q' in vhost '/': "
+     "received the value 'lazy' of type 'longstr' but current is none"),
+    ("a mode differs", [Declare(queue="q", arguments={"x-queue-mode": "lazy"})],
+     Declare(queue="q", arguments={"x-queue-mode": "default"}),
+     INEQUIVALENT + "'x-queue-mode' for queue 'q' in vhost '/': received 'default' but current is 'lazy'"),
+    ("a type goes", [Declare(queue="q", durable=True, arguments=TYPED)], Declare(queue="q", durable=True),
+     INEQUIVALENT + "'x-queue-type' for queue 'q' in vhost '/': "
+     "received none but current is the value 'quorum' of type 'longstr'"),
+    ("exclusive on a shared one", [PLAIN], Declare(queue="q", exclusive=True), LOCKED),
+    ("shared on an exclusive one", [Declare(queue="q", exclusive=True)], PLAIN, LOCKED),
+    ("quorum transient", [], Declare(queue="q", arguments=TYPED),
+     INVALID + "property 'non-durable' for queue 'q' in vhost '/'"),
+    ("quorum exclusive", [], Declare(queue="q", durable=True, exclusive=True, arguments=TYPED),
+     INVALID + "property 'exclusive-owner' for queue 'q' in vhost '/'"),
+    ("quorum auto-delete", [], Declare(queue="q", durable=True, auto_delete=True, arguments=TYPED),
+     INVALID + "property 'auto-delete' for queue 'q' in vhost '/'"),
+    ("quorum without a name", [], Declare(durable=True, arguments=TYPED),
+     "channel 406 PRECONDITION_FAILED - Cannot declare a server-named queue for type rabbit_quorum_queue"),
+    ("quorum with a mode", [], Declare(queue="q", durable=True, arguments={**TYPED, "x-queue-mode": "lazy"}),
+     INVALID + "arg 'x-queue-mode' for queue 'q' in vhost '/' of queue type rabbit_quorum_queue"),
+    ("unknown type", [], Declare(queue="q", arguments={"x-queue-type": "heap"}),
+     INVALID + "arg 'x-queue-type' for queue 'q' in vhost '/': \"unsupported queue type 'heap'\""),
+    ("type of a wrong type", [], Declare(queue="q", arguments={"x-queue-type": 1}),
+     INVALID + "arg 'x-queue-type' for queue 'q' in vhost '/': {unacceptable_type,signedint}"),
+    ("unknown mode", [], Declare(queue="q", arguments={"x-queue-mode": "eager"}),
+     INVALID + "arg 'x-queue-mode' for queue 'q' in vhost '/': \"unsupported queue mode 'eager'\""),
+    ("unknown version", [], Declare(queue="q", arguments={"x-queue-version": 3}),
+     INVALID + "arg 'x-queue-version' for queue 'q' in vhost '/': \"unsupported queue version '3'\""),
+    ("passive, not there", [], Declare(queue="q", passive=True),
+     "channel 404 NOT_FOUND - no queue 'q' in vhost '/'"),
+    ("passive without a name", [], Declare(passive=True), "channel 404 NOT_FOUND - no queue '' in vhost '/'"),
+    ("bind: no queue", [], Bind(queue="q", exchange="amq.topic"),
+     "channel 404 NOT_FOUND - no queue 'q' in vhost '/'"),
+    ("bind: no exchange", [PLAIN], Bind(queue="q", exchange="x"),
+     "channel 404 NOT_FOUND - no exchange 'x' in vhost '/'"),
+    ("bind: neither", [], Bind(queue="q", exchange="x"),
+     "channel 404 NOT_FOUND - no exchange 'x' in vhost '/'"),
+    ("bind: default exchange", [PLAIN], Bind(queue="q", routing_key="k"), DEFAULT),
+    ("bind: none declared", [], Bind(exchange="amq.topic"), "channel 404 NOT_FOUND - no previously declared queue"),
+    ("bind: x-match", [PLAIN], Bind(queue="q", exchange="amq.match", arguments={"x-match": "some"}),
+     "channel 406 PRECONDITION_FAILED - Invalid x-match field value <<\"some\">>; "
+     "expected all, any, all-with-x, or any-with-x"),
+    ("bind: x-match of a wrong type", [PLAIN], Bind(queue="q", exchange="amq.match", arguments={"x-match": 1}),
+     "channel 406 PRECONDITION_FAILED - Invalid x-match field type signedint (value 1); expected longstr"),
+    ("unbind: default exchange", [PLAIN], Unbind(queue="q", routing_key="k"), DEFAULT),
+    ("unbind: none declared", [], Unbind(exchange="amq.topic"),
+     "channel 404 NOT_FOUND - no previously declared queue"),
+    ("purge: no queue", [], Purge(queue="q"), "channel 404 NOT_FOUND - no queue 'q' in vhost '/'"),
+    ("purge: none declared", [], Purge(), "channel 404 NOT_FOUND - no previously declared queue"),
+    ("delete: none declared", [], Delete(), "channel 404 NOT_FOUND - no previously declared queue"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "method", "close"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS])
+def test_a_method_that_cannot_be_done_closes_the_channel_with_rabbitmqs_text(
+    before: list[Method], method: Method, close: str
+) -> None:
+    """Each refusal has RabbitMQ 3.10's code and words."""
+    assert given(*before).refused(method) == close
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-overflow", "x-dead-letter-exchange",
+        "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-max-priority", "x-single-active-consumer",
+        "x-delivery-limit",
+    ],
+)  # fmt: skip
+def test_an_argument_that_is_not_built_yet_is_refused_by_name(argument: str) -> None:
+    """A client that asks for a limit and does not get it must hear so."""
+    room = Room()
+    client = room.enter()
+    close = client.refused(Declare(queue="q", arguments={argument: 5}))
+    assert close == f"connection 540 NOT_IMPLEMENTED - argument '{argument}' for queue 'q' in vhost '/' is not supported"
+    assert not room.vhost.queues
+
+
+def test_a_stream_is_refused() -> None:
+    """A queue that forgets what it delivered is not a stream, so it does not pass for one."""
+    close = Room().enter().refused(Declare(queue="q", durable=True, arguments={"x-queue-type": "stream"}))
+    assert close.startswith("connection 540 NOT_IMPLEMENTED - argument 'x-queue-type' with value 'stream' for queue 'q'")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"x-queue-type": "classic"},
+        {"x-queue-mode": "lazy"},
+        {"x-queue-version": 2},
+        {"x-unknown": 1, "plain": "kept"},
+        {"x-queue-master-locator": "min-masters"},
+    ],
+)
+def test_an_argument_without_consequence_is_kept(arguments: dict[str, str | int]) -> None:
+    """What changes nothing here is accepted and remembered."""
+    room = Room()
+    room.enter().call(1, Declare(queue="q", durable=True, arguments=dict(arguments)), commands.Queue.DeclareOk)
+    assert room.vhost.queues["q"].arguments == arguments
+
+
+def test_classic_is_what_a_queue_is_when_nobody_says_anything() -> None:
+    """x-queue-type classic and none are the same declaration, both ways."""
+    client = Room().enter()
+    classic = Declare(queue="q", arguments={"x-queue-type": "classic"})
+    for method in (PLAIN, classic, PLAIN):
+        client.call(1, method, commands.Queue.DeclareOk)
+
+
+def test_declare_tells_the_name_and_both_counts() -> None:
+    """declare-ok carries ready messages and consumers, of an active and of a passive declare."""
+    room = Room()
+    client = room.enter()
+    client.call(1, PLAIN, commands.Queue.DeclareOk)
+    put(room.vhost.queues["q"], 3)
+    consume(room.vhost.queues["q"])
+    for method in (PLAIN, Declare(queue="q", passive=True)):
+        reply = client.call(1, method, commands.Queue.DeclareOk)
+        assert (reply.queue, reply.message_count, reply.consumer_count) == ("q", 3, 1)
+
+
+def test_a_nameless_queue_gets_a_generated_name() -> None:
+    """The name begins with amq.gen- and ends with what the randomness gave."""
+    client = Room().enter()
+    first = client.call(1, Declare(), commands.Queue.DeclareOk)
+    second = client.call(1, Declare(), commands.Queue.DeclareOk)
+    assert first.queue == "amq.gen-" + "1".zfill(22)
+    assert second.queue != first.queue
+
+
+class AnyName(Declare):
+    """Is a declare of any name: pamqp would refuse what clients in other languages send."""
+
+    def validate(self) -> None:
+        """Accepts it."""
+
+
+def test_a_name_keeps_every_letter_but_line_ends() -> None:
+    """RabbitMQ takes any short string for a name, and strips CR and LF."""
+    client = Room().enter()
+    method = AnyName(queue="b\u00fccher\r\n " + "x" * 150)
+    assert client.call(1, method, commands.Queue.DeclareOk).queue == "b\u00fccher " + "x" * 150
+
+
+def test_an_empty_name_is_the_queue_declared_last() -> None:
+    """bind, unbind, purge, delete, get and consume all read an empty name so; the key too when both are empty."""
+    room = Room()
+    client = room.enter()
+    client.call(1, Declare(queue="first"), commands.Queue.DeclareOk)
+    client.call(1, Declare(queue="last"), commands.Queue.DeclareOk)
+    queue = room.vhost.queues["last"]
+    client.call(1, Bind(exchange="amq.direct"), commands.Queue.BindOk)
+    assert [binding.key for binding in queue.bindings] == ["last"]
+    client.call(1, Unbind(exchange="amq.direct"), commands.Queue.UnbindOk)
+    assert not queue.bindings
+    put(queue, 2)
+    assert client.call(1, Purge(), commands.Queue.PurgeOk).message_count == 2
+    client.call(1, commands.Basic.Get(), commands.Basic.GetEmpty)
+    client.call(1, commands.Basic.Consume(), commands.Basic.ConsumeOk)
+    assert len(queue.consumers) == 1
+    client.call(1, Declare(queue="first", passive=True), commands.Queue.DeclareOk)
+    client.call(1, Delete(), commands.Queue.DeleteOk)
+    assert list(room.vhost.queues) == ["last"]
+
+
+def test_the_queue_declared_last_belongs_to_its_channel() -> None:
+    """Another channel of the same connection declared nothing."""
+    client = given(PLAIN)
+    client.open_channel(2)
+    assert client.refused(Purge(), 2) == "channel 404 NOT_FOUND - no previously declared queue"
+
+
+def test_an_empty_name_after_the_deletion_is_a_queue_that_is_gone() -> None:
+    """The channel remembers the name, not the queue."""
+    client = given(PLAIN, Delete(queue="q"))
+    assert client.refused(Purge()) == "channel 404 NOT_FOUND - no queue 'q' in vhost '/'"
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        Declare(queue="q", nowait=True),
+        Bind(queue="q", exchange="amq.topic", nowait=True),
+        Purge(queue="q", nowait=True),
+        Delete(queue="q", nowait=True),
+    ],
+    ids=lambda method: method.name,
+)
+def test_nowait_is_not_answered(method: Method) -> None:
+    """The method is done and nothing is said."""
+    assert given(PLAIN).tell(1, method) == []
+
+
+def test_unbinding_what_is_not_bound_is_no_error() -> None:
+    """A missing binding, queue or exchange is unbound already (RabbitMQ 3.10)."""
+    client = given(PLAIN)
+    for method in (
+        Unbind(queue="q", exchange="amq.topic", routing_key="k"),
+        Unbind(queue="q", exchange="x", routing_key="k"),
+        Unbind(queue="nobody", exchange="amq.topic", routing_key="k"),
+    ):
+        client.call(1, method, commands.Queue.UnbindOk)
+
+
+def test_deleting_what_is_not_there_is_no_error() -> None:
+    """delete-ok tells of no messages."""
+    assert Room().enter().call(1, Delete(queue="q"), commands.Queue.DeleteOk).message_count == 0
+
+
+def test_purge_and_delete_tell_how_many_messages_were_ready() -> None:
+    """Both answers count."""
+    room = Room()
+    client = room.enter()
+    client.call(1, PLAIN, commands.Queue.DeclareOk)
+    put(room.vhost.queues["q"], 4)
+    assert client.call(1, Purge(queue="q"), commands.Queue.PurgeOk).message_count == 4
+    put(room.vhost.queues["q"], 2)
+    assert client.call(1, Delete(queue="q"), commands.Queue.DeleteOk).message_count == 2
+
+
+@pytest.mark.parametrize(
+    ("prepare", "method", "close"),
+    [
+        (put, Delete(queue="q", if_empty=True), "channel 406 PRECONDITION_FAILED - queue 'q' in vhost '/' not empty"),
+        (consume, Delete(queue="q", if_unused=True), "channel 406 PRECONDITION_FAILED - queue 'q' in vhost '/' in use"),
+    ],
+)
+def test_a_conditional_delete_keeps_a_queue_that_is_needed(
+    prepare: Callable[..., object], method: Method, close: str
+) -> None:
+    """if-empty and if-unused refuse, and the queue stays."""
+    room = Room()
+    client = room.enter()
+    client.call(1, PLAIN, commands.Queue.DeclareOk)
+    prepare(room.vhost.queues["q"])
+    assert client.refused(method) == close
+    assert "q" in room.vhost.queues
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        Declare(queue="q", exclusive=True),
+        Declare(queue="q", passive=True),
+        Bind(queue="q", exchange="amq.topic"),
+        Unbind(queue="q", exchange="amq.topic"),
+        Purge(queue="q"),
+        Delete(queue="q"),
+        commands.Basic.Get(queue="q"),
+        commands.Basic.Consume(queue="q"),
+    ],
+    ids=lambda method: method.name,
+)
+def test_an_exclusive_queue_is_closed_to_other_connections(method: Method) -> None:
+    """Every method on it is refused with 405."""
+    room = Room()
+    room.enter().call(1, Declare(queue="q", exclusive=True), commands.Queue.DeclareOk)
+    assert room.enter().refused(method) == LOCKED
+
+
+def test_an_exclusive_queue_is_open_to_all_channels_of_its_connection() -> None:
+    """It belongs to the connection, not to the channel."""
+    client = given(Declare(queue="q", exclusive=True))
+    client.open_channel(2)
+    client.call(2, Declare(queue="q", exclusive=True), commands.Queue.DeclareOk)
+    client.call(2, Purge(queue="q"), commands.Queue.PurgeOk)

@@ -1,0 +1,101 @@
+"""Restoring a vhost from its changes: order, overlap, numbers and argument types."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from broker.core.arguments import from_json, to_json
+from tests.unit.core.room import Room
+
+ARGUMENTS: dict[str, Any] = {
+    "text": "caf\u00e9",
+    "octets": b"\xff\x00",
+    "binary": bytearray(b"\x00\xff"),
+    "true": True,
+    "one": 1,
+    "one-point-zero": 1.0,
+    "infinite": float("inf"),
+    "big": -(2**63),
+    "price": Decimal("1.50"),
+    "then": datetime(2026, 11, 20, 23, 59, 59, tzinfo=UTC),
+    "void": None,
+    "list": [1, [b"\xfe"], {"table": "not a tag"}],
+    "table": {"nested": {"decimal": Decimal("-3")}, "decimal": "not a tag"},
+}
+
+
+def test_a_field_comes_back_from_json_with_its_type() -> None:
+    """Every type of a field table survives the journal, and true is not 1."""
+    back = {name: from_json(json.loads(json.dumps(to_json(value)))) for name, value in ARGUMENTS.items()}
+    assert back == ARGUMENTS
+    assert {name: type(value) for name, value in back.items()} == {name: type(v) for name, v in ARGUMENTS.items()}
+
+
+def test_what_no_field_table_holds_is_an_error() -> None:
+    """A journal that cannot be read back must not be written."""
+    with pytest.raises(TypeError, match="set"):
+        to_json({"a": {1}})
+
+
+def test_a_restored_vhost_is_the_journalled_one() -> None:
+    """Exchanges, queues with their numbers and arguments, and bindings are the same; it journals nothing."""
+    room, again = Room(), Room()
+    vhost = room.vhost
+    vhost.declare_exchange("x", "headers", durable=True, auto_delete=True, internal=True, arguments={"a": b"\xff"})
+    vhost.declare_queue("gone", durable=True)
+    vhost.declare_queue("q", durable=True, auto_delete=True, arguments=dict(ARGUMENTS))
+    vhost.bind("q", "x", "k", {"x-match": "any", **ARGUMENTS})
+    vhost.delete_queue("gone", None)
+    again.vhost.restore(json.loads(json.dumps(room.journal)))
+    assert again.vhost.topology() == vhost.topology()
+    assert again.journal == []
+    queue, exchange = again.vhost.queues["q"], again.vhost.exchanges["x"]
+    assert (queue.number, queue.auto_delete, queue.arguments) == (2, True, ARGUMENTS)
+    assert (exchange.auto_delete, exchange.internal, exchange.durable) == (True, True, True)
+    assert exchange.match_headers({"one": 1}) == (queue,)
+    assert again.vhost.next_queue_number == vhost.next_queue_number
+
+
+def test_a_number_is_not_given_again_after_a_restart() -> None:
+    """The number of a deleted queue may still stand in the log."""
+    room, again = Room(), Room()
+    room.vhost.declare_queue("q", durable=True)
+    room.vhost.delete_queue("q", None)
+    again.vhost.restore(room.journal)
+    assert again.vhost.declare_queue("new", durable=True).number == 2
+
+
+def test_changes_that_a_checkpoint_holds_already_may_be_replayed() -> None:
+    """A checkpoint and the log behind it overlap: replaying what led to it changes nothing."""
+    room, again = Room(), Room()
+    vhost = room.vhost
+    vhost.declare_exchange("x", "topic", durable=True)
+    vhost.declare_queue("q", durable=True)
+    vhost.bind("q", "x", "old")
+    vhost.delete_queue("q", None)
+    vhost.declare_queue("q", durable=True)
+    vhost.bind("q", "x", "new")
+    vhost.unbind("q", "x", "never")
+    again.vhost.restore([*vhost.topology(), *room.journal])
+    assert again.vhost.topology() == vhost.topology()
+    assert again.vhost.queues["q"].number == vhost.queues["q"].number
+
+
+def test_what_is_not_durable_is_not_in_the_snapshot() -> None:
+    """Predeclared exchanges are there anyway; transient things end with the broker."""
+    vhost = Room().vhost
+    vhost.declare_exchange("x", "topic")
+    vhost.declare_queue("t")
+    vhost.bind("t", "amq.topic", "#")
+    vhost.declare_queue("q", durable=True)
+    vhost.bind("q", "x", "#")
+    vhost.bind("q", "amq.topic", "#")
+    assert [(change["change"], change.get("exchange")) for change in vhost.topology()] == [
+        ("queue_declared", None),
+        ("bound", "amq.topic"),
+    ]

@@ -1,0 +1,235 @@
+"""What holds between exchanges, queues and bindings of a vhost, and what the journal hears of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.amqp.errors import ChannelError
+from broker.core.auth.users import User
+from tests.unit.core.room import Room, consume, put
+
+
+def kinds(room: Room) -> list[tuple[str, str]]:
+    """Returns the journalled changes by kind and name."""
+    return [(change["change"], change.get("name", change.get("queue", ""))) for change in room.journal]
+
+
+def test_a_message_for_the_default_exchange_finds_a_queue_as_soon_as_it_exists() -> None:
+    """A cached route to nowhere ends with the declare, one to the queue with the deletion."""
+    vhost = Room().vhost
+    default = vhost.exchange("")
+    routes = [default.route("q") for _ in range(3)]
+    queue = vhost.declare_queue("q")
+    assert not any(route.live for route in routes)
+    assert default.route("q").destinations == (queue,)
+    routes = [default.route("q") for _ in range(3)]
+    vhost.delete_queue("q", None)
+    assert not any(route.live for route in routes)
+    assert default.route("q").destinations == ()
+
+
+def test_a_deleted_exchange_leaves_no_live_route() -> None:
+    """Whoever cached a route to nowhere through it must ask again and hear 404."""
+    vhost = Room().vhost
+    exchange = vhost.declare_exchange("x", "topic")
+    routes = [exchange.route("k") for _ in range(3)]
+    assert routes[-1].live
+    vhost.delete_exchange("x")
+    assert not any(route.live for route in routes)
+    with pytest.raises(ChannelError, match="NOT_FOUND - no exchange 'x' in vhost '/'"):
+        vhost.exchange("x")
+
+
+def test_binding_twice_is_once() -> None:
+    """A message is delivered once, and one unbind undoes it."""
+    room = Room()
+    vhost = room.vhost
+    queue = vhost.declare_queue("q", durable=True)
+    for _ in range(2):
+        vhost.bind("q", "amq.topic", "a.#", {})
+    assert len(queue.bindings) == 1
+    assert [kind for kind, _ in kinds(room)] == ["queue_declared", "bound"]
+    vhost.unbind("q", "amq.topic", "a.#", {})
+    assert not queue.bindings
+    assert vhost.exchange("amq.topic").route("a.b").destinations == ()
+
+
+def test_bindings_of_a_deleted_queue_go_by_its_own_list() -> None:
+    """Each of its bindings is removed from its exchange; those of another queue stay."""
+    vhost = Room().vhost
+    for name in ("q", "other"):
+        vhost.declare_queue(name)
+        vhost.bind(name, "amq.topic", "a.*")
+        vhost.bind(name, "amq.fanout", "")
+    vhost.delete_queue("q", None)
+    assert {binding.destination.name for binding in vhost.exchange("amq.topic").bindings} == {"other"}
+    assert {binding.destination.name for binding in vhost.exchange("amq.fanout").bindings} == {"other"}
+
+
+def test_deleting_a_queue_costs_its_bindings_not_those_of_others() -> None:
+    """Beside a thousand foreign bindings, the exchange is asked to remove the queue's own two."""
+    vhost = Room().vhost
+    removed: list[Any] = []
+    exchange = vhost.declare_exchange("x", "topic")
+    for number in range(1000):
+        vhost.declare_queue(f"other-{number}")
+        vhost.bind(f"other-{number}", "x", f"k.{number}")
+    vhost.declare_queue("q")
+    vhost.bind("q", "x", "a.*")
+    vhost.bind("q", "x", "b.#")
+    remove = exchange.remove
+    exchange.remove = lambda binding: (removed.append(binding), remove(binding))[1]  # type: ignore[method-assign]
+    vhost.delete_queue("q", None)
+    assert [binding.key for binding in removed] == ["a.*", "b.#"]
+    assert len(exchange.bindings) == 1000
+
+
+def test_a_deleted_exchange_is_forgotten_by_its_queues() -> None:
+    """Deleting the queue afterwards meets no stale binding."""
+    vhost = Room().vhost
+    queue = vhost.declare_queue("q")
+    vhost.declare_exchange("x", "headers")
+    vhost.bind("q", "x", "", {"x-match": "all", "a": 1})
+    vhost.delete_exchange("x")
+    assert not queue.bindings
+    assert vhost.delete_queue("q", None) == 0
+
+
+@pytest.mark.parametrize("way", ["unbind", "delete the queue"])
+def test_an_auto_delete_exchange_goes_with_its_last_binding(way: str) -> None:
+    """It stays without any binding ever, and with one left; it goes when the last goes."""
+    room = Room()
+    vhost = room.vhost
+    vhost.declare_exchange("x", "direct", durable=True, auto_delete=True)
+    vhost.declare_queue("q")
+    vhost.bind("q", "x", "one")
+    vhost.bind("q", "x", "two")
+    vhost.unbind("q", "x", "one")
+    assert "x" in vhost.exchanges
+    if way == "unbind":
+        vhost.unbind("q", "x", "two")
+    else:
+        vhost.delete_queue("q", None)
+    assert "x" not in vhost.exchanges
+    assert kinds(room) == [("exchange_declared", "x"), ("exchange_deleted", "x")]
+
+
+def test_an_auto_delete_queue_goes_with_its_last_consumer() -> None:
+    """Not before it had one, and not while one is left."""
+    room = Room()
+    vhost = room.vhost
+    queue = vhost.declare_queue("q", auto_delete=True)
+    assert not vhost.consumer_left(queue)
+    first: Any = consume(queue)
+    second: Any = consume(queue)
+    queue.remove_consumer(first)
+    assert not vhost.consumer_left(queue)
+    queue.remove_consumer(second)
+    assert vhost.consumer_left(queue)
+    assert not vhost.queues
+    assert not vhost.consumer_left(queue)
+
+
+def test_a_queue_without_auto_delete_outlives_its_consumers() -> None:
+    """The last consumer may leave."""
+    vhost = Room().vhost
+    queue = vhost.declare_queue("q")
+    consumer: Any = consume(queue)
+    queue.remove_consumer(consumer)
+    assert not vhost.consumer_left(queue)
+    assert "q" in vhost.queues
+
+
+def test_a_namesake_is_not_deleted_for_a_queue_that_is_gone() -> None:
+    """A late word about the old queue does not touch the new one."""
+    vhost = Room().vhost
+    old = vhost.declare_queue("q", auto_delete=True)
+    consumer: Any = consume(old)
+    vhost.delete_queue("q", None)
+    assert consumer.cancelled
+    vhost.declare_queue("q", auto_delete=True)
+    assert not vhost.consumer_left(old)
+    assert "q" in vhost.queues
+
+
+def test_an_unacked_message_does_not_keep_a_queue_from_being_empty() -> None:
+    """if-empty looks at ready messages alone, as RabbitMQ does."""
+    vhost = Room().vhost
+    queue = vhost.declare_queue("q")
+    put(queue)
+    slot = queue.manager.get(queue.worker.owner)
+    assert slot is not None
+    queue.manager.take(slot, 1)
+    assert vhost.delete_queue("q", None, if_empty=True) == 0
+
+
+def test_an_exclusive_queue_is_never_durable() -> None:
+    """It cannot outlive its connection; redeclaring it as durable is no difference."""
+    room = Room()
+    queue = room.vhost.declare_queue("q", durable=True, exclusive=True, owner=room)
+    assert not queue.durable
+    assert room.vhost.declare_queue("q", durable=True, exclusive=True, owner=room) is queue
+    assert room.journal == []
+
+
+def test_each_queue_gets_a_number_of_its_own() -> None:
+    """A number names a queue's messages on disk, so none comes back, whatever was deleted."""
+    vhost = Room().vhost
+    numbers = []
+    for _ in range(3):
+        numbers.append(vhost.declare_queue("q").number)
+        vhost.delete_queue("q", None)
+    assert numbers == [1, 2, 3]
+
+
+def test_the_journal_hears_of_what_is_durable_and_of_nothing_else() -> None:
+    """Transient things, and bindings with a transient end, leave no trace; found again is no change."""
+    room = Room()
+    vhost = room.vhost
+    vhost.declare_exchange("transient", "fanout")
+    vhost.declare_queue("transient")
+    vhost.bind("transient", "amq.topic", "#")
+    vhost.declare_queue("q", durable=True)
+    vhost.bind("q", "transient", "")
+    assert kinds(room) == [("queue_declared", "q")]
+    room.journal.clear()
+    vhost.declare_exchange("x", "topic", durable=True)
+    vhost.declare_exchange("x", "topic", durable=True)
+    vhost.declare_queue("q", durable=True)
+    vhost.bind("q", "x", "a")
+    vhost.unbind("q", "x", "a")
+    vhost.unbind("q", "x", "a")
+    vhost.bind("q", "x", "b")
+    vhost.delete_exchange("transient")
+    vhost.delete_exchange("x")
+    vhost.delete_queue("q", None)
+    vhost.delete_queue("transient", None)
+    assert kinds(room) == [
+        ("exchange_declared", "x"),
+        ("bound", "q"),
+        ("unbound", "q"),
+        ("bound", "q"),
+        ("exchange_deleted", "x"),
+        ("queue_deleted", "q"),
+    ]
+
+
+def test_a_binding_key_over_the_limits_changes_nothing() -> None:
+    """406, and neither side keeps a trace."""
+    room = Room()
+    queue = room.vhost.declare_queue("q", durable=True)
+    with pytest.raises(ChannelError, match="PRECONDITION_FAILED - "):
+        room.vhost.bind("q", "amq.topic", "#.a.#.b.#")
+    assert not queue.bindings
+    assert not len(room.vhost.exchange("amq.topic").bindings)
+    assert [kind for kind, _ in kinds(room)] == ["queue_declared"]
+
+
+def test_a_user_has_one_publish_cache() -> None:
+    """Rights are part of its entries, so each user has its own."""
+    vhost = Room().vhost
+    alice, bob = User("alice", "a"), User("bob", "b")
+    assert vhost.publish_cache(alice) is vhost.publish_cache(alice)
+    assert vhost.publish_cache(alice) is not vhost.publish_cache(bob)

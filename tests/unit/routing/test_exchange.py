@@ -1,0 +1,165 @@
+"""Exchanges: bindings and the routes they make."""
+
+import pytest
+
+from broker.routing.exchange import DefaultExchange, Exchange, make_exchange
+from broker.routing.pattern import BindingKeyError
+
+ROUTED = ["direct", "fanout", "topic"]
+
+
+def warm_route(exchange: Exchange, key: str) -> None:
+    """Look a key up often enough for its route to be cached."""
+    for _ in range(2):
+        exchange.route(key)
+
+
+def test_unknown_type_is_refused() -> None:
+    """A type that is not known is a ValueError that names it."""
+    with pytest.raises(ValueError, match="'x-consistent'"):
+        make_exchange("x", "x-consistent")
+
+
+def test_settings_are_kept() -> None:
+    """What declare said is what passive declare will compare with."""
+    arguments = {"alternate-exchange": "ae"}
+    exchange = make_exchange("x", "topic", durable=True, auto_delete=True, internal=True, arguments=arguments)
+    assert (exchange.name, exchange.type, exchange.durable, exchange.auto_delete, exchange.internal) == (
+        "x",
+        "topic",
+        True,
+        True,
+        True,
+    )
+    assert exchange.arguments == arguments
+    assert not exchange.by_headers
+
+
+@pytest.mark.parametrize("exchange_type", [*ROUTED, "headers"])
+def test_bind_and_unbind_are_idempotent(exchange_type: str) -> None:
+    """The same binding twice is one; arguments tell two apart; a second unbind finds nothing."""
+    exchange = make_exchange("x", exchange_type)
+    first = exchange.bind("q", "k", {})
+    assert first is not None
+    assert exchange.bind("q", "k", {}) is None
+    second = exchange.bind("q", "k", {"v": 1})
+    assert second is not None
+    assert list(exchange.bindings) == [first, second]
+    assert exchange.had_bindings
+    assert exchange.unbind("q", "k", {"v": 2}) is None
+    assert exchange.unbind("q", "k", {"v": 1}) is second
+    assert exchange.unbind("q", "k", {"v": 1}) is None
+    exchange.remove(first)
+    with pytest.raises(KeyError):
+        exchange.remove(first)
+    assert len(exchange.bindings) == 0
+    assert exchange.had_bindings
+
+
+@pytest.mark.parametrize("exchange_type", ROUTED)
+def test_two_bindings_bring_one_copy(exchange_type: str) -> None:
+    """A destination bound twice gets one copy until both bindings are gone."""
+    exchange = make_exchange("x", exchange_type)
+    exchange.bind("q", "k", {})
+    exchange.bind("q", "k", {"v": 1})
+    assert exchange.route("k").destinations == ("q",)
+    exchange.unbind("q", "k", {})
+    assert exchange.route("k").destinations == ("q",)
+    exchange.unbind("q", "k", {"v": 1})
+    assert exchange.route("k").destinations == ()
+
+
+@pytest.mark.parametrize("exchange_type", ROUTED)
+def test_remove_all_returns_the_bindings_and_kills_the_routes(exchange_type: str) -> None:
+    """A deleted exchange tells whom to inform and leaves no live route, not even one that led nowhere."""
+    exchange = make_exchange("x", exchange_type)
+    made = [exchange.bind(queue, "k", {}) for queue in "abc"]
+    warm_route(exchange, "k")
+    warm_route(exchange, "elsewhere")
+    routes = [exchange.route("k"), exchange.route("elsewhere")]
+    assert all(route.live for route in routes)
+    assert exchange.remove_all() == made
+    assert not any(route.live for route in routes)
+    assert len(exchange.bindings) == 0
+    empty = exchange.route("k")
+    assert empty.destinations == ()
+    assert exchange.remove_all() == []
+
+
+def test_literal_key_touches_its_own_route_only() -> None:
+    """On a topic exchange a literal binding key invalidates one key; a wildcard all of them."""
+    exchange = make_exchange("x", "topic")
+    exchange.bind("q", "a.#", {})
+    for key in ("a.b", "a.c"):
+        warm_route(exchange, key)
+    touched, untouched = exchange.route("a.b"), exchange.route("a.c")
+    exchange.bind("r", "a.b", {})
+    assert not touched.live
+    assert untouched.live
+    assert exchange.route("a.b").destinations == ("q", "r")
+    exchange.bind("s", "*.c", {})
+    assert not untouched.live
+    assert exchange.route("a.c").destinations == ("q", "s")
+
+
+@pytest.mark.parametrize("exchange_type", ROUTED)
+def test_binding_that_adds_no_destination_touches_nothing(exchange_type: str) -> None:
+    """A second binding of the same destination and key, and its removal, leave the route alive."""
+    exchange = make_exchange("x", exchange_type)
+    exchange.bind("q", "#", {})
+    warm_route(exchange, "#")
+    route = exchange.route("#")
+    exchange.bind("q", "#", {"v": 1})
+    exchange.unbind("q", "#", {"v": 1})
+    assert route.live
+    assert route.destinations == ("q",)
+
+
+def test_refused_binding_key_leaves_nothing() -> None:
+    """A key over the limits is refused before anything changes, and unbinding it finds nothing."""
+    exchange = make_exchange("x", "topic")
+    with pytest.raises(BindingKeyError):
+        exchange.bind("q", "#.a.#.b.#", {})
+    assert not exchange.bindings
+    assert not exchange.had_bindings
+    assert exchange.unbind("q", "#.a.#.b.#", {}) is None
+    assert exchange.route("a.b").destinations == ()
+
+
+def test_limits_bind_topic_exchanges_only() -> None:
+    """To a direct exchange the same key is a plain string."""
+    exchange = make_exchange("x", "direct")
+    assert exchange.bind("q", "#.a.#.b.#", {}) is not None
+    assert exchange.route("#.a.#.b.#").destinations == ("q",)
+    assert exchange.route("a.b").destinations == ()
+
+
+def test_only_a_headers_exchange_routes_by_headers() -> None:
+    """The others refuse, so that a wrong call cannot lose a message silently."""
+    with pytest.raises(TypeError):
+        make_exchange("x", "topic").match_headers({})
+
+
+def test_default_exchange_has_no_bindings_of_its_own() -> None:
+    """It finds queues by name and refuses to be bound."""
+    exchange = DefaultExchange({"q": 1}.get)
+    assert (exchange.name, exchange.type, exchange.durable) == ("", "direct", True)
+    assert exchange.route("q").destinations == (1,)
+    assert exchange.route("other").destinations == ()
+    with pytest.raises(TypeError):
+        exchange.bind("q", "k", {})
+    assert len(exchange.bindings) == 0
+
+
+@pytest.mark.parametrize("exchange_type", [*ROUTED, "headers"])
+def test_twenty_thousand_destinations(exchange_type: str) -> None:
+    """All get one copy, in binding order, and go one by one."""
+    exchange = make_exchange("x", exchange_type)
+    bindings = [exchange.bind(number, "k", {}) for number in range(20_000)]
+    found = exchange.match_headers({}) if exchange.by_headers else exchange.route("k").destinations
+    assert found == tuple(range(20_000))
+    for binding in bindings[:-1]:
+        assert binding is not None
+        exchange.remove(binding)
+    found = exchange.match_headers({}) if exchange.by_headers else exchange.route("k").destinations
+    assert found == (19_999,)

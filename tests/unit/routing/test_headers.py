@@ -1,0 +1,87 @@
+"""The headers exchange."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from broker.routing.exchange import make_exchange
+from broker.routing.headers import BindingArgumentError
+
+MATCHES: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
+    ("all is the default", {"a": 1, "b": 2}, {"a": 1, "b": 2, "c": 3}, True),
+    ("all wants every field", {"a": 1, "b": 2}, {"a": 1}, False),
+    ("all wants equal values", {"x-match": "all", "a": 1, "b": 2}, {"a": 1, "b": 3}, False),
+    ("any wants one", {"x-match": "any", "a": 1, "b": 2}, {"b": 2}, True),
+    ("any is not met by another value", {"x-match": "any", "a": 1, "b": 2}, {"a": 2, "b": 1}, False),
+    ("all without fields matches everything", {}, {"a": 1}, True),
+    ("all without fields matches no headers", {"x-match": "all"}, {}, True),
+    ("any without fields matches nothing", {"x-match": "any"}, {"a": 1}, False),
+    ("fields against no headers", {"a": 1}, {}, False),
+    ("void asks for presence", {"a": None}, {"a": "whatever"}, True),
+    ("void is met by void", {"a": None}, {"a": None}, True),
+    ("void is not met by absence", {"a": None}, {"b": 1}, False),
+    ("void under any", {"x-match": "any", "a": None, "b": 1}, {"a": False}, True),
+    ("a value is not met by void", {"a": 1}, {"a": None}, False),
+    ("x- fields are ignored by all", {"x-a": 1, "b": 2}, {"b": 2}, True),
+    ("x- fields are ignored by any", {"x-match": "any", "x-a": 1}, {"x-a": 1}, False),
+    ("only x- fields is no field", {"x-a": 1}, {}, True),
+    ("all-with-x counts them", {"x-match": "all-with-x", "x-a": 1, "b": 2}, {"b": 2}, False),
+    ("all-with-x is met", {"x-match": "all-with-x", "x-a": 1, "b": 2}, {"b": 2, "x-a": 1}, True),
+    ("any-with-x counts them", {"x-match": "any-with-x", "x-a": 1, "b": 2}, {"x-a": 1}, True),
+    ("x-match is never a field", {"x-match": "any-with-x"}, {"x-match": "any-with-x"}, False),
+    ("a name may begin with x", {"xa": 1}, {}, False),
+    ("true is not 1", {"a": True}, {"a": 1}, False),
+    ("1 is not 1.0", {"a": 1}, {"a": 1.0}, False),
+    ("1 is not a decimal", {"a": 1}, {"a": Decimal(1)}, False),
+    ("text is not bytes", {"a": "x"}, {"a": b"x"}, False),
+    ("tables by value", {"a": {"b": [1, 2]}}, {"a": {"b": [1, 2]}}, True),
+    ("names by case", {"a": 1}, {"A": 1}, False),
+]
+
+
+@pytest.mark.parametrize(("arguments", "headers", "matched"), [row[1:] for row in MATCHES], ids=[r[0] for r in MATCHES])
+def test_matching(arguments: dict[str, Any], headers: dict[str, Any], matched: bool) -> None:
+    """RabbitMQ's rules, one by one."""
+    exchange = make_exchange("h", "headers")
+    exchange.bind("q", "any key", arguments)
+    assert exchange.match_headers(headers) == (("q",) if matched else ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [("some", 'Invalid x-match field value <<"some">>'), (1, "Invalid x-match field type")]
+)
+def test_bad_match_kind_is_refused(kind: Any, text: str) -> None:
+    """An unknown x-match leaves no binding behind."""
+    exchange = make_exchange("h", "headers")
+    with pytest.raises(BindingArgumentError, match=text):
+        exchange.bind("q", "", {"x-match": kind})
+    assert not exchange.bindings
+    assert not exchange.had_bindings
+    assert exchange.match_headers({}) == ()
+
+
+def test_one_copy_per_destination() -> None:
+    """Two bindings that match bring one copy, and the copy goes with the last of them."""
+    exchange = make_exchange("h", "headers")
+    first = exchange.bind("q", "", {"a": 1})
+    exchange.bind("q", "", {"b": 1})
+    exchange.bind("r", "", {})
+    assert exchange.match_headers({"a": 1, "b": 1}) == ("q", "r")
+    assert first is not None
+    exchange.remove(first)
+    assert exchange.match_headers({"a": 1, "b": 1}) == ("q", "r")
+    assert exchange.unbind("q", "", {"b": 1}) is not None
+    assert exchange.match_headers({"a": 1, "b": 1}) == ("r",)
+
+
+def test_route_is_for_no_headers_and_for_once() -> None:
+    """Asked by key alone, the exchange answers for a message without headers, and nobody may keep it."""
+    exchange = make_exchange("h", "headers")
+    exchange.bind("q", "", {})
+    exchange.bind("r", "", {"a": 1})
+    assert exchange.by_headers
+    for _ in range(3):
+        route = exchange.route("k")
+        assert route.destinations == ("q",)
+        assert not route.live

@@ -1,0 +1,123 @@
+"""The slot manager: windows, leases, owners that go, deletion."""
+
+from __future__ import annotations
+
+from broker.slots.manager import SlotManager
+from broker.slots.slot import Fill, Owner, Slot
+
+ONE = Owner("node-1", "worker-1")
+OTHER = Owner("node-2", "worker-1")
+
+
+def manager(count: int, window: int = 4, **parts: object) -> SlotManager:
+    made = SlotManager(window, 1 << 30, **parts)  # type: ignore[arg-type]
+    for number in range(count):
+        made.publish(f"m{number}", 1)
+    return made
+
+
+def take_all(made: SlotManager, owner: Owner, limit: int = 1000) -> list[int]:
+    ids: list[int] = []
+    while limit and (slot := made.get(owner)) is not None:
+        indexes = made.take(slot, limit)
+        limit -= len(indexes)
+        ids += [slot.first + index for index in indexes]
+    return ids
+
+
+def test_ids_are_dense_and_the_window_seals() -> None:
+    """Each message gets the next id; a slot is sealed at its window, by count or by bytes."""
+    made = manager(10)
+    assert [(slot.first, slot.end, slot.fill) for slot in made.slots.values()] == [
+        (1, 5, Fill.SEALED),
+        (5, 9, Fill.SEALED),
+        (9, 11, Fill.OPEN),
+    ]
+    by_bytes = SlotManager(1000, 100)
+    for _ in range(3):
+        by_bytes.publish("m", 60)
+    assert [(slot.first, slot.length) for slot in by_bytes.slots.values()] == [(1, 2), (3, 1)]
+
+
+def test_a_lone_message_is_handed_out_from_the_open_slot() -> None:
+    """The prefix of the open slot can be leased at once: WSO2's slot waited for its window or a timeout."""
+    made = manager(1)
+    slot = made.get(ONE)
+    assert slot is made.open
+    assert take_all(made, ONE) == [1]
+    made.publish("next", 1)
+    assert take_all(made, ONE) == [2]
+
+
+def test_a_slot_has_one_owner() -> None:
+    """Two owners get different slots of one queue, and each message once."""
+    made = manager(12)
+    first, second = made.get(ONE), made.get(OTHER)
+    assert first is not None
+    assert second is not None
+    assert first is not second
+    ids = take_all(made, OTHER) + take_all(made, ONE)
+    assert sorted(ids) == list(range(1, 13))
+
+
+def test_the_slots_of_an_owner_that_died_return() -> None:
+    """What a dead owner leased, sent or not, goes to the next who asks, redelivered only if it was sent."""
+    made = manager(12)
+    dead = take_all(made, OTHER, 6)
+    assert dead == [1, 2, 3, 4, 5, 6]
+    epochs = {slot.first: slot.lease.epoch for slot in made.leased_to(OTHER) if slot.lease}
+    assert take_all(made, ONE) == [9, 10, 11, 12]
+    assert made.return_all(OTHER) == 6
+    assert made.leased_to(OTHER) == []
+    again = take_all(made, ONE)
+    assert again == [1, 2, 3, 4, 5, 6, 7, 8]
+    slots = made.slots
+    assert [slots[1].redelivered(i) for i in range(4)] == [True] * 4
+    assert [slots[5].redelivered(i) for i in range(4)] == [True, True, False, False]
+    assert all(slot.lease.epoch > epochs.get(slot.first, 0) for slot in made.leased_to(ONE) if slot.lease)
+
+
+def test_a_lease_given_back_leaves_the_unacked_with_their_channel() -> None:
+    """When the last consumer leaves, the unsent rest is free and what is unacked is not handed out again."""
+    made = manager(4)
+    assert take_all(made, ONE, 2) == [1, 2]
+    assert made.give_back_all(ONE) == 1
+    assert (made.ready, made.unacked) == (2, 2)
+    assert take_all(made, OTHER) == [3, 4]
+
+
+def test_a_slot_goes_when_sealed_and_settled() -> None:
+    """The open slot stays whatever is settled; a sealed one goes with its last message and tells."""
+    gone: list[int] = []
+    made = manager(6, on_delete=lambda slot: gone.append(slot.first))
+    taken: dict[Slot, list[int]] = {}
+    while (slot := made.get(ONE)) is not None:
+        taken.setdefault(slot, []).extend(made.take(slot, 100))
+    for slot, indexes in taken.items():
+        made.settle(slot, indexes)
+    assert gone == [1]
+    assert (made.ready, made.unacked) == (0, 0)
+    made.seal()
+    assert gone == [1, 5]
+    assert list(made.slots) == [7]
+
+
+def test_a_redelivery_does_not_block_what_stands_behind_it() -> None:
+    """A returned message of a slot on disk comes first, and fresh messages of a resident slot are still found after it."""
+    made = manager(8)
+    assert take_all(made, ONE) == [1, 2, 3, 4, 5, 6, 7, 8]
+    made.requeue(made.slots[1], [2])
+    made.publish("fresh", 1)
+    assert take_all(made, ONE) == [3, 9]
+
+
+def test_purge_is_a_watermark_less_the_unacked() -> None:
+    """A purge takes what is ready in every slot, deletes the slots it empties, and spares the unacked."""
+    gone: list[int] = []
+    made = manager(12, on_delete=lambda slot: gone.append(slot.first))
+    assert take_all(made, ONE, 2) == [1, 2]
+    purged = made.purge()
+    assert sum(len(indexes) for _slot, indexes in purged) == 10
+    assert (made.ready, made.unacked) == (0, 2)
+    assert gone == [5, 9]
+    assert take_all(made, ONE) == []

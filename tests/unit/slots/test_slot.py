@@ -1,0 +1,138 @@
+"""Slots: the two state machines, what is handed out, what comes back, what is settled."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.slots.acks import Acks
+from broker.slots.slot import FILL_MOVES, TENURE_MOVES, Fill, IllegalMove, Slot, Tenure
+
+
+def filled(count: int) -> Slot:
+    slot = Slot(1)
+    assert slot.contents is not None
+    slot.contents.extend(f"m{n}" for n in range(count))
+    slot.length = count
+    return slot
+
+
+@pytest.mark.parametrize("state", list(Fill))
+@pytest.mark.parametrize("event", ["seal", "unseal"])
+def test_fill_moves_are_the_table(state: Fill, event: str) -> None:
+    """A slot is sealed once; nothing opens it again."""
+    slot = filled(1)
+    slot.fill = state
+    expected = FILL_MOVES.get((state, event))
+    if expected is None:
+        with pytest.raises(IllegalMove):
+            slot.move_fill(event)
+        assert slot.fill is state
+    else:
+        slot.move_fill(event)
+        assert slot.fill is expected is Fill.SEALED
+
+
+@pytest.mark.parametrize(
+    ("state", "event", "expected"),
+    [
+        (Tenure.FREE, "lease", Tenure.LEASED),
+        (Tenure.FREE, "give_back", None),
+        (Tenure.FREE, "delete", Tenure.DELETED),
+        (Tenure.LEASED, "lease", None),
+        (Tenure.LEASED, "give_back", Tenure.FREE),
+        (Tenure.LEASED, "delete", Tenure.DELETED),
+        (Tenure.DELETED, "lease", None),
+        (Tenure.DELETED, "give_back", None),
+        (Tenure.DELETED, "delete", None),
+    ],
+)
+def test_tenure_moves(state: Tenure, event: str, expected: Tenure | None) -> None:
+    """A slot has one owner at a time, and none once it is deleted."""
+    slot = filled(1)
+    slot.tenure = state
+    if expected is None:
+        with pytest.raises(IllegalMove):
+            slot.move_tenure(event)
+    else:
+        slot.move_tenure(event)
+        assert slot.tenure is expected
+    assert len(TENURE_MOVES) == 4
+
+
+def test_takes_fresh_messages_in_order() -> None:
+    """Fresh messages are handed out from the first on, as far as there are any."""
+    slot = filled(5)
+    assert list(slot.take(3)) == [0, 1, 2]
+    assert list(slot.take(3)) == [3, 4]
+    assert list(slot.take(3)) == []
+    assert slot.ready == 0
+    assert slot.unacked() == [0, 1, 2, 3, 4]
+
+
+def test_returned_messages_come_before_fresh_ones_lowest_first() -> None:
+    """next message = min(returned, cursor)."""
+    slot = filled(6)
+    slot.take(4)
+    slot.requeue([3, 1])
+    assert list(slot.take(10)) == [1, 3]
+    assert list(slot.take(10)) == [4, 5]
+    assert slot.redelivered(1)
+    assert slot.redelivered(3)
+    assert not slot.redelivered(4)
+
+
+def test_unsent_messages_are_as_fresh_as_before() -> None:
+    """What was taken and not sent is not redelivered, and stands where it stood."""
+    slot = filled(6)
+    taken = slot.take(5)
+    slot.put_back(taken[2:])
+    assert slot.cursor == 2
+    slot.put_back([0])
+    assert list(slot.take(1)) == [0]
+    assert list(slot.take(9)) == [2, 3, 4, 5]
+    assert not any(slot.redelivered(index) for index in range(6))
+
+
+def test_purge_spares_the_unacked() -> None:
+    """A purge settles what is ready, fresh or returned, and nothing else."""
+    slot = filled(6)
+    slot.take(4)
+    slot.requeue([1])
+    assert slot.purge() == [1, 4, 5]
+    assert slot.ready == 0
+    assert slot.unacked() == [0, 2, 3]
+    assert slot.contents == ["m0", None, "m2", "m3", None, None]
+
+
+def test_recovered_slot_skips_what_was_settled() -> None:
+    """Holes that recovery found are not handed out, and everything else counts as redelivered."""
+    settled = Acks()
+    settled.settle_all([0, 3])
+    slot = Slot.restored(100, 6, settled.to_bytes(), {}, {7}, recovered=True)
+    assert slot.ready == slot.unsettled == 4
+    assert list(slot.take(2)) == [1, 2]
+    assert list(slot.take(9)) == [4, 5]
+    assert slot.ready == 0
+    assert all(slot.redelivered(index) for index in (1, 2, 4, 5))
+    assert not slot.resident
+
+
+def test_settling_twice_is_a_defect() -> None:
+    """A message is settled once: a second time raises, one by one or as a range."""
+    acks = Acks()
+    acks.settle_all(range(2, 5))
+    for again in (range(4, 6), [3]):
+        with pytest.raises(ValueError, match="settled already"):
+            acks.settle_all(again)
+    assert acks.count == 3
+    assert list(acks.unsettled(0, 7)) == [0, 1, 5, 6]
+
+
+def test_recall_makes_every_unacked_message_ready_once_more() -> None:
+    """What an owner that is gone had handed out is ready again, redelivered; what was settled is not."""
+    slot = filled(5)
+    slot.take(4)
+    slot.settle([1])
+    assert slot.recall() == 3
+    assert list(slot.take(9)) == [0, 2, 3]
+    assert slot.counts == {0: 1, 2: 1, 3: 1}

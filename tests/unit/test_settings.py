@@ -1,0 +1,94 @@
+"""The settings' models, and the documented file that is written from them."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from broker.cli.config import documented
+from broker.settings import Settings, limits, sections
+
+DOCUMENTED = Path(__file__).parents[2] / "config" / "slotmq.toml"
+UNITS = ("_bytes", "_ms", "_s")
+
+
+def numbers() -> list[tuple[str, str, Any]]:
+    """Every key that has limits, as (section, key, field)."""
+    return [(name, key, field) for name, _, fields in sections() for key, field in fields.items() if field.metadata]
+
+
+def uncommented(text: str) -> dict[str, Any]:
+    """The file as it reads when every default is taken for a setting."""
+    lines = [line[1:] if line.startswith("#") and not line.startswith("# ") else line for line in text.splitlines()]
+    return tomllib.loads("\n".join(lines))
+
+
+def plain(settings: Settings) -> dict[str, Any]:
+    """Settings as TOML would hold them."""
+    values = settings.model_dump(mode="json")
+    values["auth"]["users"] = {name: value.get_secret_value() for name, value in settings.auth.users.items()}
+    return values
+
+
+def test_documented_file_is_the_one_the_models_write() -> None:
+    """config/slotmq.toml says what the models say; `slotmq config example` writes it anew."""
+    assert DOCUMENTED.read_text() == documented(), "run: slotmq config example > config/slotmq.toml"
+
+
+def test_documented_file_has_every_key_at_its_default() -> None:
+    """Taking the # away from every line of the documented file changes no setting, and no key is missing in it."""
+    assert uncommented(DOCUMENTED.read_text()) == plain(Settings())
+
+
+def test_documented_file_sets_nothing_as_it_stands() -> None:
+    """The documented file can be used as it is: it names sections and sets no key."""
+    assert all(section == {} for section in tomllib.loads(DOCUMENTED.read_text()).values())
+
+
+def test_every_key_says_what_it_means() -> None:
+    """Each key has a description, and each number the unit that the end of its name promises."""
+    for section, _model, fields in sections():
+        for key, field in fields.items():
+            assert field.description, f"{section}.{key}"
+    for section, key, field in numbers():
+        if field.json_schema_extra is None:
+            continue
+        unit = field.json_schema_extra["unit"]
+        ending = next((ending for ending in UNITS if key.endswith(ending)), None)
+        assert ending is None or ending == f"_{unit}", f"{section}.{key} is in {unit}"
+        assert ending is not None or unit not in ("bytes", "ms", "s"), f"{section}.{key} is in {unit}"
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        (section, key, value)
+        for section, key, field in numbers()
+        if field.json_schema_extra
+        for value in (limits(field)[0] - 1, limits(field)[1] + 1)
+    ],
+)
+def test_number_outside_its_limits_is_refused(section: str, key: str, value: float) -> None:
+    """One below the least and one above the greatest value are errors."""
+    with pytest.raises(ValidationError):
+        Settings.model_validate({section: {key: value}})
+
+
+def test_settings_take_nothing_from_the_environment_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings made in a test do not depend on the shell that runs it."""
+    monkeypatch.setenv("SLOTMQ_SERVER__PORT", "1")
+    assert Settings().server.port == 5672
+
+
+def test_passwords_are_not_printed() -> None:
+    """Neither the text nor the representation of settings holds a password."""
+    settings = Settings(auth={"users": {"alice": "wonderland"}})
+    assert "wonderland" not in f"{settings} {settings!r} {settings.model_dump_json()}"
+
+
+def test_settings_do_not_change_after_they_were_read() -> None:
+    """A section is frozen: what was checked at start is what is in force."""
+    with pytest.raises(ValidationError):
+        setattr(Settings().server, "port", 1)  # noqa: B010 - the type checker refuses the plain form, which is the point

@@ -1,0 +1,210 @@
+"""Logging: what is redacted, what is suppressed, and how a line looks."""
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from broker.telemetry import REMEMBERED_MAX, TEXT_MAX, RepeatedWarnings, configure, redact
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+def redacted(**event: Any) -> str:
+    """The event after redaction, as one text to search."""
+    return json.dumps(redact(None, "info", event))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "password",
+        "user_password",
+        "passwd",
+        "passphrase",
+        "new_secret",
+        "sasl_response",
+        "response",
+        "authorization",
+        "Token",
+    ],
+)
+def test_secret_keys_lose_their_values(key: str) -> None:
+    """The value of a key that names a secret is never logged, at any depth."""
+    assert "hunter2" not in redacted(**{key: "hunter2"})
+    assert "hunter2" not in redacted(client={"properties": [{key: b"hunter2"}]})
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "amqp://alice:hunter2@host:5672/vhost",
+        "AMQPS://alice:hunter2@host",
+        "amqp://alice:p@hunter2@host",
+        "amqp://a:x/hunter2@h",
+    ],
+)
+def test_credentials_of_uris_are_cut_out(uri: str) -> None:
+    """A URI keeps its scheme and host and loses user and password, within a sentence too."""
+    said = redacted(reason=f"cannot reach {uri} (refused)", error=ValueError(uri))
+    assert "hunter2" not in said
+    assert "alice" not in said
+    assert "://[redacted]@h" in said
+
+
+@pytest.mark.parametrize("answer", [b"\0alice\0hunter2", b"zid\0alice\0hunter2"])
+def test_sasl_plain_answers_are_cut_out(answer: bytes) -> None:
+    """An answer of SASL PLAIN is redacted as bytes, as text and as the repr of either, whatever the key is."""
+    for value in (
+        answer,
+        answer.decode(),
+        repr(answer),
+        bytearray(answer),
+        memoryview(answer),
+        [answer],
+        f"got {answer!r}",
+    ):
+        assert "hunter2" not in redacted(body=value)
+
+
+def test_what_is_no_secret_stays() -> None:
+    """Names, numbers and plain URIs are logged as they are."""
+    event = {
+        "event": "server.ready",
+        "port": 5672,
+        "url": "amqp://host:5672/",
+        "queue": "pass.word",
+        "ok": True,
+        "took_s": 0.5,
+    }
+    assert redact(None, "info", dict(event)) == event
+
+
+def test_long_and_deep_values_are_bounded() -> None:
+    """What a client sends cannot make a log line of any length, nor recurse."""
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    assert len(redacted(name="x" * 10 * TEXT_MAX, table=deep)) < 2 * TEXT_MAX
+
+
+def warn(gate: RepeatedWarnings, **event: Any) -> dict[str, Any] | None:
+    """What the gate makes of a warning; None when it is suppressed."""
+    try:
+        return dict(gate(None, "warning", dict(event)))
+    except structlog.DropEvent:
+        return None
+
+
+def test_repeated_warnings_are_counted_instead_of_said() -> None:
+    """Within the interval a warning is said once; the first one after it says how many were held back."""
+    clock = Clock()
+    gate = RepeatedWarnings(10, clock)
+    assert warn(gate, event="connection.refused") == {"event": "connection.refused"}
+    assert [warn(gate, event="connection.refused") for _ in range(3)] == [None] * 3
+    clock.now += 10
+    assert warn(gate, event="connection.refused") == {"event": "connection.refused", "suppressed": 3}
+    clock.now += 10
+    assert warn(gate, event="connection.refused") == {"event": "connection.refused"}
+
+
+def test_different_warnings_do_not_suppress_each_other() -> None:
+    """A memory alarm says nothing about a disk alarm, nor one queue about another."""
+    gate = RepeatedWarnings(10, Clock())
+    for event in ({"kind": "memory"}, {"kind": "disk"}, {"kind": "disk", "queue": "a"}, {"kind": "disk", "queue": "b"}):
+        assert warn(gate, event="alarm.raised", **event) is not None
+
+
+def test_errors_and_info_are_never_suppressed() -> None:
+    """Only warnings are held back."""
+    gate = RepeatedWarnings(10, Clock())
+    for level in ("error", "info") * 2:
+        assert gate(None, level, {"event": "store.failed"}) == {"event": "store.failed"}
+
+
+def test_interval_of_zero_says_every_warning() -> None:
+    """repeat_interval_ms = 0 turns suppression off."""
+    gate = RepeatedWarnings(0, Clock())
+    assert [warn(gate, event="x.happened") for _ in range(2)] == [{"event": "x.happened"}] * 2
+
+
+def test_remembered_warnings_are_bounded() -> None:
+    """A client that makes up names cannot grow the memory of warnings."""
+    gate = RepeatedWarnings(10, Clock())
+    for number in range(REMEMBERED_MAX + 100):
+        warn(gate, event="queue.refused", queue=str(number))
+    assert len(gate._seen) == REMEMBERED_MAX
+
+
+def lines(form: str, level: str = "info") -> tuple[io.StringIO, Any]:
+    """A configured logger and what it writes to."""
+    out = io.StringIO()
+    configure(level, form, out=out)
+    return out, structlog.get_logger()
+
+
+def test_json_lines_hold_event_level_and_time() -> None:
+    """JSON is one object a line, with the event's name and keys."""
+    out, log = lines("json")
+    log.info("server.ready", port=5672)
+    said = json.loads(out.getvalue())
+    assert (said["event"], said["level"], said["port"]) == ("server.ready", "info", 5672)
+    assert said["timestamp"].endswith("Z")
+
+
+def test_auto_is_json_where_there_is_no_terminal() -> None:
+    """A pipe or a file gets JSON unless text is asked for, and text comes without colours there."""
+    out, log = lines("auto")
+    log.info("server.ready")
+    assert json.loads(out.getvalue())["event"] == "server.ready"
+    out, log = lines("text")
+    log.info("server.ready", port=5672)
+    assert "server.ready port=5672" in out.getvalue()
+    assert "\x1b" not in out.getvalue()
+
+
+def test_lines_below_the_level_are_not_made() -> None:
+    """At level warning an info line costs nothing and says nothing."""
+    out, log = lines("json", "warning")
+    log.info("server.ready")
+    assert out.getvalue() == ""
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+@pytest.mark.parametrize(
+    "name", ["q\n2026 [error] forged", "q\r[error]", "q\x1b[31m", "q\x9b31m", "q\u2028[error]", "q\x7f"]
+)
+def test_text_of_a_client_cannot_forge_a_line(form: str, name: str) -> None:
+    """Line ends and terminal escapes within a value stay within its line and are spelled out, in both forms."""
+    out, log = lines(form)
+    log.info("queue.declared", queue=name, names=[name])
+    assert out.getvalue().endswith("\n")
+    assert out.getvalue()[:-1].isprintable()
+
+
+def test_tracebacks_are_redacted() -> None:
+    """A password in an exception's text does not reach the log."""
+    for form in ("json", "text"):
+        out, log = lines(form)
+        try:
+            raise ValueError("amqp://alice:hunter2@host")
+        except ValueError:
+            log.exception("server.crashed")
+        assert "ValueError" in out.getvalue()
+        assert "hunter2" not in out.getvalue()
