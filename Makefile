@@ -15,9 +15,10 @@ ARGS ?=
 .SUFFIXES:
 
 setup: $(VENV)/.stamp-dev
+	@:
 
 run: $(VENV)/.stamp-run
-	@exec $(BIN)/slotmq serve $(ARGS)
+	@exec $(BIN)/python -m broker serve $(ARGS)
 
 test: $(VENV)/.stamp-dev
 	@$(BIN)/python -m pytest $(ARGS)
@@ -36,7 +37,7 @@ bench: $(VENV)/.stamp-bench
 	@$(BIN)/python -m bench $(ARGS)
 
 demo: $(VENV)/.stamp-demo
-	@$(BIN)/python -m examples.flights $(ARGS)
+	@$(BIN)/python -m demo $(ARGS)
 
 torture: $(VENV)/.stamp-dev
 	@$(BIN)/python -m pytest -m torture --timeout=3600 $(ARGS)
@@ -64,5 +65,5 @@ $(VENV)/.stamp-%: pyproject.toml
 	    echo "$$found cannot make a virtual environment; on Debian and Ubuntu install python3-venv. It said: $$(echo "$$said" | tr '\n' ' ')" >&2; exit 1; \
 	  fi; \
 	fi
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --editable '.$(EXTRAS_$*)'
-	@touch $@
+	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-input --editable '.$(EXTRAS_$*)'
+	@touch $@ $(VENV)/.stamp-run

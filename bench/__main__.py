@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 import tempfile
@@ -11,18 +10,16 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from bench import brokers, machine, plot, report
 from bench.peer import Address
 from bench.process_tree import ProcessTree
+from bench.results import keep, leave
 from bench.scenario import SCENARIOS, Limits, Scenario
 from bench.suite import Suite
 
-RESULTS = Path(__file__).resolve().parent / "results"
 _LIMIT_S = 270.0
 _QUICK_LIMIT_S = 50.0
 _QUICK_SECONDS = 1.5
@@ -30,8 +27,15 @@ _QUICK_SECONDS = 1.5
 
 def main() -> int:
     """Run the benchmark that the command line asks for and return the exit code."""
-    options = _options()
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        return _bench(_options())
+    except brokers.NotStarted as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _bench(options: argparse.Namespace) -> int:
     begun = time.monotonic()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slotmq-bench-", dir=options.dir)))
@@ -58,23 +62,30 @@ def main() -> int:
     for failure in suite.failures:
         print(f"FAILED: {failure}")
     print(f"\n{result.text}")
-    path = _keep(options, suite, table, result, {"machine": found, "products": products})
-    print(f"Every run is in {path}; this took {time.monotonic() - begun:.0f} s.")
+    facts = {"machine": found, "products": products}
+    name = keep(facts | _content(options, suite, table, result), options.json, "bench")
+    print(f"Every run is in {name}; this took {time.monotonic() - begun:.0f} s.")
     return _picture(options, suite, table, found) or bool(suite.failures)
 
 
 def _start(stack: ExitStack, folder: Path, options: argparse.Namespace) -> tuple[list[brokers.Broker], dict[str, str]]:
-    """Start the brokers asked for, all at once: the one that is not measured sits idle."""
+    """Start the brokers asked for, all at once: the one that is not measured sits idle.
+
+    Raises: NotStarted, for all but RabbitMQ, without which there is still something to measure.
+    """
     running: list[brokers.Broker] = []
     if options.url:
         processes = ProcessTree(options.pid) if options.pid else None
-        running.append(brokers.Broker(options.name, Address.parse(options.url), processes))
-    script = brokers.rabbitmq_script()
+        running.append(brokers.Broker(options.name, options.url, processes))
     if "slotmq" in options.brokers:
         arguments = ("--no-sync",) if options.no_sync else ()
-        running.append(_entered(stack, brokers.slotmq(folder, options=arguments)))
+        running.append(stack.enter_context(brokers.slotmq(folder, options=arguments)))
+    script = brokers.rabbitmq_script()
     if "rabbitmq" in options.brokers and script:
-        running.append(_entered(stack, brokers.rabbitmq(folder, script)))
+        try:
+            running.append(stack.enter_context(brokers.rabbitmq(folder, script)))
+        except brokers.NotStarted as error:
+            print(f"Measuring without RabbitMQ: {error}", file=sys.stderr)
     elif "rabbitmq" in options.brokers:
         print("rabbitmq-server is not installed: measuring without it.")
     products = {broker.name: broker.product() for broker in running}
@@ -83,28 +94,11 @@ def _start(stack: ExitStack, folder: Path, options: argparse.Namespace) -> tuple
     return running, products
 
 
-def _entered(stack: ExitStack, starting: Any) -> brokers.Broker:
-    try:
-        broker: brokers.Broker = stack.enter_context(starting)
-    except brokers.NotStarted as error:
-        print(error, file=sys.stderr)
-        raise SystemExit(1) from None
-    return broker
-
-
-def _keep(
-    options: argparse.Namespace,
-    suite: Suite,
-    table: Sequence[report.Line],
-    result: report.Verdict,
-    facts: dict[str, Any],
-) -> str:
-    """Write every run as JSON; neither the file's name nor what is in it says where it ran."""
-    stamp = datetime.now(UTC)
-    path = options.json or RESULTS / f"bench-{stamp:%Y%m%d-%H%M%S}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = facts | {
-        "begun": f"{stamp:%Y-%m-%dT%H:%M:%SZ}",
+def _content(
+    options: argparse.Namespace, suite: Suite, table: Sequence[report.Line], result: report.Verdict
+) -> dict[str, Any]:
+    """Return every run and what follows from them, for the JSON file."""
+    return {
         "limits": asdict(options.limits) | {"repeats": options.repeats, "limit_s": options.limit},
         "fsync": not options.no_sync,
         "goal": {"reached": result.reached, "text": result.text},
@@ -113,8 +107,6 @@ def _keep(
         "failures": suite.failures,
         "cut_short": suite.cut_short,
     }
-    path.write_text(json.dumps(content, indent=1) + "\n")
-    return path.name
 
 
 def _picture(options: argparse.Namespace, suite: Suite, table: Sequence[report.Line], found: dict[str, Any]) -> int:
@@ -143,7 +135,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--scenario", action="append", choices=[one.name for one in SCENARIOS], help="only these")
     parser.add_argument("--brokers", default="slotmq,rabbitmq", help="which to start (%(default)s); may be empty")
     parser.add_argument("--no-sync", action="store_true", help="start SlotMQ without fsync")
-    parser.add_argument("--url", help="measure this running broker too: amqp://user:password@host:port/vhost")
+    parser.add_argument(
+        "--url", type=Address.parse, help="measure this running broker too: amqp://user:password@host:port/vhost"
+    )
     parser.add_argument("--pid", type=int, help="process of the broker at --url, for CPU time and memory")
     parser.add_argument("--name", default="url", help="what to call the broker at --url")
     parser.add_argument("--dir", type=Path, help="where the brokers' data folders go, on the disk to measure")
@@ -166,11 +160,6 @@ def _scenarios(names: list[str] | None) -> tuple[Scenario, ...]:
 
 def _tell(text: str) -> None:
     print(text, flush=True)
-
-
-def _leave(number: int, _frame: FrameType | None) -> NoReturn:
-    """End in order, so that the brokers started here are stopped."""
-    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

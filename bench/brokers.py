@@ -42,8 +42,15 @@ class Broker:
     relay: bool = False
 
     def product(self) -> str:
-        """Return the product and version that the broker announces."""
-        peer = Peer(self.address, 1)
+        """Return the product and version that the broker announces.
+
+        Raises: NotStarted when it cannot be reached or lets us not in.
+        """
+        try:
+            peer = Peer(self.address, 1)
+        except (OSError, Refusal) as error:
+            place = f"{self.address.host}:{self.address.port}"
+            raise NotStarted(f"{self.name} at {place} cannot be used: {error}") from None
         peer.close()
         return peer.product
 

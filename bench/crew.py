@@ -68,6 +68,10 @@ class Crew:
         for pipe in self._pipes.values():
             pipe.send(word)
 
+    def said(self, limit_s: float) -> bool:
+        """Return whether a process has something to report, waiting for it up to `limit_s`."""
+        return bool(wait(list(self._pipes.values()), limit_s))
+
     def gather(self, word: str, limit_s: float) -> dict[str, dict[str, Any]]:
         """Return what every process reports with `word`, by role.
 

@@ -39,10 +39,15 @@ class Address:
 class Peer:
     """A connection with one open channel, used call by call until messages flow."""
 
-    def __init__(self, address: Address, channel: int) -> None:
+    def __init__(self, address: Address, channel: int, *, receive_bytes: int = 0) -> None:
+        """Connect and open `channel`; `receive_bytes` bounds what the kernel takes in unread (0: its default)."""
         self.channel = channel
         self.product = ""
-        self.socket = socket.create_connection((address.host, address.port), timeout=_CALL_LIMIT_S)
+        self.socket = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
+        self.socket.settimeout(_CALL_LIMIT_S)
+        if receive_bytes:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        self.socket.connect((address.host, address.port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.received = bytearray()
         try:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 import structlog
 
@@ -29,9 +28,10 @@ from broker.net.intake import Intake
 from broker.net.listener import Listener
 from broker.net.transport import Transport
 from broker.settings import Settings
-from broker.store.files import File, Files
+from broker.store.data_folder import DataFolder
+from broker.store.files import Files
 from broker.store.recovery import RecoveryProgress
-from broker.store.store import VhostStore, take_folder
+from broker.store.store import VhostStore
 
 __all__ = ["Broker", "run"]
 
@@ -57,10 +57,9 @@ class Broker:
     def __init__(self, settings: Settings, files: Files | None = None) -> None:
         self.settings = settings
         self._files = files or Files()
-        self._folder = Path(settings.server.data_dir).absolute()
         self._failed = asyncio.Event()
         self._failure: BaseException | None = None
-        self._lock: File
+        self._folder: DataFolder
         self.turn: Turn
         self.engines: dict[str, Engine] = {}
         self.listener: Listener
@@ -71,7 +70,7 @@ class Broker:
         began = time.monotonic()
         loop = asyncio.get_running_loop()
         settings = self.settings
-        self._lock = take_folder(self._files, self._folder)
+        self._folder = DataFolder.open(self._files, Path(settings.server.data_dir).absolute())
         try:
             self.turn = Turn(loop, time.time, self._fail)
             self._open_vhost(DEFAULT_VHOST, loop)
@@ -87,7 +86,7 @@ class Broker:
             self.listener = Listener(
                 settings, self.turn, self._intake, users=users, permissions=Permissions(users), vhosts=vhosts
             )
-            self._control = ControlSocket(self._folder, control_verbs(vhosts, self._facts))
+            self._control = ControlSocket(self._folder.path, control_verbs(vhosts, self._facts))
             self._timers = Timers(loop, self._fail)
             for interval_s, action in self._periodic():
                 self._timers.every(interval_s, action)
@@ -95,10 +94,12 @@ class Broker:
             await self.listener.start()
             await self._control.start()
         except BaseException:
-            self._lock.close()
+            self._folder.close()
             raise
         self.started_s = time.monotonic() - began
-        _log.info("server.started", port=self.listener.port, data_dir=str(self._folder), took_s=round(self.started_s, 3))
+        _log.info(
+            "server.started", port=self.listener.port, data_dir=str(self._folder.path), took_s=round(self.started_s, 3)
+        )
 
     async def stop(self) -> None:
         """Finishes what was taken, says good-bye and writes everything down."""
@@ -113,7 +114,7 @@ class Broker:
         self._timers.close()
         for engine in self.engines.values():
             await engine.stop()
-        self._lock.close()
+        self._folder.close()
         _log.info("server.stopped")
 
     async def wait_failed(self) -> BaseException:
@@ -129,19 +130,24 @@ class Broker:
         host = self.settings.server.host
         return f"amqp://{user}@{f'[{host}]' if ':' in host else host}:{self.listener.port}/"
 
+    def ready_line(self) -> str:
+        """Says where clients connect, as whom, and where the messages are."""
+        user = next(iter(self.settings.auth.users), "nobody")
+        return f"SlotMQ {__version__} is ready at {self.url} (user {user}), data in {self._folder.path}"
+
     def _open_vhost(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
-        settings = self.settings.store
+        settings = self.settings
         store, recovered = VhostStore.open(
             self._files,
-            self._folder / "vhosts" / quote(name, safe=""),
-            segment_bytes=settings.segment_bytes,
-            sync=settings.sync,
-            quarantine=settings.on_corruption == "quarantine",
+            self._folder.vhost_folder(name),
+            segment_bytes=settings.store.segment_bytes,
+            sync=settings.store.sync,
             progress=_tell_progress,
+            quarantine=settings.store.on_corruption == "quarantine",
+            window_messages=settings.slots.window_messages,
+            window_bytes=settings.slots.window_bytes,
         )
-        for finding in recovered.findings:
-            _log.warning(finding.event, **{k: str(v) if isinstance(v, Path) else v for k, v in finding._asdict().items() if k != "event"})
-        engine = Engine(name, store, self.settings, self.turn, loop, generate=generate_name, fail=self._fail)
+        engine = Engine(name, store, settings, self.turn, loop, generate=generate_name, fail=self._fail)
         engine.restore(recovered)
         self.engines[name] = engine
         if recovered.records or recovered.messages:
@@ -173,7 +179,7 @@ class Broker:
 
     def _measure(self) -> None:
         changed = self.flow.measure("memory", resident_bytes())
-        changed |= self.flow.measure("disk", self._files.free_bytes(self._folder))
+        changed |= self.flow.measure("disk", self._folder.free_bytes())
         if not changed:
             return
         for alarm in self.flow.alarms.values():
@@ -195,7 +201,9 @@ class Broker:
         }
 
     def _fail(self, error: BaseException) -> None:
-        """Ends the broker: a lost store or a defect in the turn. Nothing is confirmed after it; recovery starts from the log."""
+        """Ends the broker: a lost store or a defect in the turn. Nothing is confirmed after it; recovery starts from
+        the log.
+        """
         if self._failure is None:
             self._failure = error
             self.turn.dead = True
@@ -203,7 +211,13 @@ class Broker:
 
 
 def _tell_progress(progress: RecoveryProgress) -> None:
-    _log.info("store.recovering", **progress._asdict())
+    _log.info(
+        "store.recovering",
+        percent=progress.done_bytes * 100 // (progress.total_bytes or 1),
+        done_bytes=progress.done_bytes,
+        total_bytes=progress.total_bytes,
+        records=progress.records,
+    )
 
 
 def run(settings: Settings) -> int:
@@ -228,11 +242,7 @@ async def _serve(settings: Settings) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    user = next(iter(settings.auth.users), "nobody")
-    print(
-        f"SlotMQ {__version__} is ready at {broker.url} (user {user}), data in {Path(settings.server.data_dir).absolute()}",
-        flush=True,
-    )
+    print(broker.ready_line(), flush=True)
     failed = asyncio.ensure_future(broker.wait_failed())
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)

@@ -14,9 +14,9 @@ from demo.inbox import Inbox
 from demo.ledger import Address, Ledger
 from demo.outbox import Outbox
 from demo.plan import EXCHANGE
-from demo.window import Flight
+from demo.window import Flight, window_of
 
-PUBLISH_WINDOW = 500
+PUBLISH_WINDOW = 500  # confirms outstanding
 
 # What a publish in flight raises when the connection goes; a cancelled one was cancelled by the client library.
 LOST = (AMQPConnectionError, ChannelInvalidStateError, ConnectionError, asyncio.CancelledError)
@@ -44,14 +44,14 @@ def publish_with_aio_pika(
     outbox = Outbox(ledger, client, flights.read(first, end))
     unconfirmed: list[Flight] = []
     while (generation := ledger.await_broker()) is not None:
-        errors = asyncio.run(_publish(address, outbox, unconfirmed))
+        errors = asyncio.run(_publish(address, outbox, unconfirmed, window_of(flights.rows, PUBLISH_WINDOW)))
         if not errors:
             return
         ledger.lost(generation, errors[0])
         unconfirmed.sort()
 
 
-async def _publish(address: Address, outbox: Outbox, unconfirmed: list[Flight]) -> list[BaseException]:
+async def _publish(address: Address, outbox: Outbox, unconfirmed: list[Flight], most: int) -> list[BaseException]:
     """Publish over one connection; return what went wrong, and leave in `unconfirmed` what has to be sent again."""
     try:
         connection = await _connect(address, "demo publisher (aio-pika)")
@@ -63,7 +63,7 @@ async def _publish(address: Address, outbox: Outbox, unconfirmed: list[Flight]) 
     unconfirmed.clear()
     try:
         # As many coroutines as confirms may be outstanding: each sends one flight and waits for its answer.
-        ended = await asyncio.gather(*(_publish_in_turn(exchange, outbox, unconfirmed) for _ in range(PUBLISH_WINDOW)))
+        ended = await asyncio.gather(*(_publish_in_turn(exchange, outbox, unconfirmed) for _ in range(most)))
         return [error for error in ended if error is not None]
     finally:
         await connection.close()

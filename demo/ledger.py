@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from multiprocessing.context import SpawnContext
 
-# A cell has the copies that came without the redelivered flag in its low half, those that came with it in its high half.
+# A cell has the copies without the redelivered flag in its low half, those with it in its high half.
 FRESH_MASK = 0x0F
 REDELIVERED_SHIFT = 4
 MOST_COPIES = 15

@@ -13,9 +13,9 @@ from demo.inbox import Inbox
 from demo.ledger import Address, Ledger
 from demo.outbox import Outbox
 from demo.plan import EXCHANGE
-from demo.window import Window
+from demo.window import Window, window_of
 
-PUBLISH_WINDOW = 2_000
+PUBLISH_WINDOW = 2_000  # confirms outstanding
 
 
 def parameters(address: Address, name: str) -> pika.ConnectionParameters:
@@ -32,7 +32,8 @@ def parameters(address: Address, name: str) -> pika.ConnectionParameters:
 class _PikaPublisher:
     """One connection's worth of publishing: pika's callbacks around an outbox and a window."""
 
-    def __init__(self, address: Address, outbox: Outbox, window: Window) -> None:
+    def __init__(self, address: Address, outbox: Outbox, window: Window, most: int) -> None:
+        self._most = most
         self._outbox = outbox
         self._window = window
         self._channel: Any = None
@@ -57,7 +58,7 @@ class _PikaPublisher:
         channel.confirm_delivery(self._answered, callback=lambda _: self._publish())
 
     def _publish(self) -> None:
-        while len(self._window) < PUBLISH_WINDOW:
+        while len(self._window) < self._most:
             flight = self._outbox.take()
             if flight is None:
                 break
@@ -79,7 +80,7 @@ class _PikaPublisher:
         else:
             self._outbox.refused(flights)
         # Refilling a half-empty window makes long writes out of many small ones.
-        if len(self._window) <= PUBLISH_WINDOW // 2:
+        if len(self._window) <= self._most // 2:
             self._publish()
 
     def _channel_closed(self, channel: Any, reason: object) -> None:
@@ -102,7 +103,7 @@ def publish_with_pika(
     outbox = Outbox(ledger, client, flights.read(first, end))
     window = Window()
     while (generation := ledger.await_broker()) is not None:
-        publisher = _PikaPublisher(address, outbox, window)
+        publisher = _PikaPublisher(address, outbox, window, window_of(flights.rows, PUBLISH_WINDOW))
         publisher.run()
         if publisher.finished:
             return

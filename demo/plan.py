@@ -169,10 +169,10 @@ def make_plan(routes: Sequence[Route], queues: int) -> list[QueuePlan]:
 
 
 def _kinds_in_turn(count: int) -> Iterator[str]:
-    """Yield kinds so that any number of them has every kind by about its share."""
+    """Yield every kind once, and then so that any number of them has each by about its share."""
     given = dict.fromkeys(KINDS, 0)
     for _ in range(count):
-        kind = min(KINDS, key=lambda kind: (given[kind] + 1) / KINDS[kind][0])
+        kind = min(KINDS, key=lambda kind: given[kind] / KINDS[kind][0])
         given[kind] += 1
         yield kind
 

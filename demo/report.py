@@ -50,9 +50,9 @@ class Measured:
         """Return the rates in words."""
         confirmed_rate = self.confirmed / max(self.publishing_s, 0.001)
         delivered_rate = self.delivered / max(self.draining_s, 0.001)
+        counts = f"({self.resent:,} of them again), confirmed {self.confirmed:,}, nacked {self.refused:,}"
         lines = [
-            f"published {self.published:,} ({self.resent:,} of them again), confirmed {self.confirmed:,}, "
-            f"nacked {self.refused:,} in {self.publishing_s:.1f} s: {confirmed_rate:,.0f} flights/s",
+            f"published {self.published:,} {counts} in {self.publishing_s:.1f} s: {confirmed_rate:,.0f} flights/s",
             f"delivered {self.delivered:,} in {self.draining_s:.1f} s: {delivered_rate:,.0f} messages/s",
         ]
         if self.down_s is not None:

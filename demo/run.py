@@ -19,15 +19,17 @@ from demo.flights import FlightsFile, FlightsMissing, load_frame, routing_keys
 from demo.ledger import Address, Count, Ledger
 from demo.options import Options, parse_options
 from demo.plan import EXCHANGE, QueuePlan, expected_counts, make_plan, routes_of, share_out
-from demo.progress import Progress, Snapshot, make_progress
+from demo.progress import Progress, make_progress
 from demo.report import Measured, show_report
 from demo.verdict import judge
+from demo.watch import Watch
 
-# aio-pika costs about six times pika's processor time for each message; with these parts both end at about the same time.
+# aio-pika costs about six times pika's processor time for a message; with these parts both end at about the same time.
 AIO_PUBLISH_PART = 0.2
 AIO_CONSUME_PART = 0.1
 
 LOOK_EVERY_S = 0.2
+LOOK_BEFORE_KILL_EVERY_S = 0.02  # a small run is over soon, and the kill has to fall into it
 QUIET_S = 1.5
 
 
@@ -82,7 +84,7 @@ class Run:
                 aio_publish_part=AIO_PUBLISH_PART,
             )
             clients.start()
-            began_s, published_s, drained_s = self._watch(clients, progress)
+            watch = self._watch(clients, progress)
             ledger.stop()
             clients.join()
             left = topology.messages_left(address, self._plan)
@@ -105,8 +107,8 @@ class Run:
             delivered=ledger.total(Count.DELIVERED),
             altered=ledger.total(Count.ALTERED),
             unconfirmed_rows=bytes(ledger.confirmed).count(0),
-            publishing_s=published_s - began_s,
-            draining_s=drained_s - began_s,
+            publishing_s=(watch.published_s or watch.moved_s) - (watch.began_s or watch.moved_s),
+            draining_s=watch.moved_s - (watch.began_s or watch.moved_s),
             down_s=self._down_s,
             stop_s=stop_s,
             stop_error=stop_error,
@@ -135,65 +137,48 @@ class Run:
         except BrokerFailed as error:
             return None, str(error)
 
-    def _watch(self, clients: Clients, progress: Progress) -> tuple[float, float, float]:
+    def _watch(self, clients: Clients, progress: Progress) -> Watch:
         """Show progress and kill the broker at its time, until all is delivered and quiet.
 
-        Return when the first flight was published, the last confirmed and the last message delivered.
-        Raises: BrokerFailed, ClientFailed, and Stalled when nothing moves for longer than the options allow.
+        Raises: BrokerFailed, ClientFailed, and Stalled when nothing moves before everything was confirmed.
         """
-        ledger, rows = self._ledger, len(self._keys)
-        began_s: float | None = None
-        published_s: float | None = None
-        moved_s = time.monotonic()
-        last: tuple[int, ...] = ()
+        watch = Watch(self._ledger, self._deliveries, time.monotonic())
+        kill_after = None if self._options.kill_at is None else self._options.kill_at * self._ledger.rows
         while True:
             now_s = time.monotonic()
-            published, confirmed, delivered = (
-                ledger.total(count) for count in (Count.PUBLISHED, Count.CONFIRMED, Count.DELIVERED)
-            )
-            if (published, confirmed, delivered) != last:
-                last, moved_s = (published, confirmed, delivered), now_s
-            if began_s is None and published:
-                began_s = now_s
-            if published_s is None and confirmed >= rows:
-                published_s = now_s
-            progress.show(Snapshot(now_s, published, confirmed, delivered, self._state))
+            progress.show(watch.look(now_s, self._state))
             clients.check()
             if self._broker is not None:
                 self._broker.check()
-                if (
-                    self._options.kill_at is not None
-                    and self._down_s is None
-                    and confirmed >= self._options.kill_at * rows
-                    and delivered
-                ):
-                    self._kill_broker(progress)
-                    continue
-            quiet_s = now_s - moved_s
-            # Once all have come, wait a little: a copy too many would come late.
-            complete = published_s is not None and ledger.total(Count.DISTINCT) >= self._deliveries
-            if complete and quiet_s >= QUIET_S and began_s is not None and published_s is not None:
-                return began_s, published_s, moved_s
+            if kill_after is not None and watch.confirmed >= kill_after and watch.delivered:
+                kill_after = None
+                self._kill_broker(watch, progress)
+                continue
+            quiet_s = now_s - watch.moved_s
+            if watch.complete and quiet_s >= QUIET_S:  # a copy too many would come late
+                return watch
             if quiet_s >= self._options.stall_timeout_s:
-                if published_s is None or began_s is None:
+                if watch.published_s is None:
                     raise Stalled(
-                        f"nothing moved for {quiet_s:.0f} s: "
-                        f"{confirmed:,} of {rows:,} flights confirmed, {delivered:,} delivered"
+                        f"nothing moved for {quiet_s:.0f} s: {watch.confirmed:,} of {self._ledger.rows:,} flights "
+                        f"confirmed, {watch.delivered:,} of {self._deliveries:,} messages delivered"
                     )
-                return began_s, published_s, moved_s  # the table tells which queues lack what
-            time.sleep(LOOK_EVERY_S)
+                return watch  # the table tells which queues lack what
+            time.sleep(LOOK_EVERY_S if kill_after is None else LOOK_BEFORE_KILL_EVERY_S)
 
-    def _kill_broker(self, progress: Progress) -> None:
+    def _kill_broker(self, watch: Watch, progress: Progress) -> None:
         assert self._broker is not None
         self._ledger.broker_dying()
         killed_s = time.monotonic()
         self._broker.kill()
-        confirmed, delivered = self._ledger.total(Count.CONFIRMED), self._ledger.total(Count.DELIVERED)
-        progress.event(f"broker killed with -9: {confirmed:,} confirmed, {delivered:,} delivered")
         self._state = "killed"
-        published = self._ledger.total(Count.PUBLISHED)
-        progress.show(Snapshot(time.monotonic(), published, confirmed, delivered, self._state))
+        progress.show(watch.look(time.monotonic(), self._state))
+        progress.event(
+            f"broker killed with -9: {watch.published:,} flights published, {watch.confirmed:,} confirmed, "
+            f"{watch.delivered:,} messages delivered"
+        )
         _, took_s = self._broker.start()
+        watch.excuse(time.monotonic())
         self._down_s = time.monotonic() - killed_s
         self._ledger.broker_started()
         self._state = "up again"

@@ -48,3 +48,8 @@ class Window:
         self._unconfirmed.clear()
         self._next_tag = 1
         return flights
+
+
+def window_of(rows: int, most: int) -> int:
+    """Return how many confirms may be outstanding: fewer in a small run, so that it is not over before the kill."""
+    return max(10, min(most, rows // 50))

@@ -5,6 +5,7 @@ It must never import the broker: a test that speaks the broker's own codec prove
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 from dataclasses import dataclass
@@ -128,6 +129,10 @@ class RawClient:
             self._buffer += piece
         taken, self._buffer = self._buffer[:size], self._buffer[size:]
         return taken
+
+    def readable(self, timeout_s: float) -> bool:
+        """Returns whether something came within this time."""
+        return bool(self._buffer) or bool(select.select([self.socket], [], [], timeout_s)[0])
 
     def read_protocol_header(self) -> bytes:
         """Returns the eight bytes by which a broker refuses a protocol version."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from pamqp import commands
 
 from broker.amqp.codec import METHODS, Method, content_frames, decode_method, encode_method, unknown_method
-from broker.amqp.content_header import header_facts
+from broker.amqp.content_header import PROPERTIES_AT, gauge_of
 from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.amqp.framing import FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, PUBLISH, broken_frame
 from broker.amqp.session import ChannelSession
@@ -25,6 +25,8 @@ BODY_SIZE: Final = struct.Struct(">Q")
 HEADER_FIXED_BYTES: Final = 12
 # Class basic, weight 0: how every content header of a publish begins.
 BASIC_CONTENT: Final = b"\x00\x3c\x00\x00"
+BASIC_CONTENT_NUMBER: Final = 0x003C0000
+BEGINNING_AND_SIZE: Final = struct.Struct(">IQ")
 # No frame has this type, so a closing channel meets every frame in refuse().
 NOTHING: Final = 0
 
@@ -114,7 +116,9 @@ class Channel:
     __slots__ = (
         "_body",
         "_expects",
+        "_gauge",
         "_header",
+        "_known",
         "_limit_bytes",
         "_missing_bytes",
         "_publish",
@@ -141,7 +145,10 @@ class Channel:
         self._publish = b""
         self._header = b""
         self._missing_bytes = 0
-        self._limit_bytes = connection.limits.max_message_size_bytes
+        limits = connection.limits
+        self._limit_bytes = limits.max_message_size_bytes
+        self._gauge = gauge_of(limits.table_depth_max, limits.table_entries_max)
+        self._known = self._gauge.known
         self._body = bytearray()
 
     def start(self, session: ChannelSession) -> None:
@@ -173,11 +180,12 @@ class Channel:
         if self._expects != FRAME_METHOD:
             self._refuse_frame(FRAME_METHOD, payload)
             return
-        if header[:4] == BASIC_CONTENT and len(header) > HEADER_FIXED_BYTES:
-            size = len(body)
-            if BODY_SIZE.unpack_from(header, 4)[0] == size and size <= self._limit_bytes:
+        if len(header) > HEADER_FIXED_BYTES:
+            beginning, body_bytes = BEGINNING_AND_SIZE.unpack_from(header)
+            if beginning == BASIC_CONTENT_NUMBER and body_bytes == len(body) and body_bytes <= self._limit_bytes:
                 self.progress = PUBLISH
-                self.persistent = header_facts(header)
+                persistent = self._known.get(header[PROPERTIES_AT:])
+                self.persistent = self._gauge.persistent(header) if persistent is None else persistent
                 self.session.publish(payload, header, body)
                 return
         self._publish = payload
@@ -243,7 +251,7 @@ class Channel:
         self.progress = PUBLISH
         if payload[:4] != BASIC_CONTENT or len(payload) < HEADER_FIXED_BYTES:
             raise wrong_content_header(payload)
-        self.persistent = header_facts(payload)
+        self.persistent = self._gauge.persistent(payload)
         body_bytes: int = BODY_SIZE.unpack_from(payload, 4)[0]
         if body_bytes > self._limit_bytes:
             # Refused before the first octet of it is kept.

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pamqp import base, commands
 
-from broker.amqp.content_header import Properties, check_content_header, decode_properties, header_facts
+from broker.amqp.content_header import Properties, decode_properties
 from broker.amqp.errors import ConnectionFault
 from broker.amqp.framing import FRAME_BODY, FRAME_END_OCTET, FRAME_HEADER, FRAME_METHOD, HEAD, PUBLISH, encode_frame
 from broker.amqp.tables import TABLE_DEPTH_MAX, TABLE_ENTRIES_MAX, TableReader, read_text, syntax_error
@@ -25,14 +25,12 @@ __all__ = [
     "Method",
     "Properties",
     "QueueDeclareOk",
-    "check_content_header",
     "content_frames",
     "decode_method",
     "decode_properties",
     "encode_ack",
     "encode_method",
     "encode_nack",
-    "header_facts",
     "publish_fields",
 ]
 
@@ -127,7 +125,8 @@ def decode_method(payload: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max:
     kind = METHODS.get(payload[:4])
     if kind is None:
         raise unknown_method(payload)
-    method = kind()
+    # Without __init__, which would judge names, and warn of methods that the specification deprecates.
+    method = kind.__new__(kind)
     tables = TableReader(payload, depth_max, entries_max)
     at = 4
     bits = 8

@@ -20,7 +20,6 @@ from broker.amqp.framing import (
     FRAME_HEADER,
     FRAME_HEARTBEAT,
     FRAME_METHOD,
-    FRAME_OVERHEAD_BYTES,
     FRAMES_OF_PUBLISH,
     HEARTBEAT,
     FrameCutter,
@@ -32,7 +31,6 @@ from broker.amqp.session import ChannelSession, ConnectionSession
 
 __all__ = ["Channel", "ChannelSession", "Connection", "ConnectionLimits", "ConnectionSession", "State"]
 
-UNBOUNDED: Final = 1 << 62
 NO_METHOD: Final = b"\x00\x00\x00\x00"
 
 
@@ -143,15 +141,14 @@ class Connection:
             return True
         if data:
             self._cutter.feed(data)
-        left_bytes = UNBOUNDED if budget_bytes is None else budget_bytes
-        frames = self._cutter.frames()
+        frames = self._cutter.frames(budget_bytes)
         channels = self.channels
         channel: Channel | None = None
         number = 0
-        while left_bytes > 0 and not self._stopped():
+        held = self.held
+        while not held:
             try:
                 for kind, number, payload, header, body in frames:
-                    left_bytes -= len(payload) + len(body) + FRAME_OVERHEAD_BYTES
                     channel = channels.get(number)
                     if channel is None:
                         # Without its channel a publish is refused or discarded whole, at its method frame.
@@ -160,17 +157,18 @@ class Connection:
                         channel.accept_publish(payload, header, body)
                     else:
                         channel.accept(kind, payload)
-                    if self.held or left_bytes <= 0:
+                    if self.held:
                         break
-                else:
-                    break
+                break
             except StoreFailed:
                 raise
             except ProtocolError as error:
+                # The loop is entered again: an error on one channel does not keep the frames of the others.
                 self._blame(error, channel)
                 self.fail(error, 0 if self._cutter.broken else number)
             except Exception as error:  # noqa: BLE001 - whatever it is, it ends this connection and no other
                 self._crash(error)
+            held = self.held
         return not self._cutter.has_frame
 
     def hold(self) -> None:
@@ -187,9 +185,6 @@ class Connection:
         self.finish()
         self.out.clear()
         self.out_bytes = 0
-
-    def _stopped(self) -> bool:
-        return self.held or self.state is State.CLOSED
 
     # ---- output ------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final
 
 from pamqp import commands
@@ -28,26 +29,47 @@ KINDS: Final[tuple[tuple[int, str, str], ...]] = tuple(
 )
 WIDTHS: Final = {"octet": 1, "timestamp": 8}
 
-FACTS_CACHE_ENTRIES: Final = 1024
-FACTS_CACHE_KEY_BYTES: Final = 512
-_facts: dict[bytes, bool] = {}
+KNOWN_MAX: Final = 1024
+KNOWN_MAX_BYTES: Final = 512
+# Bounds for a header that was measured when it came in, by whatever limits the broker has.
+MEASURED_DEPTH_MAX: Final = 64
+MEASURED_ENTRIES_MAX: Final = 1 << 31
 
 
-def header_facts(header: bytes) -> bool:
-    """Returns whether the message is persistent, having measured the header.
+class HeaderGauge:
+    """Measures content headers, and remembers those it let pass: publishers repeat their properties.
 
-    Raises: 502 when the properties do not fill the header exactly.
-    Cost: one look-up for properties seen before; publishers repeat theirs.
+    Invariant: `known` holds at most 1,024 properties of at most 512 octets, each within the limits.
     """
-    properties = header[PROPERTIES_AT:]
-    persistent = _facts.get(properties)
-    if persistent is None:
-        persistent = check_content_header(header)
-        if len(properties) <= FACTS_CACHE_KEY_BYTES:
-            if len(_facts) >= FACTS_CACHE_ENTRIES:
-                _facts.clear()
-            _facts[properties] = persistent
-    return persistent
+
+    __slots__ = ("_depth_max", "_entries_max", "known")
+
+    def __init__(self, depth_max: int, entries_max: int) -> None:
+        self._depth_max = depth_max
+        self._entries_max = entries_max
+        # Property octets -> whether they say persistent. The hot path asks here first.
+        self.known: dict[bytes, bool] = {}
+
+    def persistent(self, header: bytes) -> bool:
+        """Returns whether the message is persistent, having measured the header.
+
+        Raises: 502 when the properties do not fill the header exactly, or their table passes the limits.
+        """
+        properties = header[PROPERTIES_AT:]
+        persistent = self.known.get(properties)
+        if persistent is None:
+            persistent = check_content_header(header, self._depth_max, self._entries_max)
+            if len(properties) <= KNOWN_MAX_BYTES:
+                if len(self.known) >= KNOWN_MAX:
+                    self.known.clear()
+                self.known[properties] = persistent
+        return persistent
+
+
+@lru_cache(maxsize=8)
+def gauge_of(depth_max: int = TABLE_DEPTH_MAX, entries_max: int = TABLE_ENTRIES_MAX) -> HeaderGauge:
+    """Returns the gauge for these limits, which all connections with the same limits share."""
+    return HeaderGauge(depth_max, entries_max)
 
 
 def property_flags(header: bytes) -> int:
@@ -91,7 +113,7 @@ def check_content_header(header: bytes, depth_max: int = TABLE_DEPTH_MAX, entrie
 
 
 def decode_properties(
-    header: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max: int = TABLE_ENTRIES_MAX
+    header: bytes, depth_max: int = MEASURED_DEPTH_MAX, entries_max: int = MEASURED_ENTRIES_MAX
 ) -> Properties:
     """Returns the properties of a content header payload.
 

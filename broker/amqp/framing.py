@@ -93,23 +93,21 @@ class FrameCutter:
         self._late.clear()
         self._missing_bytes = 0
 
-    def frames(self) -> Iterator[Frame]:
-        """Yields each whole frame. A publish whose three frames have all come is yielded as one. HOT.
+    def frames(self, budget_bytes: int | None = None) -> Iterator[Frame]:
+        """Yields each whole frame, and ends with the one that uses up the budget. HOT.
 
+        A publish whose three frames have all come is yielded as one.
         Raises: 501 at the broken frame, after the good ones; bytes behind it have no meaning any more.
         """
         unpack, unpack_next = HEAD.unpack_from, END_AND_HEAD.unpack_from
-        buffer = b""
-        at = length = 0
-        while not self._late:
-            if buffer is not self._buffer:
-                # The first round, or feed() or clear() came between.
-                buffer = self._buffer
-                at = self._at
-                length = len(buffer)
+        buffer = self._buffer
+        at = self._at
+        length = len(buffer)
+        enough = length if budget_bytes is None else at + budget_bytes
+        while at < enough and buffer is self._buffer and not self._late:
             start = at + HEAD_BYTES
             if start > length:
-                self._missing_bytes = start - length if at < length else 0
+                self._missing_bytes = start - length
                 return
             kind, channel, size = unpack(buffer, at)
             if size > self.limit_bytes:

@@ -44,7 +44,7 @@ def serve(settings: Settings) -> int:
     try:
         return server.run(settings)
     except CorruptStore as error:
-        return _say(f"{error}; nothing was changed (to start without it: store.on_corruption = \"quarantine\")", 1)
+        return _say(f'{error}; nothing was changed (to start without it: store.on_corruption = "quarantine")', 1)
     except StoreFailed as error:  # nothing is confirmed after this; the next start recovers from the log
         return _say(f"the store failed, stopping: {error}", 1)
     except BrokerError as error:

@@ -13,9 +13,11 @@ HIGH_WATER_BYTES: Final = 256 << 10
 
 
 class Outflow:
-    """Stops deliveries, which are optional, when too much of a connection's output is unsent; answers are never stopped.
+    """Stops deliveries, which are optional, when too much of a connection's output is unsent; answers are never
+    stopped.
 
-    Units: ``high_water_bytes`` is what may wait in the connection; the socket holds about as much before ``writable`` is cleared.
+    Units: ``high_water_bytes`` is what may wait in the connection; the socket holds about as much before ``writable``
+        is cleared.
     Invariant: ``starved`` is set when a delivery was held back, and cleared by whoever wakes the consumers.
     """
 

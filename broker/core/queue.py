@@ -16,7 +16,8 @@ from broker.store.record import encode_purged, encode_queue_deleted, encode_requ
 
 if TYPE_CHECKING:
     from broker.core.consumer import Consumer
-    from broker.routing.exchange import Binding, Exchange
+    from broker.routing.binding import Binding
+    from broker.routing.exchange import Exchange
     from broker.store.checkpoint import QueueState
     from broker.store.store import VhostStore
 
@@ -36,8 +37,9 @@ class QueueWorker(Protocol):
 class QueuePorts:
     """What a queue needs from the floors around it; one object for all queues of a vhost.
 
-    ``now_ms`` is the wall clock, ``kept`` hears of each slot that begins to hold messages in memory, ``read`` brings a paged-out
-    slot back and then calls, ``settled`` collects the queues whose settlements are to be logged at the end of the loop turn.
+    ``now_ms`` is the wall clock, ``kept`` hears of each slot that begins to hold messages in memory, ``read`` brings a
+    paged-out slot back and then calls, ``settled`` collects the queues whose settlements are to be logged at the end
+    of the loop turn.
     """
 
     store: VhostStore
@@ -54,7 +56,8 @@ class QueuePorts:
 class Queue:
     """One queue of a vhost.
 
-    Invariant: ``ready`` and ``unacked`` are the slot manager's counts; ``awake`` is set while the worker has it on its list.
+    Invariant: ``ready`` and ``unacked`` are the slot manager's counts; ``awake`` is set while the worker has it on its
+        list.
     """
 
     __slots__ = (
@@ -130,22 +133,18 @@ class Queue:
 
     def restore(self, state: QueueState, *, redelivered: bool) -> None:
         """Takes the messages that recovery found; all of them lie on disk."""
-        log = self._ports.store.log
-        slots = []
-        for found in state.slots:
-            counts = {message_id - found.first: count for message_id, count in found.counts.items()}
-            slots.append(
-                Slot.restored(
-                    found.first,
-                    found.end - found.first,
-                    found.settled,
-                    counts,
-                    set(found.segments),
-                    recovered=redelivered,
-                )
+        slots = [
+            Slot.restored(
+                found.first,
+                found.end - found.first,
+                found.settled,
+                found.counts,
+                set(found.segments),
+                charge_bytes=found.size_bytes,
+                recovered=redelivered,
             )
-            for segment in found.segments:
-                log.add_live(segment, 1)
+            for found in state.slots
+        ]
         self.manager.restore(state.next_id, slots)
 
     # -- accept -------------------------------------------------------------------------------------------------------
@@ -163,10 +162,14 @@ class Queue:
         if segment != self.last_segment or slot is not self.last_slot:
             self.last_segment = segment
             self.last_slot = slot
-            if segment not in slot.segments:
-                slot.segments.add(segment)
-                self._ports.store.log.add_live(segment, 1)
+            self.refer(slot, segment)
         return self.accept(message)
+
+    def refer(self, slot: Slot, segment: int) -> None:
+        """Counts a slot among those that keep a segment, of the log or of the spill, on disk."""
+        if segment not in slot.segments:
+            slot.segments.add(segment)
+            self._ports.store.add_live(segment, 1)
 
     # -- consumers ----------------------------------------------------------------------------------------------------
 
@@ -278,6 +281,6 @@ class Queue:
     def _slot_deleted(self, slot: Slot) -> None:
         store = self._ports.store
         for segment in slot.segments:
-            store.log.drop_live(segment, 1)
+            store.drop_live(segment, 1)
         if slot.logged:
             store.drop_entries(self.number, slot.first, slot.end)

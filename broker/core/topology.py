@@ -6,6 +6,7 @@ bindings; applying a change that is already there changes nothing, as a checkpoi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,7 @@ from broker.core.arguments import from_json, to_json
 from broker.core.names import is_predeclared
 from broker.core.queue import Queue
 from broker.routing.binding import Binding
-from broker.routing.exchange import Exchange, make_exchange
+from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
@@ -87,6 +88,7 @@ def _binding(change: str, queue: Queue, exchange: Exchange, key: str, arguments:
         "change": change,
         "exchange": exchange.name,
         "queue": queue.name,
+        "number": queue.number,  # not that of a namesake which came later
         "key": key,
         "arguments": arguments_to_json(arguments),
     }
@@ -109,36 +111,23 @@ def snapshot(vhost: Vhost) -> list[Change]:
 
 
 def restore(vhost: Vhost, changes: Iterable[Change]) -> None:
-    """Applies changes to a vhost in order.
+    """Makes in a new vhost what the changes come to.
 
-    A change that is there already, or whose queue or exchange is gone, is skipped.
+    The history is folded before anything is made: a queue that was deleted again never comes to life, nor has a worker.
     """
+    fold = _Fold()
     for change in changes:
-        _RESTORE[change["change"]](vhost, change)
-
-
-def _restore_exchange(vhost: Vhost, change: Change) -> None:
-    name = change["name"]
-    if name not in vhost.exchanges:
-        vhost.exchanges[name] = make_exchange(
-            name,
+        _FOLD[change["change"]](fold, change)
+    for change in fold.exchanges.values():
+        vhost.add_exchange(
+            change["name"],
             change["type"],
             durable=True,
             auto_delete=change["auto_delete"],
             internal=change["internal"],
             arguments=arguments_from_json(change["arguments"]),
         )
-
-
-def _restore_exchange_deleted(vhost: Vhost, change: Change) -> None:
-    exchange = vhost.exchanges.pop(change["name"], None)
-    if exchange is not None:
-        for binding in exchange.remove_all():
-            del binding.destination.bindings[binding]
-
-
-def _restore_queue(vhost: Vhost, change: Change) -> None:
-    if change["name"] not in vhost.queues:
+    for change in fold.queues.values():
         vhost.add_queue(
             change["name"],
             number=change["number"],
@@ -147,39 +136,78 @@ def _restore_queue(vhost: Vhost, change: Change) -> None:
             auto_delete=change["auto_delete"],
             arguments=arguments_from_json(change["arguments"]),
         )
-
-
-def _restore_queue_deleted(vhost: Vhost, change: Change) -> None:
-    name, number = change["name"], change["number"]
-    vhost.next_queue_number = max(vhost.next_queue_number, number + 1)
-    queue = vhost.queues.get(name)
-    if queue is not None and queue.number == number:
-        del vhost.queues[name]
-        for binding, exchange in queue.bindings.items():
-            exchange.remove(binding)
-
-
-def _restore_bound(vhost: Vhost, change: Change) -> None:
-    exchange, queue = vhost.exchanges.get(change["exchange"]), vhost.queues.get(change["queue"])
-    if exchange is not None and queue is not None:
+    for change in fold.standing_bindings():
+        queue, exchange = vhost.queues[change["queue"]], vhost.exchanges[change["exchange"]]
         binding = exchange.bind(queue, change["key"], arguments_from_json(change["arguments"]))
         if binding is not None:
             queue.bindings[binding] = exchange
+    vhost.next_queue_number = max(vhost.next_queue_number, fold.last_number + 1)
 
 
-def _restore_unbound(vhost: Vhost, change: Change) -> None:
-    exchange, queue = vhost.exchanges.get(change["exchange"]), vhost.queues.get(change["queue"])
-    if exchange is not None and queue is not None:
-        binding = exchange.unbind(queue, change["key"], arguments_from_json(change["arguments"]))
-        if binding is not None:
-            del queue.bindings[binding]
+class _Fold:
+    """Is what the changes read so far come to, by name.
+
+    A change that is there already, or whose queue or exchange is gone, is passed over. A deletion costs nothing for the
+    bindings: each names the queue's number and the exchange's life, and one of a former life is passed over at the end.
+    """
+
+    def __init__(self) -> None:
+        self.exchanges: dict[str, Change] = {}
+        self.queues: dict[str, Change] = {}
+        self.last_number = 0
+        self._lives: dict[str, int] = {}
+        self._bindings: dict[tuple[int, int, str, str, str], Change] = {}
+
+    def exchange_declared(self, change: Change) -> None:
+        self.exchanges.setdefault(change["name"], change)
+
+    def exchange_deleted(self, change: Change) -> None:
+        name = change["name"]
+        self.exchanges.pop(name, None)
+        self._lives[name] = self._lives.get(name, 0) + 1
+
+    def queue_declared(self, change: Change) -> None:
+        self.queues.setdefault(change["name"], change)
+        self.last_number = max(self.last_number, change["number"])
+
+    def queue_deleted(self, change: Change) -> None:
+        standing = self.queues.get(change["name"])
+        if standing is not None and standing["number"] == change["number"]:
+            del self.queues[change["name"]]
+        self.last_number = max(self.last_number, change["number"])
+
+    def bound(self, change: Change) -> None:
+        if self._stands(change):
+            self._bindings.setdefault(self._identity(change), change)
+
+    def unbound(self, change: Change) -> None:
+        self._bindings.pop(self._identity(change), None)
+
+    def standing_bindings(self) -> list[Change]:
+        """Returns the bindings whose ends are there, in the order in which they were made."""
+        return [
+            change
+            for identity, change in self._bindings.items()
+            if self._stands(change) and identity == self._identity(change)
+        ]
+
+    def _stands(self, change: Change) -> bool:
+        name = change["exchange"]
+        queue = self.queues.get(change["queue"])
+        there = name in self.exchanges or is_predeclared(name)
+        return there and queue is not None and bool(queue["number"] == change["number"])
+
+    def _identity(self, change: Change) -> tuple[int, int, str, str, str]:
+        life = self._lives.get(change["exchange"], 0)
+        arguments = json.dumps(change["arguments"], sort_keys=True)
+        return change["number"], life, change["exchange"], change["key"], arguments
 
 
-_RESTORE: Final[dict[str, Callable[[Vhost, Change], None]]] = {
-    "exchange_declared": _restore_exchange,
-    "exchange_deleted": _restore_exchange_deleted,
-    "queue_declared": _restore_queue,
-    "queue_deleted": _restore_queue_deleted,
-    "bound": _restore_bound,
-    "unbound": _restore_unbound,
+_FOLD: Final[dict[str, Callable[[_Fold, Change], None]]] = {
+    "exchange_declared": _Fold.exchange_declared,
+    "exchange_deleted": _Fold.exchange_deleted,
+    "queue_declared": _Fold.queue_declared,
+    "queue_deleted": _Fold.queue_deleted,
+    "bound": _Fold.bound,
+    "unbound": _Fold.unbound,
 }

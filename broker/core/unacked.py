@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["Delivery", "Unacked", "by_slot"]
 
 
-# One delivered, unsettled message: where it is in its queue, and who has it (None: fetched by basic.get). A plain tuple, because
-# one is made per delivery and a NamedTuple costs several times as much to build.
+# One delivered, unsettled message: where it is in its queue, and who has it (None: fetched by basic.get). A plain
+# tuple, because one is made per delivery and a NamedTuple costs several times as much to build.
 Delivery: TypeAlias = "tuple[Queue, Slot, int, Consumer | None]"
+
 
 class Unacked:
     """Numbers deliveries and keeps those that wait for an acknowledgement.

@@ -5,8 +5,9 @@ Knows nothing of connections, frames or permissions; the sessions ask it. Codes 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.amqp.errors import ChannelError
 from broker.core import topology
@@ -31,6 +32,7 @@ from broker.core.resource import Resource
 from broker.core.topology import Change
 from broker.routing.cache import PublishCache
 from broker.routing.exchange import DefaultExchange, Exchange, make_exchange
+from broker.routing.pattern import PatternLimits, parse_pattern
 
 if TYPE_CHECKING:
     from broker.core.session.publisher import PublishEntry, Publisher
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 __all__ = ["Committer", "Vhost"]
 
 Arguments = dict[str, Any] | None
+# Limits hold for who binds: a binding that is stored already comes back when they were lowered.
+UNLIMITED: Final = PatternLimits(hashes=sys.maxsize, words=sys.maxsize)
 
 
 class Committer(Protocol):
@@ -60,6 +64,7 @@ class Vhost:
         "_generate",
         "_journal",
         "_owned",
+        "_pattern_limits",
         "committer",
         "exchanges",
         "name",
@@ -76,6 +81,7 @@ class Vhost:
         committer: Committer,
         journal: Callable[[Change], None],
         generate: Callable[[], str],
+        pattern_limits: PatternLimits | None = None,
     ) -> None:
         """Shapes: `generate` returns 22 fresh random characters, for a name that the client left out."""
         self.name = name
@@ -85,10 +91,11 @@ class Vhost:
         self._default = DefaultExchange(self.queues.get)
         self.exchanges: dict[str, Exchange] = {"": self._default}
         for exchange_name, type_ in PREDECLARED:
-            self.exchanges[exchange_name] = make_exchange(exchange_name, type_, durable=True)
+            self.add_exchange(exchange_name, type_, durable=True)
         self.next_queue_number = 1
         self._journal = journal
         self._generate = generate
+        self._pattern_limits = pattern_limits or PatternLimits()
         self._owned: dict[object, dict[str, Queue]] = {}
         self._caches: dict[str, PublishCache[PublishEntry]] = {}
 
@@ -173,12 +180,17 @@ class Vhost:
             )
             return exchange
         refuse_reserved("exchange", name)
-        exchange = make_exchange(
+        exchange = self.add_exchange(
             name, type, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
         )
-        self.exchanges[name] = exchange
         if durable:
             self._journal(topology.exchange_declared(exchange))
+        return exchange
+
+    def add_exchange(self, name: str, type: str, **properties: Any) -> Exchange:
+        """Returns a new exchange, without telling the journal."""
+        exchange = make_exchange(name, type, pattern_limits=UNLIMITED, **properties)
+        self.exchanges[name] = exchange
         return exchange
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
@@ -296,12 +308,14 @@ class Vhost:
         """Deletes the exclusive queues of a connection that ended."""
         for queue in self.owned_by(owner):
             self._drop_queue(queue)
+        self._owned.pop(owner, None)
 
     def _drop_queue(self, queue: Queue) -> int:
         # Out of the tables first: what the deletion wakes (cancelled consumers) must not find the queue again.
         del self.queues[queue.name]
         self._default.touch(queue.name)
-        self._disown(queue)
+        owned = self._owned.get(queue.exclusive_owner, {})
+        owned.pop(queue.name, None)
         bindings = list(queue.bindings.items())
         queue.bindings.clear()
         if queue.durable:
@@ -310,13 +324,6 @@ class Vhost:
             exchange.remove(binding)
             self._binding_gone(exchange)
         return queue.delete()
-
-    def _disown(self, queue: Queue) -> None:
-        owned = self._owned.get(queue.exclusive_owner)
-        if owned is not None:
-            owned.pop(queue.name, None)
-            if not owned:
-                del self._owned[queue.exclusive_owner]
 
     # -- bindings -----------------------------------------------------------------------------------------------------
 
@@ -334,6 +341,8 @@ class Vhost:
         if exchange.by_headers:
             check_headers_match(arguments)
         try:
+            if exchange.type == "topic":
+                parse_pattern(key, self._pattern_limits)
             binding = exchange.bind(queue, key, arguments)
         except ValueError as error:  # a binding key or arguments that the exchange cannot take
             raise ChannelError(406, str(error)) from error
@@ -362,7 +371,7 @@ class Vhost:
             return
         del queue.bindings[binding]
         if topology.binding_is_durable(binding, exchange):
-            self._journal(topology.unbound(queue, exchange, key, arguments))
+            self._journal(topology.unbound(queue, exchange, key, binding.arguments))  # as they were bound
         self._binding_gone(exchange)
 
     def _binding_gone(self, exchange: Exchange) -> None:
@@ -375,9 +384,10 @@ class Vhost:
         """Returns the changes that make the durable exchanges, queues and bindings of this moment."""
         return topology.snapshot(self)
 
-    def restore(self, changes: Iterable[Change]) -> None:
-        """Applies changes read from the store, in order and without journalling them again."""
+    def restore(self, changes: Iterable[Change], next_queue_number: int = 1) -> None:
+        """Makes what the changes in the store come to, without journalling it, and gives no number below the given."""
         topology.restore(self, changes)
+        self.next_queue_number = max(self.next_queue_number, next_queue_number)
 
 
 def _locked(resource: Resource) -> ChannelError:

@@ -1,7 +1,7 @@
 """The checkpointer: writes down where every queue stands, so that recovery is bounded and log segments can go.
 
-A checkpoint is taken when the log has rolled to a new segment, and at a clean stop. It is fuzzy: queues are snapshot a few at a
-time while the broker works, and recovery replays the log from where the snapshot began; every record is idempotent.
+A checkpoint is taken when the log has rolled to a new segment, now and then, and at a clean stop. Its snapshot is of one
+loop turn; the work that grows with the traffic, completing the queue logs, is done before that, a few queues at a time.
 """
 
 from __future__ import annotations
@@ -59,61 +59,60 @@ class Checkpointer:
     async def take(self, *, clean: bool = False) -> None:
         """Takes a checkpoint. Raises: StoreFailed."""
         async with self._busy:
-            log = self._store.log
-            position = self._position = log.position
-            topology = self._vhost.topology()
-            next_number = self._vhost.next_queue_number
-            durable = [queue for queue in self._vhost.queues.values() if queue.durable]
-            # what the snapshot will refer to has to be in the file before its entries may say so
-            await self._committer.drain()
-            states: list[QueueState] = []
-            for count, queue in enumerate(durable, 1):
-                if not queue.deleted:
-                    states.append(await self._snapshot(queue))
-                if count % SLICE_QUEUES == 0:
-                    await asyncio.sleep(0)
-            await self._committer.drain()
-            checkpoint = Checkpoint(
-                position=position,
-                clean=clean,
-                topology=topology,
-                queues=states,
-                next_queue_number=next_number,
-            )
+            await self._complete_queue_logs()
+            checkpoint = self._snapshot(clean=clean)
+            self._position = checkpoint.position
+            await self._committer.drain()  # the checkpoint may refer to what is on disk only
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._thread, self._store.write_checkpoint, checkpoint)
-            reclaimed = self._store.reclaim()
             self.count += 1
-            _log.debug("checkpoint.written", queues=len(states), segments_reclaimed=reclaimed, clean=clean)
+            _log.debug("checkpoint.written", queues=len(checkpoint.queues), clean=clean)
 
-    async def _snapshot(self, queue: Queue) -> QueueState:
-        """Returns where a queue stands, with its queue log complete up to here.
+    async def _complete_queue_logs(self) -> None:
+        """Writes most of the entries that the snapshot will need, a few queues per loop turn."""
+        await self._committer.drain()
+        for count, queue in enumerate(self._durable_queues(), 1):
+            if not queue.deleted:
+                for slot in list(queue.manager.slots.values()):
+                    self._pager.log_entries(queue, slot)
+            if count % SLICE_QUEUES == 0:
+                await asyncio.sleep(0)
 
-        Invariant: nothing is awaited once the slots are looked at, so the state is of one moment.
+    def _snapshot(self, *, clean: bool) -> Checkpoint:
+        """Returns the state of this moment.
+
+        Cost: n slots, about 3 us each, and the entries of what was published since they were last completed.
         """
-        while not all(self._pager.log_entries(queue, slot) for slot in list(queue.manager.slots.values())):
-            await self._committer.drain()
-        queue.log_settlements()
-        manager = queue.manager
-        slots = [self._slot_state(slot) for slot in manager.slots.values() if slot.length]
-        return QueueState(number=queue.number, next_id=manager.next_id, slots=slots)
+        states: list[QueueState] = []
+        for queue in self._durable_queues():
+            queue.log_settlements()
+            manager = queue.manager
+            for slot in manager.slots.values():
+                self._pager.log_entries(queue, slot, unwritten=True)
+            slots = [self._slot_state(slot) for slot in manager.slots.values() if slot.length]
+            states.append(QueueState(number=queue.number, next_id=manager.next_id, slots=slots))
+        return Checkpoint(
+            position=self._store.log.position,
+            clean=clean,
+            topology=self._vhost.topology(),
+            queues=states,
+            next_queue_number=self._vhost.next_queue_number,
+        )
+
+    def _durable_queues(self) -> list[Queue]:
+        return [queue for queue in self._vhost.queues.values() if queue.durable]
 
     @staticmethod
     def _slot_state(slot: Slot) -> SlotState:
         settled = slot.acks.bits.copy()
-        if len(settled) < slot.length:
-            settled.extend(bytes(slot.length - len(settled)))
+        settled.extend(bytes(slot.length - len(settled)))
         for index in slot.volatile:
-            settled[index] = 1
-        if slot.contents is not None:
-            for index, message in enumerate(slot.contents):
-                if message is not None and (message.position < 0 or is_spilled(message.position)):
-                    settled[index] = 1
-        counts = {slot.first + index: count for index, count in slot.counts.items()}
+            settled[index] = 1  # a transient message ends with the process
         return SlotState(
             first=slot.first,
             end=slot.end,
             settled=settled.tobytes(),
-            counts=counts,
-            segments=dict.fromkeys(slot.segments, 1),
+            counts=dict(slot.counts),
+            segments={segment: 1 for segment in slot.segments if not is_spilled(segment)},
+            size_bytes=slot.bytes,
         )

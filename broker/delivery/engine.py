@@ -69,28 +69,31 @@ class Engine:
             window_bytes=settings.slots.window_bytes,
             settled=self._settled,
         )
-        self.vhost = Vhost(
-            name, ports=ports, committer=self.committer, journal=self._journal, generate=generate
-        )
+        self.vhost = Vhost(name, ports=ports, committer=self.committer, journal=self._journal, generate=generate)
         self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._thread)
 
     def restore(self, recovered: Recovered) -> None:
         """Makes the vhost that recovery found."""
-        self.vhost.restore(recovered.topology)
-        for queue in self.vhost.queues.values():
-            state = recovered.queues.get(queue.number)
-            if state is not None:
-                queue.restore(state, redelivered=not recovered.clean)
+        vhost = self.vhost
+        vhost.restore(recovered.topology)
+        vhost.next_queue_number = max(vhost.next_queue_number, recovered.next_queue_number)
+        queues = {queue.number: queue for queue in vhost.queues.values()}
+        for number, state in recovered.queues.items():
+            if number in queues:
+                queues[number].restore(state, redelivered=not recovered.clean)
+            else:
+                self.store.discard(state)
 
     def turn(self) -> None:
-        """Delivers, logs what was settled, pages, confirms: in this order, once per loop turn."""
+        """Logs what was settled, starts the sync, delivers while it runs, pages: once per loop turn."""
+        self._log_settlements()
+        self.committer.turn()
         self.workers.turn()
         if self._settled:
-            self._log_settlements()
+            self._turn.schedule()  # what was delivered without acknowledgement is logged by the next turn
         if self.pager.pressed:
             self.pager.turn()
             self._turn.schedule()
-        self.committer.turn()
 
     def page(self) -> None:
         """Recounts what is in memory; called ten times a second."""
@@ -114,14 +117,14 @@ class Engine:
             await asyncio.wait([self._checkpoint])
         self._log_settlements()
         await self.checkpointer.take(clean=True)
-        self.close()
+        self.close(clean=True)
 
-    def close(self) -> None:
-        """Ends the threads and closes the store, whatever is unwritten."""
+    def close(self, *, clean: bool = False) -> None:
+        """Ends the threads and closes the store; what is unwritten is lost."""
         self.committer.close()
         self.reader.close()
         self._thread.shutdown(wait=True)
-        self.store.close()
+        self.store.close(clean=clean)
 
     def _journal(self, change: dict[str, Any]) -> None:
         log = self.store.log
@@ -130,10 +133,11 @@ class Engine:
         self._turn.schedule()
 
     def _log_settlements(self) -> None:
-        settled = self._settled[:]
-        self._settled.clear()
-        for queue in settled:
-            queue.log_settlements()
+        if self._settled:
+            settled = self._settled[:]
+            self._settled.clear()
+            for queue in settled:
+                queue.log_settlements()
 
     def _checkpoint_done(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

@@ -1,7 +1,7 @@
 """The flusher: turns messages of a leased slot into deliver frames of consumers (street step 11).
 
-It only holds references; the messages stay in their slot. Source: WSO2 Message Broker 3.0.0, "Slot Based Architecture", the
-Message Flusher.
+It only holds references; the messages stay in their slot. Source: WSO2 Message Broker 3.0.0, "Slot Based
+Architecture", the Message Flusher.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _FRAME_AFTER: Final = Struct(">BBHI")  # the previous frame's end octet, then th
 def deliver(consumer: Consumer, queue: Queue, slot: Slot, indexes: Sequence[int]) -> int:
     """Appends deliver, header and body frames to the consumer's connection and returns how many messages it took.
 
-    Stops when the connection's output reaches high water; the caller puts the rest back. What needs no acknowledgement is
-    settled here.
+    Stops when the connection's output reaches high water; the caller puts the rest back. What needs no acknowledgement
+    is settled here.
     Shapes: ``indexes`` ascend and are resident in ``slot``.
     Cost: one append of some byte strings per message; they are joined once per loop turn.
     Source: AMQP 0-9-1, 4.2.3 and 4.2.6.

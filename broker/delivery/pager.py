@@ -1,7 +1,8 @@
 """The pager: keeps the messages in memory within a budget by moving slots to disk.
 
-A sealed slot that nobody is being served from keeps only its range in memory; what is farthest from its queue's head goes first.
-A record that was logged is not written again, only its queue-log entry; a transient message goes to the spill.
+A sealed slot that nobody is being served from keeps only its range in memory; what is farthest from its queue's head
+goes first. A record that was logged is not written again, only its queue-log entry; a transient message goes to the
+spill.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.slots.slot import Fill, Tenure
 from broker.store.queue_log import Entry
-from broker.store.record import encode_message, encode_target
+from broker.store.record import TARGET, encode_message
 from broker.store.spill import is_spilled
 
 if TYPE_CHECKING:
@@ -83,42 +84,61 @@ class Pager:
                 continue
             if slot.fill is Fill.OPEN:
                 queue.manager.seal()
-            if slot.tenure is Tenure.DELETED or not self.log_entries(queue, slot):
+            if not slot.unsettled or not self.log_entries(queue, slot):
                 continue
             self.resident_bytes -= slot.bytes * slot.unsettled // slot.length
             slot.contents = None
             self.paged_out += 1
             self._resident.pop(slot, None)
 
-    def log_entries(self, queue: Queue, slot: Slot) -> bool:
-        """Writes the queue-log entries that a resident slot still lacks; False when a record of it is not written yet."""
+    def log_entries(self, queue: Queue, slot: Slot, *, unwritten: bool = False) -> bool:
+        """Writes the queue-log entries that a resident slot still lacks.
+
+        Tells False, and writes nothing, when a record of it is not in the log file yet; with `unwritten` that is no reason,
+        because the caller has it written before anybody relies on the entries.
+        """
         if slot.contents is None or slot.logged == slot.length:
             return True
         written = self._store.log.written
         start = slot.logged
         entries: list[Entry | None] = []
+        spilled: list[tuple[int, Message]] = []
         for index in range(start, slot.length):
             message: Message | None = slot.contents[index]
             if message is None:
                 entries.append(None)
                 continue
             if message.position < 0:
-                self._spill(queue, message, slot.first + index)
-            elif not is_spilled(message.position) and message.position >= written:
+                spilled.append((index, message))
+            elif message.position >= written and not unwritten and not is_spilled(message.position >> 32):
                 return False
-            if is_spilled(message.position):
-                slot.volatile.add(index)
             entries.append((message.position, message.size))
+        if spilled:
+            self._spill(queue, slot, spilled)
+            entries = [
+                None if message is None else (message.position, message.size) for message in slot.contents[start:]
+            ]
+        for index, entry in enumerate(entries, start):
+            if entry is not None and is_spilled(entry[0] >> 32):
+                slot.volatile.add(index)
+                queue.refer(slot, entry[0] >> 32)
         self._store.page_out(queue.number, slot.first + start, entries)
         slot.logged = slot.length
         return True
 
-    def _spill(self, queue: Queue, message: Message, message_id: int) -> None:
-        envelope = message.envelope
-        target = encode_target(queue.number, message_id)
-        record = encode_message(0, self._now_ms(), 0, envelope.route, message.header, message.body, target)
-        message.size = len(record)
-        message.position = self._store.spill.append(record)
+    def _spill(self, queue: Queue, slot: Slot, messages: list[tuple[int, Message]]) -> None:
+        """Writes transient messages to the spill, with one call."""
+        records = []
+        for index, message in messages:
+            target = TARGET.pack(queue.number, slot.first + index)
+            envelope = message.envelope
+            records.append(
+                encode_message(0, self._now_ms(), 0, envelope.route, message.header, message.body, target)
+            )
+        positions = self._store.spill.extend(records)
+        for (_index, message), record, position in zip(messages, records, positions, strict=True):
+            message.position = position
+            message.size = len(record)
 
     def _rank(self) -> list[tuple[int, Slot, Queue]]:
         """Lists what may be paged out; the last one goes first."""

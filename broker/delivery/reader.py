@@ -51,9 +51,9 @@ class SlotReader:
             return
         self._waiting[slot] = [then]
         self.reads += 1
-        settled = slot.acks.bits.copy()
+        wanted = list(slot.acks.unsettled(0, slot.length))
         future = self._loop.run_in_executor(
-            self._thread, self._store.read_slot, queue.number, slot.first, slot.end, settled
+            self._thread, self._store.read_slot, queue.number, slot.first, slot.end, wanted
         )
         future.add_done_callback(lambda done: self._loaded(done, queue, slot))
 
@@ -93,9 +93,7 @@ class SlotReader:
             if len(self._envelopes) >= ENVELOPES_MAX:
                 self._envelopes.clear()
             envelope = self._envelopes[address] = Envelope(*address)
-        message = Message(
-            envelope, stored.header, stored.body, OVERHEAD_BYTES + len(stored.header) + len(stored.body)
-        )
+        message = Message(envelope, stored.header, stored.body, OVERHEAD_BYTES + len(stored.header) + len(stored.body))
         message.position = stored.position
         message.size = stored.size
         return message

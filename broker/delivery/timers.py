@@ -17,13 +17,15 @@ class Timers:
         self._handles: dict[int, asyncio.TimerHandle] = {}
 
     def every(self, interval_s: float, action: Callable[[], None]) -> None:
-        """Calls `action` each `interval_s` seconds, the first time after one interval; an error in it ends the broker."""
+        """Calls `action` each `interval_s` seconds, the first time after one interval; an error in it ends the
+        broker.
+        """
         key = len(self._handles)
 
         def again() -> None:
             try:
                 action()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, it ends the broker
                 self._fail(error)
                 return
             self._handles[key] = self._loop.call_later(interval_s, again)

@@ -1,6 +1,7 @@
 """One loop turn: every vhost's engine works, then each touched connection is written once.
 
-Whatever happens in a read callback only marks work; the work is done here, so one read ends in one write per connection touched.
+Whatever happens in a read callback only marks work; the work is done here, so one read ends in one write per
+connection touched.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Outlet(Protocol):
 class Turn:
     """Runs at most once per loop iteration, and only when something asked for it.
 
-    Units: ``now_ms`` is the wall clock when the present turn was asked for, which is as exact as a record's timestamp needs.
+    Units: ``now_ms`` is the wall clock when the present turn was asked for, which is as exact as a record's timestamp
+        needs.
     """
 
     def __init__(
@@ -83,5 +85,5 @@ class Turn:
             paused, self._paused = self._paused, []
             for outlet in paused:
                 outlet.resume()
-        except Exception as error:  # a defect or a lost store: nothing may be confirmed after it
+        except Exception as error:  # noqa: BLE001  # a defect or a lost store: nothing may be confirmed after it
             self._fail(error)

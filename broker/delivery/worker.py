@@ -1,7 +1,7 @@
 """The slot delivery worker: leases slots of its queues and offers their messages to consumers (street step 10).
 
-Source: WSO2 Message Broker 3.0.0, "Slot Based Architecture": there can be several workers, each with a set of queues. A queue
-moves to another worker when its own dies.
+Source: WSO2 Message Broker 3.0.0, "Slot Based Architecture": there can be several workers, each with a set of queues.
+A queue moves to another worker when its own dies.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Workers:
                 worker.turn()
             except StoreFailed:
                 raise
-            except Exception:
+            except Exception:  # noqa: BLE001 - whatever it is, the queues go on with another worker
                 _log.exception("worker.died", worker=worker.owner.worker, queues=len(worker.queues))
                 self.retire(worker)
 

@@ -1,4 +1,6 @@
-"""The intake: who may publish now. Alarms and a store that lags behind stop the reading of publishers, and of nobody else."""
+"""The intake: who may publish now. Alarms and a store that lags behind stop the reading of publishers, and of nobody
+else.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """One client's socket: bytes in to the connection machine, its output out once per loop turn (street step 1).
 
-No task, no lock; a handful of callbacks. Reading stops for as long as there is a reason to: the connection used up its share of
-the turn, waits for a read from disk, has more unread answers than it should, or publishes while publishers are blocked.
+No task, no lock; a handful of callbacks. Reading stops for as long as there is a reason to: the connection used up its
+share of the turn, waits for a read from disk, has more unread answers than it should, or publishes while publishers
+are blocked.
 """
 
 from __future__ import annotations

@@ -214,7 +214,8 @@ class PublishCache(BoundedCache[bytes, E]):
             return False
         if not entry.route.live:
             return False
-        return self._insert(payload, entry, ENTRY_BYTES + len(payload) + 8 * len(entry.route.destinations))
+        # A destination counts twice: an entry keeps the route's tuple alive, and most keep a sorted copy of it.
+        return self._insert(payload, entry, ENTRY_BYTES + len(payload) + 16 * len(entry.route.destinations))
 
     def drop_all(self) -> None:
         """Forget every entry."""

@@ -11,13 +11,13 @@ from broker.routing.cache import CacheLimits, Route, RouteCache
 from broker.routing.destinations import Destinations, count_down, count_up
 from broker.routing.headers import HeadersPredicate, freeze_headers
 from broker.routing.index import TopicIndex
-from broker.routing.pattern import PatternLimits, parse_pattern
+from broker.routing.pattern import Pattern, PatternLimits, parse_pattern
 
 
 class Exchange(ABC):
-    """An exchange of one vhost: a set of bindings and a cache of the routes they make.
+    """An exchange of one vhost: a set of bindings, and the routes they make.
 
-    Subclasses keep the bindings in the structure that answers `_resolve`, and invalidate what a change touches.
+    Subclasses keep the bindings in the structure that answers best, and clear `live` of the routes a change touches.
     """
 
     type: ClassVar[str]
@@ -31,7 +31,6 @@ class Exchange(ABC):
         auto_delete: bool = False,
         internal: bool = False,
         arguments: Mapping[str, Any] | None = None,
-        cache_limits: CacheLimits | None = None,
     ) -> None:
         self.name = name
         self.durable = durable
@@ -39,11 +38,10 @@ class Exchange(ABC):
         self.internal = internal
         self.arguments: Mapping[str, Any] = arguments or {}
         self.had_bindings = False
-        self.cache = RouteCache(cache_limits)
         self._bindings: dict[Binding, Binding] = {}
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} bindings={len(self._bindings)}>"
+        return f"<{self.type} exchange {self.name!r} bindings={len(self._bindings)}>"
 
     @property
     def bindings(self) -> Collection[Binding]:
@@ -75,20 +73,19 @@ class Exchange(ABC):
         self._detach(self._bindings.pop(binding))
 
     def remove_all(self) -> list[Binding]:
-        """Remove every binding and return them, for the destinations to forget; no route stays live."""
+        """Remove every binding and return them, for the destinations to forget; no route stays live.
+
+        This is how an exchange is deleted: whoever kept a route, even one that led nowhere, must ask for the name.
+        """
         removed = list(self._bindings)
         for binding in removed:
             self.remove(binding)
-        self.cache.drop_all()
+        self._drop_routes()
         return removed
 
+    @abstractmethod
     def route(self, key: str) -> Route:
-        """Return the route of a message. Cost: one look-up if it is cached."""
-        route = self.cache.entries.get(key)
-        if route is not None:
-            self.cache.hits += 1
-            return route
-        return self.cache.offer(key, self._resolve(key))
+        """Return the route of a message by its routing key."""
 
     def match_headers(self, headers: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the destinations of a message by its headers; only a headers exchange has an answer."""
@@ -101,10 +98,32 @@ class Exchange(ABC):
     def _detach(self, binding: Binding) -> None: ...
 
     @abstractmethod
+    def _drop_routes(self) -> None: ...
+
+
+class KeyedExchange(Exchange):
+    """An exchange that looks at the routing key, with a cache of the routes in use."""
+
+    def __init__(self, name: str, *, cache_limits: CacheLimits | None = None, **settings: Any) -> None:
+        super().__init__(name, **settings)
+        self.cache = RouteCache(cache_limits)
+
+    def route(self, key: str) -> Route:
+        """Return the route of a message. Cost: one look-up if it is cached."""
+        route = self.cache.entries.get(key)
+        if route is not None:
+            self.cache.hits += 1
+            return route
+        return self.cache.offer(key, self._resolve(key))
+
+    def _drop_routes(self) -> None:
+        self.cache.drop_all()
+
+    @abstractmethod
     def _resolve(self, key: str) -> tuple[Any, ...]: ...
 
 
-class DirectExchange(Exchange):
+class DirectExchange(KeyedExchange):
     """Leads a message to the destinations bound with exactly its routing key."""
 
     type = "direct"
@@ -128,7 +147,7 @@ class DirectExchange(Exchange):
         return tuple(self._keys.get(key, ()))
 
 
-class DefaultExchange(Exchange):
+class DefaultExchange(KeyedExchange):
     """Leads a message to the queue that its routing key names; no binding is ever made or removed."""
 
     type = "direct"
@@ -144,12 +163,40 @@ class DefaultExchange(Exchange):
     def _attach(self, binding: Binding) -> None:
         raise TypeError("the default exchange has implicit bindings only")
 
-    def _detach(self, binding: Binding) -> None:
-        raise TypeError("the default exchange has implicit bindings only")
+    _detach = _attach
 
     def _resolve(self, key: str) -> tuple[Any, ...]:
         queue = self._lookup(key)
         return () if queue is None else (queue,)
+
+
+class TopicExchange(KeyedExchange):
+    """Leads a message to the destinations bound with a pattern that matches its routing key."""
+
+    type = "topic"
+
+    def __init__(self, name: str, *, pattern_limits: PatternLimits | None = None, **settings: Any) -> None:
+        super().__init__(name, **settings)
+        self._index = TopicIndex(limits=pattern_limits)
+
+    def _attach(self, binding: Binding) -> None:
+        pattern = self._index.parse(binding.key)
+        if self._index.add(pattern, binding.destination):
+            self._invalidate(pattern)
+
+    def _detach(self, binding: Binding) -> None:
+        pattern = parse_pattern(binding.key)
+        if self._index.remove(pattern, binding.destination):
+            self._invalidate(pattern)
+
+    def _resolve(self, key: str) -> tuple[Any, ...]:
+        return self._index.match(key)
+
+    def _invalidate(self, pattern: Pattern) -> None:
+        if pattern.literal:
+            self.cache.drop(pattern.text)
+        else:
+            self.cache.drop_all()
 
 
 class FanoutExchange(Exchange):
@@ -168,55 +215,18 @@ class FanoutExchange(Exchange):
             self._route = Route(tuple(self._destinations), live=True)
         return self._route
 
-    def remove_all(self) -> list[Binding]:
-        """Remove every binding and return them; the route is not live any more, even if it led nowhere."""
-        self._invalidate()
-        return super().remove_all()
-
     def _attach(self, binding: Binding) -> None:
         if count_up(self._destinations, binding.destination):
-            self._invalidate()
+            self._drop_routes()
 
     def _detach(self, binding: Binding) -> None:
         if count_down(self._destinations, binding.destination):
-            self._invalidate()
+            self._drop_routes()
 
-    def _resolve(self, key: str) -> tuple[Any, ...]:
-        return self.route(key).destinations
-
-    def _invalidate(self) -> None:
+    def _drop_routes(self) -> None:
         if self._route is not None:
             self._route.live = False
             self._route = None
-
-
-class TopicExchange(Exchange):
-    """Leads a message to the destinations bound with a pattern that matches its routing key."""
-
-    type = "topic"
-
-    def __init__(self, name: str, *, pattern_limits: PatternLimits | None = None, **settings: Any) -> None:
-        super().__init__(name, **settings)
-        self._index = TopicIndex(limits=pattern_limits)
-
-    def _attach(self, binding: Binding) -> None:
-        pattern = self._index.parse(binding.key)
-        if self._index.add(pattern, binding.destination):
-            self._invalidate(binding.key, pattern.literal)
-
-    def _detach(self, binding: Binding) -> None:
-        pattern = parse_pattern(binding.key)
-        if self._index.remove(pattern, binding.destination):
-            self._invalidate(binding.key, pattern.literal)
-
-    def _resolve(self, key: str) -> tuple[Any, ...]:
-        return self._index.match(key)
-
-    def _invalidate(self, key: str, literal: bool) -> None:
-        if literal:
-            self.cache.drop(key)
-        else:
-            self.cache.drop_all()
 
 
 class HeadersExchange(Exchange):
@@ -228,10 +238,11 @@ class HeadersExchange(Exchange):
     def __init__(self, name: str, **settings: Any) -> None:
         super().__init__(name, **settings)
         self._predicates: dict[Binding, HeadersPredicate] = {}
+        self._route = Route((), live=True)
 
     def route(self, key: str) -> Route:
-        """Return the route of a message without headers, for this once."""
-        return Route(self.match_headers({}))
+        """Return a route that leads nowhere and is live as long as the exchange: each message asks match_headers."""
+        return self._route
 
     def match_headers(self, headers: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the destinations of a message by its headers. Cost: all bindings, as in RabbitMQ."""
@@ -248,8 +259,9 @@ class HeadersExchange(Exchange):
     def _detach(self, binding: Binding) -> None:
         del self._predicates[binding]
 
-    def _resolve(self, key: str) -> tuple[Any, ...]:
-        return self.match_headers({})
+    def _drop_routes(self) -> None:
+        self._route.live = False
+        self._route = Route((), live=True)
 
 
 EXCHANGE_TYPES: dict[str, type[Exchange]] = {
@@ -257,12 +269,27 @@ EXCHANGE_TYPES: dict[str, type[Exchange]] = {
 }
 
 
-def make_exchange(name: str, type: str, **settings: Any) -> Exchange:
-    """Return a new exchange; settings are durable, auto_delete, internal, arguments, cache_limits.
+def make_exchange(
+    name: str,
+    type: str,
+    *,
+    durable: bool = False,
+    auto_delete: bool = False,
+    internal: bool = False,
+    arguments: Mapping[str, Any] | None = None,
+    cache_limits: CacheLimits | None = None,
+    pattern_limits: PatternLimits | None = None,
+) -> Exchange:
+    """Return a new exchange; limits are for the types that they concern.
 
     Raises: ValueError on a type that is not known; the caller's 503.
     """
     kind = EXCHANGE_TYPES.get(type)
     if kind is None:
         raise ValueError(f"unknown exchange type '{type}'")
-    return kind(name, **settings)
+    settings: dict[str, Any] = {}
+    if issubclass(kind, KeyedExchange):
+        settings["cache_limits"] = cache_limits
+    if issubclass(kind, TopicExchange):
+        settings["pattern_limits"] = pattern_limits
+    return kind(name, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments, **settings)

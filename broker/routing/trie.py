@@ -9,6 +9,8 @@ from broker.routing.pattern import HASH, STAR
 
 T = TypeVar("T")
 
+END = "end of the key"  # told apart by identity; where it leads is never followed, for no round comes after it
+
 
 class Node(Generic[T]):
     """One place in the trie: what may follow, and the targets of the patterns that end here.
@@ -166,7 +168,7 @@ class Trie(Generic[T]):
         left = len(words)
         active = [self._root]
         floating: dict[Node[T], None] = {}  # places behind a `#`: once reached they stay reached for all later words
-        for word in (*words, None):
+        for word in (*words, END):
             reached: list[Node[T]] = []
             for node in active:  # grows on the way: a `#` may stand for no word, so what follows it is reached at once
                 tail = node.tail
@@ -183,10 +185,8 @@ class Trie(Generic[T]):
                 if node.hash is not None and node.hash not in floating:
                     floating[node.hash] = None
                     active.append(node.hash)
-                if word is None:
-                    if node.target is not None:
-                        found.append(node.target)
-                    continue
+                if word is END and node.target is not None:
+                    found.append(node.target)
                 if node.words is not None:
                     child = node.words.get(word)
                     if child is not None:

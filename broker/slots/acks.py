@@ -15,8 +15,8 @@ __all__ = ["Acks"]
 class Acks:
     """Marks the settled messages of one slot.
 
-    Shapes: index 0 is the slot's first message id; the bit array grows with the highest index that was settled, so a slot
-        that only waits costs no bits.
+    Shapes: index 0 is the slot's first message id; the bit array grows with the highest index that was settled, so a
+        slot that only waits costs no bits.
     Invariant: ``count == bits.count()``; an index is settled once.
     """
 

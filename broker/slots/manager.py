@@ -1,10 +1,10 @@
 """The slot manager of one queue: gives message ids out and takes them back (street steps 8 and 13).
 
 Pure. Only workers ask it for messages; nothing else can obtain one. Source: WSO2 Message Broker 3.0.0, "Slot Based
-Architecture", the services of the slot manager: publish-up-to, get, delete, re-assign when the last subscriber leaves, and
-re-assign when a node leaves. Two things differ from it on purpose: a lone message does not wait for the window (the prefix of
-the open slot can be leased at once), and ids are given here, dense and in order, so slots never overlap and a slot without
-unsettled messages can go without a safe zone.
+Architecture", the services of the slot manager: publish-up-to, get, delete, re-assign when the last subscriber leaves,
+and re-assign when a node leaves. Two things differ from it on purpose: a lone message does not wait for the window
+(the prefix of the open slot can be leased at once), and ids are given here, dense and in order, so slots never overlap
+and a slot without unsettled messages can go without a safe zone.
 """
 
 from __future__ import annotations
@@ -187,7 +187,9 @@ class SlotManager:
         return len(held)
 
     def return_all(self, owner: Owner) -> int:
-        """Ends every lease of an owner that is gone; what it had handed out is ready again. Returns how many messages."""
+        """Ends every lease of an owner that is gone; what it had handed out is ready again. Returns how many
+        messages.
+        """
         lost = 0
         for slot in self.leased_to(owner):
             lost += self.recall(slot)

@@ -1,8 +1,8 @@
 """A slot: a contiguous range of one queue's message ids with at most one owner (street steps 8 to 13).
 
 Two small state machines, each one table; an illegal move raises. Source: WSO2 Message Broker 3.0.0, "Slot Based
-Architecture". Of its states CREATED, ASSIGNED, OVERLAPPED, RETURNED and DELETED the third cannot happen here: message ids are
-dense per queue, so no two slots overlap.
+Architecture". Of its states CREATED, ASSIGNED, OVERLAPPED, RETURNED and DELETED the third cannot happen here: message
+ids are dense per queue, so no two slots overlap.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Slot:
     A message of a slot is *ready* (not handed out, or returned), *unacked* (handed out) or *settled*. Being leased is a
     property of the slot: its ready messages stay visible to purge and limits.
 
-    Shapes: ``contents[i]`` is message ``first + i`` or None once settled; ``contents is None`` when the slot is on disk.
-        ``returned`` is a heap of indexes below ``cursor``. ``counts`` maps an index to its delivery count.
+    Shapes: ``contents[i]`` is message ``first + i`` or None once settled; ``contents is None`` when the slot is on
+        disk. ``returned`` is a heap of indexes below ``cursor``. ``counts`` maps an index to its delivery count.
     Units: ``bytes`` is the memory charge of what was published into it.
     Invariant: ``holes`` settled messages lie at or beyond ``cursor`` (purged or recovered without a record).
     """
@@ -112,11 +112,20 @@ class Slot:
 
     @classmethod
     def restored(
-        cls, first: int, length: int, settled: bytes, counts: dict[int, int], segments: set[int], *, recovered: bool
+        cls,
+        first: int,
+        length: int,
+        settled: bytes,
+        counts: dict[int, int],
+        segments: set[int],
+        *,
+        charge_bytes: int,
+        recovered: bool,
     ) -> Slot:
         """Returns a sealed slot that lies on disk, as recovery found it."""
         slot = cls(first)
         slot.length = slot.logged = length
+        slot.bytes = charge_bytes
         slot.contents = None
         slot.acks = Acks(settled)
         slot.holes = slot.acks.count

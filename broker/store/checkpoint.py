@@ -1,17 +1,19 @@
 """Checkpoints: the state of a vhost at one log position, so that recovery reads only what came after it.
 
-    checkpoint file
-    0   8s  magic "SLOTMQ\\0C"
-    8   u16 format version
-    10  u8  clean: the broker stopped in good order behind it
-    11  u8  synced: written with syncs on, so that everything below its position is on disk
-    12  u32 CRC-32C of what follows from byte 16
-    16  u64 position          24  u64 next queue number
-    32  u32 bytes of topology 36  u32 queues
-    40      topology: JSON, a list of changes
-            per queue: u64 number, u64 next id, u32 slots
-            per slot:  u64 first, u64 end, u64 bytes, u32 bytes of the settled bits, u32 counts, u32 segments,
-                       the settled bits, counts (u32 index, u32 count), segments (u32 number, u32 live messages)
+checkpoint file
+0   8s  magic "SLOTMQ\\0C"
+8   u16 format version
+10  u8  clean: the broker stopped in good order behind it
+11  u8  synced: written with syncs on, so that everything below its position is on disk
+12  u32 CRC-32C of everything else
+16  u64 position          24  u64 next queue number
+32  u32 bytes of topology 36  u32 queues
+40      topology: JSON, a list of changes
+per queue: u64 number, u64 next id, u32 slots
+per slot:  u64 first, u64 end, u64 bytes, u32 bytes of the settled bits, u32 counts, u32 segments,
+the settled bits, counts (u32 index, u32 count), segments (u32 number, u32 live messages)
+
+It gets its name when it is on disk: a checkpoint is there as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -27,7 +29,6 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
-from broker.amqp.errors import StoreFailed
 from broker.store.damage import Finding
 from broker.store.files import Files
 
@@ -35,7 +36,9 @@ __all__ = ["Checkpoint", "CheckpointFolder", "QueueState", "SlotState", "decode_
 
 _MAGIC: Final = b"SLOTMQ\0C"
 _FORMAT: Final = 1
-_FRONT: Final = Struct(">8sHBBI")
+_FRONT: Final = Struct(">8sHBB")
+_CHECKSUM: Final = Struct(">I")
+_HEAD_AT: Final = _FRONT.size + _CHECKSUM.size
 _HEAD: Final = Struct(">QQII")
 _QUEUE: Final = Struct(">QQI")
 _SLOT: Final = Struct(">QQQIII")
@@ -48,9 +51,9 @@ _KEPT: Final = 2  # the newest, and the one before it should the newest turn out
 class SlotState:
     """A slot as it is written down.
 
-    Shapes: ids are first <= id < end. ``settled`` has one bit per message, least significant first; bits that it has no room for
-        are 0. ``counts`` maps an index (id - first) to its delivery count. The keys of ``segments`` are the log segments that
-        entries of it may point to; the values say how many, where that is known.
+    Shapes: ids are first <= id < end. ``settled`` has one bit per message, least significant first; bits that it has no
+        room for are 0. ``counts`` maps an index (id - first) to its delivery count. The keys of ``segments`` are the
+        log segments that entries of it may point to; the values say how many, where that is known.
     Units: ``size_bytes`` adds up the records of what was published into it.
     """
 
@@ -75,9 +78,10 @@ class QueueState:
 class Checkpoint:
     """What recovery starts from.
 
-    Shapes: ``topology`` is a list of changes that make the durable exchanges, queues and bindings; ``queues`` are the durable ones.
-    Invariant: it was taken in one turn of the loop at log position ``position``, after every record before it was appended and
-        no record behind it.
+    Shapes: ``topology`` is a list of changes that make the durable exchanges, queues and bindings; ``queues`` are the
+        durable ones.
+    Invariant: it was taken in one turn of the loop at log position ``position``, after every record before it was
+        appended and no record behind it.
     """
 
     position: int
@@ -90,7 +94,10 @@ class Checkpoint:
 def encode_checkpoint(checkpoint: Checkpoint, *, synced: bool) -> bytes:
     """Returns a checkpoint's file. Cost: the number of slots, about 2 us each."""
     topology = json.dumps(checkpoint.topology, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-    pieces = [_HEAD.pack(checkpoint.position, checkpoint.next_queue_number, len(topology), len(checkpoint.queues)), topology]
+    pieces = [
+        _HEAD.pack(checkpoint.position, checkpoint.next_queue_number, len(topology), len(checkpoint.queues)),
+        topology,
+    ]
     for queue in checkpoint.queues:
         pieces.append(_QUEUE.pack(queue.number, queue.next_id, len(queue.slots)))
         for slot in queue.slots:
@@ -98,7 +105,8 @@ def encode_checkpoint(checkpoint: Checkpoint, *, synced: bool) -> bytes:
             sizes = (slot.size_bytes, len(settled), len(slot.counts), len(slot.segments))
             pieces += (_SLOT.pack(slot.first, slot.end, *sizes), settled, _pairs(slot.counts), _pairs(slot.segments))
     content = b"".join(pieces)
-    return _FRONT.pack(_MAGIC, _FORMAT, checkpoint.clean, synced, crc32c(content)) + content
+    front = _FRONT.pack(_MAGIC, _FORMAT, checkpoint.clean, synced)
+    return front + _CHECKSUM.pack(crc32c(content, crc32c(front))) + content
 
 
 def decode_checkpoint(block: bytes) -> tuple[Checkpoint, bool]:
@@ -107,12 +115,13 @@ def decode_checkpoint(block: bytes) -> tuple[Checkpoint, bool]:
     Raises: ValueError when the file is damaged or of a format that this version cannot read.
     """
     try:
-        magic, version, clean, synced, checksum = _FRONT.unpack_from(block)
+        magic, version, clean, synced = _FRONT.unpack_from(block)
         if magic != _MAGIC or version != _FORMAT:
             raise ValueError(f"this is no checkpoint of format {_FORMAT}")
-        if crc32c(memoryview(block)[_FRONT.size :]) != checksum:
+        checksum = crc32c(memoryview(block)[_HEAD_AT:], crc32c(block[: _FRONT.size]))
+        if checksum != _CHECKSUM.unpack_from(block, _FRONT.size)[0]:
             raise ValueError("the checksum is wrong")
-        at = _FRONT.size
+        at = _HEAD_AT
         position, next_queue_number, topology_bytes, queues = _HEAD.unpack_from(block, at)
         at += _HEAD.size
         topology = json.loads(block[at : at + topology_bytes])
@@ -137,8 +146,8 @@ class CheckpointFolder:
     def read(self, findings: list[Finding]) -> tuple[Checkpoint, bool] | None:
         """Returns the newest checkpoint that is whole and whether it was synced; None when there is none.
 
-        A damaged one is told among the findings and removed. Recovery then starts further back, which succeeds as long as the
-        segments from there on still exist.
+        A damaged one is told among the findings and removed. Recovery then starts further back, which succeeds as long
+        as the segments from there on still exist.
         """
         for number in reversed(self._numbers.copy()):
             path = self._path(number)
@@ -151,7 +160,7 @@ class CheckpointFolder:
         return None
 
     def write(self, checkpoint: Checkpoint, *, sync: bool) -> None:
-        """Writes a checkpoint beside the others, syncs it, and gives it its name; the oldest go. Raises: StoreFailed."""
+        """Writes and syncs a checkpoint, then gives it its name; the oldest go. Raises: StoreFailed."""
         number = self._numbers[-1] + 1 if self._numbers else 1
         path, unfinished = self._path(number), self._folder / "checkpoint.unfinished"
         file = self._files.open(unfinished, create=True)
@@ -201,5 +210,3 @@ def _decode_queue(block: bytes, at: int) -> tuple[QueueState, int]:
         )
         at = segments_end
     return queue, at
-
-

@@ -1,7 +1,7 @@
-"""The only file calls of the broker. Everything above asks `Files`, so that a twin can lose, tear and fail in its place.
+"""The only file calls of the broker. Everything above asks `Files`, so a twin can lose, tear and fail in its place.
 
-Every method raises StoreFailed where the operating system refuses; nothing is retried, because after a failed sync the kernel
-may have dropped the dirty pages and a second sync would succeed falsely (PostgreSQL's "fsyncgate", 2018).
+Every method raises StoreFailed where the operating system refuses; nothing is retried, because after a failed sync the
+kernel may have dropped the dirty pages and a second sync would succeed falsely (PostgreSQL's "fsyncgate", 2018).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class IdRanges:
             return
         borders = self.borders
         left, right = bisect_left(borders, first), bisect_right(borders, end)
-        # An even index lies between two ranges: there the new border counts. An odd one lies inside a range, which covers it.
+        # An even index lies between two ranges: there the new border counts. An odd one lies inside a range.
         borders[left:right] = ([] if left % 2 else [first]) + ([] if right % 2 else [end])
 
     def remove(self, first: int, end: int) -> None:

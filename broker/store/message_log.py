@@ -1,7 +1,8 @@
 """The vhost log: segments of records, appended on the loop, written and synced in a thread (street steps 8 and 9).
 
-A batch is everything that was appended since the last one. It begins with a mark (or, in a new segment, with the header) that says
-how far the log was synced when the batch was taken: recovery learns from it which damage is corruption and which a torn tail.
+A batch is everything that was appended since the last one. It begins with a mark (or, in a new segment, with the
+header) that says how far the log was synced when the batch was taken: recovery learns from it which damage is
+corruption and which a torn tail.
 """
 
 from __future__ import annotations
@@ -66,14 +67,15 @@ class Batch:
 class MessageLog:
     """One vhost's log.
 
-    ``append``, ``take``, ``complete`` and the live counts belong to the loop; ``write`` runs in one thread at a time; ``read`` in
-    any thread.
+    ``append``, ``take``, ``complete`` and the live counts belong to the loop; ``write`` runs in one thread at a time;
+    ``read`` in any thread.
 
-    Shapes: ``position`` is where the next record goes: its segment is exact, its offset may still move on by the mark of a new
-        batch. ``written`` is in the page cache, ``synced`` on disk (it stands still with ``sync=False``), ``confirmable`` is
-        what a confirm may follow: the one of the two that the settings ask for. ``segments`` maps a number to its bytes.
-    Invariant: synced <= written <= position; confirmable == position when nothing waits. Segments begin behind all that were
-        ever there: a position is never used twice.
+    Shapes: ``position`` is where the next record goes: its segment is exact, its offset may still move on by the mark
+        of a new batch. ``written`` is in the page cache, ``synced`` on disk (it stands still with ``sync=False``),
+        ``confirmable`` is what a confirm may follow: the one of the two that the settings ask for. ``segments`` maps a
+        number to its bytes.
+    Invariant: synced <= written <= position; confirmable == position when nothing waits. Segments begin behind all that
+        were ever there: a position is never used twice.
     """
 
     def __init__(
@@ -205,7 +207,8 @@ class MessageLog:
         position = self.position
         self.position = after = position + len(record)
         if after >= self._fence:
-            # Roll behind the record, not in front of the next one: `position` always names the segment of the next record.
+            # Roll behind the record, not in front of the next one: `position` always names the segment of the next
+            # record.
             self._begun_bytes = self.pending_bytes
             self._previous_end = after
             self._token = b""
@@ -283,8 +286,8 @@ class MessageLog:
     def reclaim(self, below: int, referenced: Iterable[int]) -> list[int]:
         """Removes the segments that nobody needs any more and returns their numbers.
 
-        A segment goes when it lies wholly before the checkpoint at position `below`, no slot refers to it now, and no slot of
-        that checkpoint does: were the process to end here, recovery would look for it.
+        A segment goes when it lies wholly before the checkpoint at position `below`, no slot refers to it now, and no
+        slot of that checkpoint does: were the process to end here, recovery would look for it.
         """
         needed = set(referenced) | self.live.keys()
         limit = min(below >> OFFSET_BITS, self.active)

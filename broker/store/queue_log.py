@@ -1,7 +1,7 @@
-"""Queue logs: where in the log each message of a queue lies. Derived: what a crash leaves of them, recovery writes again.
+"""Queue logs: where each message of a queue lies. Derived: what a crash leaves of them, recovery writes again.
 
-A chunk is a file for 65,536 consecutive message ids of one queue, made when the first of them is paged out. Its entries have a
-fixed width, so the id is implied by the place and a slot is read with one call:
+A chunk is a file for 65,536 consecutive message ids of one queue, made when the first of them is paged out. Its entries
+have a fixed width, so the id is implied by the place and a slot is read with one call:
 
     chunk header                              entry of message id, at (id % 65,536 + 1) * 24
     0   8s  magic "SLOTMQ\\0Q"                 0   u64 position of the record, 0 when there is none
@@ -45,7 +45,8 @@ assert _HEADER.size == _ENTRY_BYTES == 24
 class QueueLogs:
     """The queue logs of one vhost, in one folder.
 
-    ``write`` and ``drop`` belong to the loop, ``sync`` and ``reclaim`` to the thread of the checkpoint, ``read`` to any thread.
+    ``write`` and ``drop`` belong to the loop, ``sync`` and ``reclaim`` to the thread of the checkpoint, ``read`` to any
+    thread.
 
     Invariant: what a durable checkpoint refers to is not removed; so a chunk waits for the next one.
     """
@@ -60,7 +61,7 @@ class QueueLogs:
         self._chunks: dict[int, set[int]] = {}  # on disk, by queue number
         self._begun: set[tuple[int, int]] = set()  # chunks whose header this process wrote
         self._touched: set[tuple[int, int]] = set()  # written and not synced
-        self._dropped: list[tuple[int, int, int]] = []  # (log position, queue, chunk): to be removed behind a checkpoint
+        self._dropped: list[tuple[int, int, int]] = []  # (log position, queue, chunk) to be removed
         for name in files.list(folder):
             match = _NAME.fullmatch(name)
             if match:
@@ -87,7 +88,14 @@ class QueueLogs:
         with self._lock:
             self._live.setdefault(queue_number, IdRanges()).add(first, first + len(entries))
             for chunk, at, start, end in _pieces(first, first + len(entries)):
-                self._write(queue_number, chunk, at, block[(start - first) * _ENTRY_BYTES : (end - first) * _ENTRY_BYTES])
+                piece = block[(start - first) * _ENTRY_BYTES : (end - first) * _ENTRY_BYTES]
+                self._write(queue_number, chunk, at, piece)
+
+    def move(self, queue_number: int, message_id: int, entry: Entry) -> None:
+        """Writes one entry again, unless it is not needed any more."""
+        live = self._live.get(queue_number)
+        if live is not None and live.overlaps(message_id, message_id + 1):
+            self.write(queue_number, message_id, [entry])
 
     def keep(self, queue_number: int, first: int, end: int) -> None:
         """Notes that the entries of the ids first <= id < end, which are on disk, are needed."""
@@ -96,10 +104,14 @@ class QueueLogs:
     def read(self, queue_number: int, first: int, end: int) -> list[Entry]:
         """Returns the entries of the ids first <= id < end; NO_ENTRY where nothing was written.
 
-        Raises: StoreFailed when a chunk is missing or is none.
+        Raises: StoreFailed when a chunk cannot be read or is none.
         """
         entries: list[Entry] = []
+        chunks = self._chunks.get(queue_number, set())
         for chunk, at, start, stop in _pieces(first, end):
+            if chunk not in chunks:
+                entries.extend([NO_ENTRY] * (stop - start))
+                continue
             path = self._path(queue_number, chunk)
             size = (stop - start) * _ENTRY_BYTES
             with self._readers.borrow(path) as file:

@@ -16,15 +16,17 @@ A segment is a file that begins with a header of 64 bytes; records follow it wit
 
 Every kind has the same 36 bytes in front. What the rest holds:
 
-    MESSAGE, MOVED   targets: n times (u64 queue number, u64 message id); route: exchange and key as short strings; header; body
-    SETTLED          u64 queue number, then ids: each u64; with the flag RUN instead: u64 first id, u64 how many
+    MESSAGE, MOVED   targets: n times (u64 queue number, u64 message id); route: exchange, key as short strings
+    SETTLED          u64 queue number, then ids: each u64; with the flag RUN: u64 first id, u64 how many
     REQUEUED         u64 queue number, then n times (u64 id, u64 delivery count, absolute)
     PURGED           u64 queue number, u64 last purged id, then the ids that stay (they were unacked)
     QUEUE_DELETED    u64 queue number
     TOPOLOGY         JSON of one change
-    MARK             16s the segment's token, u64 its own position. The log writes one at the front of each batch: behind a
-                     damaged record the next boundary is found by searching for the token, which no publisher can know
+    MARK             16s the segment's token, u64 its own position
     9                kept free for transactions: one record around the records it holds, so whole or not at all
+
+The log writes a mark at the front of each batch: behind a damaged record the next boundary is found by searching for
+the token, which no publisher can know.
 
 A position is ``segment << 32 | offset``. All integers are big-endian.
 """
@@ -41,17 +43,21 @@ from crc32c import crc32c
 __all__ = [
     "HEAD",
     "HEAD_BYTES",
+    "LENGTH_MIN",
     "MARK",
     "MARK_BYTES",
+    "MARK_TAIL",
     "MESSAGE",
     "MOVED",
     "PERSISTENT",
+    "PREFIX_BYTES",
     "PURGED",
     "QUEUE_DELETED",
     "REQUEUED",
     "RUN",
     "SETTLED",
     "TARGET",
+    "TARGET_BYTES",
     "TOPOLOGY",
     "StoredMessage",
     "decode_message",
@@ -85,6 +91,7 @@ HEAD_BYTES: Final = HEAD.size
 PREFIX_BYTES: Final = 8  # length and checksum
 LENGTH_MIN: Final = HEAD_BYTES - PREFIX_BYTES  # so a run of zeros, whose CRC-32C would be right, is no record
 TARGET: Final = Struct(">QQ")
+TARGET_BYTES: Final = TARGET.size
 MARK_TAIL: Final = Struct(">16sQ")
 MARK_BYTES: Final = HEAD_BYTES + MARK_TAIL.size
 
@@ -110,8 +117,8 @@ def encode_message(
 ) -> bytes:
     """Returns the record of one message for all the queues that took it.
 
-    Shapes: targets is ``TARGET.pack(queue number, message id)`` of each queue, joined; header is the payload of the content
-        header frame.
+    Shapes: targets is ``TARGET.pack(queue number, message id)`` of each queue, joined; header is the payload of the
+        content header frame.
     Cost: one pack, one join, one checksum: it runs for every persistent message.
     """
     content = b"".join(
@@ -153,7 +160,8 @@ def encode_settled(synced: int, timestamp_ms: int, queue_number: int, ids: Seque
 def encode_requeued(synced: int, timestamp_ms: int, queue_number: int, counts: Mapping[int, int]) -> bytes:
     """Returns the record of the delivery counts of messages that came back.
 
-    Shapes: counts maps a message id to how often it was delivered in all, so replaying the record twice changes nothing.
+    Shapes: counts maps a message id to how often it was delivered in all, so replaying the record twice changes
+        nothing.
     """
     flat = [number for pair in counts.items() for number in pair]
     return _encode(synced, timestamp_ms, REQUEUED, 0, Struct(f">{len(flat) + 1}Q").pack(queue_number, *flat))

@@ -1,4 +1,4 @@
-"""The spill: where transient messages go when they may not stay in memory. Written at once, never synced, wiped at every start.
+"""The spill: where transient messages go that may not stay in memory. Written at once, never synced, wiped at start.
 
 Positions carry the highest bit, so that whoever holds one knows where to read it; records are those of `record`.
 """

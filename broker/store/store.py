@@ -1,7 +1,6 @@
 """The store of one vhost: the facade that the floors above use (street steps 8 to 10 and 13).
 
-A confirm may follow a record as soon as ``log.confirmable`` is past it. What a method costs the loop is said at each; those marked
-*blocking* belong in a thread.
+A confirm may follow a record as soon as ``log.confirmable`` is past it. Methods marked *blocking* belong in a thread.
 """
 
 from __future__ import annotations
@@ -14,38 +13,56 @@ import structlog
 
 from broker.store.checkpoint import Checkpoint, CheckpointFolder, QueueState
 from broker.store.compaction import Move, Relocation, SlotReference, append_relocation, plan_relocation
+from broker.store.damage import CorruptRecord, Finding
 from broker.store.files import Files
+from broker.store.log_scan import LogFolder
 from broker.store.message_log import MessageLog
 from broker.store.queue_log import Entry, QueueLogs
-from broker.store.reading import SlotReader
-from broker.store.record import HEAD_BYTES, StoredMessage
-from broker.store.recovery import Recovered, RecoveryProgress, recover
-from broker.store.segment import HEADER_BYTES
+from broker.store.reading import read_records
+from broker.store.record import TARGET, StoredMessage, decode_message
+from broker.store.recovery import Recovered, Recovery, RecoveryProgress
+from broker.store.segment import OFFSET_BITS
 from broker.store.spill import Spill, is_spilled
 
 __all__ = ["VhostStore"]
 
 _log = structlog.get_logger()
-_RUNNING: Final = "running"  # a file that is there while a broker works in the folder: an unclean stop leaves it
+_RUNNING: Final = "running"  # a file that is there while a broker works in the folder: an unclean stop leaves it behind
+_FOLDERS: Final = ("log", "spill", "queues")
+RELOCATION_MAX_BYTES: Final = 64 * 1024 * 1024  # what one relocation holds in memory
 
 
 class VhostStore:
     """One vhost's durable log, its spill, its queue logs and its checkpoints.
 
-    Shapes: ``log`` takes durable records, ``spill`` those of transient messages that must leave memory.
+    Shapes: ``log`` takes durable records, ``spill`` those of transient messages that must leave memory. A segment
+        number is the upper half of a position, ``position >> 32``; those of the spill have their highest bit set.
     """
 
     def __init__(
-        self, files: Files, folder: Path, log: MessageLog, spill: Spill, queues: QueueLogs, checkpoints: CheckpointFolder
+        self,
+        files: Files,
+        folder: Path,
+        log: MessageLog,
+        queues: QueueLogs,
+        checkpoints: CheckpointFolder,
+        *,
+        segment_bytes: int,
+        sync: bool,
+        quarantine: bool,
     ) -> None:
         self.log = log
-        self.spill = spill
+        self.spill = Spill(files, folder / "spill", segment_bytes=segment_bytes)
         self._files = files
         self._folder = folder
         self._queues = queues
         self._checkpoints = checkpoints
+        self._segment_bytes = segment_bytes
+        self._sync = sync
+        self._quarantine = quarantine
         self._relocation: Relocation | None = None
-        self._checkpoint_position = 0  # of the last durable checkpoint
+        self._refused: dict[int, int] = {}  # segments not worth relocating, with the references they had
+        self._checkpoint_position = 0  # of the last durable checkpoint of this process
 
     @classmethod
     def open(
@@ -55,14 +72,245 @@ class VhostStore:
         *,
         segment_bytes: int,
         sync: bool,
-        progress: Callable[[RecoveryProgress], None] = lambda progress: None,
+        progress: Callable[[RecoveryProgress], None] | None = None,
         quarantine: bool = False,
         window_messages: int = 1000,
         window_bytes: int = 1 << 20,
     ) -> tuple[VhostStore, Recovered]:
-        """Recovers what the folder holds and returns the store, ready to append, with what it recovered. *Blocking.*
+        """Recovers what the folder holds and returns the store, ready to append, with what was recovered. *Blocking.*
 
-        The slots recovered are counted as live already. Each finding of recovery was logged.
+        The segments of every recovered slot are counted as live, one reference per slot and segment. Findings were
+        logged, and a checkpoint written when there were any, so that the next start does not meet them again.
         Raises: CorruptStore when something that had been synced is damaged or missing; StoreFailed.
         """
-        raise NotImplementedError
+        for name in _FOLDERS:
+            files.make_folder(folder / name)
+        if sync:
+            files.sync_folder(folder)
+            files.sync_folder(folder.parent)
+        findings: list[Finding] = []
+        queues = QueueLogs(files, folder / "queues", sync=sync)
+        checkpoints = CheckpointFolder(files, folder)
+        recovery = Recovery(
+            files,
+            LogFolder(files, folder / "log"),
+            queues,
+            checkpoints.read(findings),
+            findings,
+            progress or _untold,
+            sync=sync,
+            quarantine=quarantine,
+            window_messages=window_messages,
+            window_bytes=window_bytes,
+        )
+        recovered = recovery.run()
+        for finding in findings:
+            _log.warning(
+                finding.event,
+                path=str(finding.path),
+                segment=finding.segment,
+                offset=finding.offset,
+                lost_bytes=finding.lost_bytes,
+                reason=finding.reason,
+            )
+        log = MessageLog(
+            files,
+            folder / "log",
+            segment_bytes=segment_bytes,
+            sync=sync,
+            number=recovery.next_segment,
+            previous_end=recovery.end,
+            segments=recovery.log.segments,
+        )
+        store = cls(
+            files, folder, log, queues, checkpoints, segment_bytes=segment_bytes, sync=sync, quarantine=quarantine
+        )
+        store._start(recovered)
+        return store, recovered
+
+    def _start(self, recovered: Recovered) -> None:
+        running = self._folder / _RUNNING
+        if self._files.exists(running):
+            recovered.clean = False
+        else:
+            self._files.open(running, create=True).close()
+            if self._sync:
+                self._files.sync_folder(self._folder)
+        self.spill.wipe()
+        self.log.begin()
+        for queue in recovered.queues.values():
+            for slot in queue.slots:
+                for segment in slot.segments:
+                    self.log.add_live(segment, 1)
+        if recovered.findings:
+            self.write_checkpoint(
+                Checkpoint(
+                    self.log.position,
+                    clean=False,
+                    topology=recovered.topology,
+                    queues=list(recovered.queues.values()),
+                    next_queue_number=recovered.next_queue_number,
+                )
+            )
+
+    # -- references ---------------------------------------------------------------------------------------------------
+
+    def add_live(self, segment: int, n: int) -> None:
+        """Counts n slots more that need a segment of the log or of the spill."""
+        (self.spill if is_spilled(segment) else self.log).add_live(segment, n)
+
+    def drop_live(self, segment: int, n: int) -> None:
+        """Counts n slots less that need a segment of the log or of the spill."""
+        (self.spill if is_spilled(segment) else self.log).drop_live(segment, n)
+
+    # -- slots that leave memory and come back ------------------------------------------------------------------------
+
+    def page_out(self, queue_number: int, first: int, entries: Sequence[Entry | None]) -> None:
+        """Writes where the messages from id `first` on lie, None for those that need no place; not synced.
+
+        The entries may be ahead of the log: they count only when a checkpoint or a replay covers their ids.
+        """
+        self._queues.write(queue_number, first, entries)
+
+    def read_slot(
+        self, queue_number: int, first: int, end: int, wanted: Iterable[int] | None = None
+    ) -> list[StoredMessage | None]:
+        """Reads messages of one queue back; index 0 is id `first`, None is what was not wanted. *Blocking.*
+
+        Shapes: wanted are indexes, all of them when None; every wanted one must have been paged out.
+        Raises: CorruptRecord when a message is not what was written, unless the store was opened with quarantine: then
+            it is None too, and logged. StoreFailed.
+        Cost: one read of the queue log per 65,536 ids, one of the log per run of neighbours.
+        """
+        entries = self._queues.read(queue_number, first, end)
+        places = [(*entries[index], index) for index in (range(end - first) if wanted is None else wanted)]
+        messages: list[StoredMessage | None] = [None] * (end - first)
+        routes: dict[bytes, tuple[str, str]] = {}
+        for position, record, index in read_records(self._read_span, places):
+            message = None if record is None else decode_message(position, record, routes)
+            if message is None or not _holds(message.targets, queue_number, first + index):
+                self._report(position, queue_number, first + index)
+            else:
+                messages[index] = message
+        return messages
+
+    def drop_entries(self, queue_number: int, first: int, end: int) -> None:
+        """Gives up the entries of a deleted slot; their file goes behind the next checkpoint after the last of them."""
+        self._queues.drop(queue_number, first, end, self.log.position)
+
+    def forget_queue(self, queue_number: int) -> None:
+        """Gives up all entries of a deleted queue."""
+        self._queues.forget(queue_number, self.log.position)
+
+    def discard(self, state: QueueState) -> None:
+        """Gives up a recovered queue that no change of the topology declares, with its references."""
+        for slot in state.slots:
+            for segment in slot.segments:
+                self.log.drop_live(segment, 1)
+        self.forget_queue(state.number)
+
+    # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Syncs the queue logs, writes the checkpoint and removes what nobody needs any more. *Blocking.*
+
+        The checkpoint must be a snapshot taken in one turn at ``position``, with the entries of all its slots paged
+        out, and the log confirmable up to there.
+        Raises: StoreFailed; RuntimeError when the log is not that far, or a relocation is half done.
+        """
+        if self.log.confirmable < checkpoint.position:
+            raise RuntimeError("the checkpoint is ahead of what the log has on disk")
+        if self._relocation is not None and self._relocation.end:
+            raise RuntimeError("a relocation was appended and not finished")
+        self._queues.sync()
+        self._checkpoints.write(checkpoint, sync=self._sync)
+        self._checkpoint_position = checkpoint.position
+        for segment in self.log.reclaim(checkpoint.position, _segments_of(checkpoint)):
+            self._refused.pop(segment, None)
+        self._queues.reclaim(checkpoint.position)
+
+    # -- compaction: see `compaction` for the order of the steps ------------------------------------------------------
+
+    def compactable(self) -> list[int]:
+        """Returns the segments that may be worth relocating, the emptiest first.
+
+        Shapes: they lie wholly before the last checkpoint of this process. How many bytes of one are needed is known
+            only by `plan_relocation`.
+        """
+        limit = self._checkpoint_position >> OFFSET_BITS
+        live = self.log.live
+        found = [number for number in sorted(self.log.segments) if number < limit and number in live]
+        # A slot may need up to all of a segment, so the count is a guess; one that was wrong is not repeated before
+        # the references have become a quarter fewer.
+        refused = self._refused
+        found = [number for number in found if live[number] * 4 <= refused.get(number, live[number] * 4) * 3]
+        return sorted(found, key=live.__getitem__)
+
+    def plan_relocation(self, segment: int, slots: Iterable[SlotReference], below_ratio: float) -> Relocation | None:
+        """Returns copies of what the slots need of a segment, None when it needs too much of it. *Blocking.*
+
+        Shapes: slots are all those, of whatever queue, that have the segment among theirs.
+        """
+        limit_bytes = min(int(self.log.segments[segment] * below_ratio), RELOCATION_MAX_BYTES)
+        relocation = plan_relocation(self.log, self._queues, segment, slots, limit_bytes)
+        if relocation is None:
+            self._refused[segment] = self.log.live.get(segment, 0)
+        return relocation
+
+    def append_relocation(self, relocation: Relocation) -> None:
+        """Appends the copies; it is to be finished when ``log.confirmable`` has reached ``relocation.end``."""
+        if self._relocation is not None:
+            raise RuntimeError("one relocation at a time")
+        append_relocation(self.log, relocation)
+        self._relocation = relocation
+
+    def finish_relocation(self, relocation: Relocation) -> list[Move]:
+        """Points the queue logs at the copies and returns what moved where.
+
+        In the same turn the caller corrects the segments of its slots and the live counts, and the position and size of
+        messages that are in memory: none of the slots needs ``relocation.segment`` any more.
+        Raises: StoreFailed; RuntimeError when the copies are not on disk yet.
+        """
+        if relocation is not self._relocation or self.log.confirmable < relocation.end:
+            raise RuntimeError("the relocation is not on disk yet")
+        self._relocation = None
+        for move in relocation.moves:
+            self._queues.move(move.queue_number, move.message_id, (move.position, move.size))
+        return relocation.moves
+
+    def close(self, *, clean: bool = False) -> None:
+        """Closes the files. Clean says that the last checkpoint was a clean one and nothing happened behind it."""
+        self.log.close()
+        self._queues.close()
+        self.spill.close()
+        if clean:
+            self.spill.wipe()
+            self._files.remove(self._folder / _RUNNING)
+            if self._sync:
+                self._files.sync_folder(self._folder)
+
+    def _read_span(self, position: int, size: int) -> bytes:
+        return (self.spill if is_spilled(position >> OFFSET_BITS) else self.log).read_span(position, size)
+
+    def _report(self, position: int, queue_number: int, message_id: int) -> None:
+        """Raises: CorruptRecord; with quarantine it is logged instead."""
+        source = self.spill if is_spilled(position >> OFFSET_BITS) else self.log
+        error: CorruptRecord = source.corrupt(position, f"message {message_id} of queue {queue_number} is not there")
+        if not self._quarantine:
+            raise error
+        _log.error("store.message_unreadable", queue=queue_number, message=message_id, reason=str(error))
+
+
+def _untold(progress: RecoveryProgress) -> None:
+    """Tells nobody how far recovery is."""
+
+
+def _holds(targets: bytes, queue_number: int, message_id: int) -> bool:
+    """Tells whether a record may be that of a message: it names it, or it does not know the queue (a transient one)."""
+    if TARGET.pack(queue_number, message_id) in targets:
+        return True
+    return all(number != queue_number for number, _ in TARGET.iter_unpack(targets))
+
+
+def _segments_of(checkpoint: Checkpoint) -> set[int]:
+    return {segment for queue in checkpoint.queues for slot in queue.slots for segment in slot.segments}

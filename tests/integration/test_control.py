@@ -18,6 +18,7 @@ from broker.net.control import (
     SOCKET_PATH_MAX_BYTES,
     ControlRefused,
     ControlSocket,
+    Verb,
 )
 
 
@@ -31,7 +32,7 @@ def crash(_request: Any) -> Any:
     raise ZeroDivisionError
 
 
-VERBS = {"echo": dict, "refuse": refuse, "crash": crash}
+VERBS: dict[str, Verb] = {"echo": dict, "refuse": refuse, "crash": crash}
 
 
 @pytest.fixture

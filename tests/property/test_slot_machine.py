@@ -43,7 +43,12 @@ class SlotMachine(RuleBasedStateMachine):
         """What is handed out was ready, ascends, and is the lowest that no other owner's lease hides."""
         slot = self.manager.get(owner)
         if slot is None:
-            hidden = {s.first + i for s in self.manager.slots.values() if s.lease and s.lease.owner != owner for i in range(s.length)}
+            hidden = {
+                s.first + i
+                for s in self.manager.slots.values()
+                if s.lease and s.lease.owner != owner
+                for i in range(s.length)
+            }
             assert self.ready <= hidden
             return
         ids = [slot.first + index for index in self.manager.take(slot, limit)]
@@ -98,7 +103,9 @@ class SlotMachine(RuleBasedStateMachine):
     def each_id_is_in_one_place(self) -> None:
         """An unsettled id lies in exactly one slot; a slot without any is deleted; the counts are right."""
         manager = self.manager
-        unsettled = [slot.first + i for slot in manager.slots.values() for i in range(slot.length) if i not in slot.acks]
+        unsettled = [
+            slot.first + i for slot in manager.slots.values() for i in range(slot.length) if i not in slot.acks
+        ]
         assert sorted(unsettled) == sorted(self.ready | self.unacked.keys())
         assert manager.ready == len(self.ready) == sum(slot.ready for slot in manager.slots.values())
         assert manager.unacked == len(self.unacked)

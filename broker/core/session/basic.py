@@ -1,4 +1,6 @@
-"""The Basic class on one channel, publishing apart: qos, consume, cancel, get, ack, nack, reject, recover (street step 12)."""
+"""The Basic class on one channel, publishing apart: qos, consume, cancel, get, ack, nack, reject, recover (street
+step 12).
+"""
 
 from __future__ import annotations
 
@@ -101,9 +103,10 @@ class BasicSession:
 
     def cancel(self, method: commands.Basic.Cancel) -> None:
         """Ends a consumer; what it has unacked stays with the channel. An unknown tag is answered just the same."""
-        consumer = self.consumers.pop(method.consumer_tag, None)
+        tag = method.consumer_tag or ""
+        consumer = self.consumers.pop(tag, None)
         if not method.nowait:
-            self._channel.send(commands.Basic.CancelOk(method.consumer_tag))
+            self._channel.send(commands.Basic.CancelOk(tag))
         if consumer is not None:
             self._leave(consumer)
 

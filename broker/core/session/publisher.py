@@ -1,4 +1,6 @@
-"""Publishing on one channel: from a complete basic.publish to accepted messages and a log record (street steps 5 to 8)."""
+"""Publishing on one channel: from a complete basic.publish to accepted messages and a log record (street steps 5 to
+8).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
     from broker.core.queue import Queue
     from broker.core.session.connection import SessionOfConnection
     from broker.core.vhost import Vhost
-    from broker.routing.exchange import Exchange, Route
+    from broker.routing.cache import Route
+    from broker.routing.exchange import Exchange
 
 __all__ = ["PublishEntry", "Publisher"]
 
@@ -48,8 +51,8 @@ class PublishEntry:
 class Publisher:
     """Publishes for one channel and counts what it has to confirm.
 
-    Units: ``published``, ``confirmed`` and ``logged`` are publish sequence numbers, which start at 1 with confirm.select;
-        ``logged`` is the last one whose confirm has to wait for the disk.
+    Units: ``published``, ``confirmed`` and ``logged`` are publish sequence numbers, which start at 1 with
+        confirm.select; ``logged`` is the last one whose confirm has to wait for the disk.
     Invariant: confirmed <= published; every number up to ``confirmed`` was confirmed to the client.
     """
 
@@ -65,8 +68,8 @@ class Publisher:
         "_session",
         "_vhost",
         "closed",
-        "confirming",
         "confirmed",
+        "confirming",
         "logged",
         "published",
         "waiting",

@@ -28,16 +28,16 @@ def test_client_by_url_alone(broker: BrokerAddress) -> None:
 def test_wrong_credentials(broker: BrokerAddress, user: str, password: str) -> None:
     """A wrong password and an unknown user are refused with the same 403, so that names cannot be guessed."""
     credentials = pika.PlainCredentials(user, password)
-    with pytest.raises(pika.exceptions.AuthenticationError) as caught:
+    with pytest.raises(pika.exceptions.ProbableAuthenticationError) as caught:
         pika.BlockingConnection(parameters(broker, credentials=credentials))
     assert LOGIN_REFUSED in str(caught.value)
 
 
 def test_unknown_virtual_host(broker: BrokerAddress) -> None:
     """Opening a virtual host that is not there closes the connection with 530."""
-    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
+    with pytest.raises(pika.exceptions.ProbableAccessDeniedError) as caught:
         pika.BlockingConnection(parameters(broker, virtual_host="nowhere"))
-    assert (caught.value.reply_code, caught.value.reply_text) == (530, "NOT_ALLOWED - vhost nowhere not found")
+    assert "(530) 'NOT_ALLOWED - vhost nowhere not found'" in str(caught.value)
 
 
 def test_broker_introduces_itself(connection: pika.BlockingConnection) -> None:
@@ -55,8 +55,6 @@ def test_broker_introduces_itself(connection: pika.BlockingConnection) -> None:
 
 def test_offered_limits(connect: Connect) -> None:
     """A client that asks for nothing gets the broker's limits."""
-    limits = connect(heartbeat=None).params
-    assert (limits.channel_max, limits.frame_max) == (65535, 131_072)  # what pika asks for
     impl = connect(heartbeat=None)._impl
     assert (impl.params.channel_max, impl.params.frame_max, impl.params.heartbeat) == (2047, 131_072, 60)
 
@@ -87,7 +85,7 @@ def test_channel_numbers_may_be_used_again(connection: pika.BlockingConnection) 
     """A closed channel's number is free at once, a hundred times over."""
     for _ in range(100):
         channel = connection.channel(7)
-        channel.queue_declare("amq.nothing-like-this" if False else "", exclusive=True)
+        channel.queue_declare("", exclusive=True)
         channel.close()
 
 

@@ -97,6 +97,7 @@ def test_channel_acks_only_its_own(connection: pika.BlockingConnection, queue: s
     assert (one.delivery_tag, two.delivery_tag) == (1, 1)
     first.basic_ack(0, multiple=True)
     second.basic_nack(two.delivery_tag)
+    wait_until(lambda: ready(first, queue) == 1, "the second message is ready again")
     assert drain(first, queue) == [b"1"]
 
 

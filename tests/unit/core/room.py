@@ -18,6 +18,7 @@ from broker.core.message import Envelope, Message
 from broker.core.queue import Queue, QueuePorts
 from broker.core.session.connection import SessionOfConnection
 from broker.core.vhost import Vhost
+from broker.routing.pattern import PatternLimits
 from broker.slots.slot import Owner
 
 GUEST = User("guest", "guest", ("administrator",))
@@ -78,22 +79,28 @@ class IdleCommitter:
 
 
 class Room:
-    """One vhost, the changes it journalled, and the queues whose workers were retired."""
+    """One vhost, the changes it journalled, and the queues that were given a worker and that lost it."""
 
-    def __init__(self, name: str = "/") -> None:
+    def __init__(self, name: str = "/", pattern_limits: PatternLimits | None = None) -> None:
         self.journal: list[dict[str, Any]] = []
         self.retired: list[str] = []
         self.store = RecordingStore()
         store: Any = self.store
         names = (f"{number:022}" for number in count(1))
         worker = IdleWorker()
+        self.assigned: list[int] = []
+
+        def assign(queue: Queue) -> IdleWorker:
+            self.assigned.append(queue.number)
+            return worker
+
         ports = QueuePorts(
             store=store,
-            assign=lambda queue: worker,
+            assign=assign,
             retire=lambda queue: self.retired.append(queue.name),
-            kept=lambda queue, slot: None,
+            kept=lambda _queue, _slot: None,
             now_ms=lambda: 0,
-            read=lambda queue, slot, then: None,
+            read=lambda _queue, _slot, _then: None,
         )
         self.committer = IdleCommitter()
         self.vhost = Vhost(
@@ -102,6 +109,7 @@ class Room:
             committer=self.committer,
             journal=self.journal.append,
             generate=lambda: next(names),
+            pattern_limits=pattern_limits,
         )
 
     def enter(self, user: User = GUEST, peer_address: str = "127.0.0.1") -> Client:
@@ -135,7 +143,7 @@ class Client:
             self.sessions.append(session)
             return session
 
-        self.machine = Connection(enter, ConnectionLimits(), {}, lambda connection: None)
+        self.machine = Connection(enter, ConnectionLimits(), {}, lambda _connection: None)
         self.machine.feed(b"AMQP\x00\x00\x09\x01")
         list(self.replies())
 
@@ -151,7 +159,9 @@ class Client:
 
     def start(self, response: bytes, mechanism: str = "PLAIN") -> list[tuple[int, Method]]:
         """Answers the login question and returns what the broker says to that."""
-        properties = {"capabilities": {"authentication_failure_close": True, "consumer_cancel_notify": True}}
+        properties: dict[str, Any] = {
+            "capabilities": {"authentication_failure_close": True, "consumer_cancel_notify": True}
+        }
         start_ok = commands.Connection.StartOk(properties, mechanism, response.decode(), "en_US")
         return self.tell(0, start_ok)
 
@@ -175,7 +185,7 @@ class Client:
         """Sends a method and returns the close that answers it as `level: text`, level being channel or connection."""
         ((at, answer),) = self.tell(channel, method)
         assert isinstance(answer, commands.Channel.Close | commands.Connection.Close), describe(answer)
-        assert (answer.class_id << 16 | answer.method_id) == method.index
+        assert [answer.class_id, answer.method_id] == [method.index >> 16, method.index & 0xFFFF]
         assert at == (channel if isinstance(answer, commands.Channel.Close) else 0)
         return describe(answer)
 

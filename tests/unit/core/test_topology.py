@@ -25,7 +25,7 @@ ARGUMENTS: dict[str, Any] = {
     "then": datetime(2026, 11, 20, 23, 59, 59, tzinfo=UTC),
     "void": None,
     "list": [1, [b"\xfe"], {"table": "not a tag"}],
-    "table": {"nested": {"decimal": Decimal("-3")}, "decimal": "not a tag"},
+    "table": {"nested": {"decimal": Decimal(-3)}, "decimal": "not a tag"},
 }
 
 
@@ -68,6 +68,43 @@ def test_a_number_is_not_given_again_after_a_restart() -> None:
     room.vhost.delete_queue("q", None)
     again.vhost.restore(room.journal)
     assert again.vhost.declare_queue("new", durable=True).number == 2
+    again.vhost.restore([], next_queue_number=9)
+    assert again.vhost.declare_queue("newer", durable=True).number == 9
+
+
+def test_a_queue_that_was_deleted_does_not_come_to_life_while_restoring() -> None:
+    """No worker is given to it, and nothing of it is written."""
+    room, again = Room(), Room()
+    room.vhost.declare_queue("q", durable=True)
+    room.vhost.delete_queue("q", None)
+    room.vhost.declare_queue("q", durable=True)
+    again.vhost.restore(room.journal)
+    assert again.assigned == [2]
+    assert again.store.log.records == []
+
+
+def test_a_binding_is_unbound_by_arguments_that_are_equal() -> None:
+    """Octets may come as text or as binary: an unbind that removed a binding removes it after a restart too."""
+    room, again = Room(), Room()
+    room.vhost.declare_queue("q", durable=True)
+    room.vhost.bind("q", "amq.headers", "", {"raw": b"\xff"})
+    room.vhost.unbind("q", "amq.headers", "", {"raw": bytearray(b"\xff")})
+    again.vhost.restore(room.journal)
+    assert not again.vhost.queues["q"].bindings
+
+
+def test_bindings_of_a_deleted_exchange_do_not_come_back_with_its_namesake() -> None:
+    """The new exchange begins without any."""
+    room, again = Room(), Room()
+    room.vhost.declare_queue("q", durable=True)
+    for _ in range(2):
+        room.vhost.declare_exchange("x", "topic", durable=True)
+        room.vhost.bind("q", "x", "k")
+        room.vhost.delete_exchange("x")
+    room.vhost.declare_exchange("x", "topic", durable=True)
+    again.vhost.restore(room.journal)
+    assert again.vhost.topology() == room.vhost.topology()
+    assert not again.vhost.queues["q"].bindings
 
 
 def test_changes_that_a_checkpoint_holds_already_may_be_replayed() -> None:

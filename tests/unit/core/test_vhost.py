@@ -8,6 +8,7 @@ import pytest
 
 from broker.amqp.errors import ChannelError
 from broker.core.auth.users import User
+from broker.routing.pattern import PatternLimits
 from tests.unit.core.room import Room, consume, put
 
 
@@ -80,7 +81,12 @@ def test_deleting_a_queue_costs_its_bindings_not_those_of_others() -> None:
     vhost.bind("q", "x", "a.*")
     vhost.bind("q", "x", "b.#")
     remove = exchange.remove
-    exchange.remove = lambda binding: (removed.append(binding), remove(binding))[1]  # type: ignore[method-assign]
+
+    def count(binding: Any) -> None:
+        removed.append(binding)
+        remove(binding)
+
+    exchange.remove = count  # type: ignore[method-assign]
     vhost.delete_queue("q", None)
     assert [binding.key for binding in removed] == ["a.*", "b.#"]
     assert len(exchange.bindings) == 1000
@@ -225,6 +231,18 @@ def test_a_binding_key_over_the_limits_changes_nothing() -> None:
     assert not queue.bindings
     assert not len(room.vhost.exchange("amq.topic").bindings)
     assert [kind for kind, _ in kinds(room)] == ["queue_declared"]
+
+
+def test_the_limits_of_a_binding_key_are_those_of_the_settings() -> None:
+    """A key within raised limits is bound, and comes back after a restart with lower ones."""
+    raised, lowered = Room(pattern_limits=PatternLimits(hashes=3, words=70)), Room()
+    raised.vhost.declare_queue("q", durable=True)
+    for key in ("#.a.#.b.#", ".".join("a" * 70)):
+        raised.vhost.bind("q", "amq.topic", key)
+    with pytest.raises(ChannelError, match="PRECONDITION_FAILED - "):
+        raised.vhost.bind("q", "amq.topic", ".".join("a" * 71))
+    lowered.vhost.restore(raised.journal)
+    assert lowered.vhost.exchange("amq.topic").route("b.a.c.b").destinations == (lowered.vhost.queues["q"],)
 
 
 def test_a_user_has_one_publish_cache() -> None:

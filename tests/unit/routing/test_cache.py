@@ -159,7 +159,7 @@ def test_publish_cache_replaces_a_dead_entry() -> None:
     old.route.live = False
     assert cache.offer(b"p", new)
     assert cache.entries[b"p"] is new
-    assert cache.used_bytes == used_bytes - 99 * 8
+    assert cache.used_bytes == used_bytes - 99 * 16
     assert not cache.offer(b"p", Entry(Route(())))
     assert (len(cache), cache.used_bytes) == (0, 0)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from broker.routing.exchange import DefaultExchange, Exchange, make_exchange
-from broker.routing.pattern import BindingKeyError
+from broker.routing.pattern import BindingKeyError, PatternLimits
 
 ROUTED = ["direct", "fanout", "topic"]
 
@@ -124,6 +124,14 @@ def test_refused_binding_key_leaves_nothing() -> None:
     assert not exchange.had_bindings
     assert exchange.unbind("q", "#.a.#.b.#", {}) is None
     assert exchange.route("a.b").destinations == ()
+
+
+def test_limits_are_settings() -> None:
+    """Limits may be given whatever the type, and count for a topic exchange."""
+    wide = PatternLimits(hashes=3)
+    for exchange_type in [*ROUTED, "headers"]:
+        exchange = make_exchange("x", exchange_type, pattern_limits=wide)
+        assert exchange.bind("q", "#.a.#.b.#", {}) is not None
 
 
 def test_limits_bind_topic_exchanges_only() -> None:

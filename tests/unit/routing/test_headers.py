@@ -75,13 +75,15 @@ def test_one_copy_per_destination() -> None:
     assert exchange.match_headers({"a": 1, "b": 1}) == ("r",)
 
 
-def test_route_is_for_no_headers_and_for_once() -> None:
-    """Asked by key alone, the exchange answers for a message without headers, and nobody may keep it."""
+def test_route_stands_for_the_exchange() -> None:
+    """The route leads nowhere, outlives changes of bindings, and dies with the exchange."""
     exchange = make_exchange("h", "headers")
+    route = exchange.route("k")
     exchange.bind("q", "", {})
-    exchange.bind("r", "", {"a": 1})
     assert exchange.by_headers
-    for _ in range(3):
-        route = exchange.route("k")
-        assert route.destinations == ("q",)
-        assert not route.live
+    assert exchange.route("other") is route
+    assert route.live
+    assert route.destinations == ()
+    assert len(exchange.remove_all()) == 1
+    assert not route.live
+    assert exchange.match_headers({}) == ()

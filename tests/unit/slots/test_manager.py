@@ -10,6 +10,7 @@ OTHER = Owner("node-2", "worker-1")
 
 
 def manager(count: int, window: int = 4, **parts: object) -> SlotManager:
+    """Returns a manager that was given `count` messages."""
     made = SlotManager(window, 1 << 30, **parts)  # type: ignore[arg-type]
     for number in range(count):
         made.publish(f"m{number}", 1)
@@ -17,6 +18,7 @@ def manager(count: int, window: int = 4, **parts: object) -> SlotManager:
 
 
 def take_all(made: SlotManager, owner: Owner, limit: int = 1000) -> list[int]:
+    """Takes what the manager gives this owner; returns the ids."""
     ids: list[int] = []
     while limit and (slot := made.get(owner)) is not None:
         indexes = made.take(slot, limit)
@@ -103,7 +105,9 @@ def test_a_slot_goes_when_sealed_and_settled() -> None:
 
 
 def test_a_redelivery_does_not_block_what_stands_behind_it() -> None:
-    """A returned message of a slot on disk comes first, and fresh messages of a resident slot are still found after it."""
+    """A returned message of a slot on disk comes first, and fresh messages of a resident slot are still found after
+    it.
+    """
     made = manager(8)
     assert take_all(made, ONE) == [1, 2, 3, 4, 5, 6, 7, 8]
     made.requeue(made.slots[1], [2])

@@ -9,6 +9,7 @@ from broker.slots.slot import FILL_MOVES, TENURE_MOVES, Fill, IllegalMove, Slot,
 
 
 def filled(count: int) -> Slot:
+    """Returns an open slot with `count` messages."""
     slot = Slot(1)
     assert slot.contents is not None
     slot.contents.extend(f"m{n}" for n in range(count))
@@ -108,7 +109,7 @@ def test_recovered_slot_skips_what_was_settled() -> None:
     """Holes that recovery found are not handed out, and everything else counts as redelivered."""
     settled = Acks()
     settled.settle_all([0, 3])
-    slot = Slot.restored(100, 6, settled.to_bytes(), {}, {7}, recovered=True)
+    slot = Slot.restored(100, 6, settled.to_bytes(), {}, {7}, charge_bytes=60, recovered=True)
     assert slot.ready == slot.unsettled == 4
     assert list(slot.take(2)) == [1, 2]
     assert list(slot.take(9)) == [4, 5]

@@ -44,7 +44,7 @@ def test_confirm_select_turns_confirms_on_once() -> None:
 
 
 def test_confirm_select_without_an_answer() -> None:
-    """nowait turns confirms on and says nothing."""
+    """Nowait turns confirms on and says nothing."""
     room = Room()
     client = room.enter()
     assert client.tell(1, commands.Confirm.Select(nowait=True)) == []

@@ -1,0 +1,25 @@
+"""Keeps what a benchmark measured as JSON; neither a file's name nor what is in it says where it ran."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def keep(content: dict[str, Any], path: Path | None, kind: str) -> str:
+    """Write `content` with the time to `path`, or into bench/results when that is None, and return the file's name."""
+    stamp = datetime.now(UTC)
+    path = path or RESULTS / f"{kind}-{stamp:%Y%m%d-%H%M%S}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"written": f"{stamp:%Y-%m-%dT%H:%M:%SZ}"} | content, indent=1) + "\n")
+    return path.name
+
+
+def leave(number: int, _frame: FrameType | None) -> NoReturn:
+    """End in order on a signal, so that the brokers started here are stopped."""
+    raise SystemExit(128 + number)

@@ -1,0 +1,110 @@
+"""Compaction: what a few old messages need of a segment is copied to the tail of the log, so that the file can go.
+
+The floor above drives it, between two checkpoints, in one task:
+
+1. loop     ``VhostStore.compactable`` names segments; for one of them it gathers a SlotReference for each slot whose
+``segments``
+            hold it (recovered, resident or on disk; a checkpoint has flushed all their entries)
+2. thread   ``plan_relocation`` reads the entries and copies the records that are still needed
+3. loop     ``append_relocation`` appends them as MOVED records, and the committer syncs them as it does any record
+4. loop     ``VhostStore.finish_relocation`` points the queue log at the copies and returns the moves: the floor above
+corrects
+            ``segments`` of the slots (and of resident messages their position) in the same turn
+5. the next checkpoint no longer refers to the segment, and reclaims it
+
+No checkpoint may be taken between 3 and 4: it would name the old segment for entries that are about to point to the new
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from broker.store.message_log import MessageLog
+from broker.store.queue_log import QueueLogs
+from broker.store.reading import read_records
+from broker.store.record import TARGET, encode_moved
+from broker.store.segment import OFFSET_BITS
+
+__all__ = ["Move", "Relocation", "SlotReference", "append_relocation", "plan_relocation"]
+
+
+class SlotReference(NamedTuple):
+    """A slot that may need something of a segment.
+
+    Shapes: ``first`` is its first message id; ``indexes`` are its unsettled messages (id - first).
+    """
+
+    queue_number: int
+    first: int
+    end: int
+    indexes: Iterable[int]
+
+
+class Move(NamedTuple):
+    """Where a message's record lies now. Shapes: positions; the segments are their upper halves."""
+
+    queue_number: int
+    message_id: int
+    origin: int
+    position: int
+    size: int
+
+
+@dataclass(slots=True)
+class Relocation:
+    """The copies that free one segment.
+
+    Shapes: ``records`` pairs each MOVED record with its origin and the (queue number, message id) that need it.
+    Units: ``live_bytes`` is what the copies take; ``end`` the log position that must be synced before it is finished.
+    """
+
+    segment: int
+    live_bytes: int
+    records: list[tuple[bytes, int, list[tuple[int, int]]]]
+    slots: list[tuple[int, int, int]]
+    moves: list[Move] = field(default_factory=list)
+    end: int = 0
+
+
+def plan_relocation(
+    log: MessageLog, queues: QueueLogs, segment: int, slots: Iterable[SlotReference], limit_bytes: int
+) -> Relocation | None:
+    """Returns copies of what the slots need of a segment; None when that is more than `limit_bytes`. *Blocking.*
+
+    Raises: CorruptRecord when a record that is needed is damaged; StoreFailed.
+    """
+    holders: dict[int, tuple[int, list[tuple[int, int]]]] = {}
+    seen = []
+    live_bytes = 0
+    for slot in slots:
+        seen.append((slot.queue_number, slot.first, slot.end))
+        entries = queues.read(slot.queue_number, slot.first, slot.end)
+        for index in slot.indexes:
+            position, size = entries[index]
+            if position >> OFFSET_BITS != segment:
+                continue
+            if position not in holders:
+                live_bytes += size
+                if live_bytes > limit_bytes:
+                    return None
+                holders[position] = (size, [])
+            holders[position][1].append((slot.queue_number, slot.first + index))
+    records = []
+    wanted = ((position, size, needed) for position, (size, needed) in holders.items())
+    for position, record, needed in read_records(log.read_span, wanted):
+        if record is None:
+            raise log.corrupt(position, "the record is needed and damaged")
+        targets = b"".join([TARGET.pack(*target) for target in needed])
+        records.append((encode_moved(log.synced, record, targets), position, needed))
+    return Relocation(segment, live_bytes, records, seen)
+
+
+def append_relocation(log: MessageLog, relocation: Relocation) -> None:
+    """Appends the copies to the log and notes where each went."""
+    for record, origin, needed in relocation.records:
+        position = log.append(record)
+        relocation.moves.extend(Move(*target, origin, position, len(record)) for target in needed)
+    relocation.end = log.position

@@ -1,0 +1,154 @@
+"""The log as files: its segments in order, read block by block, and what the bytes behind a damaged record prove."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, Protocol
+
+from crc32c import crc32c
+
+from broker.store.files import Files
+from broker.store.record import HEAD, HEAD_BYTES, LENGTH_MIN, MARK, MARK_BYTES, MARK_TAIL, PREFIX_BYTES
+from broker.store.replay import Stop
+from broker.store.segment import HEADER_BYTES, OFFSET_BITS, SegmentHeader, decode_header, segment_number, segment_path
+
+__all__ = ["Consumer", "LogFolder"]
+
+BLOCK_BYTES: Final = 8 * 1024 * 1024
+ZEROS: Final = "nothing but zeros up to the end of the file"
+
+
+class Consumer(Protocol):
+    """Who takes the records of a block."""
+
+    def run(self, block: bytes, base: int) -> Stop:
+        """Takes the records of a block that begins with one, at position `base`."""
+
+
+class LogFolder:
+    """The segments in a log's folder. Shapes: ``segments`` maps the number of each to its bytes, ascending."""
+
+    def __init__(self, files: Files, folder: Path) -> None:
+        self._files = files
+        self.folder = folder
+        numbers = sorted(number for name in files.list(folder) if (number := segment_number(name)) is not None)
+        self.segments = {number: files.size(segment_path(folder, number)) for number in numbers}
+
+    def path(self, number: int) -> Path:
+        """Returns the file of a segment."""
+        return segment_path(self.folder, number)
+
+    def header(self, number: int) -> SegmentHeader:
+        """Returns a segment's header. Raises: ValueError when it is damaged."""
+        header = decode_header(self.read(number, 0, HEADER_BYTES))
+        if header.number != number:
+            raise ValueError(f"the header is that of segment {header.number}")
+        return header
+
+    def read(self, number: int, offset: int, size: int) -> bytes:
+        """Returns a piece of a segment, shorter at its end."""
+        file = self._files.open(self.path(number))
+        try:
+            return file.read_at(offset, size)
+        finally:
+            file.close()
+
+    def scan(self, number: int, offset: int, consumer: Consumer, done: Callable[[int], None]) -> tuple[int, str]:
+        """Hands a segment's records from `offset` on to a consumer; returns where it stopped and the damage found
+        there.
+
+        Shapes: done(n) hears of each n bytes that are behind. The damage is empty at the end of the segment.
+        """
+        size = self.segments[number]
+        need = HEAD_BYTES
+        file = self._files.open(self.path(number))
+        try:
+            while offset < size:
+                block = file.read_at(offset, max(BLOCK_BYTES, need))
+                stop = consumer.run(block, number << OFFSET_BITS | offset)
+                offset += stop.used
+                done(stop.used)
+                need = stop.need
+                if stop.damage or (need and offset + need > size and offset < size):
+                    damage = stop.damage or f"the segment ends {offset + need - size} bytes before the record does"
+                    return offset, (ZEROS if self._is_zero(number, offset) else damage)
+        finally:
+            file.close()
+        return offset, ""
+
+    def evidence_behind(self, number: int, offset: int) -> int:
+        """Returns the highest position that anything behind a damaged place says was synced, 0 when nothing does.
+
+        A record at the place where the damaged one ends counts, so do marks, found by their segment's token, and the
+        headers of later segments. Cost: reads the rest of the log; it happens once, when there is damage.
+        """
+        found = [self._evidence_in(number, offset)] if number in self.segments else []
+        found.extend(self._evidence_in(later, 0) for later in self.segments if later > number)
+        return max(found, default=0)
+
+    def resume(self, number: int, offset: int) -> int:
+        """Returns the next offset behind a damaged place where a record begins, or the segment's end."""
+        if offset < HEADER_BYTES:
+            return HEADER_BYTES
+        block = self.read(number, offset, self.segments[number])
+        chained = _end_of(block, 0)
+        if chained and _record_at(block, chained):
+            return offset + chained
+        marks = [at for at, _ in self._marks(number, block, offset)]
+        return offset + marks[0] if marks else self.segments[number]
+
+    def _evidence_in(self, number: int, offset: int) -> int:
+        evidence = 0
+        if offset == 0:
+            try:
+                evidence = self.header(number).synced
+            except ValueError:
+                pass
+            offset = HEADER_BYTES
+        block = self.read(number, offset, self.segments[number])
+        at = _end_of(block, 0)
+        while at and (end := _record_at(block, at)):
+            synced = HEAD.unpack_from(block, at)[2]
+            if synced <= number << OFFSET_BITS | offset + at:
+                evidence = max(evidence, synced)
+            at = end
+        return max([evidence, *(synced for _, synced in self._marks(number, block, offset))])
+
+    def _marks(self, number: int, block: bytes, offset: int) -> Iterator[tuple[int, int]]:
+        """Yields (place in the block, synced) of each whole mark."""
+        try:
+            token = self.header(number).token
+        except ValueError:
+            return
+        found = block.find(token)
+        while found >= 0:
+            at = found - HEAD_BYTES
+            if at >= 0 and _record_at(block, at) == at + MARK_BYTES:
+                _, _, synced, _, kind, *_ = HEAD.unpack_from(block, at)
+                position = MARK_TAIL.unpack_from(block, at + HEAD_BYTES)[1]
+                if kind == MARK and position == number << OFFSET_BITS | offset + at:
+                    yield at, synced
+            found = block.find(token, found + 1)
+
+    def _is_zero(self, number: int, offset: int) -> bool:
+        block = self.read(number, offset, self.segments[number])
+        return block.count(0) == len(block)
+
+
+def _end_of(block: bytes, at: int) -> int:
+    """Returns where the record at a place would end, 0 when its length is impossible."""
+    if len(block) - at < HEAD_BYTES:
+        return 0
+    length = HEAD.unpack_from(block, at)[0]
+    end = at + PREFIX_BYTES + length
+    return end if length >= LENGTH_MIN and end <= len(block) else 0
+
+
+def _record_at(block: bytes, at: int) -> int:
+    """Returns the end of the whole record at a place, 0 when there is none."""
+    end = _end_of(block, at)
+    if not end:
+        return 0
+    checksum = HEAD.unpack_from(block, at)[1]
+    return end if crc32c(memoryview(block)[at + PREFIX_BYTES : end]) == checksum else 0

@@ -1,0 +1,128 @@
+"""Files in memory: a second implementation of `Files`, for tests and simulated brokers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from crc32c import crc32c
+
+from broker.amqp.errors import StoreFailed
+from broker.store.damage import FolderBusy
+from broker.store.files import File, Files
+
+__all__ = ["Content", "MemoryFile", "MemoryFiles"]
+
+NOT_THERE: Final = "No such file or directory"
+
+
+class Content:
+    """What a file holds, whatever its name is at the moment."""
+
+    def __init__(self) -> None:
+        self.block = bytearray()
+        self.locked = False
+
+
+class MemoryFile(File):
+    """One open file in memory."""
+
+    def __init__(self, path: Path, content: Content) -> None:
+        super().__init__(path, -1)
+        self._content = content
+        self._locked = False
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        return bytes(self._content.block[offset : offset + size])
+
+    def write_at(self, offset: int, block: bytes) -> None:
+        held = self._content.block
+        if offset > len(held):
+            held.extend(bytes(offset - len(held)))
+        held[offset : offset + len(block)] = block
+
+    def size(self) -> int:
+        return len(self._content.block)
+
+    def truncate(self, size: int) -> None:
+        held = self._content.block
+        del held[size:]
+        held.extend(bytes(size - len(held)))
+
+    def sync(self) -> None:
+        """Returns at once: memory has nothing behind it."""
+
+    def lock(self) -> bool:
+        """Takes the file's lock; tells whether it was free."""
+        if self._content.locked:
+            return False
+        self._content.locked = self._locked = True
+        return True
+
+    def close(self) -> None:
+        if self._locked:
+            self._content.locked = self._locked = False
+
+
+class MemoryFiles(Files):
+    """A tree of files in memory. Shapes: ``contents`` maps a path to what the file there holds."""
+
+    def __init__(self, free_bytes: int = 1 << 40) -> None:
+        self._free_bytes = free_bytes
+        self._tokens = 0
+        self.contents: dict[Path, Content] = {}
+        self.folders: set[Path] = set()
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        content = self.contents.get(path)
+        if content is None:
+            if not create or path.parent not in self.folders:
+                raise StoreFailed(path, NOT_THERE)
+            content = self._create(path)
+        return MemoryFile(path, content)
+
+    def exists(self, path: Path) -> bool:
+        return path in self.contents or path in self.folders
+
+    def size(self, path: Path) -> int:
+        return self.open(path).size()
+
+    def list(self, folder: Path) -> list[str]:
+        if folder not in self.folders:
+            raise StoreFailed(folder, NOT_THERE)
+        return sorted(path.name for path in (*self.contents, *self.folders) if path.parent == folder)
+
+    def make_folder(self, folder: Path) -> None:
+        self.folders.update((folder, *folder.parents))
+
+    def rename(self, source: Path, target: Path) -> None:
+        if source not in self.contents:
+            raise StoreFailed(source, NOT_THERE)
+        self.contents[target] = self.contents.pop(source)
+
+    def remove(self, path: Path) -> None:
+        self.contents.pop(path, None)
+
+    def sync_folder(self, folder: Path) -> None:
+        if folder not in self.folders:
+            raise StoreFailed(folder, NOT_THERE)
+
+    def lock(self, path: Path) -> File:
+        file = self.open(path, create=True)
+        assert isinstance(file, MemoryFile)
+        if not file.lock():
+            raise FolderBusy(path.parent)
+        return file
+
+    def free_bytes(self, folder: Path) -> int:
+        return self._free_bytes - sum(len(content.block) for content in self.contents.values())
+
+    def token(self, size: int) -> bytes:
+        """Returns bytes that differ each time and are the same in every run."""
+        self._tokens += 1
+        words = (crc32c(f"{self._tokens}/{word}".encode()) for word in range((size + 3) // 4))
+        return b"".join(word.to_bytes(4, "big") for word in words)[:size]
+
+    def _create(self, path: Path) -> Content:
+        content = self.contents[path] = Content()
+        return content

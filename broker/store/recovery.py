@@ -1,0 +1,314 @@
+"""Recovery: from the newest whole checkpoint and the log behind it to the state that was confirmed.
+
+Damage above what anything proves to have been synced is a torn tail: cut, and told. Damage below it is corruption: the
+broker does not start, and names segment and offset; with quarantine it skips what is unreadable, loudly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from broker.store.checkpoint import Checkpoint, QueueState
+from broker.store.damage import CorruptStore, Finding
+from broker.store.files import Files
+from broker.store.log_scan import LogFolder
+from broker.store.queue_log import QueueLogs
+from broker.store.rebuild import EntryRebuild
+from broker.store.replay import Replay, UnknownRecord
+from broker.store.segment import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
+
+__all__ = ["Recovered", "Recovery", "RecoveryProgress"]
+
+PROGRESS_BYTES: Final = 64 * 1024 * 1024
+REWRITE_BYTES: Final = 4 * 1024 * 1024
+NO_CHECKPOINT: Final = Checkpoint(0, clean=False, topology=[], queues=[], next_queue_number=1)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryProgress:
+    """How far recovery is. Units: bytes of log, and records found in them."""
+
+    done_bytes: int
+    total_bytes: int
+    records: int
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What a vhost's store held.
+
+    Shapes: ``topology`` is changes in order, the checkpoint's first. ``queues`` maps queue numbers to their slots, all
+        sealed and on disk; the floor above forgets a number that no change declares. ``clean`` says that the broker
+        stopped in good order: if not, every message may have been delivered before.
+    Units: ``messages`` are unsettled ones, over all queues; ``records`` were read; ``cut_bytes`` were dropped from the
+        tail.
+    """
+
+    topology: list[dict[str, Any]]
+    queues: dict[int, QueueState]
+    next_queue_number: int
+    clean: bool
+    messages: int = 0
+    records: int = 0
+    cut_bytes: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+
+class Recovery:
+    """One recovery.
+
+    Shapes: after ``run``, ``end`` is the log's end, ``next_segment`` a number that no segment ever had,
+        ``log.segments`` what is there.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        log: LogFolder,
+        queue_logs: QueueLogs,
+        checkpoint: tuple[Checkpoint, bool] | None,
+        findings: list[Finding],
+        progress: Callable[[RecoveryProgress], None],
+        *,
+        sync: bool,
+        quarantine: bool,
+        window_messages: int,
+        window_bytes: int,
+    ) -> None:
+        self.log = log
+        self._files = files
+        self._queue_logs = queue_logs
+        self._checkpoint, self._checkpoint_synced = checkpoint or (NO_CHECKPOINT, True)
+        self._findings = findings
+        self._progress = progress
+        self._sync = sync
+        self._quarantine = quarantine
+        self._replay = Replay(self._checkpoint, queue_logs, window_messages=window_messages, window_bytes=window_bytes)
+        self._total_bytes = 0
+        self._done_bytes = 0
+        self._told_bytes = 0
+        self._cut_bytes = 0
+        self._scanned: list[int] = []
+        self._header_evidence = 0
+        self.end = 0
+        self.next_segment = 1
+
+    def run(self) -> Recovered:
+        """Reads the log, repairs its tail and the queue logs, and returns the state.
+
+        Raises: CorruptStore; StoreFailed.
+        """
+        checkpoint = self._checkpoint
+        start = checkpoint.position >> OFFSET_BITS
+        self.next_segment = max([*self.log.segments, start]) + 1
+        numbers = [number for number in self.log.segments if number >= start]
+        begins = {start: checkpoint.position & OFFSET_MASK}
+        self._total_bytes = sum(self.log.segments[number] - begins.get(number, HEADER_BYTES) for number in numbers)
+        self._scan(numbers)
+        replay = self._replay
+        replay.finish()
+        self._complete_entries()
+        if self._sync:
+            self._make_durable()
+        queues = {number: queue.state() for number, queue in sorted(replay.queues.items())}
+        self._queue_logs.remove_all_but(set(queues))
+        messages = 0
+        for state in queues.values():
+            for slot in state.slots:
+                self._queue_logs.keep(state.number, slot.first, slot.end)
+                messages += slot.end - slot.first - int.from_bytes(slot.settled, "little").bit_count()
+        self._queue_logs.remove_unneeded()
+        return Recovered(
+            replay.changes,
+            queues,
+            replay.next_queue_number,
+            (checkpoint.clean or not numbers) and not replay.records and not self._findings,
+            messages,
+            replay.records,
+            self._cut_bytes,
+            self._findings,
+        )
+
+    # -- the log ------------------------------------------------------------------------------------------------------
+
+    def _scan(self, numbers: list[int]) -> None:
+        position = self._checkpoint.position
+        self.end = position
+        if position and not self._begins_at_checkpoint():
+            return
+        for number in numbers:
+            start = number << OFFSET_BITS
+            try:
+                header = self.log.header(number)
+            except ValueError as error:
+                if self._cut(start, str(error)):
+                    return
+            else:
+                self._header_evidence = max(self._header_evidence, header.synced)
+                at_checkpoint = number == position >> OFFSET_BITS
+                if not at_checkpoint and header.previous_end != self.end:
+                    reason = f"segment {number} follows on {_place(header.previous_end)}, the one before ends here"
+                    if self._cut(min(header.previous_end, self.end), reason):
+                        return
+            self._scanned.append(number)
+            if not self._scan_segment(number, max(position & OFFSET_MASK if start <= position else 0, HEADER_BYTES)):
+                return
+
+    def _begins_at_checkpoint(self) -> bool:
+        """Tells whether there is a log behind the checkpoint; if its segment is too short, the rest goes."""
+        position = self._checkpoint.position
+        segment, offset = position >> OFFSET_BITS, position & OFFSET_MASK
+        size = self.log.segments.get(segment, 0)
+        if size >= offset:
+            return True
+        there = f"it has {size} bytes" if size else "it is missing"
+        reason = f"the checkpoint stands at offset {offset} of this segment, and {there}"
+        if self._checkpoint_synced:
+            self._refuse(segment, size, reason)
+            return True
+        self.end = segment << OFFSET_BITS | size
+        self._cut_tail(segment, size, reason)
+        return False
+
+    def _scan_segment(self, number: int, offset: int) -> bool:
+        """Replays one segment; tells whether the log goes on behind it."""
+        while True:
+            try:
+                offset, damage = self.log.scan(number, offset, self._replay, self._done)
+            except UnknownRecord as error:
+                raise CorruptStore(
+                    self.log.path(number),
+                    number,
+                    error.position & OFFSET_MASK,
+                    f"a record of kind {error.kind}: a later version of the broker wrote it",
+                ) from error
+            self.end = number << OFFSET_BITS | offset
+            if not damage:
+                return True
+            if self._cut(self.end, damage):
+                return False
+            offset = self.log.resume(number, offset)
+
+    def _cut(self, position: int, reason: str) -> bool:
+        """Decides on damage: cuts the log there and returns True, or has the damaged piece skipped.
+
+        Raises: CorruptStore when the damaged bytes had been synced and there is no quarantine.
+        """
+        number, offset = position >> OFFSET_BITS, position & OFFSET_MASK
+        known = self._checkpoint.position if self._checkpoint_synced else 0
+        synced = max(known, self.log.evidence_behind(number, offset))
+        if synced <= position:
+            self._cut_tail(number, offset, reason)
+            return True
+        lost_bytes = self.log.resume(number, offset) - offset if number in self.log.segments else 0
+        self._refuse(number, offset, f"{reason}; the log was synced up to {_place(synced)}", lost_bytes)
+        return False
+
+    def _refuse(self, number: int, offset: int, reason: str, lost_bytes: int = 0) -> None:
+        """Raises: CorruptStore; with quarantine it is a finding instead."""
+        if not self._quarantine:
+            raise CorruptStore(self.log.path(number), number, offset, reason)
+        self._findings.append(Finding("store.quarantined", self.log.path(number), number, offset, lost_bytes, reason))
+
+    def _cut_tail(self, number: int, offset: int, reason: str) -> None:
+        lost_bytes = self.log.segments.get(number, offset) - offset
+        lost_bytes += sum(size for later, size in self.log.segments.items() if later > number)
+        self._cut_bytes += lost_bytes
+        self._findings.append(Finding("store.tail_cut", self.log.path(number), number, offset, lost_bytes, reason))
+        self._remove_behind(number if offset >= HEADER_BYTES else number - 1)
+        if offset >= HEADER_BYTES and self.log.segments.get(number, 0) > offset:
+            file = self._files.open(self.log.path(number), write=True)
+            try:
+                file.truncate(offset)
+                if self._sync:
+                    file.sync()
+            finally:
+                file.close()
+            self.log.segments[number] = offset
+
+    def _remove_behind(self, number: int) -> None:
+        for later in sorted(self.log.segments, reverse=True):
+            if later > number:
+                self._files.remove(self.log.path(later))
+                del self.log.segments[later]
+        self._scanned = [scanned for scanned in self._scanned if scanned <= number]
+        if self._sync:
+            self._files.sync_folder(self.log.folder)
+
+    def _done(self, size_bytes: int) -> None:
+        self._done_bytes += size_bytes
+        if self._done_bytes - self._told_bytes >= PROGRESS_BYTES or self._done_bytes == self._total_bytes:
+            self._told_bytes = self._done_bytes
+            self._progress(RecoveryProgress(self._done_bytes, self._total_bytes, self._replay.records))
+
+    def _done_again(self, size_bytes: int) -> None:
+        """Hears of bytes that are read a second time: they are no progress."""
+
+    def _make_durable(self) -> None:
+        """Has everything that was recovered on disk, so that the next segment's header may say so.
+
+        What no mark proves synced is written once more first: after a failed sync the page cache shows bytes that are
+        not on disk and that a second sync would not write.
+        """
+        known = self._checkpoint.position if self._checkpoint_synced else 0
+        synced = max(known, self._replay.evidence, self._header_evidence)
+        for number, size in self.log.segments.items():
+            offset = max(synced - (number << OFFSET_BITS), 0)
+            again = number in self._scanned and offset < size
+            if not again and (self._checkpoint_synced or number in self._scanned):
+                continue
+            file = self._files.open(self.log.path(number), write=True)
+            try:
+                while again and offset < size:
+                    block = file.read_at(offset, min(REWRITE_BYTES, size - offset))
+                    file.write_at(offset, block)
+                    offset += len(block)
+                file.sync()
+            finally:
+                file.close()
+        self._files.sync_folder(self.log.folder)
+
+    # -- the queue logs -----------------------------------------------------------------------------------------------
+
+    def _complete_entries(self) -> None:
+        """Rebuilds entries that are missing, and settles what is lost for good."""
+        queues = self._replay.queues
+        rebuild = EntryRebuild(
+            self._queue_logs,
+            {
+                number: queue
+                for number, queue in queues.items()
+                if any(not self._queue_logs.has(number, window.first, window.end) for window in queue.windows)
+            },
+        )
+        if rebuild.queues:
+            for number in self.log.segments:
+                self.log.scan(number, HEADER_BYTES, rebuild, self._done_again)
+            rebuild.finish()
+            reason = f"{len(rebuild.queues)} queues had no entries; {rebuild.entries} were written again from the log"
+            self._findings.append(Finding("store.queue_logs_rebuilt", self.log.folder, 0, 0, 0, reason))
+        for number, queue in queues.items():
+            for window in queue.windows:
+                missing = window.segments.keys() - self.log.segments.keys()
+                if not (missing or window.doubtful or number in rebuild.queues):
+                    continue
+                entries = self._queue_logs.read(number, window.first, window.end)
+                lost = window.look(entries, self.log.segments)
+                if lost:
+                    self._lose(number, window.first + lost[0], len(lost), entries[lost[0]][0])
+                    for index in lost:
+                        window.bits[index] = 1
+
+    def _lose(self, queue_number: int, first: int, count: int, position: int) -> None:
+        segment, offset = position >> OFFSET_BITS, position & OFFSET_MASK
+        path = self.log.path(segment)
+        reason = f"the records of {count} messages of queue {queue_number} from id {first} on are gone"
+        if self._checkpoint_synced and not self._quarantine:
+            raise CorruptStore(path, segment, offset, reason)
+        self._findings.append(Finding("store.messages_lost", path, segment, offset, 0, reason))
+
+
+def _place(position: int) -> str:
+    return f"segment {position >> OFFSET_BITS}, offset {position & OFFSET_MASK}"

@@ -1,0 +1,214 @@
+"""Replay: a checkpoint's state, moved on record by record to the end of the log. Bytes in, state out.
+
+Idempotent, because a later crash makes recovery read again what an earlier one read: a message whose id is below its
+queue's next id is known, settle bits and purge watermarks are set again, delivery counts are absolute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from crc32c import crc32c
+
+from broker.store.checkpoint import Checkpoint, QueueState
+from broker.store.queue_log import QueueLogs
+from broker.store.record import (
+    HEAD,
+    HEAD_BYTES,
+    LENGTH_MIN,
+    MARK,
+    MARK_TAIL,
+    MESSAGE,
+    MOVED,
+    PREFIX_BYTES,
+    PURGED,
+    QUEUE_DELETED,
+    REQUEUED,
+    RUN,
+    SETTLED,
+    TARGET,
+    TARGET_BYTES,
+    TOPOLOGY,
+    decode_topology,
+)
+from broker.store.window import QueueReplay
+
+__all__ = ["Replay", "Stop", "UnknownRecord", "cut"]
+
+_NUMBER_BYTES: Final = 8
+
+
+class Stop(NamedTuple):
+    """Where a pass over a block ended.
+
+    Shapes: ``used`` bytes of it were whole records. ``damage`` says what is wrong with the record there; empty when the
+        block merely ends before it does, in which case ``need`` bytes hold it, or as much of it as tells its length.
+    """
+
+    used: int
+    damage: str
+    need: int
+
+
+class UnknownRecord(Exception):
+    """A record is whole and of a kind that this version does not know: a later version wrote it."""
+
+    def __init__(self, position: int, kind: int) -> None:
+        self.position = position
+        self.kind = kind
+        super().__init__(f"kind {kind} at {position}")
+
+
+def cut(block: bytes, at: int, size: int) -> Stop:
+    """Returns the stop for a block that ends within a record, or for a record whose length cannot be right."""
+    if size - at < HEAD_BYTES:
+        return Stop(at, "", HEAD_BYTES)
+    length = HEAD.unpack_from(block, at)[0]
+    if length < LENGTH_MIN:
+        return Stop(at, "the length is impossible", 0)
+    return Stop(at, "", length + PREFIX_BYTES)
+
+
+class Replay:
+    """The state of a vhost while its log is read.
+
+    Shapes: ``evidence`` is the highest position that a mark says was synced.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, logs: QueueLogs, *, window_messages: int, window_bytes: int) -> None:
+        self._logs = logs
+        self._window = (window_messages, window_bytes)
+        self._deleted: set[int] = set()
+        self.changes: list[dict[str, Any]] = list(checkpoint.topology)
+        self.next_queue_number = checkpoint.next_queue_number
+        self.queues = {state.number: QueueReplay(state, logs, *self._window) for state in checkpoint.queues}
+        self.records = 0
+        self.evidence = 0
+
+    def run(self, block: bytes, base: int) -> Stop:
+        """Applies the records of a block that begins with one, at position `base`.
+
+        Raises: UnknownRecord.
+        Cost: 2 us a message with one target: no object is made but its entry.
+        """
+        view = memoryview(block)
+        size = len(block)
+        last_head = size - HEAD_BYTES
+        unpack, unpack_target, iter_targets = HEAD.unpack_from, TARGET.unpack_from, TARGET.iter_unpack
+        queues = self.queues
+        records = 0
+        at = 0
+        while at <= last_head:
+            length, checksum, synced, _, kind, flags, _, _, targets_bytes = unpack(block, at)
+            end = at + PREFIX_BYTES + length
+            if end > size or length < LENGTH_MIN:
+                break
+            if crc32c(view[at + PREFIX_BYTES : end]) != checksum:
+                self.records += records
+                return Stop(at, "the checksum is wrong", 0)
+            targets_at = at + HEAD_BYTES
+            if kind == MESSAGE:
+                for number, message_id in (
+                    (unpack_target(block, targets_at),)
+                    if targets_bytes == TARGET_BYTES
+                    else iter_targets(block[targets_at : targets_at + targets_bytes])
+                ):
+                    queue = queues.get(number)
+                    if queue is None:
+                        queue = self._begin(number)
+                        if queue is None:
+                            continue
+                    if message_id == queue.expected:
+                        queue.entries.append((base + at, end - at))
+                        queue.next_id = queue.expected = message_id + 1
+                        left = queue.left_bytes = queue.left_bytes - (end - at)
+                        if left <= 0 or message_id + 1 == queue.full:
+                            queue.seal()
+                    else:
+                        queue.accept(message_id, base + at, end - at)
+            elif kind == MARK:
+                if MARK_TAIL.unpack_from(block, targets_at)[1] != base + at:
+                    self.records += records
+                    return Stop(at, "the record belongs elsewhere", 0)
+                if synced > self.evidence:
+                    self.evidence = synced
+            else:
+                apply = _APPLY.get(kind)
+                if apply is None:
+                    raise UnknownRecord(base + at, kind)
+                apply(self, block[at:end], flags, base + at)
+            records += 1
+            at = end
+        self.records += records
+        return cut(block, at, size)
+
+    def finish(self) -> None:
+        """Seals every queue's last window."""
+        for queue in self.queues.values():
+            queue.finish()
+
+    def _begin(self, number: int) -> QueueReplay | None:
+        if number in self._deleted:
+            return None
+        self.next_queue_number = max(self.next_queue_number, number + 1)
+        queue = self.queues[number] = QueueReplay(QueueState(number, 1), self._logs, *self._window)
+        return queue
+
+    def settled(self, record: bytes, flags: int, position: int) -> None:
+        number, *ids = _numbers(record)
+        queue = self.queues.get(number)
+        if queue is not None:
+            if flags & RUN:
+                queue.settle_run(ids[0], ids[0] + ids[1])
+            else:
+                queue.settle(ids)
+
+    def requeued(self, record: bytes, flags: int, position: int) -> None:
+        number, *flat = _numbers(record)
+        queue = self.queues.get(number)
+        if queue is not None:
+            for message_id, count in zip(flat[::2], flat[1::2], strict=True):
+                queue.requeue(message_id, count)
+
+    def purged(self, record: bytes, flags: int, position: int) -> None:
+        number, upto, *excepted = _numbers(record)
+        queue = self.queues.get(number)
+        if queue is not None:
+            queue.purge(upto, excepted)
+
+    def queue_deleted(self, record: bytes, flags: int, position: int) -> None:
+        (number,) = _numbers(record)
+        self._deleted.add(number)
+        self.queues.pop(number, None)
+        self.next_queue_number = max(self.next_queue_number, number + 1)
+
+    def topology(self, record: bytes, flags: int, position: int) -> None:
+        change = decode_topology(record)
+        self.changes.append(change)
+        number = change.get("number")
+        if isinstance(number, int):
+            self.next_queue_number = max(self.next_queue_number, number + 1)
+
+    def moved(self, record: bytes, flags: int, position: int) -> None:
+        targets_end = HEAD_BYTES + HEAD.unpack_from(record)[8]
+        for number, message_id in TARGET.iter_unpack(record[HEAD_BYTES:targets_end]):
+            queue = self.queues.get(number)
+            if queue is not None:
+                queue.move(message_id, position, len(record))
+
+
+# Which method applies a record of which kind; the two that come in masses are in the loop itself.
+_APPLY: Final[dict[int, Callable[[Replay, bytes, int, int], None]]] = {
+    SETTLED: Replay.settled,
+    REQUEUED: Replay.requeued,
+    PURGED: Replay.purged,
+    QUEUE_DELETED: Replay.queue_deleted,
+    TOPOLOGY: Replay.topology,
+    MOVED: Replay.moved,
+}
+
+
+def _numbers(record: bytes) -> tuple[int, ...]:
+    return Struct(f">{(len(record) - HEAD_BYTES) // _NUMBER_BYTES}Q").unpack_from(record, HEAD_BYTES)

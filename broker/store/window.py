@@ -1,0 +1,239 @@
+"""A queue as recovery rebuilds it: windows of message ids, which of them are settled, and where their records lie."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from bitarray import bitarray
+from bitarray.util import zeros
+
+from broker.store.checkpoint import QueueState, SlotState
+from broker.store.queue_log import Entry, QueueLogs
+from broker.store.segment import OFFSET_BITS
+from broker.store.spill import is_spilled
+
+__all__ = ["QueueReplay", "Window"]
+
+_NOT_OPEN: Final = -1
+
+
+class Window:
+    """A slot in the making.
+
+    Shapes: ``bits[i]`` says whether message ``first + i`` is settled. While the window is open it has more bits than
+        messages and ``end`` is not known yet.
+    """
+
+    __slots__ = ("bits", "counts", "doubtful", "end", "first", "segments", "size_bytes")
+
+    def __init__(self, first: int, bits: bitarray) -> None:
+        self.first = first
+        self.end = first + len(bits)
+        self.bits = bits
+        self.counts: dict[int, int] = {}
+        self.segments: dict[int, int] = {}
+        self.size_bytes = 0
+        self.doubtful = False  # its entries must be looked at to know the segments
+
+    @classmethod
+    def of(cls, slot: SlotState) -> Window:
+        """Returns the window of a slot as a checkpoint has it."""
+        length = slot.end - slot.first
+        bits = bitarray(endian="little")
+        bits.frombytes(slot.settled)
+        del bits[length:]
+        bits.extend(zeros(length - len(bits)))
+        window = cls(slot.first, bits)
+        window.counts = dict(slot.counts)
+        window.segments = dict(slot.segments)
+        window.size_bytes = slot.size_bytes
+        window.doubtful = any(is_spilled(segment) for segment in slot.segments)
+        return window
+
+    def state(self) -> SlotState:
+        """Returns the slot that the window has become."""
+        counts = {index: count for index, count in self.counts.items() if not self.bits[index]}
+        return SlotState(self.first, self.end, self.bits.tobytes(), counts, self.segments, self.size_bytes)
+
+    def look(self, entries: Sequence[Entry], segments: Iterable[int]) -> list[int]:
+        """Counts its messages by segment after their entries; returns the indexes of those whose record is gone.
+
+        What lay in the spill is settled: the spill does not outlive the process.
+        """
+        there = set(segments)
+        lost = []
+        counted: Counter[int] = Counter()
+        for index in self.bits.search(bitarray("0")):
+            position = entries[index][0]
+            segment = position >> OFFSET_BITS
+            if is_spilled(segment):
+                self.bits[index] = 1
+            elif segment in there:
+                counted[segment] += 1
+            else:
+                lost.append(index)
+        self.segments = dict(counted)
+        return lost
+
+
+class QueueReplay:
+    """One durable queue while the log is replayed.
+
+    Shapes: ``expected`` is the id that extends the open window without further ado, -1 when there is no open window.
+    Invariant: windows ascend and do not overlap; ``firsts`` are their first ids.
+    """
+
+    __slots__ = (
+        "_logs",
+        "_messages",
+        "_room_bytes",
+        "entries",
+        "expected",
+        "firsts",
+        "full",
+        "left_bytes",
+        "next_id",
+        "number",
+        "windows",
+    )
+
+    def __init__(self, state: QueueState, logs: QueueLogs, window_messages: int, window_bytes: int) -> None:
+        self._logs = logs
+        self._messages = window_messages
+        self._room_bytes = window_bytes
+        self.number = state.number
+        self.next_id = state.next_id
+        self.windows = [Window.of(slot) for slot in state.slots]
+        self.firsts = [window.first for window in self.windows]
+        self.entries: list[Entry | None] = []  # of the open window
+        self.expected = _NOT_OPEN
+        self.full = 0  # the id with which the open window is full
+        self.left_bytes = 0  # ... and the bytes
+
+    def accept(self, message_id: int, position: int, size: int) -> None:
+        """Takes a message that does not simply follow the last one. One that is known already changes nothing."""
+        next_id = self.next_id
+        if message_id < next_id:
+            return
+        if self.expected != _NOT_OPEN and message_id >= self.full:
+            self.seal()
+        if self.expected == _NOT_OPEN:
+            self._open(message_id)
+        else:
+            # Ids without a record were transient messages: holes, settled.
+            gap = message_id - next_id
+            place = len(self.entries)
+            self.windows[-1].bits[place : place + gap] = 1
+            self.entries.extend([None] * gap)
+        self.entries.append((position, size))
+        self.next_id = self.expected = message_id + 1
+        self.left_bytes -= size
+        if self.expected == self.full or self.left_bytes <= 0:
+            self.seal()
+
+    def settle(self, ids: Iterable[int]) -> None:
+        """Marks messages settled; ids of deleted slots are passed over."""
+        firsts, windows = self.firsts, self.windows
+        for message_id in ids:
+            place = bisect_right(firsts, message_id) - 1
+            if place >= 0:
+                window = windows[place]
+                index = message_id - window.first
+                if index < len(window.bits):
+                    window.bits[index] = 1
+
+    def settle_run(self, first: int, end: int) -> None:
+        """Marks the messages first <= id < end settled."""
+        for window in self._overlapping(first, end):
+            start = max(first - window.first, 0)
+            stop = min(end - window.first, len(window.bits))
+            if start < stop:
+                window.bits[start:stop] = 1
+
+    def purge(self, upto: int, excepted: Iterable[int]) -> None:
+        """Marks every message up to and including id `upto` settled, but those excepted."""
+        stay = [message_id for message_id in excepted if self._unsettled(message_id)]
+        self.settle_run(0, min(upto + 1, self.next_id))
+        for message_id in stay:
+            window = self._window(message_id)
+            assert window is not None
+            window.bits[message_id - window.first] = 0
+
+    def requeue(self, message_id: int, count: int) -> None:
+        """Notes how often a message was delivered in all."""
+        window = self._window(message_id)
+        if window is not None:
+            window.counts[message_id - window.first] = count
+
+    def move(self, message_id: int, position: int, size: int) -> None:
+        """Notes where a message's record was copied to."""
+        if self.expected != _NOT_OPEN and message_id >= self.firsts[-1]:
+            self.seal()
+        window = self.window_of(message_id)
+        if window is not None:
+            self._logs.write(self.number, message_id, [(position, size)])
+            window.doubtful = True
+
+    def seal(self) -> None:
+        """Ends the open window: its entries go to the queue log, unless everything in it is settled."""
+        if self.expected == _NOT_OPEN:
+            return
+        window, entries = self.windows[-1], self.entries
+        del window.bits[len(entries) :]
+        window.end = window.first + len(entries)
+        self.entries = []
+        self.expected = _NOT_OPEN
+        if window.bits.all():
+            self.windows.pop()
+            self.firsts.pop()
+            return
+        self._logs.write(self.number, window.first, entries)
+        first, last = entries[0], entries[-1]
+        assert first is not None  # a window begins and ends with a message
+        assert last is not None
+        if first[0] >> OFFSET_BITS == last[0] >> OFFSET_BITS:
+            window.segments = {first[0] >> OFFSET_BITS: len(entries)}
+        else:
+            window.segments = dict(Counter(entry[0] >> OFFSET_BITS for entry in entries if entry is not None))
+        window.size_bytes = sum([entry[1] for entry in entries if entry is not None])
+
+    def finish(self) -> None:
+        """Seals what is open and drops the windows in which everything is settled."""
+        self.seal()
+        self.windows = [window for window in self.windows if not window.bits.all()]
+        self.firsts = [window.first for window in self.windows]
+        for window in self.windows:
+            if len(window.segments) == 1:
+                window.segments = dict.fromkeys(window.segments, window.bits.count(0))
+
+    def state(self) -> QueueState:
+        """Returns the queue as recovered, without slots that hold nothing any more."""
+        slots = [window.state() for window in self.windows if not window.bits.all()]
+        return QueueState(self.number, self.next_id, slots)
+
+    def window_of(self, message_id: int) -> Window | None:
+        """Returns the window of a message that is not settled, None when there is none."""
+        return self._window(message_id) if self._unsettled(message_id) else None
+
+    def _open(self, first: int) -> None:
+        self.windows.append(Window(first, zeros(self._messages, endian="little")))
+        self.firsts.append(first)
+        self.full = first + self._messages
+        self.left_bytes = self._room_bytes
+
+    def _window(self, message_id: int) -> Window | None:
+        place = bisect_right(self.firsts, message_id) - 1
+        if place < 0 or message_id >= self.next_id or message_id - self.firsts[place] >= len(self.windows[place].bits):
+            return None
+        return self.windows[place]
+
+    def _unsettled(self, message_id: int) -> bool:
+        window = self._window(message_id)
+        return window is not None and not window.bits[message_id - window.first]
+
+    def _overlapping(self, first: int, end: int) -> Iterator[Window]:
+        start = max(bisect_right(self.firsts, first) - 1, 0)
+        yield from self.windows[start : bisect_left(self.firsts, end)]

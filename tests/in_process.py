@@ -1,0 +1,41 @@
+"""A broker inside the test's own loop, for tests that look into it or count what it did."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+
+from broker.core.queue import Queue
+from broker.server import Broker
+from broker.settings import Settings
+
+
+@asynccontextmanager
+async def running_broker(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[Broker]:
+    """Yields a broker on a free port with its data in `folder`; stops it in good order."""
+    server = {"port": 0, "data_dir": folder, **sections.pop("server", {})}
+    broker = Broker(Settings(server=server, **sections))  # type: ignore[arg-type]
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.stop()
+
+
+@asynccontextmanager
+async def client_of(broker: Broker) -> AsyncIterator[Any]:
+    """Yields a channel of a new aio-pika connection, with confirms."""
+    connection: Any = await aio_pika.connect(f"amqp://guest:guest@127.0.0.1:{broker.listener.port}/")
+    try:
+        yield await connection.channel()
+    finally:
+        await connection.close()
+
+
+def queue_of(broker: Broker, name: str) -> Queue:
+    """Returns a queue as the broker has it."""
+    return broker.engines["/"].vhost.queues[name]

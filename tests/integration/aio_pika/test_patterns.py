@@ -1,0 +1,122 @@
+"""What people build with aio-pika: remote calls, work queues, pools, connections that come back."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import aio_pika
+from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
+from aio_pika.patterns import RPC, Master
+from aio_pika.pool import Pool
+
+from tests.broker_process import BrokerAddress, BrokerProcess
+
+
+async def test_remote_calls(connection: AbstractConnection, name: str) -> None:
+    """aio-pika's RPC pattern, over a headers exchange and reply queues, answers and carries exceptions back."""
+    channel = await connection.channel()
+    rpc = await RPC.create(channel)
+
+    async def multiply(*, x: int, y: int) -> int:
+        return x * y
+
+    async def fail() -> None:
+        raise ValueError("from afar")
+
+    await rpc.register(f"{name}.multiply", multiply, auto_delete=True)
+    await rpc.register(f"{name}.fail", fail, auto_delete=True)
+    results = await asyncio.gather(*(rpc.call(f"{name}.multiply", {"x": x, "y": 3}) for x in range(20)))
+    assert results == [x * 3 for x in range(20)]
+    try:
+        await rpc.call(f"{name}.fail", {})
+    except ValueError as error:
+        assert str(error) == "from afar"
+    else:
+        raise AssertionError("the exception did not come back")
+    await rpc.close()
+
+
+async def test_work_queue(connection: AbstractConnection, name: str) -> None:
+    """aio-pika's master and workers share out tasks, each done once."""
+    channel = await connection.channel()
+    await channel.set_qos(prefetch_count=1)
+    done: list[int] = []
+    everything = asyncio.Event()
+
+    async def work(*, task: int) -> None:
+        done.append(task)
+        if len(done) == 30:
+            everything.set()
+
+    master = Master(channel)
+    workers = [await master.create_worker(name, work, auto_delete=True) for _ in range(3)]
+    for task in range(30):
+        await master.create_task(name, {"task": task})
+    async with asyncio.timeout(30):
+        await everything.wait()
+    assert sorted(done) == list(range(30))
+    for worker in workers:
+        await worker.close()
+
+
+async def test_pool_of_connections(broker: BrokerAddress, name: str) -> None:
+    """A pool of connections and channels publishes from many tasks to one durable queue."""
+
+    async def connect() -> AbstractConnection:
+        return await aio_pika.connect(broker.url)
+
+    async with Pool(connect, max_size=3) as connections:
+
+        async def open_channel() -> AbstractChannel:
+            async with connections.acquire() as connection:
+                return await connection.channel()
+
+        async with Pool(open_channel, max_size=8) as channels:
+            async with channels.acquire() as channel:
+                await channel.declare_queue(name, durable=True)
+
+            async def publish(number: int) -> None:
+                async with channels.acquire() as channel:
+                    body = aio_pika.Message(str(number).encode(), delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
+                    await channel.default_exchange.publish(body, name)
+
+            await asyncio.gather(*(publish(number) for number in range(200)))
+            async with channels.acquire() as channel:
+                queue = await channel.declare_queue(name, durable=True, passive=True)
+                assert queue.declaration_result.message_count == 200
+                await queue.delete(if_empty=False)
+
+
+async def test_robust_connection_survives_a_killed_broker(broker_process: BrokerProcess, tmp_path: Path) -> None:
+    """A robust connection comes back after kill -9 and restart, declares its topology anew and goes on consuming."""
+    port = broker_process.start().address.port
+    connection = await aio_pika.connect_robust(broker_process.address.url, reconnect_interval=0.1)
+    async with connection:
+        channel = await connection.channel()
+        exchange = await channel.declare_exchange("robust", aio_pika.ExchangeType.TOPIC, durable=True)
+        queue = await channel.declare_queue("robust", durable=True)
+        await queue.bind(exchange, "#")
+        got: asyncio.Queue[bytes] = asyncio.Queue()
+
+        async def on_message(incoming: AbstractIncomingMessage) -> None:
+            await incoming.ack()
+            got.put_nowait(incoming.body)
+
+        await queue.consume(on_message)
+        persistent = aio_pika.DeliveryMode.PERSISTENT
+        await exchange.publish(aio_pika.Message(b"before", delivery_mode=persistent), "key")
+        async with asyncio.timeout(30):
+            assert await got.get() == b"before"
+        await asyncio.to_thread(broker_process.kill)
+        await asyncio.to_thread(broker_process.start, "--port", str(port))
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    await connection.ready()
+                    await exchange.publish(aio_pika.Message(b"after", delivery_mode=persistent), "key")
+                    break
+                except (aio_pika.exceptions.AMQPError, ConnectionError, RuntimeError):
+                    await asyncio.sleep(0.1)
+            while await got.get() != b"after":
+                pass

@@ -1,0 +1,42 @@
+"""A client that does everything right, while others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pamqp import commands
+
+from tests.broker_process import BrokerAddress
+from tests.raw_client import RawClient, publish_frames
+
+
+class ControlClient:
+    """A well-behaved client whose connection must outlive whatever another client does."""
+
+    def __init__(self, address: BrokerAddress) -> None:
+        self.client = RawClient(address.host, address.port).open()
+        self.client.open_channel(1)
+        self.queue = self.client.call(1, commands.Queue.Declare(exclusive=True), commands.Queue.DeclareOk).queue
+        self.client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+        self.rounds = 0
+
+    def check(self) -> None:
+        """Sends a message through the broker and takes it back; it must be the only one."""
+        self.rounds += 1
+        body = f"round {self.rounds}".encode()
+        self.client.send(publish_frames(1, "", self.queue, body))
+        assert self.client.expect(commands.Basic.Ack, 1).delivery_tag == self.rounds
+        got = self.client.call(1, commands.Basic.Get(queue=self.queue, no_ack=True), commands.Basic.GetOk)
+        assert got.message_count == 0
+        assert self.client.expect_content(1)[1] == body
+
+
+@pytest.fixture
+def control(broker: BrokerAddress) -> Iterator[ControlClient]:
+    """A control client that is asked once more when the test is over."""
+    control = ControlClient(broker)
+    yield control
+    control.check()
+    control.client.close()
+    control.client.socket.close()

@@ -1,0 +1,174 @@
+"""Delivery through slots: nothing is delivered but what the slot manager hands out, whoever asks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+import pytest
+
+from broker.delivery.worker import Worker
+from broker.slots.manager import SlotManager
+from broker.slots.slot import Owner, Slot
+from tests.in_process import client_of, queue_of, running_broker
+
+PERSISTENT = aio_pika.DeliveryMode.PERSISTENT
+TRANSIENT = aio_pika.DeliveryMode.NOT_PERSISTENT
+
+
+async def publish(channel: Any, queue: str, numbers: range, mode: aio_pika.DeliveryMode = PERSISTENT) -> None:
+    """Publishes numbered messages to a queue and waits for their confirms."""
+    exchange = channel.default_exchange
+    await asyncio.gather(
+        *(exchange.publish(aio_pika.Message(str(n).encode(), delivery_mode=mode), queue) for n in numbers)
+    )
+
+
+async def drain(channel: Any, queue: Any, count: int, prefetch: int = 100) -> list[Any]:
+    """Consumes and acks `count` messages, then cancels."""
+    await channel.set_qos(prefetch_count=prefetch)
+    got: list[Any] = []
+    async with queue.iterator() as messages:
+        async for message in messages:
+            got.append(message)
+            await message.ack()
+            if len(got) == count:
+                break
+    return got
+
+
+class Miser(SlotManager):
+    """Hands out nothing."""
+
+    def get(self, owner: Owner) -> Slot | None:
+        """Returns no slot, whoever asks."""
+        return None
+
+
+async def test_without_the_slot_manager_nothing_is_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot manager that hands out nothing stops every way of getting a message, basic.get included."""
+    monkeypatch.setattr("broker.core.queue.SlotManager", Miser)
+    async with running_broker(tmp_path / "data") as broker, client_of(broker) as channel:
+        queue = await channel.declare_queue("q", durable=True)
+        await publish(channel, "q", range(3))
+        assert await queue.get(fail=False) is None
+        seen: list[Any] = []
+        await queue.consume(seen.append)
+        await publish(channel, "q", range(3, 6))
+        await channel.declare_queue("q", passive=True)  # a round trip behind whatever would have been delivered
+        assert seen == []
+        assert queue_of(broker, "q").ready == 6
+
+
+async def test_a_dead_workers_queues_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that fails in the middle of a delivery loses its queues to another one, and no message is lost."""
+    serve = Worker._serve
+    failures: list[str] = []
+
+    def fails_once(worker: Worker, queue: Any) -> bool:
+        if not failures and queue.manager.ready == 50:
+            failures.append(worker.owner.worker)
+            queue.manager.get(worker.owner)
+            raise RuntimeError("a defect")
+        return serve(worker, queue)
+
+    monkeypatch.setattr(Worker, "_serve", fails_once)
+    async with running_broker(tmp_path / "data", slots={"workers": 2}) as broker, client_of(broker) as channel:
+        queue = await channel.declare_queue("q")
+        await publish(channel, "q", range(50))
+        got = await drain(channel, queue, 50)
+        assert [int(message.body) for message in got] == list(range(50))
+        assert len(failures) == 1
+        assert queue_of(broker, "q").worker.owner.worker != failures[0]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_a_backlog_is_paged_out_and_comes_back(tmp_path: Path, durable: bool) -> None:
+    """Messages beyond the memory budget leave memory, are read back slot by slot, and arrive once and in order."""
+    memory = {"resident_max_bytes": 1 << 20}
+    slots = {"window_messages": 100}
+    async with running_broker(tmp_path / "data", memory=memory, slots=slots) as broker, client_of(broker) as channel:
+        queue = await channel.declare_queue("q", durable=durable)
+        for start in range(0, 6000, 500):
+            await publish(channel, "q", range(start, start + 500), PERSISTENT if start % 1000 else TRANSIENT)
+        inside = queue_of(broker, "q")
+        engine = broker.engines["/"]
+        while engine.pager.resident_bytes > 1 << 20 or not engine.pager.paged_out:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.01)
+        on_disk = [slot for slot in inside.manager.slots.values() if not slot.resident]
+        assert len(on_disk) > 20
+        first = await queue.get()
+        assert int(first.body) == 0
+        await first.nack(requeue=True)
+        got = await drain(channel, queue, 6000)
+        assert [int(message.body) for message in got] == list(range(6000))
+        assert [message.redelivered for message in got] == [True] + [False] * 5999
+        assert engine.reader.reads >= len(on_disk) // 2
+        assert (inside.ready, inside.unacked, len(inside.manager.slots)) == (0, 0, 1)
+
+
+async def test_basic_get_waits_for_the_disk(tmp_path: Path) -> None:
+    """basic.get of a message that lies on disk is answered once it was read, before the channel's later methods."""
+    memory = {"resident_max_bytes": 1 << 20}
+    async with running_broker(tmp_path / "data", memory=memory, slots={"window_messages": 10}) as broker:
+        async with client_of(broker) as channel:
+            queue = await channel.declare_queue("q", durable=True)
+            await publish(channel, "q", range(30))
+        engine, inside = broker.engines["/"], queue_of(broker, "q")
+        for slot in list(inside.manager.slots.values())[:3]:
+            assert engine.pager.log_entries(inside, slot)
+            slot.contents = None
+        async with client_of(broker) as channel:
+            queue = await channel.declare_queue("q", durable=True)
+            answers = await asyncio.gather(
+                *(queue.get(no_ack=True) for _ in range(12)), channel.declare_queue("q", passive=True)
+            )
+            assert [int(message.body) for message in answers[:-1]] == list(range(12))
+            assert answers[-1].declaration_result.message_count == 18
+
+
+async def test_a_lone_message_is_delivered_from_the_open_slot(tmp_path: Path) -> None:
+    """One message far below the window is delivered while its slot is open: WSO2's waited two seconds and more."""
+    async with (
+        running_broker(tmp_path / "data", slots={"window_messages": 1000}) as broker,
+        client_of(broker) as channel,
+    ):
+        queue = await channel.declare_queue("q")
+        arrived: asyncio.Queue[Any] = asyncio.Queue()
+        await queue.consume(arrived.put)
+        turns = broker.turn.count
+        await publish(channel, "q", range(1))
+        message = await arrived.get()
+        slot = queue_of(broker, "q").manager.open
+        assert (slot.first, slot.length, slot.fill.value) == (1, 1, "open")
+        assert broker.turn.count - turns <= 4
+        await message.ack()
+
+
+async def test_slots_command_shows_what_is_there(tmp_path: Path) -> None:
+    """`slotmq slots` of the running broker tells ranges, states, owner, settled and where the messages are."""
+    async with running_broker(tmp_path / "data", slots={"window_messages": 4}) as broker, client_of(broker) as channel:
+        queue = await channel.declare_queue("q", durable=True)
+        await publish(channel, "q", range(10))
+        await channel.set_qos(prefetch_count=3)
+        arrived: asyncio.Queue[Any] = asyncio.Queue()
+        await queue.consume(arrived.put)
+        first = [await arrived.get() for _ in range(3)]
+        await first[0].ack()
+        await arrived.get()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "broker", "slots", "q", "--json", "--data-dir", str(tmp_path / "data"),
+            stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        output, _ = await process.communicate()
+        answer = json.loads(output)
+        assert process.returncode == 0
+        rows = [(row["first"], row["end"], row["state"], row["settled"], row["resident"]) for row in answer["slots"]]
+        assert rows == [(1, 5, "sealed", 1, True), (5, 9, "sealed", 0, True), (9, 11, "open", 0, True)]
+        assert answer["slots"][0]["owner"].startswith("local/worker-")
+        assert answer["slots"][2]["owner"] is None
+        assert (answer["ready"], answer["unacked"]) == (6, 3)

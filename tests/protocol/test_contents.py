@@ -1,0 +1,174 @@
+"""Contents: a publish is its method, its header and its bodies, in this order and of the announced size."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from pamqp import commands
+
+from broker.amqp.connection import ConnectionLimits
+from broker.amqp.errors import ChannelError
+from tests.protocol.recording import Peer, closes, header_payload, publish_frames, raw_frame
+
+PUBLISH = commands.Basic.Publish(exchange="x", routing_key="k")
+NO_METHOD = (0, 505, "UNEXPECTED_FRAME - expected method frame, got non method frame instead")
+NO_HEADER = (0, 505, "UNEXPECTED_FRAME - expected content header for class 60, got non content header frame instead")
+NO_BODY = (0, 505, "UNEXPECTED_FRAME - expected content body, got non content body frame instead")
+TOO_MUCH = (0, 501, "FRAME_ERROR - content body frame exceeds remaining content size")
+
+
+def open_peer(limits: ConnectionLimits | None = None) -> Peer:
+    """Returns a peer with channel 1."""
+    return Peer(limits).log_in().open_channel()
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 5])
+@pytest.mark.parametrize("delivery_mode", [None, 1, 2])
+def test_publish_arrives_whole(pieces: int, delivery_mode: int | None) -> None:
+    """The session gets the raw method, the raw header and the joined body once, and whether it is persistent."""
+    peer = open_peer()
+    header = header_payload(11, delivery_mode=delivery_mode, content_type="text/plain")
+    frames = publish_frames(1, b"hello world", pieces=pieces, delivery_mode=delivery_mode, content_type="text/plain")
+    assert peer.say(frames) == []
+    event = ("publish", 1, ("x", "k", False, False), header, b"hello world", delivery_mode == 2)
+    assert peer.events[3:] == [event]
+
+
+def test_empty_bodies() -> None:
+    """A body of no octets has no frames; frames of no octets add nothing to a body that has some."""
+    peer = open_peer()
+    empty = raw_frame(3, 1, b"")
+    peer.say(publish_frames(1, b""))
+    peer.say(PUBLISH, channel=1)
+    peer.say(raw_frame(2, 1, header_payload(2)), *[empty] * 100, raw_frame(3, 1, b"a"), empty, raw_frame(3, 1, b"b"))
+    assert [event[4] for event in peer.events[3:]] == [b"", b"ab"]
+
+
+@pytest.mark.parametrize("kind", [2, 3])
+def test_content_without_a_publish(kind: int) -> None:
+    """Content that no publish announced is 505, on a channel that is open and on one that is not."""
+    payload = header_payload(3)
+    assert closes(open_peer().say(raw_frame(kind, 1, payload))) == [NO_METHOD]
+    assert closes(open_peer().say(raw_frame(kind, 9, payload))) == [NO_METHOD]
+
+
+def test_content_on_channel_0() -> None:
+    """Channel 0 has no contents (section 4.2.3)."""
+    for kind in (2, 3):
+        ((_, code, text),) = closes(open_peer().say(raw_frame(kind, 0, b"abc")))
+        assert (code, text) == (505, f"UNEXPECTED_FRAME - type {kind}, all octets = <<97,98,99>>")
+
+
+def test_body_instead_of_a_header() -> None:
+    """A publish is followed by its header."""
+    peer = open_peer()
+    peer.say(PUBLISH, channel=1)
+    ((_, close),) = peer.say(raw_frame(3, 1, b"abc"))
+    assert (0, close.reply_code, close.reply_text) == NO_HEADER
+    assert (close.class_id, close.method_id) == (60, 40)
+
+
+def test_header_instead_of_a_body() -> None:
+    """A header is followed by the body it announced."""
+    peer = open_peer()
+    peer.say(PUBLISH, channel=1)
+    header = raw_frame(2, 1, header_payload(3))
+    assert closes(peer.say(header + header)) == [NO_BODY]
+
+
+def test_header_of_another_class_or_weight() -> None:
+    """A header must be of class basic, and its weight 0 (section 4.2.6.1)."""
+    for beginning, text in (
+        (b"\x00\x3c\x00\x01", NO_HEADER[2]),
+        (b"\x00\x0a\x00\x00", "UNEXPECTED_FRAME - expected content header for class 60, got one for class 10 instead"),
+    ):
+        for body in (b"", raw_frame(3, 1, b"abc")):
+            peer = open_peer()
+            peer.say(PUBLISH, channel=1)
+            header = raw_frame(2, 1, beginning + header_payload(3)[4:])
+            assert closes(peer.say(header + body)) == [(0, 505, text)]
+
+
+@pytest.mark.parametrize("size", range(14))
+def test_header_cut_short(size: int) -> None:
+    """A header without its fixed fields is no frame of any kind; without flags its syntax is wrong."""
+    peer = open_peer()
+    peer.say(PUBLISH, channel=1)
+    code = 501 if size < 12 else 502
+    assert closes(peer.say(raw_frame(2, 1, header_payload(0)[:size])))[0][1] == code
+
+
+@pytest.mark.parametrize("sizes", [(4,), (2, 2), (1, 1, 2), (0, 4)])
+def test_body_larger_than_announced(sizes: tuple[int, ...]) -> None:
+    """The running sum of the bodies may not pass the announced size, in one frame or in several."""
+    peer = open_peer()
+    peer.say(PUBLISH, channel=1)
+    bodies = b"".join(raw_frame(3, 1, bytes(size)) for size in sizes)
+    assert closes(peer.say(raw_frame(2, 1, header_payload(3)) + bodies)) == [TOO_MUCH]
+    assert [event[0] for event in peer.events[3:]] == ["channel closed", "closed"]
+
+
+@pytest.mark.parametrize("size", [1001, 1 << 32, (1 << 64) - 1])
+def test_message_larger_than_allowed(size: int) -> None:
+    """The announced size is judged before a body is kept; the content that follows is discarded with the channel."""
+    peer = open_peer(ConnectionLimits(max_message_size_bytes=1000)).open_channel(2)
+    header = struct.pack(">HHQH", 60, 0, size, 0)
+    frames = publish_frames(1, b"")[: -len(raw_frame(2, 1, header_payload(0)))] + raw_frame(2, 1, header)
+    ((number, close),) = peer.say(frames + raw_frame(3, 1, bytes(1001)) + publish_frames(2, b"taken"))
+    text = f"PRECONDITION_FAILED - message size {size} is larger than configured max size 1000"
+    assert (number, close.reply_code, close.reply_text) == (1, 406, text)
+    assert (close.class_id, close.method_id) == (60, 40)
+    assert peer.events[-2:][0] == ("channel closed", 1)
+    assert peer.events[-1][4] == b"taken"
+
+
+def test_message_of_the_largest_size() -> None:
+    """A message of exactly the largest size is taken, in one frame or in two."""
+    peer = open_peer(ConnectionLimits(max_message_size_bytes=1000))
+    peer.say(publish_frames(1, bytes(1000)), publish_frames(1, bytes(1000), pieces=2))
+    assert [len(event[4]) for event in peer.events[3:]] == [1000, 1000]
+
+
+def test_error_of_a_publish_names_it() -> None:
+    """An error that the session raises for a publish names basic.publish, and its content is not left over."""
+    peer = open_peer()
+    peer.session.raises["Basic.Publish"] = ChannelError(404, "no exchange 'x' in vhost '/'")
+    ((number, close),) = peer.say(publish_frames(1, b"abc"))
+    assert (number, close.reply_code, close.reply_text) == (1, 404, "NOT_FOUND - no exchange 'x' in vhost '/'")
+    assert (close.class_id, close.method_id) == (60, 40)
+
+
+def test_malformed_properties() -> None:
+    """Properties that do not fill their header are 502, whether or not they were seen before."""
+    for _ in range(2):
+        for header in (header_payload(0, app_id="a") + b"\x00", header_payload(0, app_id="abc")[:-1]):
+            peer = open_peer()
+            peer.say(PUBLISH, channel=1)
+            assert closes(peer.say(raw_frame(2, 1, header)))[0][1] == 502
+
+
+def test_unknown_persistence_is_not_kept_from_the_message_before() -> None:
+    """Each message has its own delivery mode."""
+    peer = open_peer()
+    for mode in (2, None, 2, 1):
+        peer.say(publish_frames(1, b"a", delivery_mode=mode))
+    assert [event[5] for event in peer.events[3:]] == [True, False, True, False]
+
+
+def test_replies_with_content_are_cut_for_the_peer() -> None:
+    """Content goes out in frames no larger than negotiated (section 4.2.6.2), and joins to what it was."""
+    peer = Peer().log_in(frame_max=4096).open_channel()
+    header, body = header_payload(10_000, app_id="a"), bytes(range(250)) * 40
+    peer.connection.channels[1].send_content(commands.Basic.Return(312, "NO_ROUTE", "x", "k"), header, body)
+    output = peer.connection.take_output()
+    sizes, at = [], 0
+    while at < len(output):
+        sizes.append(struct.unpack_from(">I", output, at + 3)[0] + 8)
+        at += sizes[-1]
+    assert max(sizes) == 4096
+    assert len(sizes) == 5
+    peer.connection.channels[1].send_content(commands.Basic.Return(312, "NO_ROUTE", "x", "k"), header, body)
+    (_, returned), (_, properties), *bodies = peer.answers()
+    assert (returned.reply_code, properties.app_id) == (312, "a")
+    assert b"".join(octets for _, octets in bodies) == body

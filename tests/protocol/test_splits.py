@@ -1,0 +1,151 @@
+"""Bytes come as the network likes: the same conversation in any pieces has the same events and the same answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pamqp import commands
+
+from broker.amqp.errors import ChannelError
+from tests.protocol.recording import (
+    CAPABILITIES,
+    PROTOCOL_HEADER,
+    Peer,
+    header_payload,
+    method_frame,
+    publish_frames,
+    raw_frame,
+)
+
+HANDSHAKE = PROTOCOL_HEADER + b"".join(
+    method_frame(0, step)
+    for step in (
+        commands.Connection.StartOk({"capabilities": CAPABILITIES}, "PLAIN", "\0guest\0guest"),
+        commands.Connection.TuneOk(2047, 131072, 60),
+        commands.Connection.Open("/"),
+    )
+)
+HEARTBEAT = raw_frame(8, 0, b"")
+OPEN = method_frame(1, commands.Channel.Open())
+OPEN_2 = method_frame(2, commands.Channel.Open())
+PURGE = method_frame(1, commands.Queue.Purge(queue="q"))
+CLOSE = method_frame(0, commands.Connection.Close(200, "bye", 0, 0))
+PUBLISH, HEADER, BODY = (
+    method_frame(1, commands.Basic.Publish(exchange="x", routing_key="k")),
+    raw_frame(2, 1, header_payload(3)),
+    raw_frame(3, 1, b"abc"),
+)
+
+CONVERSATIONS = {
+    "orderly": HANDSHAKE
+    + OPEN
+    + HEARTBEAT
+    + publish_frames(1, b"hello", delivery_mode=2)
+    + publish_frames(1, b"")
+    + publish_frames(1, b"three pieces", pieces=3, headers={"a": 1})
+    + method_frame(1, commands.Basic.Ack(7, True))
+    + HEARTBEAT
+    + CLOSE,
+    "two channels, one of which fails": HANDSHAKE
+    + OPEN
+    + OPEN_2
+    + PURGE
+    + publish_frames(1, b"discarded")
+    + publish_frames(2, b"taken")
+    + method_frame(1, commands.Channel.CloseOk())
+    + OPEN
+    + publish_frames(1, b"taken again")
+    + CLOSE,
+    "interleaved contents": HANDSHAKE
+    + OPEN
+    + OPEN_2
+    + PUBLISH
+    + publish_frames(2, b"between")
+    + HEADER
+    + HEARTBEAT
+    + BODY
+    + CLOSE,
+    "body larger than announced": HANDSHAKE + OPEN + PUBLISH + HEADER + raw_frame(3, 1, b"abcd") + BODY,
+    "body for nothing": HANDSHAKE + OPEN + PUBLISH + raw_frame(2, 1, header_payload(0)) + BODY + CLOSE,
+    "header of another class": HANDSHAKE + OPEN + PUBLISH + raw_frame(2, 1, b"\x00\x0a" + header_payload(3)[2:]) + BODY,
+    "malformed header": HANDSHAKE + OPEN + PUBLISH + raw_frame(2, 1, header_payload(3) + b"?") + BODY,
+    "publish on a channel that is not open": HANDSHAKE + PUBLISH + HEADER + BODY + CLOSE,
+    "publish on channel 0": HANDSHAKE + publish_frames(0, b"abc") + CLOSE,
+    "header on another channel": HANDSHAKE + OPEN + OPEN_2 + PUBLISH + raw_frame(2, 2, header_payload(3)) + BODY,
+    "body with a wrong end": HANDSHAKE + OPEN + PUBLISH + HEADER + raw_frame(3, 1, b"abc", end=0) + CLOSE,
+    "header with a wrong end": HANDSHAKE + OPEN + PUBLISH + raw_frame(2, 1, header_payload(3), end=0) + BODY,
+    "frame too large": HANDSHAKE + OPEN + PUBLISH + HEADER + b"\x03\x00\x01\xff\xff\xff\xff" + bytes(100),
+    "message too large": HANDSHAKE + OPEN + PUBLISH + raw_frame(2, 1, header_payload(1 << 40)) + BODY + OPEN_2,
+}
+
+
+def pieces_of(octets: bytes, size: int) -> Iterator[bytes]:
+    """Yields the octets in pieces of one size."""
+    for at in range(0, len(octets), size):
+        yield octets[at : at + size]
+
+
+def converse(pieces: Iterator[bytes]) -> tuple[object, ...]:
+    """Returns all that came of a conversation."""
+    peer = Peer()
+    peer.session.raises["Queue.Purge"] = ChannelError(404, "no queue 'q' in vhost '/'")
+    answers = b""
+    for piece in pieces:
+        peer.connection.feed(piece)
+        answers += peer.connection.take_output()
+    assert peer.session.crashes == []
+    return answers, peer.events, peer.errors, peer.connection.state, str(peer.connection.failure)
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_split_anywhere(name: str) -> None:
+    """A conversation cut in two, at each of its octets, is the same conversation."""
+    octets = CONVERSATIONS[name]
+    whole = converse(iter([octets]))
+    for at in range(1, len(octets)):
+        assert converse(iter([octets[:at], octets[at:]])) == whole, f"cut at {at}"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 64])
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_small_pieces(name: str, size: int) -> None:
+    """A conversation in pieces of a few octets is the same conversation."""
+    octets = CONVERSATIONS[name]
+    assert converse(pieces_of(octets, size)) == converse(iter([octets]))
+
+
+@pytest.mark.parametrize("budget_bytes", [1, 50, 1000])
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_budget(name: str, budget_bytes: int) -> None:
+    """A conversation processed a little at a time is the same conversation, and feed() says when it is through."""
+    octets = CONVERSATIONS[name]
+
+    peer = Peer()
+    peer.session.raises["Queue.Purge"] = ChannelError(404, "no queue 'q' in vhost '/'")
+    rounds = 1
+    through = peer.connection.feed(octets, budget_bytes)
+    while not through:
+        through = peer.connection.feed(b"", budget_bytes)
+        rounds += 1
+    result = (peer.connection.take_output(), peer.events, peer.errors, peer.connection.state)
+    assert result == converse(iter([octets]))[:4]
+    # A round stops with the frame (or the three frames of a publish) that passes the budget.
+    assert rounds <= len(octets) // budget_bytes + 2
+    if budget_bytes == 1:
+        assert rounds >= len(peer.events)
+
+
+def test_a_large_frame_in_small_pieces_is_joined_once() -> None:
+    """A frame that comes octet by octet is not copied at each of them."""
+    peer = Peer().log_in().open_channel()
+    frames = publish_frames(1, bytes(100_000))
+    peer.connection.feed(frames[:2000])
+    buffer = peer.connection._cutter._buffer
+    for at in range(2000, len(frames) - 1):
+        peer.connection.feed(frames[at : at + 1])
+        assert peer.connection._cutter._buffer is buffer
+    assert peer.connection.buffered_bytes > 98_000
+    peer.connection.feed(frames[-1:])
+    assert peer.connection.buffered_bytes == 0
+    assert peer.events[-1][4] == bytes(100_000)

@@ -1,0 +1,74 @@
+"""How argument values compare and print in a second declare."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from broker.amqp.errors import ChannelError
+from broker.core.arguments import amqp_type, type_class
+from tests.unit.core.room import Room
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (True, "bool"),
+        (2**31 - 1, "signedint"),
+        (-(2**31), "signedint"),
+        (2**31, "long"),
+        ("text", "longstr"),
+        (b"\xff", "longstr"),
+        (bytearray(b"\xff"), "binary"),
+        (1.5, "double"),
+        (Decimal("1.5"), "decimal"),
+        (datetime(2026, 1, 1, tzinfo=UTC), "timestamp"),
+        ({}, "table"),
+        ([], "array"),
+        (None, "void"),
+    ],
+)
+def test_a_value_has_the_type_name_of_rabbitmqs_texts(value: object, name: str) -> None:
+    """The names are those of rabbit_binary_parser."""
+    assert amqp_type(value) == name
+
+
+def test_true_is_no_integer_and_integers_of_all_widths_are_one_class() -> None:
+    """A declare that says true where another said 1 differs."""
+    assert type_class(1) == type_class(2**40) != type_class(True)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "text"),
+    [
+        (2, 1, "received '1' but current is '2'"),
+        (1, None, "received none but current is the value '1' of type 'signedint'"),
+        (None, 2, "received the value '2' of type 'signedint' but current is none"),
+    ],
+)
+def test_a_differing_argument_is_printed_like_rabbitmq_prints_it(
+    first: int | None, second: int | None, text: str
+) -> None:
+    """A value against a value is short, a value against nothing tells its type."""
+
+    def arguments(version: int | None) -> dict[str, Any]:
+        return {} if version is None else {"x-queue-version": version}
+
+    vhost = Room().vhost
+    vhost.declare_queue("q", arguments=arguments(first))
+    with pytest.raises(ChannelError) as refused:
+        vhost.declare_queue("q", arguments=arguments(second))
+    assert refused.value.reply_text == (
+        f"PRECONDITION_FAILED - inequivalent arg 'x-queue-version' for queue 'q' in vhost '/': {text}"
+    )
+
+
+def test_arguments_without_consequence_may_differ() -> None:
+    """Only those that change a queue are compared."""
+    vhost = Room().vhost
+    queue = vhost.declare_queue("q", arguments={"owner": "alice"})
+    assert vhost.declare_queue("q", arguments={"owner": "bob"}) is queue
+    assert queue.arguments == {"owner": "alice"}
