@@ -43,7 +43,7 @@ torture: $(VENV)/.stamp-dev
 	@$(BIN)/python -m pytest -m torture --timeout=3600 $(ARGS)
 
 fuzz: $(VENV)/.stamp-dev
-	@$(BIN)/python -m pytest -m fuzz fuzz $(ARGS)
+	@$(BIN)/python -m pytest -m fuzz $(ARGS)
 
 # ---- setup: the first python that is new enough makes .venv; pip is quiet unless it fails ------------------------------
 

@@ -106,7 +106,7 @@ class Routing(Section):
     hashes_max: int = number(2, 1, 16, "#", "How many # a binding key may have in canonical form.", "CVE-2026-67419")
     words_max: int = number(64, 1, 128, "words", "How many words a binding key may have.", "CVE-2026-67419")
     cache_entries: int = number(65_536, 0, 10_000_000, "routes", "Routes that an exchange remembers; 0 is none.")
-    cache_bytes: int = number(16 * MiB, 0, 4 * GiB, "bytes", "Memory of the routes that an exchange remembers.")
+    cache_bytes: int = number(32 * MiB, 0, 4 * GiB, "bytes", "Memory of the routes that an exchange remembers.")
 
 
 class Slots(Section):

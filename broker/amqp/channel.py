@@ -27,8 +27,8 @@ HEADER_FIXED_BYTES: Final = 12
 BASIC_CONTENT: Final = b"\x00\x3c\x00\x00"
 BASIC_CONTENT_NUMBER: Final = 0x003C0000
 BEGINNING_AND_SIZE: Final = struct.Struct(">IQ")
-# No frame has this type, so a closing channel meets every frame in refuse().
-NOTHING: Final = 0
+# No frame has this type, so every frame of a closing channel is met by _refuse_frame().
+NOTHING: Final = -1
 
 __all__ = ["Channel", "ChannelSession", "ChannelState", "Move"]
 
@@ -166,6 +166,7 @@ class Channel:
             self._refuse_frame(kind, payload)
         elif kind == FRAME_METHOD:
             if payload[:4] == PUBLISH:
+                self.progress = PUBLISH
                 self._publish = payload
                 self._expects = FRAME_HEADER
             else:
@@ -188,6 +189,7 @@ class Channel:
                 self.persistent = self._gauge.persistent(header) if persistent is None else persistent
                 self.session.publish(payload, header, body)
                 return
+        self.progress = PUBLISH
         self._publish = payload
         self._expects = FRAME_HEADER
         self.accept(FRAME_HEADER, header)
@@ -248,7 +250,6 @@ class Channel:
             raise ConnectionFault(503, "unimplemented method")
 
     def _content_header(self, payload: bytes) -> None:
-        self.progress = PUBLISH
         if payload[:4] != BASIC_CONTENT or len(payload) < HEADER_FIXED_BYTES:
             raise wrong_content_header(payload)
         self.persistent = self._gauge.persistent(payload)

@@ -152,7 +152,7 @@ class Connection:
                     channel = channels.get(number)
                     if channel is None:
                         # Without its channel a publish is refused or discarded whole, at its method frame.
-                        self._accept(kind or FRAME_METHOD, number, payload)
+                        self._accept(FRAME_METHOD if kind == FRAMES_OF_PUBLISH else kind, number, payload)
                     elif kind == FRAMES_OF_PUBLISH:
                         channel.accept_publish(payload, header, body)
                     else:

@@ -24,8 +24,8 @@ HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
 # What a publish begins with: class basic, method publish. It is the one method that clients send with a content.
 PUBLISH: Final = b"\x00\x3c\x00\x28"
-# Stands for the three frames of a publish where a frame type is expected; no frame has this type.
-FRAMES_OF_PUBLISH: Final = 0
+# Stands for the three frames of a publish where a frame type is expected; a type on the wire is an octet.
+FRAMES_OF_PUBLISH: Final = 256
 MIN_CONTENT_BYTES: Final = 2 * FRAME_OVERHEAD_BYTES
 
 # Type, channel and payload; of a publish also the payloads of its content header and body frames.

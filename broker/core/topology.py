@@ -177,8 +177,7 @@ class _Fold:
         self.last_number = max(self.last_number, change["number"])
 
     def bound(self, change: Change) -> None:
-        if self._stands(change):
-            self._bindings.setdefault(self._identity(change), change)
+        self._bindings.setdefault(self._identity(change), change)
 
     def unbound(self, change: Change) -> None:
         self._bindings.pop(self._identity(change), None)

@@ -30,7 +30,7 @@ from broker.core.names import (
 from broker.core.queue import Queue, QueuePorts
 from broker.core.resource import Resource
 from broker.core.topology import Change
-from broker.routing.cache import PublishCache
+from broker.routing.cache import CacheLimits, PublishCache
 from broker.routing.exchange import DefaultExchange, Exchange, make_exchange
 from broker.routing.pattern import PatternLimits, parse_pattern
 
@@ -59,6 +59,7 @@ class Vhost:
     """
 
     __slots__ = (
+        "_cache_limits",
         "_caches",
         "_default",
         "_generate",
@@ -82,13 +83,15 @@ class Vhost:
         journal: Callable[[Change], None],
         generate: Callable[[], str],
         pattern_limits: PatternLimits | None = None,
+        cache_limits: CacheLimits | None = None,
     ) -> None:
         """Shapes: `generate` returns 22 fresh random characters, for a name that the client left out."""
         self.name = name
         self.ports = ports
         self.committer = committer
         self.queues: dict[str, Queue] = {}
-        self._default = DefaultExchange(self.queues.get)
+        self._cache_limits = cache_limits
+        self._default = DefaultExchange(self.queues.get, cache_limits=cache_limits)
         self.exchanges: dict[str, Exchange] = {"": self._default}
         for exchange_name, type_ in PREDECLARED:
             self.add_exchange(exchange_name, type_, durable=True)
@@ -143,7 +146,7 @@ class Vhost:
         """Returns the cache of what this user's publishes come to; its rights are part of the entries."""
         cache = self._caches.get(user.name)
         if cache is None:
-            cache = self._caches[user.name] = PublishCache()
+            cache = self._caches[user.name] = PublishCache(self._cache_limits)
         return cache
 
     # -- exchanges ----------------------------------------------------------------------------------------------------
@@ -189,7 +192,7 @@ class Vhost:
 
     def add_exchange(self, name: str, type: str, **properties: Any) -> Exchange:
         """Returns a new exchange, without telling the journal."""
-        exchange = make_exchange(name, type, pattern_limits=UNLIMITED, **properties)
+        exchange = make_exchange(name, type, pattern_limits=UNLIMITED, cache_limits=self._cache_limits, **properties)
         self.exchanges[name] = exchange
         return exchange
 
@@ -384,10 +387,9 @@ class Vhost:
         """Returns the changes that make the durable exchanges, queues and bindings of this moment."""
         return topology.snapshot(self)
 
-    def restore(self, changes: Iterable[Change], next_queue_number: int = 1) -> None:
-        """Makes what the changes in the store come to, without journalling it, and gives no number below the given."""
+    def restore(self, changes: Iterable[Change]) -> None:
+        """Makes what the changes in the store come to, without journalling it."""
         topology.restore(self, changes)
-        self.next_queue_number = max(self.next_queue_number, next_queue_number)
 
 
 def _locked(resource: Resource) -> ChannelError:

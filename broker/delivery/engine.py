@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.queue import QueuePorts
 from broker.core.vhost import Vhost
@@ -14,6 +14,8 @@ from broker.delivery.committer import Committer
 from broker.delivery.pager import Pager
 from broker.delivery.reader import SlotReader
 from broker.delivery.worker import Workers
+from broker.routing.cache import CacheLimits
+from broker.routing.pattern import PatternLimits
 from broker.store.record import encode_topology
 
 if TYPE_CHECKING:
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine"]
 
-NODE = "local"
+NODE: Final = "local"
+CACHE_ROUNDS: Final = 4  # a route cache judges its use after so many times its size in misses
 
 
 class Engine:
@@ -69,7 +72,19 @@ class Engine:
             window_bytes=settings.slots.window_bytes,
             settled=self._settled,
         )
-        self.vhost = Vhost(name, ports=ports, committer=self.committer, journal=self._journal, generate=generate)
+        self.vhost = Vhost(
+            name,
+            ports=ports,
+            committer=self.committer,
+            journal=self._journal,
+            generate=generate,
+            pattern_limits=PatternLimits(settings.routing.hashes_max, settings.routing.words_max),
+            cache_limits=CacheLimits(
+                settings.routing.cache_entries,
+                settings.routing.cache_bytes,
+                settings.routing.cache_entries * CACHE_ROUNDS + 1,
+            ),
+        )
         self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._thread)
 
     def restore(self, recovered: Recovered) -> None:

@@ -132,9 +132,7 @@ class Pager:
         for index, message in messages:
             target = TARGET.pack(queue.number, slot.first + index)
             envelope = message.envelope
-            records.append(
-                encode_message(0, self._now_ms(), 0, envelope.route, message.header, message.body, target)
-            )
+            records.append(encode_message(0, self._now_ms(), 0, envelope.route, message.header, message.body, target))
         positions = self._store.spill.extend(records)
         for (_index, message), record, position in zip(messages, records, positions, strict=True):
             message.position = position

@@ -37,11 +37,15 @@ class Routed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CacheLimits:
-    """Bounds of one cache, and the number of misses after which it judges whether it is of use."""
+    """Bounds of one cache, and the number of misses after which it judges whether it is of use.
 
-    entries: int = 16384
-    cache_bytes: int = 16 * 1024 * 1024
-    window: int = 8192
+    Invariant: the window is several times the entries, or a publisher that goes round its keys would be judged before
+        its second round.
+    """
+
+    entries: int = 65536
+    cache_bytes: int = 32 * 1024 * 1024
+    window: int = 4 * 65536
 
 
 class Admission:

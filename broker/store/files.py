@@ -85,6 +85,12 @@ class File:
         with _Failing(self.path):
             _SYNC(self._descriptor)
 
+    def drop_cache(self) -> None:
+        """Has the next reads come from the disk: after a failed sync the page cache shows what is not there."""
+        with _Failing(self.path):
+            if hasattr(os, "posix_fadvise"):  # macOS has none
+                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def close(self) -> None:
         """Gives the descriptor back."""
         with _Failing(self.path):

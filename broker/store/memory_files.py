@@ -52,6 +52,9 @@ class MemoryFile(File):
     def sync(self) -> None:
         """Returns at once: memory has nothing behind it."""
 
+    def drop_cache(self) -> None:
+        """Returns at once: there is no cache."""
+
     def lock(self) -> bool:
         """Takes the file's lock; tells whether it was free."""
         if self._content.locked:

@@ -61,7 +61,7 @@ class QueueLogs:
         self._chunks: dict[int, set[int]] = {}  # on disk, by queue number
         self._begun: set[tuple[int, int]] = set()  # chunks whose header this process wrote
         self._touched: set[tuple[int, int]] = set()  # written and not synced
-        self._dropped: list[tuple[int, int, int]] = []  # (log position, queue, chunk) to be removed
+        self._dropped: dict[tuple[int, int], int] = {}  # chunks to be removed, and the log position when
         for name in files.list(folder):
             match = _NAME.fullmatch(name)
             if match:
@@ -129,12 +129,13 @@ class QueueLogs:
         live.remove(first, end)
         for chunk, _, _, _ in _pieces(first, end):
             if not live.overlaps(chunk * CHUNK_IDS, (chunk + 1) * CHUNK_IDS):
-                self._dropped.append((position, queue_number, chunk))
+                self._dropped[queue_number, chunk] = position
 
     def forget(self, queue_number: int, position: int) -> None:
         """Gives up all entries of a queue that was deleted at log position `position`."""
         self._live.pop(queue_number, None)
-        self._dropped.extend((position, queue_number, chunk) for chunk in self._chunks.get(queue_number, ()))
+        for chunk in self._chunks.get(queue_number, ()):
+            self._dropped[queue_number, chunk] = position
 
     def sync(self) -> None:
         """Returns when everything written so far is on disk."""
@@ -153,33 +154,26 @@ class QueueLogs:
 
     def reclaim(self, below: int) -> int:
         """Removes the chunks given up before the checkpoint at log position `below`; returns how many."""
-        dropped, self._dropped = self._dropped, []
         removed = 0
-        for position, queue_number, chunk in dropped:
+        for key, position in list(self._dropped.items()):
             with self._lock:
-                live = self._live.get(queue_number)
-                if live is not None and live.overlaps(chunk * CHUNK_IDS, (chunk + 1) * CHUNK_IDS):
-                    continue  # written again since
-                if position >= below:
-                    self._dropped.append((position, queue_number, chunk))
-                elif chunk in self._chunks.get(queue_number, ()):
-                    self._remove(queue_number, chunk)
-                    removed += 1
+                if position < below and self._dropped.get(key) == position:
+                    del self._dropped[key]
+                    if key[1] in self._chunks.get(key[0], ()):
+                        self._remove(*key)
+                        removed += 1
         return removed
 
-    def remove_all_but(self, numbers: set[int]) -> None:
-        """Removes the chunks of every other queue at once; at start only."""
-        for queue_number in self._chunks.keys() - numbers:
-            for chunk in sorted(self._chunks[queue_number]):
-                self._remove(queue_number, chunk)
+    def drop_unneeded(self) -> None:
+        """Gives up the chunks no entry of which is needed; at start, when `keep` has named all that are.
 
-    def remove_unneeded(self) -> None:
-        """Removes the chunks no entry of which is needed; at start only, when `keep` has named all that are."""
-        for queue_number in list(self._chunks):
+        They too wait for the next checkpoint: until then recovery may have to start from the last one again.
+        """
+        for queue_number, chunks in self._chunks.items():
             live = self._live.get(queue_number, IdRanges())
-            for chunk in sorted(self._chunks[queue_number]):
+            for chunk in sorted(chunks):
                 if not live.overlaps(chunk * CHUNK_IDS, (chunk + 1) * CHUNK_IDS):
-                    self._remove(queue_number, chunk)
+                    self._dropped[queue_number, chunk] = 0
 
     def close(self) -> None:
         """Closes the files."""
@@ -197,6 +191,7 @@ class QueueLogs:
             file.close()
         self._begun.add(key)
         self._chunks.setdefault(queue_number, set()).add(chunk)
+        self._dropped.pop(key, None)
         self._touched.add(key)  # after the write: a sync that runs meanwhile must not take the mark away
 
     def _remove(self, queue_number: int, chunk: int) -> None:

@@ -22,7 +22,6 @@ from broker.store.segment import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
 __all__ = ["Recovered", "Recovery", "RecoveryProgress"]
 
 PROGRESS_BYTES: Final = 64 * 1024 * 1024
-REWRITE_BYTES: Final = 4 * 1024 * 1024
 NO_CHECKPOINT: Final = Checkpoint(0, clean=False, topology=[], queues=[], next_queue_number=1)
 
 
@@ -90,8 +89,6 @@ class Recovery:
         self._done_bytes = 0
         self._told_bytes = 0
         self._cut_bytes = 0
-        self._scanned: list[int] = []
-        self._header_evidence = 0
         self.end = 0
         self.next_segment = 1
 
@@ -106,20 +103,19 @@ class Recovery:
         numbers = [number for number in self.log.segments if number >= start]
         begins = {start: checkpoint.position & OFFSET_MASK}
         self._total_bytes = sum(self.log.segments[number] - begins.get(number, HEADER_BYTES) for number in numbers)
+        if self._sync:
+            self._read_from_disk(numbers)
         self._scan(numbers)
         replay = self._replay
         replay.finish()
         self._complete_entries()
-        if self._sync:
-            self._make_durable()
         queues = {number: queue.state() for number, queue in sorted(replay.queues.items())}
-        self._queue_logs.remove_all_but(set(queues))
         messages = 0
         for state in queues.values():
             for slot in state.slots:
                 self._queue_logs.keep(state.number, slot.first, slot.end)
                 messages += slot.end - slot.first - int.from_bytes(slot.settled, "little").bit_count()
-        self._queue_logs.remove_unneeded()
+        self._queue_logs.drop_unneeded()
         return Recovered(
             replay.changes,
             queues,
@@ -146,13 +142,11 @@ class Recovery:
                 if self._cut(start, str(error)):
                     return
             else:
-                self._header_evidence = max(self._header_evidence, header.synced)
                 at_checkpoint = number == position >> OFFSET_BITS
                 if not at_checkpoint and header.previous_end != self.end:
                     reason = f"segment {number} follows on {_place(header.previous_end)}, the one before ends here"
                     if self._cut(min(header.previous_end, self.end), reason):
                         return
-            self._scanned.append(number)
             if not self._scan_segment(number, max(position & OFFSET_MASK if start <= position else 0, HEADER_BYTES)):
                 return
 
@@ -233,7 +227,6 @@ class Recovery:
             if later > number:
                 self._files.remove(self.log.path(later))
                 del self.log.segments[later]
-        self._scanned = [scanned for scanned in self._scanned if scanned <= number]
         if self._sync:
             self._files.sync_folder(self.log.folder)
 
@@ -246,26 +239,17 @@ class Recovery:
     def _done_again(self, size_bytes: int) -> None:
         """Hears of bytes that are read a second time: they are no progress."""
 
-    def _make_durable(self) -> None:
-        """Has everything that was recovered on disk, so that the next segment's header may say so.
+    def _read_from_disk(self, numbers: list[int]) -> None:
+        """Has the log on disk before it is read, and reads it from there.
 
-        What no mark proves synced is written once more first: after a failed sync the page cache shows bytes that are
-        not on disk and that a second sync would not write.
+        After a failed sync the page cache shows bytes that are not on disk and that no second sync writes: were they taken
+        for recovered, a later power loss would take them away.
         """
-        known = self._checkpoint.position if self._checkpoint_synced else 0
-        synced = max(known, self._replay.evidence, self._header_evidence)
-        for number, size in self.log.segments.items():
-            offset = max(synced - (number << OFFSET_BITS), 0)
-            again = number in self._scanned and offset < size
-            if not again and (self._checkpoint_synced or number in self._scanned):
-                continue
+        for number in self.log.segments if not self._checkpoint_synced else numbers:
             file = self._files.open(self.log.path(number), write=True)
             try:
-                while again and offset < size:
-                    block = file.read_at(offset, min(REWRITE_BYTES, size - offset))
-                    file.write_at(offset, block)
-                    offset += len(block)
                 file.sync()
+                file.drop_cache()
             finally:
                 file.close()
         self._files.sync_folder(self.log.folder)

@@ -72,10 +72,7 @@ def cut(block: bytes, at: int, size: int) -> Stop:
 
 
 class Replay:
-    """The state of a vhost while its log is read.
-
-    Shapes: ``evidence`` is the highest position that a mark says was synced.
-    """
+    """The state of a vhost while its log is read."""
 
     def __init__(self, checkpoint: Checkpoint, logs: QueueLogs, *, window_messages: int, window_bytes: int) -> None:
         self._logs = logs
@@ -85,7 +82,6 @@ class Replay:
         self.next_queue_number = checkpoint.next_queue_number
         self.queues = {state.number: QueueReplay(state, logs, *self._window) for state in checkpoint.queues}
         self.records = 0
-        self.evidence = 0
 
     def run(self, block: bytes, base: int) -> Stop:
         """Applies the records of a block that begins with one, at position `base`.
@@ -101,7 +97,7 @@ class Replay:
         records = 0
         at = 0
         while at <= last_head:
-            length, checksum, synced, _, kind, flags, _, _, targets_bytes = unpack(block, at)
+            length, checksum, _, _, kind, flags, _, _, targets_bytes = unpack(block, at)
             end = at + PREFIX_BYTES + length
             if end > size or length < LENGTH_MIN:
                 break
@@ -132,8 +128,6 @@ class Replay:
                 if MARK_TAIL.unpack_from(block, targets_at)[1] != base + at:
                     self.records += records
                     return Stop(at, "the record belongs elsewhere", 0)
-                if synced > self.evidence:
-                    self.evidence = synced
             else:
                 apply = _APPLY.get(kind)
                 if apply is None:

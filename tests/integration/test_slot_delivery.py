@@ -10,11 +10,13 @@ from typing import Any
 
 import aio_pika
 import pytest
+from pamqp import commands
 
 from broker.delivery.worker import Worker
 from broker.slots.manager import SlotManager
 from broker.slots.slot import Owner, Slot
 from tests.in_process import client_of, queue_of, running_broker
+from tests.raw_client import RawClient, method_frame
 
 PERSISTENT = aio_pika.DeliveryMode.PERSISTENT
 TRANSIENT = aio_pika.DeliveryMode.NOT_PERSISTENT
@@ -24,7 +26,7 @@ async def publish(channel: Any, queue: str, numbers: range, mode: aio_pika.Deliv
     """Publishes numbered messages to a queue and waits for their confirms."""
     exchange = channel.default_exchange
     await asyncio.gather(
-        *(exchange.publish(aio_pika.Message(str(n).encode(), delivery_mode=mode), queue) for n in numbers)
+        *(exchange.publish(aio_pika.Message(b"%01000d" % n, delivery_mode=mode), queue) for n in numbers)
     )
 
 
@@ -93,20 +95,20 @@ async def test_a_backlog_is_paged_out_and_comes_back(tmp_path: Path, durable: bo
     slots = {"window_messages": 100}
     async with running_broker(tmp_path / "data", memory=memory, slots=slots) as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q", durable=durable)
-        for start in range(0, 6000, 500):
-            await publish(channel, "q", range(start, start + 500), PERSISTENT if start % 1000 else TRANSIENT)
+        for start in range(0, 2000, 200):
+            await publish(channel, "q", range(start, start + 200), PERSISTENT if start % 400 else TRANSIENT)
         inside = queue_of(broker, "q")
         engine = broker.engines["/"]
         while engine.pager.resident_bytes > 1 << 20 or not engine.pager.paged_out:  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.01)
         on_disk = [slot for slot in inside.manager.slots.values() if not slot.resident]
-        assert len(on_disk) > 20
+        assert len(on_disk) > 5
         first = await queue.get()
         assert int(first.body) == 0
         await first.nack(requeue=True)
-        got = await drain(channel, queue, 6000)
-        assert [int(message.body) for message in got] == list(range(6000))
-        assert [message.redelivered for message in got] == [True] + [False] * 5999
+        got = await drain(channel, queue, 2000)
+        assert [int(message.body) for message in got] == list(range(2000))
+        assert [message.redelivered for message in got] == [True] + [False] * 1999
         assert engine.reader.reads >= len(on_disk) // 2
         assert (inside.ready, inside.unacked, len(inside.manager.slots)) == (0, 0, 1)
 
@@ -122,13 +124,24 @@ async def test_basic_get_waits_for_the_disk(tmp_path: Path) -> None:
         for slot in list(inside.manager.slots.values())[:3]:
             assert engine.pager.log_entries(inside, slot)
             slot.contents = None
-        async with client_of(broker) as channel:
-            queue = await channel.declare_queue("q", durable=True)
-            answers = await asyncio.gather(
-                *(queue.get(no_ack=True) for _ in range(12)), channel.declare_queue("q", passive=True)
-            )
-            assert [int(message.body) for message in answers[:-1]] == list(range(12))
-            assert answers[-1].declaration_result.message_count == 18
+        kinds = await asyncio.to_thread(get_all_at_once, broker.listener.port, 12)
+    assert kinds == [*range(12), 18]
+
+
+def get_all_at_once(port: int, count: int) -> list[int]:
+    """Sends `count` basic.get and a passive declare in one piece; returns the bodies, then the count, as they came."""
+    with RawClient("127.0.0.1", port) as client:
+        client.open()
+        client.open_channel(1)
+        client.send(
+            *(method_frame(1, commands.Basic.Get(queue="q", no_ack=True)) for _ in range(count)),
+            method_frame(1, commands.Queue.Declare(queue="q", passive=True)),
+        )
+        answers: list[int] = []
+        for _ in range(count):
+            client.expect(commands.Basic.GetOk, 1)
+            answers.append(int(client.expect_content(1)[1]))
+        return [*answers, client.expect(commands.Queue.DeclareOk, 1).message_count]
 
 
 async def test_a_lone_message_is_delivered_from_the_open_slot(tmp_path: Path) -> None:

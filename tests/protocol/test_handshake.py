@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pamqp import commands
 
@@ -15,7 +17,7 @@ LOGIN_REFUSED = (
 
 
 def start_ok(
-    mechanism: str = "PLAIN", response: str = "\0guest\0guest", **announced: bool
+    mechanism: str = "PLAIN", response: str = "\0guest\0guest", **announced: Any
 ) -> commands.Connection.StartOk:
     """Returns the answer to connection.start of a client with these capabilities."""
     return commands.Connection.StartOk({"capabilities": {**announced}}, mechanism, response)
@@ -98,7 +100,7 @@ def test_wrong_password_for_a_client_that_listens() -> None:
 
 
 @pytest.mark.parametrize("announced", [{}, {"authentication_failure_close": False}])
-def test_wrong_password_for_any_other_client(announced: dict[str, bool]) -> None:
+def test_wrong_password_for_any_other_client(announced: dict[str, Any]) -> None:
     """A client that did not announce it hears nothing: the connection is over (section 1.4.2.2)."""
     peer = Peer()
     peer.say(PROTOCOL_HEADER)
@@ -175,7 +177,8 @@ def test_capabilities_of_the_client() -> None:
     peer = Peer().log_in()
     assert all(peer.connection.has_capability(name) for name in CAPABILITIES)
     assert not peer.connection.has_capability("per_consumer_qos")
-    for properties in ({}, {"capabilities": "all of them"}, {"capabilities": {"connection.blocked": "yes"}}):
+    said: list[dict[str, Any]] = [{}, {"capabilities": "all of them"}, {"capabilities": {"connection.blocked": "yes"}}]
+    for properties in said:
         other = Peer()
         other.say(PROTOCOL_HEADER, commands.Connection.StartOk(properties, "PLAIN", "\0guest\0guest"))
         assert not other.connection.has_capability("connection.blocked")

@@ -68,8 +68,6 @@ def test_a_number_is_not_given_again_after_a_restart() -> None:
     room.vhost.delete_queue("q", None)
     again.vhost.restore(room.journal)
     assert again.vhost.declare_queue("new", durable=True).number == 2
-    again.vhost.restore([], next_queue_number=9)
-    assert again.vhost.declare_queue("newer", durable=True).number == 9
 
 
 def test_a_queue_that_was_deleted_does_not_come_to_life_while_restoring() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from broker.amqp.errors import ChannelError
 from broker.core.auth.users import User
+from broker.core.vhost import Vhost
 from broker.routing.pattern import PatternLimits
 from tests.unit.core.room import Room, consume, put
 
@@ -243,6 +245,26 @@ def test_the_limits_of_a_binding_key_are_those_of_the_settings() -> None:
         raised.vhost.bind("q", "amq.topic", ".".join("a" * 71))
     lowered.vhost.restore(raised.journal)
     assert lowered.vhost.exchange("amq.topic").route("b.a.c.b").destinations == (lowered.vhost.queues["q"],)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda vhost: vhost.declare_exchange("", "direct", durable=True),
+        lambda vhost: vhost.delete_exchange(""),
+        lambda vhost: vhost.bind("q", "", "k"),
+        lambda vhost: vhost.unbind("q", "", "k"),
+        lambda vhost: vhost.delete_exchange("amq.topic"),
+    ],
+)
+def test_whoever_asks_the_default_and_system_exchanges_stay_as_they_are(act: Callable[[Vhost], object]) -> None:
+    """The vhost itself refuses, not only the sessions in front of it."""
+    vhost = Room().vhost
+    vhost.declare_queue("q")
+    before = list(vhost.exchanges)
+    with pytest.raises(ChannelError, match="ACCESS_REFUSED"):
+        act(vhost)
+    assert list(vhost.exchanges) == before
 
 
 def test_a_user_has_one_publish_cache() -> None:

@@ -171,3 +171,17 @@ def test_twenty_thousand_destinations(exchange_type: str) -> None:
         exchange.remove(binding)
     found = exchange.match_headers({}) if exchange.by_headers else exchange.route("k").destinations
     assert found == (19_999,)
+
+
+@pytest.mark.parametrize("exchange_type", [*ROUTED, "headers"])
+def test_lifecycle_leaves_nothing(exchange_type: str) -> None:
+    """When the last binding is gone, every structure is empty: what clients bind and unbind must not add up."""
+    exchange = make_exchange("x", exchange_type)
+    for queue in ("q", "r"):
+        for key in ("", "a.b", "a.*", "#.a.#", "#"):
+            exchange.bind(queue, key, {})
+            warm_route(exchange, key)
+    for binding in list(exchange.bindings)[::-1]:
+        exchange.remove(binding)
+    for attribute in ("_bindings", "_keys", "_index", "_destinations", "_predicates"):
+        assert len(getattr(exchange, attribute, ())) == 0, attribute

@@ -98,6 +98,50 @@ def test_each_method_asks_for_the_rights_that_rabbitmq_asks_for(method: Method, 
     assert ledger.asked == asked
 
 
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        (commands.Exchange.Declare(exchange=""), "operation not permitted on the default exchange"),
+        (commands.Exchange.Delete(exchange=""), "operation not permitted on the default exchange"),
+        (commands.Exchange.Delete(exchange="amq.topic"),
+         "deletion of system exchange 'amq.topic' in vhost '/' not allowed"),
+        (commands.Queue.Declare(queue="amq.q"), "queue name 'amq.q' contains reserved prefix 'amq.*'"),
+    ],
+)  # fmt: skip
+def test_what_nobody_may_do_is_told_before_what_this_user_may_not(method: Method, text: str) -> None:
+    """The reason that holds for everybody comes first, as in RabbitMQ."""
+    client = Room().enter()
+    client.session.permissions = Permissions(set())
+    assert client.refused(method) == f"channel 403 ACCESS_REFUSED - {text}"
+
+
+def test_a_bind_without_the_right_to_the_queue_is_refused_before_its_exchange_is_looked_at() -> None:
+    """The right to write to the queue comes before everything else, as in RabbitMQ."""
+    client = Room().enter()
+    client.session.permissions = Permissions(set())
+    close = client.refused(commands.Queue.Bind(queue="q", exchange=""))
+    assert close == "channel 403 ACCESS_REFUSED - access to queue 'q' in vhost '/' refused for user 'guest'"
+
+
+class QueuesOnly(Permissions):
+    """Allows queues and no exchange."""
+
+    def check(self, user: User, resource: Resource, kind: str) -> None:
+        if resource.kind == "exchange":
+            raise ChannelError(403, "no right")
+
+
+def test_a_bind_to_the_default_exchange_is_refused_before_the_right_to_it_is_asked() -> None:
+    """Nobody can bind to it."""
+    client = Room().enter()
+    client.session.permissions = QueuesOnly(set())
+    for method in (commands.Queue.Bind(queue="q", exchange="x"), commands.Queue.Bind(queue="q", exchange="")):
+        close = client.refused(method)
+        client.tell(1, commands.Channel.CloseOk())
+        client.open_channel(1)
+    assert close == "channel 403 ACCESS_REFUSED - operation not permitted on the default exchange"
+
+
 def test_a_publish_asks_for_the_right_to_write() -> None:
     """To the exchange that it names."""
     client = Room().enter()

@@ -77,6 +77,7 @@ def test_exclusive_queues_go_however_the_connection_ends(end: str) -> None:
     else:
         client.tell(1, commands.Tx.Select())
     assert not room.vhost.queues
+    assert not room.vhost._owned  # or the ended connection would never be freed
     room.enter().call(1, commands.Queue.Declare(queue="mine", exclusive=True), commands.Queue.DeclareOk)
 
 

@@ -1,0 +1,250 @@
+"""Files that fail: the n-th call refuses, and a power loss takes what was not synced.
+
+What a power loss leaves (OSDI '14, "All File Systems Are Not Created Equal"): of each file what was synced, and of the
+writes since then any subset of 512-byte sectors, in any order, some of them garbage; of each folder the entries that were
+synced, and of the changes since then any subset. A sync that fails marks its pages clean: they are in the page cache, not
+on disk, and no later sync writes them (PostgreSQL's "fsyncgate").
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from broker.amqp.errors import StoreFailed
+from broker.store.files import File
+from broker.store.memory_files import Content, MemoryFile, MemoryFiles
+
+class PowerLost(Exception):
+    """The process is gone in the middle of a file call, which did nothing any more."""
+
+
+SECTOR_BYTES: Final = 512
+TRUNCATE: Final = None
+
+
+class TornContent(Content):
+    """A file's bytes as programs see them, and what of them is on disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.durable = bytearray()
+        self.unsynced: list[tuple[int, bytes | None]] = []  # writes in order; None cuts the file to the offset
+
+    def sync(self) -> None:
+        """Brings the writes since the last sync to the disk."""
+        for offset, block in self.unsynced:
+            apply(self.durable, offset, block)
+        self.unsynced.clear()
+
+    def after_loss(self, random: Random) -> bytearray:
+        """Returns what the disk shows after the power came back."""
+        found = bytearray(self.durable)
+        kept = random.choice((0.0, 0.3, 0.7, 0.95, 1.0))
+        pieces: list[tuple[int, bytes | None]] = []
+        for offset, block in self.unsynced:
+            if block is TRUNCATE:
+                pieces.append((offset, TRUNCATE))
+                continue
+            at = 0
+            while at < len(block):
+                stop = at + SECTOR_BYTES - (offset + at) % SECTOR_BYTES
+                pieces.append((offset + at, block[at:stop]))
+                at = stop
+        for offset, block in pieces:
+            if random.random() < kept:
+                torn = block is not TRUNCATE and random.random() < 0.02
+                apply(found, offset, random.randbytes(len(block)) if torn and block is not None else block)
+        if len(found) < len(self.block) and random.random() < 0.5:
+            found.extend(bytes(random.randint(0, len(self.block) - len(found))))  # the size came, the bytes did not
+        return found
+
+
+def apply(held: bytearray, offset: int, block: bytes | None) -> None:
+    """Applies one write or cut to a file's bytes."""
+    if block is TRUNCATE:
+        del held[offset:]
+        held.extend(bytes(offset - len(held)))
+        return
+    held.extend(bytes(max(0, offset - len(held))))
+    held[offset : offset + len(block)] = block
+
+
+class TornFile(MemoryFile):
+    """An open file of `FaultyFiles`."""
+
+    def __init__(self, path: Path, content: TornContent, files: FaultyFiles) -> None:
+        super().__init__(path, content)
+        self._torn = content
+        self._files = files
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        self._files.called("read", self.path)
+        return super().read_at(offset, size)
+
+    def write_at(self, offset: int, block: bytes) -> None:
+        try:
+            self._files.called("write", self.path)
+        except StoreFailed:
+            if self._files.partial:  # the disk took some of it before it refused
+                self._write(offset, block[: len(block) // 2])
+            raise
+        self._write(offset, block)
+
+    def truncate(self, size: int) -> None:
+        self._files.called("truncate", self.path)
+        super().truncate(size)
+        self._torn.unsynced.append((size, TRUNCATE))
+
+    def sync(self) -> None:
+        try:
+            self._files.called("sync", self.path)
+        except StoreFailed:
+            self._torn.unsynced.clear()
+            raise
+        self._torn.sync()
+
+    def drop_cache(self) -> None:
+        """Drops clean pages: what a failed sync left is gone with them."""
+        self._files.called("drop_cache", self.path)
+        if not self._torn.unsynced:
+            self._torn.block[:] = self._torn.durable
+
+    def _write(self, offset: int, block: bytes) -> None:
+        super().write_at(offset, block)
+        self._torn.unsynced.append((offset, bytes(block)))
+
+
+class FaultyFiles(MemoryFiles):
+    """Files in memory that count their calls, refuse one of them, and can lose power.
+
+    Shapes: ``fail_at`` is the number of the call that fails, ``lose_at`` of the one in which the power goes; from 1 on, 0
+        for none. ``failed`` names the call that failed.
+    """
+
+    def __init__(self, fail_at: int = 0, *, reason: str = "Input/output error", partial: bool = False) -> None:
+        super().__init__()
+        self.fail_at = fail_at
+        self.lose_at = 0
+        self.reason = reason
+        self.partial = partial
+        self.calls = 0
+        self.failed = ""
+        self.syncs = 0
+        self.entries: dict[Path, Content] = {}  # what the folders have on disk
+        self.changes: list[tuple[str, Path, Path, Content | None]] = []  # (verb, path, new path) since, unsynced
+        self.durable_folders: set[Path] = set()
+
+    def called(self, verb: str, path: Path) -> None:
+        """Counts a call, and refuses it when its number is up."""
+        self.calls += 1
+        self.syncs += verb.startswith("sync")
+        if self.calls == self.lose_at:
+            raise PowerLost
+        if self.calls == self.fail_at:
+            self.failed = f"{verb} {path.name}"
+            raise StoreFailed(path, self.reason)
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        self.called("create" if create else "open", path)
+        content = self.contents.get(path)
+        if content is None:
+            super().open(path, write=write, create=create)
+            content = self.contents[path]
+        assert isinstance(content, TornContent)
+        return TornFile(path, content, self)
+
+    def list(self, folder: Path) -> list[str]:
+        self.called("list", folder)
+        return super().list(folder)
+
+    def make_folder(self, folder: Path) -> None:
+        self.called("make", folder)
+        missing = [path for path in (folder, *folder.parents) if path not in self.folders]
+        super().make_folder(folder)
+        self.changes.extend(("make", path, path, None) for path in reversed(missing))
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.called("rename", source)
+        super().rename(source, target)
+        self.changes.append(("rename", source, target, self.contents[target]))
+
+    def remove(self, path: Path) -> None:
+        self.called("remove", path)
+        if path in self.contents:
+            super().remove(path)
+            self.changes.append(("remove", path, path, None))
+
+    def sync_folder(self, folder: Path) -> None:
+        self.called("sync_folder", folder)
+        super().sync_folder(folder)
+        for change in self.changes:
+            if change[1].parent == folder:
+                self._change(change, self.entries, self.durable_folders)
+        self.changes = [change for change in self.changes if change[1].parent != folder]
+
+    def after_loss(self, seed: int) -> FaultyFiles:
+        """Returns the files as they are when the power is back."""
+        random = Random(seed)
+        entries, folders = dict(self.entries), set(self.durable_folders)
+        kept = random.choice((0.0, 0.5, 0.9, 1.0))
+        for change in self.changes:
+            if random.random() < kept:
+                self._change(change, entries, folders)
+        after = FaultyFiles()
+        after.folders = {folder for folder in folders if folders.issuperset(folder.parents)}
+        for path, content in entries.items():
+            if path.parent in after.folders:
+                assert isinstance(content, TornContent)
+                found = TornContent()
+                found.block = content.after_loss(random)
+                found.durable = bytearray(found.block)
+                after.contents[path] = found
+        return after._as_on_disk(self)
+
+    def after_kill(self) -> FaultyFiles:
+        """Returns the files as another process sees them: the page cache survives, and so does what it never wrote."""
+        after = FaultyFiles()
+        after.folders = set(self.folders)
+        after.contents = {path: copy.deepcopy(content) for path, content in self.contents.items()}
+        copies = {id(content): after.contents[path] for path, content in self.contents.items()}
+        for content in after.contents.values():
+            content.locked = False
+        after.entries = {
+            path: copies.get(id(content), copy.deepcopy(content)) for path, content in self.entries.items()
+        }
+        after.changes = [
+            (verb, path, target, None if content is None else copies.get(id(content), content))
+            for verb, path, target, content in self.changes
+        ]
+        after.durable_folders = set(self.durable_folders)
+        after._tokens = self._tokens
+        return after
+
+    def _as_on_disk(self, before: FaultyFiles) -> FaultyFiles:
+        self.entries = dict(self.contents)
+        self.durable_folders = set(self.folders)
+        self._tokens = before._tokens
+        return self
+
+    def _create(self, path: Path) -> Content:
+        content = self.contents[path] = TornContent()
+        self.changes.append(("create", path, path, content))
+        return content
+
+    @staticmethod
+    def _change(
+        change: tuple[str, Path, Path, Content | None], entries: dict[Path, Content], folders: set[Path]
+    ) -> None:
+        verb, path, target, content = change
+        if verb == "make":
+            folders.add(path)
+        elif verb == "remove":
+            entries.pop(path, None)
+        else:
+            assert content is not None
+            if verb == "rename":
+                entries.pop(path, None)
+            entries[target] = content

@@ -1,0 +1,442 @@
+"""A store under work, and what must be true of it after any accident.
+
+The model plays the floor above: queues with slots of ten messages that are paged out, acked, purged, deleted, checkpointed
+and compacted. It remembers for every record at which log position it ended. A record that ended at or before what was
+confirmable when the accident happened must have its effect; a later one may have it or not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from broker.store.checkpoint import Checkpoint, QueueState, SlotState
+from broker.store.compaction import SlotReference
+from broker.store.files import Files
+from broker.store.record import (
+    PERSISTENT,
+    TARGET,
+    encode_message,
+    encode_purged,
+    encode_queue_deleted,
+    encode_requeued,
+    encode_route,
+    encode_settled,
+    encode_topology,
+)
+from broker.store.recovery import Recovered
+from broker.store.store import VhostStore
+
+FOLDER = Path("/store/vhost")
+SEGMENT_BYTES = 4096
+SLOT_MESSAGES = 10
+ROUTES = [encode_route("topic", f"flight.{word}") for word in ("a", "b", "c")]
+NEVER = 1 << 62
+
+
+@dataclass
+class ModelMessage:
+    """A message of one queue: where its record is, when it was safe, when its settlement was."""
+
+    body: bytes
+    position: int
+    size: int
+    published_end: int
+    settled_end: int = NEVER
+    counts: list[tuple[int, int]] = field(default_factory=list)  # (log end, delivery count)
+
+    @property
+    def settled(self) -> bool:
+        return self.settled_end != NEVER
+
+
+@dataclass
+class ModelSlot:
+    """A slot of the floor above."""
+
+    first: int
+    end: int
+    segments: set[int] = field(default_factory=set)
+    logged: int = 0
+
+
+@dataclass
+class ModelQueue:
+    """A queue of the floor above. A message without a record is None: it was transient."""
+
+    number: int
+    next_id: int = 1
+    messages: dict[int, ModelMessage | None] = field(default_factory=dict)
+    slots: list[ModelSlot] = field(default_factory=list)
+    deleted_end: int = NEVER
+    declared_end: int = 0
+
+
+class StoreModel:
+    """Works on a store with a seed."""
+
+    def __init__(self, files: Files, seed: int, *, sync: bool = True, quarantine: bool = False) -> None:
+        self.files = files
+        self.random = Random(seed)
+        self.sync = sync
+        self.store: VhostStore
+        self.queues: dict[int, ModelQueue] = {}
+        self.next_number = 1
+        self.changes: list[tuple[int, dict[str, Any]]] = []
+        self.bodies = 0
+        self.confirmable = 0
+        self.relocated = 0
+        self.checkpoints = 0
+        self.recovered: Recovered
+
+    # -- what the floor above does ------------------------------------------------------------------------------------
+
+    def open(self, *, quarantine: bool = False) -> Recovered:
+        """Opens the store, as a new process does."""
+        self.store, self.recovered = VhostStore.open(
+            self.files,
+            FOLDER,
+            segment_bytes=SEGMENT_BYTES,
+            sync=self.sync,
+            quarantine=quarantine,
+            window_messages=SLOT_MESSAGES,
+        )
+        return self.recovered
+
+    def adopt(self) -> None:
+        """Goes on with what was recovered: from now on all of it counts as confirmed."""
+        self.queues = {}
+        self.changes = [(0, change) for change in self.recovered.topology]
+        declared = {change["number"] for change in self.recovered.topology if change["change"] == "queue_declared"}
+        declared -= {change["number"] for change in self.recovered.topology if change["change"] == "queue_deleted"}
+        for state in self.recovered.queues.values():
+            if state.number not in declared:
+                self.store.discard(state)
+                continue
+            queue = self.queues[state.number] = ModelQueue(state.number, state.next_id)
+            for slot in state.slots:
+                queue.slots.append(ModelSlot(slot.first, slot.end, set(slot.segments), slot.end - slot.first))
+                wanted = unsettled(slot)
+                stored = self.store.read_slot(state.number, slot.first, slot.end, wanted)
+                for index in range(slot.end - slot.first):
+                    message = stored[index]
+                    if message is None:
+                        queue.messages[slot.first + index] = ModelMessage(b"", 0, 0, 0, settled_end=0)
+                    else:
+                        found = ModelMessage(message.body, message.position, message.size, 0)
+                        if index in slot.counts:
+                            found.counts.append((0, slot.counts[index]))
+                        queue.messages[slot.first + index] = found
+        for number in declared - self.queues.keys():
+            self.queues[number] = ModelQueue(number)
+        self.next_number = self.recovered.next_queue_number
+        self.confirmable = self.store.log.confirmable
+
+    def work(self, steps: int) -> None:
+        """Does so many things at random."""
+        verbs = {
+            self.publish: 40,
+            self.settle: 14,
+            self.settle_oldest: 8,
+            self.requeue: 4,
+            self.purge: 2,
+            self.transient: 3,
+            self.declare: 3,
+            self.delete: 1,
+            self.commit: 14,
+            self.checkpoint: 5,
+            self.compact: 3,
+        }
+        if not self.live_queues():
+            self.declare()
+        for verb in self.random.choices(list(verbs), list(verbs.values()), k=steps):
+            verb()
+
+    def live_queues(self) -> list[ModelQueue]:
+        return [queue for queue in self.queues.values() if queue.deleted_end == NEVER]
+
+    def declare(self) -> None:
+        queue = self.queues[self.next_number] = ModelQueue(self.next_number)
+        self.next_number += 1
+        queue.declared_end = self.change({"change": "queue_declared", "number": queue.number})
+
+    def delete(self) -> None:
+        queues = self.live_queues()
+        if len(queues) < 2:
+            return
+        queue = self.random.choice(queues)
+        for slot in queue.slots:
+            for segment in slot.segments:
+                self.store.drop_live(segment, 1)
+        self.change({"change": "queue_deleted", "number": queue.number})
+        self.store.log.append(encode_queue_deleted(self.store.log.synced, 1, queue.number))
+        self.store.forget_queue(queue.number)
+        queue.slots.clear()
+        queue.deleted_end = self.store.log.position
+
+    def change(self, change: dict[str, Any]) -> int:
+        self.store.log.append(encode_topology(self.store.log.synced, 1, change))
+        self.changes.append((self.store.log.position, change))
+        return self.store.log.position
+
+    def publish(self) -> None:
+        queues = self.live_queues()
+        if not queues:
+            return
+        queues = self.random.sample(queues, self.random.randint(1, min(3, len(queues))))
+        log = self.store.log
+        self.bodies += 1
+        body = b"%d " % self.bodies + self.random.randbytes(self.random.choice((0, 5, 90, 700)))
+        segment = log.position >> 32
+        accepted = [(queue, self.accept(queue, segment)) for queue in queues]
+        targets = b"".join([TARGET.pack(queue.number, message_id) for queue, message_id in accepted])
+        record = encode_message(log.synced, 1, PERSISTENT, self.random.choice(ROUTES), b"header", body, targets)
+        position = log.append(record)
+        assert position >> 32 == segment
+        for queue, message_id in accepted:
+            queue.messages[message_id] = ModelMessage(body, position, len(record), log.position)
+
+    def transient(self) -> None:
+        """A transient message takes an id of a durable queue and lies in the spill."""
+        queues = self.live_queues()
+        if not queues:
+            return
+        queue = self.random.choice(queues)
+        record = encode_message(0, 1, 0, ROUTES[0], b"header", b"transient", TARGET.pack(queue.number, queue.next_id))
+        position = self.store.spill.append(record)
+        message_id = self.accept(queue, position >> 32)
+        queue.messages[message_id] = ModelMessage(b"transient", position, len(record), NEVER)
+
+    def accept(self, queue: ModelQueue, segment: int) -> int:
+        if not queue.slots or queue.slots[-1].end - queue.slots[-1].first >= SLOT_MESSAGES or not self.open_slot(queue):
+            queue.slots.append(ModelSlot(queue.next_id, queue.next_id))
+        slot = queue.slots[-1]
+        if segment not in slot.segments:
+            slot.segments.add(segment)
+            self.store.add_live(segment, 1)
+        slot.end += 1
+        queue.next_id += 1
+        return queue.next_id - 1
+
+    def open_slot(self, queue: ModelQueue) -> bool:
+        return queue.slots[-1].end == queue.next_id
+
+    def waiting(self, queue: ModelQueue) -> list[int]:
+        return [
+            message_id
+            for slot in queue.slots
+            for message_id in range(slot.first, slot.end)
+            if (message := queue.messages[message_id]) is not None and not message.settled
+        ]
+
+    def settle(self) -> None:
+        for queue in self.live_queues():
+            waiting = self.waiting(queue)
+            if waiting:
+                self.settled(queue, self.random.sample(waiting, min(len(waiting), self.random.randint(1, 6))))
+
+    def settle_oldest(self) -> None:
+        for queue in self.live_queues():
+            waiting = self.waiting(queue)
+            if len(waiting) > 3:
+                self.settled(queue, waiting[: self.random.randint(3, len(waiting))])
+
+    def settled(self, queue: ModelQueue, ids: list[int]) -> None:
+        log = self.store.log
+        logged = [message_id for message_id in ids if self.message(queue, message_id).published_end != NEVER]
+        if logged:
+            log.append(encode_settled(log.synced, 1, queue.number, logged))
+        self.note_settled(queue, ids)
+
+    def note_settled(self, queue: ModelQueue, ids: list[int]) -> None:
+        for message_id in ids:
+            self.message(queue, message_id).settled_end = self.store.log.position
+        for slot in queue.slots.copy():
+            sealed = slot.end - slot.first >= SLOT_MESSAGES or slot is not queue.slots[-1]
+            if sealed and all(self.message(queue, place).settled for place in range(slot.first, slot.end)):
+                queue.slots.remove(slot)
+                for segment in slot.segments:
+                    self.store.drop_live(segment, 1)
+                if slot.logged:
+                    self.store.drop_entries(queue.number, slot.first, slot.end)
+
+    def message(self, queue: ModelQueue, message_id: int) -> ModelMessage:
+        message = queue.messages[message_id]
+        assert message is not None
+        return message
+
+    def requeue(self) -> None:
+        log = self.store.log
+        for queue in self.live_queues():
+            waiting = [
+                place for place in self.waiting(queue) if self.message(queue, place).published_end != NEVER
+            ]
+            if waiting:
+                message_id = self.random.choice(waiting)
+                counts = self.message(queue, message_id).counts
+                count = counts[-1][1] + 1 if counts else 1
+                log.append(encode_requeued(log.synced, 1, queue.number, {message_id: count}))
+                counts.append((log.position, count))
+
+    def purge(self) -> None:
+        log = self.store.log
+        queues = self.live_queues()
+        if not queues:
+            return
+        queue = self.random.choice(queues)
+        waiting = self.waiting(queue)
+        if waiting:
+            upto = self.random.choice(waiting)
+            excepted = [place for place in waiting if place <= upto and self.random.random() < 0.2]
+            log.append(encode_purged(log.synced, 1, queue.number, upto, excepted))
+            self.note_settled(queue, [place for place in waiting if place <= upto and place not in excepted])
+
+    def commit(self) -> None:
+        """Writes and syncs what waits; then it may be confirmed."""
+        batch = self.store.log.take()
+        if batch is not None:
+            self.store.log.write(batch)
+            self.store.log.complete(batch)
+            self.confirmable = self.store.log.confirmable
+
+    def page_out(self, queue: ModelQueue, slot: ModelSlot) -> None:
+        entries = [
+            (self.message(queue, message_id).position, self.message(queue, message_id).size)
+            for message_id in range(slot.first + slot.logged, slot.end)
+        ]
+        if entries:
+            self.store.page_out(queue.number, slot.first + slot.logged, entries)
+            slot.logged = slot.end - slot.first
+
+    def snapshot(self, *, clean: bool = False) -> Checkpoint:
+        states = []
+        for queue in self.live_queues():
+            slots = []
+            for slot in queue.slots:
+                self.page_out(queue, slot)
+                bits = counts = 0
+                delivered = {}
+                for index in range(slot.end - slot.first):
+                    message = self.message(queue, slot.first + index)
+                    bits |= message.settled << index
+                    if message.counts:
+                        delivered[index] = message.counts[-1][1]
+                settled = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+                slots.append(SlotState(slot.first, slot.end, settled, delivered, dict.fromkeys(slot.segments, 1), counts))
+            states.append(QueueState(queue.number, queue.next_id, slots))
+        changes = [change for _, change in self.changes]
+        return Checkpoint(self.store.log.position, clean, changes, states, self.next_number)
+
+    def checkpoint(self, *, clean: bool = False) -> None:
+        checkpoint = self.snapshot(clean=clean)
+        if not clean:
+            for verb in self.random.choices((self.publish, self.settle, self.settle_oldest), k=3):
+                verb()
+        self.commit()
+        self.store.write_checkpoint(checkpoint)
+        self.checkpoints += 1
+
+    def compact(self) -> None:
+        """Relocates one segment, as the floor above does it between two checkpoints."""
+        for segment in self.store.compactable():
+            holders = [
+                (queue, slot) for queue in self.live_queues() for slot in queue.slots if segment in slot.segments
+            ]
+            references = [
+                SlotReference(
+                    queue.number,
+                    slot.first,
+                    slot.end,
+                    [
+                        index
+                        for index in range(slot.end - slot.first)
+                        if not self.message(queue, slot.first + index).settled
+                    ],
+                )
+                for queue, slot in holders
+            ]
+            relocation = self.store.plan_relocation(segment, references, 0.5)
+            if relocation is None:
+                continue
+            self.store.append_relocation(relocation)
+            self.settle()  # the world goes on meanwhile
+            self.publish()
+            self.commit()
+            for move in self.store.finish_relocation(relocation):
+                queue = self.queues[move.queue_number]
+                message = self.message(queue, move.message_id)
+                message.position, message.size = move.position, move.size
+                for slot in queue.slots:
+                    if slot.first <= move.message_id < slot.end and move.position >> 32 not in slot.segments:
+                        slot.segments.add(move.position >> 32)
+                        self.store.add_live(move.position >> 32, 1)
+            for queue, slot in holders:
+                if slot in queue.slots:
+                    slot.segments.remove(segment)
+                    self.store.drop_live(segment, 1)
+            self.relocated += 1
+            return
+
+    def stop(self) -> None:
+        """Stops in good order."""
+        self.commit()
+        self.checkpoint(clean=True)
+        self.store.close(clean=True)
+
+    # -- what must be true --------------------------------------------------------------------------------------------
+
+    def verify(self, safe: int | None = None) -> None:
+        """Compares what was recovered with what was confirmed. Raises: AssertionError."""
+        safe = self.confirmable if safe is None else safe
+        topology = [change for _, change in self.changes]
+        assert self.recovered.topology == topology[: len(self.recovered.topology)], "a change came from nowhere"
+        assert len(self.recovered.topology) >= sum(end <= safe for end, _ in self.changes), "a confirmed change is gone"
+        unsettled_count = 0
+        for queue in self.queues.values():
+            state = self.recovered.queues.get(queue.number)
+            if state is None:
+                lost = [
+                    message_id
+                    for message_id, message in queue.messages.items()
+                    if message is not None and message.published_end <= safe and not message.settled
+                ]
+                assert queue.deleted_end != NEVER or not lost, f"queue {queue.number} is gone with {lost}"
+                continue
+            assert queue.deleted_end > safe, f"queue {queue.number} is back"
+            unsettled_count += self.verify_queue(queue, state, safe)
+        assert self.recovered.queues.keys() <= self.queues.keys()
+        assert self.recovered.messages == unsettled_count
+        assert self.recovered.next_queue_number >= max(
+            (queue.number + 1 for queue in self.queues.values() if queue.declared_end <= safe), default=1
+        )
+
+    def verify_queue(self, queue: ModelQueue, state: QueueState, safe: int) -> int:
+        """Compares one queue; returns how many messages of it are unsettled."""
+        found: dict[int, tuple[bytes, int]] = {}
+        end = 0
+        for slot in state.slots:
+            assert end <= slot.first < slot.end <= state.next_id, "slots overlap"
+            end = slot.end
+            for index, message in enumerate(self.store.read_slot(queue.number, slot.first, slot.end, unsettled(slot))):
+                if message is not None:
+                    found[slot.first + index] = (message.body, slot.counts.get(index, 0))
+        for message_id, (body, count) in found.items():
+            known = queue.messages.get(message_id)
+            assert known is not None and known.body == body, f"message {message_id} of {queue.number} is another one"
+            assert known.settled_end > safe, f"message {message_id} of {queue.number} was settled and is back"
+            sure = max((number for log_end, number in known.counts if log_end <= safe), default=0)
+            most = max((number for _, number in known.counts), default=0)
+            assert sure <= count <= most, f"message {message_id} was delivered {sure}..{most} times, not {count}"
+        for message_id, known in queue.messages.items():
+            if known is not None and known.published_end <= safe:
+                assert message_id < state.next_id, f"id {message_id} of {queue.number} may be given again"
+                assert message_id in found or known.settled, f"message {message_id} of {queue.number} is lost"
+        return len(found)
+
+
+def unsettled(slot: SlotState) -> list[int]:
+    """Returns the indexes of a slot's messages that are not settled."""
+    bits = int.from_bytes(slot.settled, "little")
+    return [index for index in range(slot.end - slot.first) if not bits >> index & 1]

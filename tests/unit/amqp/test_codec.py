@@ -1,0 +1,178 @@
+"""Methods and contents, to and from octets; pamqp is the other side of each test."""
+
+from __future__ import annotations
+
+import struct
+import warnings
+from typing import Any
+
+import pytest
+from pamqp import base, body, commands, frame, header
+
+from broker.amqp.codec import (
+    FIELDS,
+    METHODS,
+    BasicDeliver,
+    BasicGetOk,
+    BasicReturn,
+    QueueDeclareOk,
+    content_frames,
+    decode_method,
+    encode_ack,
+    encode_method,
+    encode_nack,
+    publish_fields,
+)
+from broker.amqp.errors import ConnectionFault
+
+FILLED: dict[str, Any] = {
+    "octet": 7,
+    "short": 0x1234,
+    "long": 0x12345678,
+    "longlong": 0x1234567812345678,
+    "shortstr": "short",
+    "longstr": "long",
+    "table": {"a": 1, "b": [True, None]},
+    "bit": True,
+}
+
+
+def filled(kind: type[base.Frame]) -> base.Frame:
+    """Returns a method none of whose fields is empty or zero."""
+    method = kind.__new__(kind)
+    for name, field_type in FIELDS[kind]:
+        setattr(method, name, FILLED[field_type])
+    return method
+
+
+def octets_of(method: base.Frame) -> bytes:
+    """Returns the payload that pamqp makes of a method, whatever it thinks of the values."""
+    method.__class__ = type(method.name, (type(method),), {"validate": lambda _: None})
+    return struct.pack(">I", method.index) + method.marshal()
+
+
+@pytest.mark.parametrize("kind", METHODS.values(), ids=lambda kind: kind.name)
+def test_every_method_is_read(kind: type[base.Frame]) -> None:
+    """Every field of every method is read as pamqp wrote it, and nothing shorter or longer is taken."""
+    payload = octets_of(filled(kind))
+    method = decode_method(payload)
+    assert type(method) is kind
+    assert dict(method) == {name: FILLED[field_type] for name, field_type in FIELDS[kind]}
+    for wrong in [payload[:size] for size in range(4, len(payload))] + [payload + b"\x00"]:
+        with pytest.raises(ConnectionFault) as caught:
+            decode_method(wrong)
+        assert caught.value.reply_code == 502
+
+
+@pytest.mark.parametrize("bits", range(32))
+def test_bits_share_an_octet(bits: int) -> None:
+    """Neighbouring bits are packed lowest first (section 4.2.5.2)."""
+    payload = b"\x00\x32\x00\x0a\x00\x00\x01q" + bytes([bits]) + b"\x00\x00\x00\x00"
+    method = decode_method(payload)
+    assert isinstance(method, commands.Queue.Declare)
+    flags = [method.passive, method.durable, method.exclusive, method.auto_delete, method.nowait]
+    assert flags == [bits >> place & 1 == 1 for place in range(5)]
+
+
+def test_delivery_tags_are_unsigned() -> None:
+    """A delivery tag has 64 bits and no sign."""
+    method = decode_method(b"\x00\x3c\x00\x50" + b"\xff" * 8 + b"\x00")
+    assert isinstance(method, commands.Basic.Ack)
+    assert method.delivery_tag == (1 << 64) - 1
+
+
+@pytest.mark.parametrize("payload", [b"\x00\x1e\x00\x0a\x00", b"\x00\x3c\x00\x63", b"\x00\x00\x00\x00", b"\xff" * 50])
+def test_unknown_method(payload: bytes) -> None:
+    """A class or method that does not exist is 540, and named."""
+    with pytest.raises(ConnectionFault) as caught:
+        decode_method(payload)
+    error = caught.value
+    assert (error.reply_code, error.class_id, error.method_id) == (540, *struct.unpack_from(">HH", payload))
+
+
+def test_limits_of_tables() -> None:
+    """The limits of tables are the caller's."""
+    deep = octets_of(commands.Queue.Declare(queue="q", arguments={"a": [[[1]]]}))
+    decode_method(deep, depth_max=4)
+    with pytest.raises(ConnectionFault, match="nested more than 3"):
+        decode_method(deep, depth_max=3)
+    with pytest.raises(ConnectionFault, match="more than 3 entries"):
+        decode_method(deep, entries_max=3)
+
+
+def test_deprecated_methods_do_not_warn() -> None:
+    """A client that sends a deprecated method makes no warning, which could be an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert dict(decode_method(b"\x00\x3c\x00\x64\x01")) == {"requeue": True}
+
+
+@pytest.mark.parametrize("name", ["plain", "päivä", "a$b", "x" * 255, "队" * 85, ""])
+def test_names_of_any_kind_are_written(name: str) -> None:
+    """The methods that carry names back to a client take every short string, not only what pamqp would."""
+    methods = [
+        (QueueDeclareOk(name, 3, 4), "queue"),
+        (BasicReturn(312, "NO_ROUTE", name, "key"), "exchange"),
+        (BasicDeliver("tag", 1, False, name, "key"), "exchange"),
+        (BasicGetOk(1, False, name, "key", 0), "exchange"),
+    ]
+    for method, field in methods:
+        octets = encode_method(5, method)
+        assert struct.unpack_from(">BHI", octets) == (1, 5, len(octets) - 8)
+        assert getattr(decode_method(octets[7:-1]), field) == name
+
+
+def test_method_frames_are_what_pamqp_reads() -> None:
+    """A method frame is read by pamqp as what was written."""
+    octets = encode_method(7, commands.Basic.ConsumeOk("tag"))
+    size, channel, method = frame.unmarshal(octets)
+    assert (size, channel, method.name, method.consumer_tag) == (len(octets), 7, "Basic.ConsumeOk", "tag")
+
+
+@pytest.mark.parametrize("multiple", [False, True])
+@pytest.mark.parametrize("tag", [1, 1 << 40])
+def test_confirms(multiple: bool, tag: int) -> None:
+    """The frames of a confirm are those that pamqp would write."""
+    assert encode_ack(3, tag, multiple) == frame.marshal(commands.Basic.Ack(tag, multiple), 3)
+    assert encode_nack(3, tag, multiple) == frame.marshal(commands.Basic.Nack(tag, multiple, False), 3)
+
+
+@pytest.mark.parametrize("mandatory", [False, True])
+@pytest.mark.parametrize("immediate", [False, True])
+@pytest.mark.parametrize("names", [("", ""), ("x", "k"), ("x" * 127, "é" * 127)])
+def test_publish_fields(names: tuple[str, str], mandatory: bool, immediate: bool) -> None:
+    """The fields of a publish are read by offset as pamqp wrote them, exactly, and whatever the ticket."""
+    payload = octets_of(commands.Basic.Publish(0, *names, mandatory, immediate))
+    assert publish_fields(payload) == (*names, mandatory, immediate)
+    assert publish_fields(payload[:4] + b"\x00\x65" + payload[6:]) == (*names, mandatory, immediate)
+    for wrong in [payload[:size] for size in range(4, len(payload))] + [payload + b"\x00"]:
+        with pytest.raises(ConnectionFault) as caught:
+            publish_fields(wrong)
+        assert caught.value.reply_code == 502
+
+
+def test_publish_to_a_name_that_is_not_utf_8() -> None:
+    """Names are text in a publish too."""
+    with pytest.raises(ConnectionFault, match="Malformed UTF-8 in shortstr"):
+        publish_fields(b"\x00\x3c\x00\x28\x00\x00\x01\xff\x00\x00")
+
+
+@pytest.mark.parametrize("size", [0, 1, 91, 92, 93, 184, 185, 1000])
+@pytest.mark.parametrize("frame_max", [0, 100])
+def test_content_is_cut_for_the_frame_size(size: int, frame_max: int) -> None:
+    """A body goes out in as few frames as the size allows, and an empty one in none."""
+    payload = header.ContentHeader(body_size=size).marshal()
+    text = bytes(place % 251 for place in range(size))
+    octets = content_frames(9, payload, text, frame_max)
+    found: list[bytes] = []
+    while octets:
+        used, channel, value = frame.unmarshal(octets)
+        assert channel == 9
+        if isinstance(value, body.ContentBody):
+            assert not frame_max or used <= frame_max
+            found.append(value.value)
+        else:
+            assert octets[7 : used - 1] == payload
+        octets = octets[used:]
+    assert b"".join(found) == text
+    assert len(found) == (-(-size // 92) if frame_max else min(size, 1))

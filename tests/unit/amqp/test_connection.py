@@ -1,0 +1,281 @@
+"""The machine beside its protocol: output, holding, errors from outside, and sessions that are closed exactly once."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from pamqp import commands, heartbeat
+
+from broker.amqp.connection import Connection
+from broker.amqp.errors import ChannelError, ConnectionFault, Refused, StoreFailed
+from tests.protocol.recording import PROTOCOL_HEADER, Peer, closes, method_frame, publish_frames, raw_frame
+
+QOS = commands.Basic.Qos()
+PURGE = commands.Queue.Purge(queue="q")
+
+
+def open_peer(*numbers: int) -> Peer:
+    """Returns a peer with these channels open, channel 1 if none is named."""
+    peer = Peer().log_in()
+    for number in numbers or (1,):
+        peer.open_channel(number)
+    return peer
+
+
+def closings(peer: Peer) -> list[tuple[object, ...]]:
+    """Returns which sessions were closed, in order."""
+    return [event for event in peer.events if event[0] in ("channel closed", "closed")]
+
+
+# ---- output ----------------------------------------------------------------------------------------------------------
+
+
+def test_transport_is_woken_once_until_it_takes_the_output() -> None:
+    """However much output appears, there is one wake per take."""
+    peer = open_peer()
+    woken = peer.wakes
+    for _ in range(5):
+        peer.connection.send(1, commands.Basic.QosOk())
+    assert peer.wakes == woken + 1
+    assert len(peer.answers()) == 5
+    peer.connection.send(1, commands.Basic.QosOk())
+    assert peer.wakes == woken + 2
+
+
+def test_output_is_counted() -> None:
+    """out_bytes is what waits, sent what was taken, received what came."""
+    peer = Peer()
+    peer.connection.feed(PROTOCOL_HEADER)
+    waiting = peer.connection.out_bytes
+    assert waiting == sum(map(len, peer.connection.out)) > 0
+    assert len(peer.connection.take_output()) == waiting
+    assert (peer.connection.out_bytes, peer.connection.sent, peer.connection.received) == (0, waiting, 8)
+    peer.connection.write(b"ab", b"cde")
+    assert (peer.connection.out_bytes, peer.connection.take_output()) == (5, b"abcde")
+
+
+def test_heartbeat_is_sent() -> None:
+    """A heartbeat frame is on channel 0 and empty."""
+    peer = open_peer()
+    peer.connection.send_heartbeat()
+    ((channel, frame),) = peer.answers()
+    assert channel == 0
+    assert isinstance(frame, heartbeat.Heartbeat)
+
+
+# ---- holding ---------------------------------------------------------------------------------------------------------
+
+
+def test_hold_stops_behind_the_present_frame() -> None:
+    """While an answer is awaited nothing else is processed, on any channel; afterwards everything is, in order."""
+    peer = open_peer(1, 2)
+    peer.connection.hold()
+    frames = [method_frame(1, QOS), method_frame(2, PURGE), publish_frames(1, b"a"), method_frame(1, QOS)]
+    assert peer.connection.feed(b"".join(frames)) is False
+    assert len(peer.events) == 4
+    woken = peer.wakes
+    peer.connection.release()
+    assert peer.wakes == woken + 1
+    assert peer.connection.feed(b"") is True
+    assert [event[2] for event in peer.events[4:]] == [
+        "Basic.Qos",
+        "Queue.Purge",
+        ("x", "k", False, False),
+        "Basic.Qos",
+    ]
+
+
+def test_session_holds_in_the_middle_of_a_chunk() -> None:
+    """A session that holds in a method stops the feeding there."""
+    peer = open_peer()
+    session = peer.connection.channels[1].session
+    taken = session.method
+
+    def hold(method: object) -> None:
+        taken(method)  # type: ignore[arg-type]
+        peer.connection.hold()
+
+    session.method = hold  # type: ignore[method-assign]
+    assert peer.connection.feed(method_frame(1, QOS) * 3) is False
+    rounds = 0
+    while peer.connection.held:
+        rounds += 1
+        assert len(peer.events) == 3 + rounds
+        peer.connection.release()
+        peer.connection.feed(b"")
+        if rounds == 3:
+            break
+    assert len(peer.events) == 6
+
+
+def test_nothing_is_left_when_the_hold_is_at_the_end() -> None:
+    """feed() says False only if whole frames wait."""
+    peer = open_peer()
+    peer.connection.hold()
+    assert peer.connection.feed(method_frame(1, QOS)[:-1]) is True
+    assert peer.connection.feed(b"\xce") is False
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------------
+
+
+def test_forced_from_outside() -> None:
+    """A shutdown closes the connection with 320, at once for the sessions, and with close-ok for the peer."""
+    peer = open_peer()
+    peer.connection.fail(ConnectionFault(320, "Node was put into maintenance mode"))
+    text = "CONNECTION_FORCED - Node was put into maintenance mode"
+    assert closes(peer.answers()) == [(0, 320, text)]
+    assert closings(peer) == [("channel closed", 1), ("closed",)]
+    assert peer.connection.closing
+    assert str(peer.connection.failure) == text
+    peer.connection.fail(ConnectionFault(541, "again"))
+    assert peer.say(commands.Connection.CloseOk()) == []
+    assert peer.connection.finished
+
+
+def test_forced_in_the_greeting() -> None:
+    """A client that has not said hello is told nothing, because it might not speak AMQP."""
+    peer = Peer()
+    peer.connection.fail(ConnectionFault(320, "shutdown"))
+    assert peer.connection.finished
+    assert peer.connection.take_output() == b""
+    assert closings(peer) == [("closed",)]
+
+
+def test_soft_error_from_outside() -> None:
+    """An asynchronous answer may fail one channel."""
+    peer = open_peer(1, 2)
+    peer.connection.fail(ChannelError(406, "no longer"), channel=2)
+    assert closes(peer.answers()) == [(2, 406, "PRECONDITION_FAILED - no longer")]
+    assert closings(peer) == [("channel closed", 2)]
+    peer.connection.fail(ChannelError(406, "again"), channel=2)
+    assert peer.answers() == []
+
+
+def test_soft_error_without_a_channel_is_hard() -> None:
+    """An error that has no channel to close closes the connection."""
+    peer = open_peer()
+    peer.session.raises["channel opened"] = ChannelError(403, "no channels today")
+    assert closes(peer.say(commands.Channel.Open(), channel=2)) == [(0, 403, "ACCESS_REFUSED - no channels today")]
+    assert closings(peer) == [("channel closed", 1), ("closed",)]
+
+
+@pytest.mark.parametrize("where", ["Basic.Qos", "Basic.Publish", "channel opened"])
+def test_unexpected_error_ends_this_connection(where: str) -> None:
+    """Whatever a session lets out is logged and answered with 541."""
+    peer = open_peer()
+    peer.session.raises[where] = ZeroDivisionError("oops")
+    answers = peer.say(method_frame(1, QOS) + publish_frames(1, b"a") + method_frame(2, commands.Channel.Open()))
+    ((_, code, text),) = closes(answers)
+    assert (code, "oops" in text) == (541, False)
+    assert [type(error) for error in peer.session.crashes] == [ZeroDivisionError]
+    assert closings(peer) == [("channel closed", 1), ("closed",)]
+
+
+@pytest.mark.parametrize("where", ["Basic.Qos", "Basic.Publish", "channel opened", "channel closed", "closed"])
+def test_failed_write_goes_through(where: str) -> None:
+    """A failed write is never turned into a frame: it ends the process."""
+    peer = open_peer()
+    peer.session.raises[where] = StoreFailed("log", "I/O error")
+    frames = method_frame(1, QOS) + publish_frames(1, b"a") + method_frame(2, commands.Channel.Open())
+    frames += method_frame(0, commands.Connection.Close(200, "", 0, 0))
+    with pytest.raises(StoreFailed):
+        peer.connection.feed(frames)
+
+
+def test_errors_are_seen() -> None:
+    """Whoever logs sees each error with its channel, once."""
+    peer = open_peer(1, 2)
+    peer.session.raises["Queue.Purge"] = ChannelError(404, "no queue 'q' in vhost '/'")
+    peer.say(method_frame(2, PURGE) * 2, raw_frame(9, 1, b""))
+    assert [(channel, text[:11]) for channel, text in peer.errors] == [(2, "NOT_FOUND -"), (1, "FRAME_ERROR")]
+
+
+def test_error_names_its_own_method() -> None:
+    """Class and method that an error brings along are kept."""
+    peer = open_peer()
+    peer.session.raises["Queue.Purge"] = ChannelError(404, "elsewhere", 60, 70)
+    ((_, close),) = peer.say(PURGE, channel=1)
+    assert (close.class_id, close.method_id) == (60, 70)
+
+
+# ---- the end of sessions ---------------------------------------------------------------------------------------------
+
+
+def close_politely(peer: Peer) -> None:
+    """Closes from the client's side."""
+    peer.say(commands.Connection.Close(200, "", 0, 0))
+
+
+def close_by_error(peer: Peer) -> None:
+    """Closes by a hard error, and answers."""
+    peer.say(raw_frame(9, 1, b""), commands.Connection.CloseOk())
+
+
+def close_by_broken_frame(peer: Peer) -> None:
+    """Closes by bytes that are no frames."""
+    peer.say(struct.pack(">BHI", 1, 1, 1 << 30))
+
+
+ENDS: list[Callable[[Peer], None]] = [close_politely, close_by_error, close_by_broken_frame]
+
+
+@pytest.mark.parametrize("ending", [*ENDS, lambda peer: None], ids=["politely", "error", "broken frame", "none"])
+def test_every_session_is_closed_once(ending: Callable[[Peer], None]) -> None:
+    """However a connection ends, and whatever follows, each session is closed once, the connection's last."""
+    peer = open_peer(1, 2, 3)
+    peer.session.raises["Queue.Purge"] = ChannelError(404, "no queue 'q' in vhost '/'")
+    peer.say(PURGE, channel=2)
+    peer.say(commands.Channel.Close(200, "", 0, 0), channel=3)
+    ending(peer)
+    peer.connection.lost()
+    peer.connection.lost()
+    peer.connection.fail(ConnectionFault(320, "too late"))
+    peer.connection.feed(method_frame(1, QOS))
+    assert Counter(closings(peer)) == Counter([*[("channel closed", number) for number in (1, 2, 3)], ("closed",)])
+    assert closings(peer)[-1] == ("closed",)
+    assert peer.connection.finished
+    assert peer.connection.take_output() == b""
+
+
+def test_session_that_cannot_be_closed() -> None:
+    """An error in closing one session is logged, and the others are closed all the same."""
+    peer = open_peer(1, 2)
+    peer.session.raises |= {"channel closed": ZeroDivisionError(), "closed": ZeroDivisionError()}
+    peer.connection.lost()
+    assert closings(peer) == [("channel closed", 1), ("channel closed", 2), ("closed",)]
+    assert len(peer.session.crashes) == 3
+
+
+def test_session_may_still_speak_while_its_channel_is_closed_politely() -> None:
+    """What a session sends while the client closes the channel comes before close-ok; after an error it is dropped."""
+    peer = open_peer(1)
+    session = peer.connection.channels[1].session
+    channel = peer.connection.channels[1]
+    session.close = lambda: channel.send(commands.Basic.Ack(1))  # type: ignore[method-assign]
+    answers = peer.say(commands.Channel.Close(200, "", 0, 0), channel=1)
+    assert [answer.name for _, answer in answers] == ["Basic.Ack", "Channel.CloseOk"]
+
+    peer = open_peer(1)
+    channel = peer.connection.channels[1]
+    channel.session.close = lambda: channel.send(commands.Basic.Ack(1))  # type: ignore[method-assign]
+    peer.connection.fail(ChannelError(404, "gone"), channel=1)
+    assert [answer.name for _, answer in peer.answers()] == ["Channel.Close"]
+
+
+def test_refused_is_kept_for_the_log() -> None:
+    """Why a client was turned away is known to whoever logs, and not told to the client."""
+    peer = Peer()
+    peer.session.raises["authenticate"] = Refused("user 'guest' - loopback only")
+    peer.say(PROTOCOL_HEADER, commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest"))
+    assert str(peer.connection.failure) == "user 'guest' - loopback only"
+
+
+def test_a_fresh_connection_has_the_limits_it_was_given() -> None:
+    """Until the handshake says otherwise the limits are ours."""
+    connection: Connection = Peer().connection
+    assert (connection.frame_max, connection.channel_max, connection.heartbeat_s) == (131072, 2047, 60)
+    assert (connection.held, connection.finished, connection.closing) == (False, False, False)
