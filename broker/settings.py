@@ -114,7 +114,9 @@ class Slots(Section):
 
     window_messages: int = number(1000, 1, 65_536, "messages", "A slot is sealed at so many messages", "WSO2 slots")
     window_bytes: int = number(MiB, 4 * KiB, GiB, "bytes", "... or at so many bytes")
-    window_ms: int = number(1000, 1, 3_600_000, "ms", "... or at this age. Messages are delivered before that as well.")
+    window_ms: int = number(
+        10_000, 100, 3_600_000, "ms", "... or at this age. Messages are delivered before that as well."
+    )
     workers: int = number(2, 1, 256, "workers", "Slot delivery workers; each has its share of the queues.")
 
 
@@ -129,10 +131,11 @@ class Store(Section):
         64 * MiB, MiB, 4 * GiB - 1, "bytes", "The size of a log file; space comes back by files."
     )
     checkpoint_interval_ms: int = number(
-        30_000, 100, 3_600_000, "ms", "How often the state is written down, so that recovery starts from there."
-    )
-    checkpoint_bytes: int = number(
-        512 * MiB, MiB, 1024 * GiB, "bytes", "A checkpoint is also made after so much new log; this bounds recovery."
+        30_000,
+        1000,
+        3_600_000,
+        "ms",
+        "How often the state is written down, so that recovery starts from there; also when a log file is full.",
     )
     compact_below_ratio: float = number(
         0.25, 0.0, 0.9, "part", "A log file of which less than this is still needed is rewritten; 0 is never."

@@ -103,7 +103,7 @@ class FrameCutter:
         buffer = self._buffer
         at = self._at
         length = len(buffer)
-        enough = length if budget_bytes is None else at + budget_bytes
+        enough = length if budget_bytes is None else min(at + budget_bytes, length)
         while at < enough and buffer is self._buffer and not self._late:
             start = at + HEAD_BYTES
             if start > length:

@@ -11,6 +11,7 @@ from broker.core.queue import QueuePorts
 from broker.core.vhost import Vhost
 from broker.delivery.checkpointer import Checkpointer
 from broker.delivery.committer import Committer
+from broker.delivery.compactor import Compactor
 from broker.delivery.pager import Pager
 from broker.delivery.reader import SlotReader
 from broker.delivery.worker import Workers
@@ -57,7 +58,7 @@ class Engine:
         self._checkpoint: asyncio.Task[None] | None = None
         self._checkpoint_at = loop.time()
         self._checkpoint_interval_s = settings.store.checkpoint_interval_ms / 1000
-        self.pager = Pager(store, settings.memory.resident_max_bytes, lambda: turn.now_ms)
+        self.pager = Pager(store, settings.memory.resident_max_bytes, settings.slots.window_ms, lambda: turn.now_ms)
         self.reader = SlotReader(store, loop, self.pager.kept, fail)
         self.workers = Workers(NODE, settings.slots.workers, self.reader, turn.schedule)
         self.committer = Committer(store.log, loop, turn.schedule, fail)
@@ -86,6 +87,7 @@ class Engine:
             ),
         )
         self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._thread)
+        self.compactor = Compactor(self.vhost, store, self.committer, self._thread, settings.store.compact_below_ratio)
 
     def restore(self, recovered: Recovered) -> None:
         """Makes the vhost that recovery found."""
@@ -112,6 +114,7 @@ class Engine:
 
     def page(self) -> None:
         """Recounts what is in memory; called ten times a second."""
+        self._turn.read_clock()
         self.pager.tick()
         if self.pager.pressed:
             self._turn.schedule()
@@ -123,7 +126,7 @@ class Engine:
         idle_s = self._loop.time() - self._checkpoint_at
         if self.checkpointer.rolled or (idle_s >= self._checkpoint_interval_s and self.checkpointer.changed):
             self._checkpoint_at = self._loop.time()
-            self._checkpoint = self._loop.create_task(self.checkpointer.take())
+            self._checkpoint = self._loop.create_task(self._write_down())
             self._checkpoint.add_done_callback(self._checkpoint_done)
 
     async def stop(self) -> None:
@@ -153,6 +156,11 @@ class Engine:
             self._settled.clear()
             for queue in settled:
                 queue.log_settlements()
+
+    async def _write_down(self) -> None:
+        """Takes a checkpoint, then frees a segment; never both at a time."""
+        await self.checkpointer.take()
+        await self.compactor.run()
 
     def _checkpoint_done(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

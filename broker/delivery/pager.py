@@ -25,18 +25,19 @@ __all__ = ["Pager"]
 
 TURN_SLOTS: Final = 8  # a slot of 1,000 costs under a millisecond: what one loop turn may spend on paging
 RELIEF: Final = 0.75  # paging goes on until this share of the budget is left
-SLOT_AGE_TICKS: Final = 600  # an open slot is sealed when this many ticks old
 
 
 class Pager:
     """Counts what is resident and pages out what exceeds the budget.
 
-    Units: ``budget_bytes`` and ``resident_bytes`` are memory charges of messages.
+    Units: ``budget_bytes`` and ``resident_bytes`` are memory charges of messages; an open slot is sealed when it is
+        ``window_ms`` old.
     Invariant: a message whose record is not yet written to the log file is never paged out.
     """
 
-    def __init__(self, store: VhostStore, budget_bytes: int, now_ms: Callable[[], int]) -> None:
+    def __init__(self, store: VhostStore, budget_bytes: int, window_ms: int, now_ms: Callable[[], int]) -> None:
         self._store = store
+        self._window_ms = window_ms
         self._now_ms = now_ms
         self.budget_bytes = budget_bytes
         self.resident_bytes = 0
@@ -44,29 +45,31 @@ class Pager:
         self.paged_out = 0
         self._resident: dict[Slot, tuple[Queue, int]] = {}
         self._candidates: list[tuple[int, Slot, Queue]] = []
-        self._ticks = 0
 
     def kept(self, queue: Queue, slot: Slot) -> None:
         """Hears that a slot begins to hold messages in memory."""
-        self._resident[slot] = (queue, self._ticks)
+        self._resident[slot] = (queue, self._now_ms())
 
     def tick(self) -> None:
         """Recounts what is resident, seals old slots, and decides whether there is pressure.
 
         Cost: n resident slots; called ten times a second.
         """
-        self._ticks += 1
         total = 0
+        old_ms = self._now_ms() - self._window_ms
         gone = []
-        for slot, (queue, since) in self._resident.items():
+        aged = []
+        for slot, (queue, since_ms) in self._resident.items():
             if slot.contents is None or slot.tenure is Tenure.DELETED:
                 gone.append(slot)
                 continue
-            if slot.fill is Fill.OPEN and self._ticks - since > SLOT_AGE_TICKS:
-                queue.manager.seal()
+            if slot.fill is Fill.OPEN and since_ms < old_ms:
+                aged.append(queue)
             total += slot.bytes * slot.unsettled // slot.length
         for slot in gone:
             del self._resident[slot]
+        for queue in aged:
+            queue.manager.seal()
         self.resident_bytes = total
         self.pressed = total > self.budget_bytes
         if self.pressed:

@@ -56,8 +56,12 @@ class Turn:
         """Has a turn run before the loop waits again."""
         if not self._scheduled:
             self._scheduled = True
-            self.now_ms = int(self._wall_clock_s() * 1000)
+            self.read_clock()
             self._loop.call_soon(self.run)
+
+    def read_clock(self) -> None:
+        """Brings ``now_ms`` up to date."""
+        self.now_ms = int(self._wall_clock_s() * 1000)
 
     def touch(self, outlet: Outlet) -> None:
         """Has an outlet flushed at the end of the turn."""

@@ -103,7 +103,8 @@ class Listener:
         for transport in list(self.transports):
             transport.say_goodbye()
         try:
-            await asyncio.wait_for(self._empty.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._empty.wait()
         except TimeoutError:
             _log.warning("connection.dropped", count=len(self.transports), reason="no close-ok while stopping")
         for transport in list(self.transports):

@@ -36,7 +36,7 @@ class ControlClient:
 def control(broker: BrokerAddress) -> Iterator[ControlClient]:
     """A control client that is asked once more when the test is over."""
     control = ControlClient(broker)
-    yield control
-    control.check()
-    control.client.close()
-    control.client.socket.close()
+    with control.client:
+        yield control
+        control.check()
+        control.client.close()

@@ -126,6 +126,7 @@ def test_method_frames_are_what_pamqp_reads() -> None:
     """A method frame is read by pamqp as what was written."""
     octets = encode_method(7, commands.Basic.ConsumeOk("tag"))
     size, channel, method = frame.unmarshal(octets)
+    assert isinstance(method, commands.Basic.ConsumeOk)
     assert (size, channel, method.name, method.consumer_tag) == (len(octets), 7, "Basic.ConsumeOk", "tag")
 
 

@@ -94,6 +94,16 @@ def test_budget() -> None:
     assert [len(list(cutter.frames(budget))) for budget in (0, 1, 100, 101, 250)] == [0, 1, 1, 2, 3]
 
 
+def test_budget_with_nothing_left() -> None:
+    """A budget that is not used up does not make the cutter wait for a frame that has not begun."""
+    cutter = FrameCutter(4096)
+    cutter.feed(encode_frame(3, 1, b"a"))
+    assert len(list(cutter.frames(1000))) == 1
+    assert list(cutter.frames(1000)) == []
+    octets = encode_frame(3, 1, b"second")
+    assert [cut(cutter, octets[at : at + 5]) for at in (0, 5, 10)] == [[], [], [(3, 1, b"second")]]
+
+
 def test_limit_may_change_between_frames() -> None:
     """The negotiated size holds from the next frame on, though that is received already."""
     cutter = FrameCutter(100)

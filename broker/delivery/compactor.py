@@ -1,0 +1,98 @@
+"""The compactor: frees log segments that a few old messages pin, by copying those messages to the tail of the log.
+
+It works between two checkpoints, in the same task, one segment at a time; the order of the steps is that of
+`broker.store.compaction`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from broker.slots.slot import Slot, Tenure
+from broker.store.compaction import Move, SlotReference
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from broker.core.queue import Queue
+    from broker.core.vhost import Vhost
+    from broker.delivery.committer import Committer
+    from broker.store.store import VhostStore
+
+__all__ = ["Compactor"]
+
+_log = structlog.get_logger()
+
+
+class Compactor:
+    """Relocates what is left of nearly empty segments.
+
+    Units: ``below_ratio`` is the part of a segment that may still be needed for it to be worth rewriting; 0 never is.
+    """
+
+    def __init__(
+        self, vhost: Vhost, store: VhostStore, committer: Committer, thread: ThreadPoolExecutor, below_ratio: float
+    ) -> None:
+        self._vhost = vhost
+        self._store = store
+        self._committer = committer
+        self._thread = thread
+        self._below_ratio = below_ratio
+        self.relocated = 0
+
+    async def run(self) -> None:
+        """Relocates the emptiest segment that is worth it; the next checkpoint removes its file.
+
+        Raises: StoreFailed.
+        """
+        if not self._below_ratio:
+            return
+        loop = asyncio.get_running_loop()
+        for segment in self._store.compactable():
+            holders = self._holders(segment)
+            references = [
+                SlotReference(queue.number, slot.first, slot.end, list(slot.acks.unsettled(0, slot.length)))
+                for queue, slot in holders
+            ]
+            relocation = await loop.run_in_executor(
+                self._thread, self._store.plan_relocation, segment, references, self._below_ratio
+            )
+            if relocation is None:
+                continue
+            self._store.append_relocation(relocation)
+            await self._committer.drain()
+            self._apply(segment, holders, self._store.finish_relocation(relocation))
+            self.relocated += 1
+            _log.info("segment.relocated", segment=segment, live_bytes=relocation.live_bytes)
+            return
+
+    def _holders(self, segment: int) -> list[tuple[Queue, Slot]]:
+        return [
+            (queue, slot)
+            for queue in self._vhost.queues.values()
+            for slot in queue.manager.slots.values()
+            if segment in slot.segments
+        ]
+
+    def _apply(self, segment: int, holders: list[tuple[Queue, Slot]], moves: list[Move]) -> None:
+        """Points slots, and messages that are in memory, at the copies; slots that went meanwhile need nothing."""
+        moved: dict[int, dict[int, Move]] = {}
+        for one in moves:
+            moved.setdefault(one.queue_number, {})[one.message_id] = one
+        for queue, slot in holders:
+            if slot.tenure is Tenure.DELETED:
+                continue
+            mine = moved.get(queue.number, {})
+            for index in slot.acks.unsettled(0, slot.length):
+                move = mine.get(slot.first + index)
+                if move is None:
+                    continue
+                queue.refer(slot, move.position >> 32)
+                message = slot.contents[index] if slot.contents is not None else None
+                if message is not None:
+                    message.position, message.size = move.position, move.size
+            slot.segments.discard(segment)
+            self._store.drop_live(segment, 1)

@@ -1,0 +1,73 @@
+"""Fuzzes the cutting of frames against fifteen lines that do the same slowly.
+
+python -m fuzz.framing --inputs 1000000 --seed 7
+"""
+
+from __future__ import annotations
+
+import sys
+from random import Random
+
+from broker.amqp.errors import ConnectionFault
+from broker.amqp.framing import FRAMES_OF_PUBLISH, FrameCutter
+from fuzz.campaign import main
+from fuzz.grammar import conversation, frame
+from fuzz.mutation import pieces, spoil
+
+Frame = tuple[int, int, bytes]
+
+
+def reference(octets: bytes, limit_bytes: int) -> tuple[list[Frame], str]:
+    """Returns the frames of the octets, and how they end: broken, or with a rest."""
+    found: list[Frame] = []
+    while len(octets) >= 7:
+        size = int.from_bytes(octets[3:7], "big")
+        if size > limit_bytes:
+            return found, "too large"
+        if len(octets) < size + 8:
+            break
+        if octets[7 + size] != 0xCE:
+            return found, "wrong end"
+        found.append((octets[0], int.from_bytes(octets[1:3], "big"), octets[7 : 7 + size]))
+        octets = octets[8 + size :]
+    return found, "whole" if not octets else "rest"
+
+
+def check(rng: Random) -> str:
+    """Cuts one spoiled conversation, and returns how it ended."""
+    frames = conversation(rng)
+    spoil(rng, frames)
+    octets = b"".join(frames)
+    if rng.random() < 0.1:
+        octets += frame(3, 1, rng.randbytes(rng.choice([8192, 8193, 20000])))
+    limit_bytes = rng.choice([100, 4096, 8192, 131072])
+    expected, ending = reference(octets, limit_bytes)
+    cutter = FrameCutter(limit_bytes)
+    found: list[Frame] = []
+    code = 0
+    try:
+        for chunk in pieces(rng, octets):
+            cutter.feed(chunk)
+            more = True
+            while more:
+                budget_bytes = rng.choice([None, 1, 50])
+                for kind, channel, payload, header, body in cutter.frames(budget_bytes):
+                    if kind == FRAMES_OF_PUBLISH:
+                        found += [(1, channel, payload), (2, channel, header), (3, channel, body)]
+                    else:
+                        found.append((kind, channel, payload))
+                    if rng.random() < 0.1:
+                        break
+                more = cutter.has_frame
+    except ConnectionFault as error:
+        code = error.reply_code
+    assert found == expected
+    assert code == (501 if ending in ("too large", "wrong end") else 0), ending
+    assert cutter.broken == (code == 501)
+    if not code:
+        assert cutter.buffered_bytes == len(octets) - sum(len(payload) + 8 for _, _, payload in found)
+    return ending
+
+
+if __name__ == "__main__":
+    sys.exit(main("framing", check))

@@ -1,0 +1,27 @@
+"""A bounded run of each fuzzer, from another seed each time the tests' own seed changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzz import connection, framing, tables
+from fuzz.campaign import Target, run
+
+INPUTS = 20_000
+# Outcomes without which a campaign would not have reached what it is for.
+REACHED = {
+    "connection": {"running", "closing   connection.close 502", "closing   connection.close 505"},
+    "framing": {"whole", "rest", "too large", "wrong end"},
+    "tables": {"table read", "table refused", "header read", "header refused"},
+}
+
+
+@pytest.mark.fuzz
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("name", "target"), [("connection", connection.check), ("framing", framing.check), ("tables", tables.check)]
+)
+def test_fuzz(name: str, target: Target) -> None:
+    """Nothing that a client can say breaks an assertion, and the inputs reach what they are meant for."""
+    outcomes = run(target, inputs=INPUTS, seed=1)
+    assert set(outcomes) >= REACHED[name]
