@@ -41,6 +41,8 @@ def _bench(options: argparse.Namespace) -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slotmq-bench-", dir=options.dir)))
         found = machine.describe(folder)
         print("Machine: " + ", ".join(f"{name} {value}" for name, value in found.items()))
+        if found["load"] > found["cores"] / 2:
+            print("Others use this machine: CPU time per message will be too high for every broker.")
         running, products = _start(stack, folder, options)
         if not running:
             print("No broker to measure.", file=sys.stderr)

@@ -25,6 +25,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "python": platform.python_version(),
         "file_system": _file_system(folder),
         "fdatasync_us": round(fdatasync_us(folder)),
+        "load": round(os.getloadavg()[0], 1),
     }
 
 

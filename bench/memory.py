@@ -56,6 +56,7 @@ class Silence:
     """What connections that read nothing cost; growth is that of the broker's resident memory."""
 
     connections: int
+    taken: int  # messages that left the queue for them
     first_growth_bytes: int
     growth_bytes: int
 
@@ -87,9 +88,9 @@ def main() -> int:
                 return 2
             print(f"{broker.name}: {broker.product()}")
             load = Load(broker.address, options.messages, options.body, not options.transient)
-            with _queue(broker, load):
+            with _queue(broker, load) as control:
                 backlog = _measure_backlog(broker, processes, load)
-                silence = _measure_silence(broker, processes, options.connections)
+                silence = _measure_silence(broker, processes, control, load, options.connections)
     except (brokers.NotStarted, RunFailed) as error:
         print(error, file=sys.stderr)
         return 1
@@ -136,8 +137,11 @@ def _measure_backlog(broker: brokers.Broker, processes: ProcessTree, load: Load)
     )
 
 
-def _measure_silence(broker: brokers.Broker, processes: ProcessTree, connections: int) -> Silence:
+def _measure_silence(
+    broker: brokers.Broker, processes: ProcessTree, control: Peer, load: Load, connections: int
+) -> Silence:
     """Let consumers, auto-ack and without prefetch, stand at the backlog and read nothing: one, then all of them."""
+    ready = control.declare_queue(_QUEUE, durable=load.persistent)
     before = processes.usage().rss_bytes
     peers = [_silent_consumer(broker)]
     time.sleep(_SETTLE_S)
@@ -145,9 +149,10 @@ def _measure_silence(broker: brokers.Broker, processes: ProcessTree, connections
     peers += [_silent_consumer(broker) for _ in range(connections - 1)]
     time.sleep(_SETTLE_S)
     growth = processes.usage().rss_bytes - before
+    taken = ready - control.declare_queue(_QUEUE, durable=load.persistent)
     for peer in peers:
         peer.socket.close()  # they do not read, so no close-ok would come
-    return Silence(connections, first, growth)
+    return Silence(connections, taken, first, growth)
 
 
 def _silent_consumer(broker: brokers.Broker) -> Peer:
@@ -157,14 +162,14 @@ def _silent_consumer(broker: brokers.Broker) -> Peer:
 
 
 @contextmanager
-def _queue(broker: brokers.Broker, load: Load) -> Iterator[None]:
-    """Declare the queue and its exchange, and delete both afterwards."""
+def _queue(broker: brokers.Broker, load: Load) -> Iterator[Peer]:
+    """Declare the queue and its exchange, and delete both afterwards; yield the connection that did."""
     control = Peer(broker.address, PUBLISH_CHANNEL)
     try:
         control.declare_exchange(EXCHANGE, durable=load.persistent)
         control.declare_queue(_QUEUE, durable=load.persistent)
         control.bind(_QUEUE, EXCHANGE, BINDING_KEY)
-        yield
+        yield control
         control.delete(_QUEUE, EXCHANGE)
     finally:
         control.close()
@@ -180,10 +185,10 @@ def _publish(load: Load, processes: ProcessTree) -> int:
         while not crew.said(_LOOK_S if _TERMINAL else _LOOK_LOGGED_S):
             _progress(counters.sent, load.messages, time.monotonic() - begun, processes.usage())
         crew.gather("done", _STALL_S)
-    _progress(counters.total, load.messages, time.monotonic() - begun, processes.usage())
+    _progress(counters.sent, load.messages, time.monotonic() - begun, processes.usage())
     if _TERMINAL:
         print()
-    return counters.total
+    return counters.sent
 
 
 def publish(line: Line, load: Load, counters: Counters) -> None:
@@ -191,10 +196,10 @@ def publish(line: Line, load: Load, counters: Counters) -> None:
     tape = publish_tape(_KEYS, load.body_bytes, persistent=load.persistent)
     peer = Peer(load.address, PUBLISH_CHANNEL)
     peer.select_confirms()
-    publisher = Publisher(peer, tape, Pace(load.messages, _STALL_S, _WINDOW, 0, _STALL_S), counters)
+    publisher = Publisher(peer, tape, Pace(_WINDOW, 0, _STALL_S), counters)
     line.tell("ready")
     line.await_word("go")
-    publisher.run()
+    publisher.run(load.messages, _STALL_S)
     peer.close()
     line.tell("done")
 
@@ -212,6 +217,7 @@ def _text(backlog: Backlog, silence: Silence) -> str:
     )
     disk = f"{backlog.disk_bytes / 1e6:,.1f} MB, {backlog.disk_bytes / backlog.messages:.0f} B per message"
     first, each = (f"{size / 1e6:+.2f} MB" for size in (silence.first_growth_bytes, silence.each_bytes))
+    everything = "; that is all there were: more --messages say more" if silence.taken >= backlog.messages else ""
     said = (
         f"{backlog.messages:,} {kind} messages of {backlog.body_bytes} B queued, no consumer:",
         f"  published   {backlog.messages_per_s:,.0f}/s, {backlog.cpu_us_per_message:.2f} CPU-us per message",
@@ -219,6 +225,7 @@ def _text(backlog: Backlog, silence: Silence) -> str:
         f"  disk        {disk}",
         "Consumers that read nothing at that queue, auto-ack, no prefetch:",
         f"  RSS         {first} by the first, {each} by each of {silence.connections}",
+        f"  taken       {silence.taken:,} messages{everything}",
     )
     return "\n".join(said)
 

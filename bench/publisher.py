@@ -25,8 +25,6 @@ class Stalled(Exception):
 class Pace:
     """How a publisher runs; `window` 0 means that it waits for no confirm, `lead` 0 for no consumer."""
 
-    messages: int
-    seconds: float
     window: int
     lead: int
     stall_s: float
@@ -47,7 +45,7 @@ class Publisher:
         self._pending = self._tape[:0]
         self._at = 0  # where on the tape the next message stands
         self._sent = 0
-        self._limit = pace.messages
+        self._limit = 0
         self._poller = select.poll()
 
     @property
@@ -60,21 +58,38 @@ class Publisher:
         """Return how often the broker said connection.blocked."""
         return self._scanner.blocked
 
-    def run(self) -> tuple[float, float]:
+    @property
+    def sent(self) -> int:
+        """Return how many messages were published so far."""
+        return self._sent
+
+    def warm_up(self, messages: int, seconds: float) -> None:
+        """Publish at most so much that does not count, and return when the consumer has it.
+
+        Raises: Stalled, Refusal, BrokenStream.
+        """
+        self.run(messages, seconds)
+        stall_at = time.monotonic() + self._pace.stall_s
+        while self._counters.delivered < self._sent:
+            if time.monotonic() > stall_at:
+                raise Stalled(f"warm-up: {self._counters.delivered} of {self._sent} delivered")
+            time.sleep(_LEAD_PAUSE_MS / 1000)
+
+    def run(self, messages: int, seconds: float) -> tuple[float, float]:
         """Publish until the count or the time is reached and all is confirmed; return when it began and ended.
 
         Units: seconds of the monotonic clock, which all processes share.
         Raises: Stalled, Refusal, BrokenStream.
         """
-        pace, window = self._pace, self._pace.window
+        window = self._pace.window
+        self._limit = self._sent + messages
         self._socket.setblocking(False)
         begun = time.monotonic()
-        stop_at, stall_at = begun + pace.seconds, begun + pace.stall_s
+        stop_at, stall_at = begun + seconds, begun + self._pace.stall_s
         while True:
             now = time.monotonic()
             if now > stop_at and self._limit > self._sent:
                 self._limit = self._sent
-                self._counters.total = self._sent
             if now > stall_at:
                 raise Stalled(f"publisher: {self._sent} sent, {self._scanner.confirms.count} confirmed")
             if not self._pending:
@@ -82,7 +97,6 @@ class Publisher:
                     break
                 self._take()
             self._exchange(_IDLE_MS if window or self._pending else _LEAD_PAUSE_MS)
-        self._counters.total = self._sent
         return begun, time.monotonic()
 
     def _take(self) -> None:

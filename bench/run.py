@@ -25,7 +25,7 @@ from bench.tape import (
     publish_tape,
 )
 
-_READY_LIMIT_S = 60.0
+_READY_LIMIT_S = 60.0  # to start two processes, encode, and warm up
 _AFTERGLOW_S = 0.1  # work that a broker puts off until it is idle belongs to the run
 
 
@@ -36,6 +36,7 @@ class Run:
     broker: str
     scenario: str
     messages: int
+    warm_up: int
     seconds: float
     cpu_s: float | None
     rss_bytes: int | None
@@ -111,17 +112,19 @@ def _drive(broker: Broker, order: Order) -> Run:
         crew.tell("leave")
         crew.gather("left", _READY_LIMIT_S)
     sent, got = reports["publisher"], reports["consumer"]
+    messages = counters.total - sent["warm_up"]
     return Run(
         broker=broker.name,
         scenario=order.scenario.name,
-        messages=counters.total,
+        messages=messages,
+        warm_up=sent["warm_up"],
         seconds=max(sent["ended"], got["ended"]) - sent["begun"],
         cpu_s=after.cpu_s - before.cpu_s if after and before else None,
         rss_bytes=after.rss_bytes if after else None,
         peak_rss_bytes=after.peak_rss_bytes if after else None,
         disk_bytes=disk_bytes,
         publisher_cpu_s=sent["cpu_s"],
-        consumer_cpu_s=got["cpu_s"],
+        consumer_cpu_s=got["cpu_s"] * messages / counters.total,
         confirm_frames=sent["confirm_frames"],
         walked=got["walked"],
         blocked=sent["blocked"],
@@ -145,16 +148,20 @@ def publish(line: Line, order: Order, counters: Counters) -> None:
     if scenario.confirms:
         peer.select_confirms()
     window, lead = (limits.window, 0) if scenario.confirms else (0, limits.lead)
-    publisher = Publisher(peer, tape, Pace(limits.messages, limits.seconds, window, lead, limits.stall_s), counters)
+    publisher = Publisher(peer, tape, Pace(window, lead, limits.stall_s), counters)
+    publisher.warm_up(limits.warm_up_rounds * limits.keys, limits.warm_up_seconds)
+    warm_up, warm_up_frames = publisher.sent, publisher.confirm_frames
     line.tell("ready")
     line.await_word("go")
     used = _cpu_s()
-    begun, ended = publisher.run()
+    begun, ended = publisher.run(limits.messages, limits.seconds)
+    counters.total = publisher.sent
     figures = {
+        "warm_up": warm_up,
         "begun": begun,
         "ended": ended,
         "cpu_s": _cpu_s() - used,
-        "confirm_frames": publisher.confirm_frames,
+        "confirm_frames": publisher.confirm_frames - warm_up_frames,
         "blocked": publisher.blocked,
     }
     _leave(line, peer, figures)
@@ -169,8 +176,7 @@ def consume(line: Line, order: Order, counters: Counters) -> None:
     ack_every = limits.ack_every if scenario.acks else 0
     demand = Demand(ack_every, scenario.body_bytes, limits.stall_s, tags=not order.relay)
     consumer = Consumer(peer, demand, counters)
-    line.tell("ready")
-    line.await_word("go")
+    line.tell("ready")  # it may come while the publisher warms up, and what it uses then is taken off by the share
     used = _cpu_s()
     ended = consumer.run()
     _leave(line, peer, {"ended": ended, "cpu_s": _cpu_s() - used, "walked": consumer.walked})

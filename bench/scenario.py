@@ -28,11 +28,16 @@ class Scenario:
 class Limits:
     """How much a run may take.
 
+    A run measures the steady state: before it, every key is published `warm_up_rounds` times, but no longer than
+    `warm_up_seconds`, so that no broker pays in it for what it does once per key or connection.
+
     Units: `lead` is how many messages a publisher without confirms may be ahead of the consumer; it bounds the drain.
     """
 
     messages: int = 500_000
-    seconds: float = 4.0
+    seconds: float = 3.0
+    warm_up_rounds: int = 3
+    warm_up_seconds: float = 2.0
     keys: int = 10_000
     window: int = 1_000
     prefetch: int = 1_000

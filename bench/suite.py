@@ -15,7 +15,6 @@ from bench.scenario import Limits, Scenario
 
 _CEILING_SECONDS = 0.5
 _CEILING_MESSAGES = 2_000_000
-_WARM_UP_SECONDS = 0.5
 
 
 @dataclass(slots=True)
@@ -45,7 +44,6 @@ class Suite:
     def run(self) -> None:
         """Measure every scenario against every broker in turn, A B A B, until repeats or time are used up."""
         deadline = time.monotonic() + self.limit_s
-        self._warm_up()
         for repeat in range(self.repeats):
             for scenario in self.scenarios:
                 for broker in self.brokers:
@@ -54,15 +52,6 @@ class Suite:
                         self.tell(f"time limit of {self.limit_s:.0f} s reached in round {repeat + 1}")
                         return
                     self._one(broker, scenario, self.limits)
-
-    def _warm_up(self) -> None:
-        """Run each broker once without keeping the figures, so that none pays its first steps in the first scenario."""
-        limits = replace(self.limits, seconds=_WARM_UP_SECONDS)
-        for broker in self.brokers:
-            try:
-                measure(broker, self.scenarios[-1], limits)
-            except (RunFailed, Refusal, OSError) as error:
-                self.tell(f"{broker.name:9} warm-up failed: {error}")
 
     def _one(self, broker: Broker, scenario: Scenario, limits: Limits) -> None:
         step_ns = machine.step_ns()

@@ -128,8 +128,9 @@ def consume_with_pika(
                 for index, name in queues:
                     channel.basic_consume(name, partial(_delivered, inbox, index))
                 while not ledger.stopping:
+                    before = inbox.last_tag
                     connection.process_data_events(time_limit=0.1)
-                    if inbox.owes_ack:
+                    if inbox.owes_ack and inbox.last_tag == before:  # idle: what was delivered waits for no more
                         _ack(inbox, channel)
         except (AMQPConnectionError, ChannelWrongStateError) as error:
             ledger.lost(generation, error)

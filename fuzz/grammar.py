@@ -15,16 +15,16 @@ INDEX: dict[int, type[base.Frame]] = commands.INDEX_MAPPING
 METHODS = list(INDEX.values())
 # What clients say most; any other method comes now and then.
 FREQUENT: list[type[base.Frame]] = [
-    commands.Basic.Publish,
-    commands.Basic.Publish,
     commands.Basic.Ack,
+    commands.Basic.Cancel,
     commands.Basic.Consume,
-    commands.Channel.Open,
-    commands.Channel.Close,
-    commands.Channel.CloseOk,
-    commands.Connection.CloseOk,
-    commands.Queue.Declare,
+    commands.Basic.Get,
+    commands.Basic.Nack,
+    commands.Basic.Qos,
+    commands.Confirm.Select,
     commands.Exchange.Declare,
+    commands.Queue.Bind,
+    commands.Queue.Declare,
 ]
 PROPERTY_TYPES = [
     *("shortstr", "shortstr", "table", "octet", "octet", "shortstr", "shortstr"),
@@ -42,7 +42,7 @@ def frame(kind: int, channel: int, payload: bytes) -> bytes:
 def short_string(rng: Random) -> bytes:
     """Returns a short string: mostly a name, now and then any octets, or as long as can be."""
     roll = rng.random()
-    if roll < 0.8:
+    if roll < 0.98:
         text = rng.choice([b"", b"q", b"amq.topic", b"x" * 127, "päivä".encode(), b"a.b.#.*"])
     else:
         text = rng.randbytes(rng.choice([1, 5, 255]))
@@ -82,7 +82,7 @@ def table(rng: Random, depth: int = 4) -> bytes:
 
 def method(rng: Random, kind: type[base.Frame] | None = None) -> bytes:
     """Returns the payload of a method, any if none is named."""
-    kind = kind or (rng.choice(FREQUENT) if rng.random() < 0.7 else rng.choice(METHODS))
+    kind = kind or rng.choice(FREQUENT if rng.random() < 0.9 else METHODS)
     octets = struct.pack(">I", kind.index)
     bits = False
     for name in kind.attributes():
@@ -123,6 +123,7 @@ def publish(rng: Random, channel: int) -> list[bytes]:
         frame(1, channel, method(rng, commands.Basic.Publish)),
         frame(2, channel, header(rng, len(body))),
         *[frame(3, channel, body[at : at + size]) for at in range(0, len(body), size)],
+        *[frame(3, channel, b"")] * (rng.random() < 0.02),
     ]
 
 
@@ -149,8 +150,11 @@ def conversation(rng: Random) -> list[bytes]:
             frames += publish(rng, channel)
         elif roll < 0.45:
             frames.append(frame(8, 0, b""))
-        elif roll < 0.5:
-            frames.append(frame(1, 0, method(rng)))
+        elif roll < 0.47:
+            frames.append(frame(1, 0, method(rng, rng.choice(METHODS))))
+        elif roll < 0.55:
+            again = [commands.Channel.Close, commands.Channel.CloseOk, commands.Channel.Open]
+            frames += [frame(1, channel, method(rng, kind)) for kind in rng.choice([again, again[::2], again[:2]])]
         else:
             frames.append(frame(1, channel, method(rng)))
     return frames

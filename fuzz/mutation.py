@@ -49,8 +49,8 @@ def set_number(rng: Random, frames: Frames) -> None:
 def change_size(rng: Random, frames: Frames) -> None:
     """Makes a head lie about its payload, by one or by much."""
     place = some(rng, frames)
-    size = len(frames[place]) - 8
-    put(frames, place, 3, struct.pack(">I", rng.choice([max(size - 1, 0), size + 1, *NUMBERS])))
+    size = max(len(frames[place]) - 8, 1)
+    put(frames, place, 3, struct.pack(">I", rng.choice([size - 1, size + 1, *NUMBERS])))
 
 
 def change_type(rng: Random, frames: Frames) -> None:

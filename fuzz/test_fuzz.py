@@ -1,4 +1,4 @@
-"""A bounded run of each fuzzer, from another seed each time the tests' own seed changes."""
+"""A bounded run of each fuzzer, the same inputs each time; `python -m fuzz.connection --seed N` tries others."""
 
 from __future__ import annotations
 

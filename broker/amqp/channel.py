@@ -107,6 +107,12 @@ MOVES: Final[dict[ChannelState, dict[bytes, Move]]] = {
 }
 
 
+# Members of an Enum are slow to reach and slower to hash; these are what the hot path asks for.
+IS_OPEN: Final = ChannelState.OPEN
+OPEN_MOVES: Final = MOVES[IS_OPEN]
+TO_SESSION: Final = Move.SESSION
+
+
 class Channel:
     """Is one open channel of a connection.
 
@@ -183,7 +189,7 @@ class Channel:
             return
         if len(header) > HEADER_FIXED_BYTES:
             beginning, body_bytes = BEGINNING_AND_SIZE.unpack_from(header)
-            if beginning == BASIC_CONTENT_NUMBER and body_bytes == len(body) and body_bytes <= self._limit_bytes:
+            if beginning == BASIC_CONTENT_NUMBER and 0 < body_bytes == len(body) <= self._limit_bytes:
                 self.progress = PUBLISH
                 persistent = self._known.get(header[PROPERTIES_AT:])
                 self.persistent = self._gauge.persistent(header) if persistent is None else persistent
@@ -197,12 +203,12 @@ class Channel:
 
     def send(self, method: Method) -> None:
         """Sends a method, unless the channel is closing: a session that gives back what it holds may still speak."""
-        if self.state is ChannelState.OPEN:
+        if self.state is IS_OPEN:
             self.connection.write(encode_method(self.number, method))
 
     def send_content(self, method: Method, header: bytes, body: bytes) -> None:
         """Sends a method with its content."""
-        if self.state is ChannelState.OPEN:
+        if self.state is IS_OPEN:
             frames = content_frames(self.number, header, body, self.connection.frame_max)
             self.connection.write(encode_method(self.number, method), frames)
 
@@ -233,12 +239,12 @@ class Channel:
     def _method(self, payload: bytes) -> None:
         index = payload[:4]
         self.progress = index
-        move = MOVES[self.state].get(index)
-        if move is None:
-            raise unknown_method(payload)
-        if move is Move.SESSION:
+        move = OPEN_MOVES.get(index)
+        if move is TO_SESSION:
             limits = self.connection.limits
             self.session.method(decode_method(payload, limits.table_depth_max, limits.table_entries_max))
+        elif move is None:
+            raise unknown_method(payload)
         elif move is Move.CLOSE:
             decode_method(payload)
             self.end_session()

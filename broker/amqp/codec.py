@@ -41,6 +41,11 @@ LONG: Final = struct.Struct(">I")
 LONG_LONG: Final = struct.Struct(">Q")
 ACK: Final = struct.Struct(">BHIIQBB")
 
+# Class and method, a delivery tag, and one octet of bits.
+SETTLEMENT_BYTES: Final = 13
+TAG_AND_BITS: Final = struct.Struct(">QB")
+SETTLEMENTS: Final = frozenset({commands.Basic.Ack, commands.Basic.Nack, commands.Basic.Reject})
+
 DELIVER: Final = b"\x00\x3c\x00\x3c"
 ACK_INDEX: Final = 0x003C0050
 NACK_INDEX: Final = 0x003C0078
@@ -125,6 +130,8 @@ def decode_method(payload: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max:
     kind = METHODS.get(payload[:4])
     if kind is None:
         raise unknown_method(payload)
+    if len(payload) == SETTLEMENT_BYTES and kind in SETTLEMENTS:
+        return decode_settlement(kind, payload)
     # Without __init__, which would judge names, and warn of methods that the specification deprecates.
     method = kind.__new__(kind)
     tables = TableReader(payload, depth_max, entries_max)
@@ -157,6 +164,26 @@ def decode_method(payload: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max:
     if at != len(payload):
         raise syntax_error(f"{len(payload) - at} octets behind the arguments of {kind.name}")
     return method
+
+
+def decode_settlement(kind: type[Method], payload: bytes) -> Method:
+    """Returns a basic.ack, nack or reject; consumers send one per message, so these do not go field by field. HOT."""
+    delivery_tag, bits = TAG_AND_BITS.unpack_from(payload, 4)
+    if kind is commands.Basic.Ack:
+        ack = commands.Basic.Ack.__new__(commands.Basic.Ack)
+        ack.delivery_tag = delivery_tag
+        ack.multiple = bits & 1 == 1
+        return ack
+    if kind is commands.Basic.Nack:
+        nack = commands.Basic.Nack.__new__(commands.Basic.Nack)
+        nack.delivery_tag = delivery_tag
+        nack.multiple = bits & 1 == 1
+        nack.requeue = bits & 2 == 2
+        return nack
+    reject = commands.Basic.Reject.__new__(commands.Basic.Reject)
+    reject.delivery_tag = delivery_tag
+    reject.requeue = bits & 1 == 1
+    return reject
 
 
 def unknown_method(payload: bytes) -> ConnectionFault:

@@ -31,6 +31,9 @@ from broker.amqp.session import ChannelSession, ConnectionSession
 
 __all__ = ["Channel", "ChannelSession", "Connection", "ConnectionLimits", "ConnectionSession", "State"]
 
+# Members of an Enum are slow to reach; these are asked for at each read and write.
+GREETING: Final = State.GREETING
+CLOSED: Final = State.CLOSED
 NO_METHOD: Final = b"\x00\x00\x00\x00"
 
 
@@ -135,9 +138,9 @@ class Connection:
         Cost: linear in the frames processed, which pass the budget by one frame at most.
         """
         self.received += len(data)
-        if self.state is State.GREETING:
+        if self.state is GREETING:
             data = self._greet(data)
-        if self.finished:
+        if self.state is CLOSED:
             return True
         if data:
             self._cutter.feed(data)
@@ -194,7 +197,7 @@ class Connection:
 
     def write(self, *frames: bytes) -> None:
         """Appends whole frames to the output."""
-        if self.state is State.CLOSED:
+        if self.state is CLOSED:
             return
         self.out += frames
         self.out_bytes += sum(map(len, frames))

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pamqp import commands
 
+from broker.amqp.errors import ConnectionFault
 from broker.amqp.tables import TABLE_DEPTH_MAX, TABLE_ENTRIES_MAX, TableReader, read_timestamp, syntax_error
 
 Properties = commands.Basic.Properties
@@ -27,6 +28,9 @@ FLAG_OF: Final[dict[str, int]] = dict(Properties.flags)
 KINDS: Final[tuple[tuple[int, str, str], ...]] = tuple(
     (flag, name, Properties.amqp_type(name)) for name, flag in FLAG_OF.items()
 )
+NOT_YET_PROPERTIES: Final = ("expiration", "user_id")
+NOT_YET_HEADERS: Final = ("CC", "BCC")
+NOT_YET_HEADER_OCTETS: Final = (b"\x02CC", b"\x03BCC")  # as short strings: a header without them need not be decoded
 WIDTHS: Final = {"octet": 1, "timestamp": 8}
 
 KNOWN_MAX: Final = 1024
@@ -53,17 +57,34 @@ class HeaderGauge:
     def persistent(self, header: bytes) -> bool:
         """Returns whether the message is persistent, having measured the header.
 
-        Raises: 502 when the properties do not fill the header exactly, or their table passes the limits.
+        Raises: 502 when the properties do not fill the header exactly, or their table passes the limits; 540 for a
+            property that asks for what is not there yet.
         """
         properties = header[PROPERTIES_AT:]
         persistent = self.known.get(properties)
         if persistent is None:
             persistent = check_content_header(header, self._depth_max, self._entries_max)
+            refuse_not_yet(header)
             if len(properties) <= KNOWN_MAX_BYTES:
                 if len(self.known) >= KNOWN_MAX:
                     self.known.clear()
                 self.known[properties] = persistent
         return persistent
+
+
+def refuse_not_yet(header: bytes) -> None:
+    """Refuses what would be ignored otherwise: a client that counts on it must not be told that it has it.
+
+    Raises: 540 for expiration and user-id, and for the headers CC and BCC (RabbitMQ's sender-selected distribution).
+    """
+    flags = property_flags(header)
+    for name in NOT_YET_PROPERTIES:
+        if flags & FLAG_OF[name]:
+            raise ConnectionFault(540, f"property {name}")
+    if flags & FLAG_OF["headers"] and any(name in header for name in NOT_YET_HEADER_OCTETS):
+        for name in decode_properties(header).headers or {}:
+            if name in NOT_YET_HEADERS:
+                raise ConnectionFault(540, f"header {name}")
 
 
 @lru_cache(maxsize=8)

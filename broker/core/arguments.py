@@ -30,6 +30,7 @@ QUEUE_NOT_YET = (
     "x-max-age",
     "x-stream-max-segment-size-bytes",
 )
+CONSUMER_NOT_YET = ("x-priority", "x-stream-offset")
 EXCHANGE_NOT_YET = ("alternate-exchange",)
 QUEUE_TYPES = ("classic", "quorum")
 QUEUE_MODES = ("default", "lazy")

@@ -34,7 +34,8 @@ __all__ = ["Move", "Relocation", "SlotReference", "append_relocation", "plan_rel
 class SlotReference(NamedTuple):
     """A slot that may need something of a segment.
 
-    Shapes: ``first`` is its first message id; ``indexes`` are its unsettled messages (id - first).
+    Shapes: ids first <= id < end have an entry in the queue log (the end of an open slot may not); ``indexes`` are the
+        unsettled ones of them (id - first).
     """
 
     queue_number: int

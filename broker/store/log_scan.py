@@ -65,7 +65,7 @@ class LogFolder:
         file = self._files.open(self.path(number))
         try:
             while offset < size:
-                block = file.read_at(offset, max(BLOCK_BYTES, need))
+                block = file.read_at(offset, min(max(BLOCK_BYTES, need), size - offset))
                 stop = consumer.run(block, number << OFFSET_BITS | offset)
                 offset += stop.used
                 done(stop.used)

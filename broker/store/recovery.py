@@ -101,10 +101,10 @@ class Recovery:
         start = checkpoint.position >> OFFSET_BITS
         self.next_segment = max([*self.log.segments, start]) + 1
         numbers = [number for number in self.log.segments if number >= start]
-        begins = {start: checkpoint.position & OFFSET_MASK}
-        self._total_bytes = sum(self.log.segments[number] - begins.get(number, HEADER_BYTES) for number in numbers)
         if self._sync:
             self._read_from_disk(numbers)
+        begins = {start: checkpoint.position & OFFSET_MASK}
+        self._total_bytes = sum(self.log.segments[number] - begins.get(number, HEADER_BYTES) for number in numbers)
         self._scan(numbers)
         replay = self._replay
         replay.finish()
@@ -242,14 +242,15 @@ class Recovery:
     def _read_from_disk(self, numbers: list[int]) -> None:
         """Has the log on disk before it is read, and reads it from there.
 
-        After a failed sync the page cache shows bytes that are not on disk and that no second sync writes: were they taken
-        for recovered, a later power loss would take them away.
+        After a failed sync the page cache shows bytes that are not on disk and that no second sync writes: were they
+        taken for recovered, a later power loss would take them away.
         """
-        for number in self.log.segments if not self._checkpoint_synced else numbers:
+        for number in numbers if self._checkpoint_synced else list(self.log.segments):
             file = self._files.open(self.log.path(number), write=True)
             try:
                 file.sync()
                 file.drop_cache()
+                self.log.segments[number] = file.size()
             finally:
                 file.close()
         self._files.sync_folder(self.log.folder)
@@ -276,7 +277,7 @@ class Recovery:
         for number, queue in queues.items():
             for window in queue.windows:
                 missing = window.segments.keys() - self.log.segments.keys()
-                if not (missing or window.doubtful or number in rebuild.queues):
+                if self._checkpoint_synced and not (missing or window.doubtful or number in rebuild.queues):
                     continue
                 entries = self._queue_logs.read(number, window.first, window.end)
                 lost = window.look(entries, self.log.segments)

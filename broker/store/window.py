@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from bitarray import bitarray
@@ -12,7 +12,7 @@ from bitarray.util import zeros
 
 from broker.store.checkpoint import QueueState, SlotState
 from broker.store.queue_log import Entry, QueueLogs
-from broker.store.segment import OFFSET_BITS
+from broker.store.segment import OFFSET_BITS, OFFSET_MASK
 from broker.store.spill import is_spilled
 
 __all__ = ["QueueReplay", "Window"]
@@ -58,20 +58,20 @@ class Window:
         counts = {index: count for index, count in self.counts.items() if not self.bits[index]}
         return SlotState(self.first, self.end, self.bits.tobytes(), counts, self.segments, self.size_bytes)
 
-    def look(self, entries: Sequence[Entry], segments: Iterable[int]) -> list[int]:
+    def look(self, entries: Sequence[Entry], segments: Mapping[int, int]) -> list[int]:
         """Counts its messages by segment after their entries; returns the indexes of those whose record is gone.
 
+        Shapes: segments maps the number of each segment to its bytes.
         What lay in the spill is settled: the spill does not outlive the process.
         """
-        there = set(segments)
         lost = []
         counted: Counter[int] = Counter()
         for index in self.bits.search(bitarray("0")):
-            position = entries[index][0]
+            position, size = entries[index]
             segment = position >> OFFSET_BITS
             if is_spilled(segment):
                 self.bits[index] = 1
-            elif segment in there:
+            elif (position & OFFSET_MASK) + size <= segments.get(segment, 0):
                 counted[segment] += 1
             else:
                 lost.append(index)

@@ -348,10 +348,10 @@ class StoreModel:
                 SlotReference(
                     queue.number,
                     slot.first,
-                    slot.end,
+                    slot.first + slot.logged,
                     [
                         index
-                        for index in range(slot.end - slot.first)
+                        for index in range(slot.logged)
                         if not self.message(queue, slot.first + index).settled
                     ],
                 )

@@ -68,6 +68,12 @@ CONVERSATIONS = {
     + CLOSE,
     "body larger than announced": HANDSHAKE + OPEN + PUBLISH + HEADER + raw_frame(3, 1, b"abcd") + BODY,
     "body for nothing": HANDSHAKE + OPEN + PUBLISH + raw_frame(2, 1, header_payload(0)) + BODY + CLOSE,
+    "empty body for nothing": HANDSHAKE
+    + OPEN
+    + PUBLISH
+    + raw_frame(2, 1, header_payload(0))
+    + raw_frame(3, 1, b"")
+    + CLOSE,
     "header of another class": HANDSHAKE + OPEN + PUBLISH + raw_frame(2, 1, b"\x00\x0a" + header_payload(3)[2:]) + BODY,
     "malformed header": HANDSHAKE + OPEN + PUBLISH + raw_frame(2, 1, header_payload(3) + b"?") + BODY,
     "publish on a channel that is not open": HANDSHAKE + PUBLISH + HEADER + BODY + CLOSE,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pamqp import commands
 
 from broker.amqp.errors import ChannelError, ConnectionFault
+from broker.core.arguments import CONSUMER_NOT_YET, refuse_not_yet
 from broker.core.consumer import UNLIMITED, Consumer
 from broker.core.message import Message
 from broker.core.unacked import Delivery, Unacked, by_slot
@@ -80,8 +81,10 @@ class BasicSession:
     def consume(self, method: commands.Basic.Consume, queue: Queue) -> None:
         """Starts a consumer on `queue`.
 
-        Raises: ChannelError 403 when somebody consumes exclusively; ConnectionFault 530 for a tag in use.
+        Raises: ChannelError 403 when somebody consumes exclusively; ConnectionFault 530 for a tag in use, 540 for an
+            argument that is not there yet.
         """
+        refuse_not_yet(self._vhost.queue_resource(queue.name), method.arguments or {}, CONSUMER_NOT_YET)
         tag = method.consumer_tag or self._vhost.new_name("amq.ctag-")
         if tag in self.consumers:
             raise ConnectionFault(530, f"attempt to reuse consumer tag '{tag}'")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionOfChannel"]
 
+DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
+
 
 class SessionOfChannel:
     """Is what a channel is to the broker: one object per AMQP class.
@@ -64,7 +66,12 @@ class SessionOfChannel:
         self.channel.send(commands.Channel.FlowOk(active=True))
 
     def consume(self, method: commands.Basic.Consume) -> None:
-        """Starts a consumer on the queue that is meant."""
+        """Starts a consumer on the queue that is meant.
+
+        Raises: 540 for RabbitMQ's direct reply-to, which is not built yet.
+        """
+        if method.queue == DIRECT_REPLY_TO:
+            raise ConnectionFault(540, f"consuming from '{DIRECT_REPLY_TO}'")
         self.basic.consume(method, self.queues.find(method.queue, "read"))
 
     def get(self, method: commands.Basic.Get) -> None:

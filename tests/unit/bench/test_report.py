@@ -17,6 +17,7 @@ def run(broker: str, scenario: str, cpu_us: float | None) -> Run:
         broker=broker,
         scenario=scenario,
         messages=1000,
+        warm_up=0,
         seconds=1.0,
         cpu_s=None if cpu_us is None else cpu_us / 1000,
         rss_bytes=0,
