@@ -47,7 +47,7 @@ def _bench(options: argparse.Namespace) -> int:
         if not running:
             print("No broker to measure.", file=sys.stderr)
             return 1
-        suite = Suite(running, options.scenarios, options.limits, options.repeats, options.limit, _tell)
+        suite = Suite(running, options.scenarios, options.limits, options.repeats, begun + options.limit, _tell)
         with brokers.relay() as relay:
             suite.run_ceiling(relay)
         suite.run()
@@ -131,7 +131,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--messages", type=int, default=defaults.messages, help="at most so many per run (%(default)s)")
     parser.add_argument("--seconds", type=float, help=f"publish at most so long per run ({defaults.seconds:g})")
     parser.add_argument("--repeats", type=int, help="rounds over all scenarios and brokers (3)")
-    parser.add_argument("--limit", type=float, help=f"begin no run after so many seconds ({_LIMIT_S:g})")
+    parser.add_argument("--limit", type=float, help=f"begin no run later than this, in seconds ({_LIMIT_S:g})")
     parser.add_argument("--keys", type=int, default=defaults.keys, help="distinct routing keys (%(default)s)")
     parser.add_argument("--window", type=int, default=defaults.window, help="unconfirmed messages (%(default)s)")
     parser.add_argument("--scenario", action="append", choices=[one.name for one in SCENARIOS], help="only these")
@@ -151,7 +151,12 @@ def _options() -> argparse.Namespace:
     options.limit = options.limit or (_QUICK_LIMIT_S if options.quick else _LIMIT_S)
     options.scenarios = _scenarios(options.scenario)
     options.limits = replace(
-        defaults, messages=options.messages, seconds=seconds, keys=options.keys, window=options.window
+        defaults,
+        messages=options.messages,
+        seconds=seconds,
+        warm_up_seconds=min(seconds, defaults.warm_up_seconds),
+        keys=options.keys,
+        window=options.window,
     )
     return options
 

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.faults import Refusal
 from bench.peer import Address, Peer
 from bench.process_tree import ProcessTree
-from bench.scanner import Refusal
 
 PROJECT = Path(__file__).resolve().parent.parent
 _START_LIMIT_S = 60.0

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from bench import wire
 from bench.counters import Counters
+from bench.faults import BrokenStream, Refusal, Stalled
 from bench.peer import Peer
-from bench.publisher import Stalled
-from bench.scanner import BrokenStream, Refusal, Scanner
+from bench.scanner import Scanner
 
 _BUFFER_BYTES = 1 << 20
 _LOOK_UP_S = 0.05

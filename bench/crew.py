@@ -9,6 +9,8 @@ from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any, Self
 
+from bench.faults import Fault
+
 _END_LIMIT_S = 5.0
 _spawn = multiprocessing.get_context("spawn")  # a forked child would inherit the sockets of the bench
 
@@ -72,39 +74,47 @@ class Crew:
         """Return whether a process has something to report, waiting for it up to `limit_s`."""
         return bool(wait(list(self._pipes.values()), limit_s))
 
-    def gather(self, word: str, limit_s: float) -> dict[str, dict[str, Any]]:
-        """Return what every process reports with `word`, by role.
+    def gather(self, word: str, limit_s: float, *, role: str = "") -> dict[str, dict[str, Any]]:
+        """Return what every process, or that of one role, reports with `word`, by role.
 
-        Raises: RunFailed as soon as one of them failed, or after `limit_s`.
+        Raises: RunFailed as soon as any process failed, or after `limit_s`.
         """
         deadline = time.monotonic() + limit_s
         reports: dict[str, dict[str, Any]] = {}
-        waiting = {pipe: role for role, pipe in self._pipes.items()}
-        while waiting:
-            ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+        missing = {role} if role else set(self._pipes)
+        while missing:
+            watched = {name: pipe for name, pipe in self._pipes.items() if name not in reports}
+            ready = wait(list(watched.values()), max(0.0, deadline - time.monotonic()))
             if not ready:
-                missing = ", ".join(waiting.values())
-                raise RunFailed(f"no {word!r} from {missing} within {limit_s:.0f} s")
-            for pipe in ready:
-                if not isinstance(pipe, Connection):
-                    continue
-                role = waiting.pop(pipe)
-                try:
-                    said, figures = pipe.recv()
-                except EOFError:
-                    raise RunFailed(f"the {role} process ended") from None
-                if said != word:
-                    raise RunFailed(f"{role}: {figures.get('error', said)}")
-                reports[role] = figures
+                raise RunFailed(f"no {word!r} from {' and '.join(sorted(missing))} within {limit_s:.0f} s")
+            for name, pipe in watched.items():
+                if pipe in ready:
+                    reports[name] = _report(name, pipe, word)
+                    missing.discard(name)
         return reports
+
+
+def _report(name: str, pipe: Connection, word: str) -> dict[str, Any]:
+    """Return what a process reports with `word`.
+
+    Raises: RunFailed when it reports a failure, or ended.
+    """
+    try:
+        said, figures = pipe.recv()
+    except EOFError:
+        raise RunFailed(f"the {name}'s process ended") from None
+    if said != word:
+        raise RunFailed(f"{name}: {figures.get('error', said)}")
+    return dict(figures)
 
 
 def _guarded(task: Task, pipe: Connection, *arguments: object) -> None:
     """Run a task in its process; what it raises is reported, not printed."""
     line = Line(pipe)
     try:
-        task(line, *arguments)
-    except (EOFError, KeyboardInterrupt):
+        try:
+            task(line, *arguments)
+        except (Fault, OSError) as error:
+            line.tell("failed", {"error": f"{type(error).__name__}: {error}"})
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return  # the bench is gone or going
-    except Exception as error:  # noqa: BLE001 - it crosses a process border as text
-        line.tell("failed", {"error": f"{type(error).__name__}: {error}"})

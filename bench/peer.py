@@ -9,7 +9,8 @@ from typing import Self
 from urllib.parse import unquote, urlsplit
 
 from bench import wire
-from bench.scanner import Refusal, reason
+from bench.faults import Refusal
+from bench.scanner import reason
 
 _CALL_LIMIT_S = 30.0
 _FRAME_MAX_BYTES = 131_072

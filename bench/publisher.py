@@ -7,18 +7,15 @@ import time
 from dataclasses import dataclass
 
 from bench.counters import Counters
+from bench.faults import Refusal, Stalled
 from bench.peer import Peer
-from bench.scanner import Refusal, Scanner
+from bench.scanner import Scanner
 from bench.tape import Tape
 
 _CHUNK_BYTES = 262_144
 _BUFFER_BYTES = 262_144
 _IDLE_MS = 200
 _LEAD_PAUSE_MS = 1  # no frame tells the publisher how far the consumer is
-
-
-class Stalled(Exception):
-    """Nothing moved for too long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,9 @@ def measure(broker: Broker, scenario: Scenario, limits: Limits) -> Run:
 def _drive(broker: Broker, order: Order) -> Run:
     counters = Counters()
     with Crew({"publisher": publish, "consumer": consume}, order, counters) as crew:
-        crew.gather("ready", _READY_LIMIT_S)
+        crew.gather("connected", _READY_LIMIT_S)
+        crew.tell("warm up")
+        crew.gather("ready", _READY_LIMIT_S, role="publisher")
         before = _usage(broker.processes, reset=True)
         crew.tell("go")
         reports = crew.gather("done", order.limits.stall_s + 10)
@@ -149,6 +151,8 @@ def publish(line: Line, order: Order, counters: Counters) -> None:
         peer.select_confirms()
     window, lead = (limits.window, 0) if scenario.confirms else (0, limits.lead)
     publisher = Publisher(peer, tape, Pace(window, lead, limits.stall_s), counters)
+    line.tell("connected")
+    line.await_word("warm up")
     publisher.warm_up(limits.warm_up_rounds * limits.keys, limits.warm_up_seconds)
     warm_up, warm_up_frames = publisher.sent, publisher.confirm_frames
     line.tell("ready")
@@ -176,7 +180,7 @@ def consume(line: Line, order: Order, counters: Counters) -> None:
     ack_every = limits.ack_every if scenario.acks else 0
     demand = Demand(ack_every, scenario.body_bytes, limits.stall_s, tags=not order.relay)
     consumer = Consumer(peer, demand, counters)
-    line.tell("ready")  # it may come while the publisher warms up, and what it uses then is taken off by the share
+    line.tell("connected")
     used = _cpu_s()
     ended = consumer.run()
     _leave(line, peer, {"ended": ended, "cpu_s": _cpu_s() - used, "walked": consumer.walked})

@@ -8,6 +8,7 @@ slices, which run in C; anything else in between (a heartbeat, a confirm, anothe
 from __future__ import annotations
 
 from bench.confirms import Confirms
+from bench.faults import BrokenStream, Refusal
 from bench.wire import (
     BASIC_ACK,
     BASIC_CANCEL,
@@ -33,14 +34,6 @@ _FATAL = {
     BASIC_NACK: "basic.nack",
 }
 _END = 0xCE
-
-
-class Refusal(Exception):
-    """The broker ended the run: it closed the channel or connection, cancelled the consumer or refused a message."""
-
-
-class BrokenStream(Exception):
-    """The received bytes are not a sequence of AMQP frames."""
 
 
 class Scanner:

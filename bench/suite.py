@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from bench import machine
 from bench.brokers import Broker
 from bench.crew import RunFailed
+from bench.faults import Fault
 from bench.run import Run, measure
-from bench.scanner import Refusal
 from bench.scenario import Limits, Scenario
 
 _CEILING_SECONDS = 0.5
@@ -28,7 +28,7 @@ class Suite:
     scenarios: Sequence[Scenario]
     limits: Limits
     repeats: int
-    limit_s: float
+    deadline: float  # of the monotonic clock: no run begins after it
     tell: Callable[[str], None]
     runs: list[Run] = field(default_factory=list)
     steps_ns: list[float] = field(default_factory=list)
@@ -43,13 +43,12 @@ class Suite:
 
     def run(self) -> None:
         """Measure every scenario against every broker in turn, A B A B, until repeats or time are used up."""
-        deadline = time.monotonic() + self.limit_s
         for repeat in range(self.repeats):
             for scenario in self.scenarios:
                 for broker in self.brokers:
-                    if time.monotonic() > deadline:
+                    if time.monotonic() > self.deadline:
                         self.cut_short = True
-                        self.tell(f"time limit of {self.limit_s:.0f} s reached in round {repeat + 1}")
+                        self.tell(f"time limit reached in round {repeat + 1}")
                         return
                     self._one(broker, scenario, self.limits)
 
@@ -57,7 +56,7 @@ class Suite:
         step_ns = machine.step_ns()
         try:
             run = measure(broker, scenario, limits)
-        except (RunFailed, Refusal, OSError) as error:
+        except (RunFailed, Fault, OSError) as error:
             self.failures.append(f"{broker.name}, {scenario.name}: {error}")
             self.tell(f"{broker.name:9} {scenario.name:16} FAILED: {error}")
             return

@@ -31,6 +31,7 @@ AIO_CONSUME_PART = 0.1
 LOOK_EVERY_S = 0.2
 LOOK_BEFORE_KILL_EVERY_S = 0.02  # a small run is over soon, and the kill has to fall into it
 QUIET_S = 1.5
+BLAME_AFTER_S = 3.0  # a broker that fails closes its connections before it ends
 
 
 class Stalled(Exception):
@@ -147,9 +148,7 @@ class Run:
         while True:
             now_s = time.monotonic()
             progress.show(watch.look(now_s, self._state))
-            clients.check()
-            if self._broker is not None:
-                self._broker.check()
+            self._check(clients)
             if kill_after is not None and watch.confirmed >= kill_after and watch.delivered:
                 kill_after = None
                 self._kill_broker(watch, progress)
@@ -165,6 +164,18 @@ class Run:
                     )
                 return watch  # the table tells which queues lack what
             time.sleep(LOOK_EVERY_S if kill_after is None else LOOK_BEFORE_KILL_EVERY_S)
+
+    def _check(self, clients: Clients) -> None:
+        """Make sure that broker and clients are alive, and blame the broker first: clients fail when it is gone."""
+        try:
+            clients.check()
+        except ClientFailed:
+            time.sleep(BLAME_AFTER_S)
+            if self._broker is not None:
+                self._broker.check()
+            raise
+        if self._broker is not None:
+            self._broker.check()
 
     def _kill_broker(self, watch: Watch, progress: Progress) -> None:
         assert self._broker is not None

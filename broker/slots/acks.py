@@ -22,9 +22,10 @@ class Acks:
 
     __slots__ = ("bits", "count")
 
-    def __init__(self, settled: bytes = b"") -> None:
+    def __init__(self, settled: bytes = b"", length: int = 0) -> None:
         self.bits = bitarray(endian="little")
         self.bits.frombytes(settled)
+        del self.bits[length:]  # whole bytes were written down; what pads the last one is no message
         self.count = self.bits.count()
 
     def __contains__(self, index: int) -> bool:

@@ -127,7 +127,7 @@ class Slot:
         slot.length = slot.logged = length
         slot.bytes = charge_bytes
         slot.contents = None
-        slot.acks = Acks(settled)
+        slot.acks = Acks(settled, length)
         slot.holes = slot.acks.count
         slot.counts = dict(counts)
         slot.segments = segments

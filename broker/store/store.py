@@ -17,7 +17,7 @@ from broker.store.damage import CorruptRecord, Finding
 from broker.store.files import Files
 from broker.store.log_scan import LogFolder
 from broker.store.message_log import MessageLog
-from broker.store.queue_log import Entry, QueueLogs
+from broker.store.queue_log import NO_ENTRY, Entry, QueueLogs
 from broker.store.reading import read_records
 from broker.store.record import TARGET, StoredMessage, decode_message
 from broker.store.recovery import Recovered, Recovery, RecoveryProgress
@@ -183,8 +183,13 @@ class VhostStore:
         Cost: one read of the queue log per 65,536 ids, one of the log per run of neighbours.
         """
         entries = self._queues.read(queue_number, first, end)
-        places = [(*entries[index], index) for index in (range(end - first) if wanted is None else wanted)]
         messages: list[StoredMessage | None] = [None] * (end - first)
+        places = []
+        for index in range(end - first) if wanted is None else wanted:
+            if entries[index] == NO_ENTRY:
+                self._report(0, queue_number, first + index)
+            else:
+                places.append((*entries[index], index))
         routes: dict[bytes, tuple[str, str]] = {}
         for position, record, index in read_records(self._read_span, places):
             message = None if record is None else decode_message(position, record, routes)

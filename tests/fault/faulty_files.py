@@ -1,9 +1,9 @@
 """Files that fail: the n-th call refuses, and a power loss takes what was not synced.
 
-What a power loss leaves (OSDI '14, "All File Systems Are Not Created Equal"): of each file what was synced, and of the
-writes since then any subset of 512-byte sectors, in any order, some of them garbage; of each folder the entries that were
-synced, and of the changes since then any subset. A sync that fails marks its pages clean: they are in the page cache, not
-on disk, and no later sync writes them (PostgreSQL's "fsyncgate").
+What a power loss leaves (OSDI '14, "All File Systems Are Not Created Equal"): of each file what was synced, and of
+the writes since then any subset of 512-byte sectors, in any order, some of them garbage; of each folder the entries
+that were synced, and of the changes since then any subset. A sync that fails marks its pages clean: they are in the
+page cache, not on disk, and no later sync writes them (PostgreSQL's "fsyncgate").
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final
 from broker.amqp.errors import StoreFailed
 from broker.store.files import File
 from broker.store.memory_files import Content, MemoryFile, MemoryFiles
+
 
 class PowerLost(Exception):
     """The process is gone in the middle of a file call, which did nothing any more."""
@@ -120,11 +121,13 @@ class TornFile(MemoryFile):
 class FaultyFiles(MemoryFiles):
     """Files in memory that count their calls, refuse one of them, and can lose power.
 
-    Shapes: ``fail_at`` is the number of the call that fails, ``lose_at`` of the one in which the power goes; from 1 on, 0
-        for none. ``failed`` names the call that failed.
+    Shapes: ``fail_at`` is the number of the call that fails, ``lose_at`` of the one in which the power goes; from 1
+        on, 0 for none. ``failed`` names the call that failed. The folders given are on disk from the start.
     """
 
-    def __init__(self, fail_at: int = 0, *, reason: str = "Input/output error", partial: bool = False) -> None:
+    def __init__(
+        self, fail_at: int = 0, *, reason: str = "Input/output error", partial: bool = False, folder: Path | None = None
+    ) -> None:
         super().__init__()
         self.fail_at = fail_at
         self.lose_at = 0
@@ -135,7 +138,9 @@ class FaultyFiles(MemoryFiles):
         self.syncs = 0
         self.entries: dict[Path, Content] = {}  # what the folders have on disk
         self.changes: list[tuple[str, Path, Path, Content | None]] = []  # (verb, path, new path) since, unsynced
-        self.durable_folders: set[Path] = set()
+        if folder is not None:
+            self.folders.update((folder, *folder.parents))
+        self.durable_folders = set(self.folders)
 
     def called(self, verb: str, path: Path) -> None:
         """Counts a call, and refuses it when its number is up."""

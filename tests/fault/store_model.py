@@ -1,8 +1,8 @@
 """A store under work, and what must be true of it after any accident.
 
-The model plays the floor above: queues with slots of ten messages that are paged out, acked, purged, deleted, checkpointed
-and compacted. It remembers for every record at which log position it ended. A record that ended at or before what was
-confirmable when the accident happened must have its effect; a later one may have it or not.
+The model plays the floor above: queues with slots of ten messages that are paged out, acked, purged, deleted,
+checkpointed and compacted. It remembers for every record at which log position it ended. A record that ended at or
+before what was confirmable when the accident happened must have its effect; a later one may have it or not.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ModelQueue:
 class StoreModel:
     """Works on a store with a seed."""
 
-    def __init__(self, files: Files, seed: int, *, sync: bool = True, quarantine: bool = False) -> None:
+    def __init__(self, files: Files, seed: int, *, sync: bool = True) -> None:
         self.files = files
         self.random = Random(seed)
         self.sync = sync
@@ -270,9 +270,7 @@ class StoreModel:
     def requeue(self) -> None:
         log = self.store.log
         for queue in self.live_queues():
-            waiting = [
-                place for place in self.waiting(queue) if self.message(queue, place).published_end != NEVER
-            ]
+            waiting = [place for place in self.waiting(queue) if self.message(queue, place).published_end != NEVER]
             if waiting:
                 message_id = self.random.choice(waiting)
                 counts = self.message(queue, message_id).counts
@@ -297,6 +295,8 @@ class StoreModel:
         """Writes and syncs what waits; then it may be confirmed."""
         batch = self.store.log.take()
         if batch is not None:
+            if self.random.random() < 0.3:
+                self.publish()  # while the batch is in flight, the next one gathers
             self.store.log.write(batch)
             self.store.log.complete(batch)
             self.confirmable = self.store.log.confirmable
@@ -316,7 +316,7 @@ class StoreModel:
             slots = []
             for slot in queue.slots:
                 self.page_out(queue, slot)
-                bits = counts = 0
+                bits = 0
                 delivered = {}
                 for index in range(slot.end - slot.first):
                     message = self.message(queue, slot.first + index)
@@ -324,7 +324,8 @@ class StoreModel:
                     if message.counts:
                         delivered[index] = message.counts[-1][1]
                 settled = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
-                slots.append(SlotState(slot.first, slot.end, settled, delivered, dict.fromkeys(slot.segments, 1), counts))
+                segments = dict.fromkeys(slot.segments, 1)
+                slots.append(SlotState(slot.first, slot.end, settled, delivered, segments))
             states.append(QueueState(queue.number, queue.next_id, slots))
         changes = [change for _, change in self.changes]
         return Checkpoint(self.store.log.position, clean, changes, states, self.next_number)
@@ -334,7 +335,8 @@ class StoreModel:
         if not clean:
             for verb in self.random.choices((self.publish, self.settle, self.settle_oldest), k=3):
                 verb()
-        self.commit()
+        while self.store.log.confirmable < checkpoint.position:
+            self.commit()
         self.store.write_checkpoint(checkpoint)
         self.checkpoints += 1
 
@@ -349,11 +351,7 @@ class StoreModel:
                     queue.number,
                     slot.first,
                     slot.first + slot.logged,
-                    [
-                        index
-                        for index in range(slot.logged)
-                        if not self.message(queue, slot.first + index).settled
-                    ],
+                    [index for index in range(slot.logged) if not self.message(queue, slot.first + index).settled],
                 )
                 for queue, slot in holders
             ]
@@ -363,7 +361,8 @@ class StoreModel:
             self.store.append_relocation(relocation)
             self.settle()  # the world goes on meanwhile
             self.publish()
-            self.commit()
+            while self.store.log.confirmable < relocation.end:
+                self.commit()
             for move in self.store.finish_relocation(relocation):
                 queue = self.queues[move.queue_number]
                 message = self.message(queue, move.message_id)
@@ -381,7 +380,8 @@ class StoreModel:
 
     def stop(self) -> None:
         """Stops in good order."""
-        self.commit()
+        while self.store.log.needs_sync:
+            self.commit()
         self.checkpoint(clean=True)
         self.store.close(clean=True)
 

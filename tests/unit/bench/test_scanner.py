@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import base, body, commands, frame, header, heartbeat
 
-from bench.scanner import BrokenStream, Refusal, Scanner
+from bench.faults import BrokenStream, Refusal
+from bench.scanner import Scanner
 
 CHANNEL = 2
 

@@ -118,6 +118,12 @@ def test_recovered_slot_skips_what_was_settled() -> None:
     assert not slot.resident
 
 
+def test_recovered_bits_end_with_the_slot() -> None:
+    """The bits of a recovered slot have no more places than it has messages, however they were padded."""
+    slot = Slot.restored(1, 3, b"\xff", {}, set(), charge_bytes=0, recovered=False)
+    assert (len(slot.acks.bits), slot.acks.count, slot.unsettled, slot.ready) == (3, 3, 0, 0)
+
+
 def test_settling_twice_is_a_defect() -> None:
     """A message is settled once: a second time raises, one by one or as a range."""
     acks = Acks()

@@ -1,0 +1,63 @@
+"""The n-th file call fails, for every n until none does: no confirm after it, and nothing confirmed is lost."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from broker.amqp.errors import StoreFailed
+from tests.fault.faulty_files import FaultyFiles
+from tests.fault.store_model import FOLDER, StoreModel
+
+
+def life(model: StoreModel) -> None:
+    """Does everything that calls files: recovery, appending, rolling, paging, checkpoints, compaction, deletion."""
+    model.open()
+    model.declare()
+    model.declare()
+    for _ in range(12):
+        model.publish()
+    model.commit()
+    model.checkpoint()
+    model.transient()
+    model.work(30)
+    model.settle_oldest()
+    model.checkpoint()
+    model.compact()
+    model.checkpoint()
+    model.delete()
+    model.stop()
+    model.open()
+    model.adopt()
+    for _ in range(5):
+        model.publish()
+    model.commit()
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+@pytest.mark.parametrize("accident", ["kill", "power loss"])
+@pytest.mark.parametrize(("reason", "partial"), [("Input/output error", False), ("No space left on device", True)])
+def test_nth_call_fails(reason: str, partial: bool, accident: str) -> None:
+    """Whichever call fails, the store stops there, takes nothing more, and a restart has all that was confirmed."""
+    for n in count(1):
+        files = FaultyFiles(n, reason=reason, partial=partial, folder=FOLDER.parent)
+        model = StoreModel(files, seed=4)
+        try:
+            life(model)
+        except StoreFailed as error:
+            assert files.failed, f"call {n}: {error} came from nowhere"
+            assert error.reason == reason
+        else:
+            assert not files.failed, f"call {n} ({files.failed}) failed and nobody noticed"
+            break
+        if files.failed.endswith(".log") and files.failed.startswith(("write", "sync ")) and hasattr(model, "store"):
+            confirmable = model.store.log.confirmable
+            with pytest.raises(StoreFailed):
+                model.store.log.take()
+            assert model.store.log.confirmable == confirmable
+        model.files = files.after_kill() if accident == "kill" else files.after_loss(n)
+        model.open()
+        model.verify()
+    assert n > 150, f"the life made only {n} calls"

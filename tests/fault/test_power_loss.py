@@ -1,0 +1,155 @@
+"""Power goes at any moment: what was confirmed is there, whatever the disk kept of the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.amqp.errors import StoreFailed
+from tests.fault.faulty_files import FaultyFiles, PowerLost
+from tests.fault.store_model import FOLDER, StoreModel
+
+SEEDS = range(120)
+TORTURE_SEEDS = range(10_000, 60_000)
+LIVES = 4
+
+
+def new_model(seed: int, *, sync: bool = True, files: type[FaultyFiles] = FaultyFiles) -> StoreModel:
+    """Returns a model over an empty folder whose parent is on disk."""
+    return StoreModel(files(folder=FOLDER.parent), seed, sync=sync)
+
+
+def live_and_lose(model: StoreModel, seed: int) -> int:
+    """Has a store work, lose power or be killed, and recover, several times over; returns how many bytes were cut.
+
+    The accident may fall into the middle of any file call, one of recovery included, and a call may fail before it.
+    """
+    random = model.random
+    cut_bytes = 0
+    model.open()
+    for life in range(LIVES):
+        files: Any = model.files
+        accident = files.calls + random.randint(1, 150)
+        kind = random.random()
+        if kind < 0.6:
+            files.lose_at = accident
+        elif kind < 0.8:
+            files.fail_at, files.partial = accident, True
+        try:
+            model.work(random.randint(5, 80))
+        except PowerLost:
+            pass
+        except StoreFailed:
+            assert files.failed
+        recovering = True
+        while recovering:
+            files = model.files
+            model.files = files.after_loss(seed * LIVES + life) if random.random() < 0.8 else files.after_kill()
+            model.files.lose_at = random.randint(1, 60) if random.random() < 0.3 else 0
+            try:
+                model.open()
+                model.files.lose_at = 0
+                cut_bytes += model.recovered.cut_bytes
+                model.verify()
+                model.adopt()
+            except PowerLost:
+                continue
+            recovering = False
+    return cut_bytes
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+@pytest.mark.parametrize("tens", range(len(SEEDS) // 10))
+def test_confirmed_is_there_after_any_loss(tens: int) -> None:
+    """Whatever sectors and folder entries a power loss takes, all that was confirmed is recovered, and nothing else."""
+    for seed in SEEDS[tens * 10 : tens * 10 + 10]:
+        live_and_lose(new_model(seed), seed)
+
+
+@pytest.mark.fault
+def test_losses_tear_the_tail_sometimes() -> None:
+    """The accidents of this test are real ones: some of them tear the tail of the log."""
+    assert any(live_and_lose(new_model(seed), seed) for seed in range(20))
+
+
+@pytest.mark.fault
+def test_without_sync_a_power_loss_loses_confirmed_messages() -> None:
+    """With --no-sync the same test fails: it would notice a sync that is missing."""
+
+    def loses(seed: int) -> bool:
+        model = new_model(seed, sync=False)
+        model.open()
+        model.work(60)
+        model.commit()
+        model.files = model.files.after_loss(seed)  # type: ignore[attr-defined]
+        model.open()
+        try:
+            model.verify()
+        except AssertionError:
+            return True
+        return False
+
+    assert sum(loses(seed) for seed in range(20)) > 10
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("missing", ["sync_folder", "sync"])
+def test_a_forgotten_sync_is_noticed(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that leaves out the sync of a file, or that of a folder, does not pass the test above."""
+    if missing == "sync_folder":
+
+        def forget(files: FaultyFiles, folder: Path) -> None:
+            files.called("sync_folder", folder)
+
+        monkeypatch.setattr(FaultyFiles, "sync_folder", forget)
+    else:
+        monkeypatch.setattr("tests.fault.faulty_files.TornContent.sync", lambda content: None)
+
+    def fails(seed: int) -> bool:
+        try:
+            live_and_lose(new_model(seed), seed)
+        except (AssertionError, StoreFailed):
+            return True
+        return False
+
+    assert any(fails(seed) for seed in range(10))
+
+
+@pytest.mark.fault
+def test_what_a_failed_sync_left_in_the_page_cache_is_not_recovered() -> None:
+    """After a failed sync the page cache shows records that are not on disk: recovery reads the disk, not the cache."""
+    model = new_model(1)
+    model.open()
+    model.declare()
+    model.publish()
+    model.commit()
+    confirmed = model.confirmable
+    model.publish()
+    batch = model.store.log.take()
+    assert batch is not None
+    files: Any = model.files
+    files.fail_at = files.calls + 2  # the write succeeds, the sync after it does not
+    with pytest.raises(StoreFailed):
+        model.store.log.write(batch)
+    assert files.failed.startswith("sync ")
+
+    model.files = files.after_kill()
+    recovered = model.open()
+    assert recovered.messages == 1
+    model.verify(confirmed)
+    model.adopt()
+    for seed in range(20):
+        model.files = model.files.after_loss(seed)  # type: ignore[attr-defined]
+        model.open()
+        model.verify()
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(0)
+def test_confirmed_is_there_after_fifty_thousand_losses() -> None:
+    """The long proof of the same."""
+    for seed in TORTURE_SEEDS:
+        live_and_lose(new_model(seed), seed)

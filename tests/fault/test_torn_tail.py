@@ -1,0 +1,141 @@
+"""The log is cut at every byte: every record before the cut is there, and the rest is told."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from broker.store.memory_files import Content, MemoryFiles
+from broker.store.record import TARGET, encode_message, encode_requeued, encode_route, encode_settled, encode_topology
+from broker.store.segment import HEADER_BYTES, segment_path
+from broker.store.store import VhostStore
+from tests.fault.store_model import FOLDER
+
+ROUTE = encode_route("x", "k")
+RECORDS = 200
+SEGMENT_BYTES = 1 << 20
+LOG = FOLDER / "log"
+
+
+class Prefix(NamedTuple):
+    """What the log says up to some offset."""
+
+    end: int
+    next_id: int
+    messages: int
+    changes: int
+
+
+def write_log(files: MemoryFiles) -> list[Prefix]:
+    """Writes 200 records of several kinds in batches of ten; returns what each prefix of them says."""
+    store, _ = VhostStore.open(files, FOLDER, segment_bytes=SEGMENT_BYTES, sync=True)
+    log = store.log
+    next_id, settled, changes = 1, 0, 0
+    prefixes = [Prefix(HEADER_BYTES, 1, 0, 0)]
+    for number in range(RECORDS):
+        if number % 20 == 7 and next_id > 3:
+            log.append(encode_settled(log.synced, 1, 1, [settled + 1]))
+            settled += 1
+        elif number % 20 == 13:
+            log.append(encode_topology(log.synced, 1, {"change": "made", "name": f"q{number}"}))
+            changes += 1
+        elif number % 20 == 17:
+            log.append(encode_requeued(log.synced, 1, 1, {next_id - 1: 1}))
+        else:
+            log.append(encode_message(log.synced, 1, 1, ROUTE, b"h", b"b%d" % number, TARGET.pack(1, next_id)))
+            next_id += 1
+        prefixes.append(Prefix(log.position & 0xFFFFFFFF, next_id, next_id - 1 - settled, changes))
+        if number % 10 == 9:
+            commit(store)
+    return prefixes
+
+
+def commit(store: VhostStore) -> None:
+    """Writes and syncs what waits."""
+    batch = store.log.take()
+    assert batch is not None
+    store.log.write(batch)
+    store.log.complete(batch)
+
+
+def cut_copy(files: MemoryFiles, size: int, tail: bytes = b"") -> MemoryFiles:
+    """Returns the same files with the first segment cut to `size` bytes and something else behind."""
+    copy = MemoryFiles()
+    copy.folders = set(files.folders)
+    for path, content in files.contents.items():
+        copied = copy.contents[path] = Content()
+        copied.block = bytearray(content.block)
+    held = copy.contents[segment_path(LOG, 1)].block
+    held[size:] = tail
+    return copy
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_cut_at_every_byte() -> None:
+    """Exactly the records that are whole before the cut survive, and the bytes of the broken one are counted."""
+    files = MemoryFiles()
+    prefixes = write_log(files)
+    size = len(files.contents[segment_path(LOG, 1)].block)
+    assert size == prefixes[-1].end
+    place = 0
+    for cut in range(HEADER_BYTES, size + 1):
+        while place + 1 < len(prefixes) and prefixes[place + 1].end <= cut:
+            place += 1
+        _, recovered = VhostStore.open(cut_copy(files, cut), FOLDER, segment_bytes=SEGMENT_BYTES, sync=True)
+        state = recovered.queues.get(1)
+        told = (state.next_id if state else 1, recovered.messages, len(recovered.topology))
+        assert told == prefixes[place][1:], f"cut at {cut}"
+        marks = cut - prefixes[place].end - recovered.cut_bytes  # a whole mark behind the last record is no loss
+        assert marks in (0, 60), f"cut at {cut}: {recovered.cut_bytes} bytes told"
+        assert [finding.event for finding in recovered.findings] == ["store.tail_cut"] * bool(recovered.cut_bytes)
+
+
+@pytest.mark.fault
+def test_a_header_cut_short_removes_the_segment() -> None:
+    """A segment that ends within its header held no record; its number is not used again."""
+    files = MemoryFiles()
+    write_log(files)
+    for cut in range(HEADER_BYTES):
+        store, recovered = VhostStore.open(cut_copy(files, cut), FOLDER, segment_bytes=SEGMENT_BYTES, sync=True)
+        assert recovered.messages == 0
+        assert recovered.cut_bytes == cut
+        assert sorted(store.log.segments) == [2]
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("zeros", [1, 35, 36, 60, 5000])
+def test_a_tail_of_zeros_is_cut(zeros: int) -> None:
+    """Zeros, which a file system leaves where a size came to disk without its bytes, are no records."""
+    files = MemoryFiles()
+    prefixes = write_log(files)
+    for prefix in prefixes[::20]:
+        copy = cut_copy(files, prefix.end, bytes(zeros))
+        store, recovered = VhostStore.open(copy, FOLDER, segment_bytes=SEGMENT_BYTES, sync=True)
+        assert (recovered.messages, recovered.cut_bytes) == (prefix.messages, zeros)
+        assert store.log.segments[1] == prefix.end
+        (finding,) = recovered.findings
+        assert (finding.event, finding.segment, finding.offset) == ("store.tail_cut", 1, prefix.end)
+
+
+@pytest.mark.fault
+def test_a_cut_is_told_once() -> None:
+    """The start after the one that cut the tail finds a log in good order, with what was appended behind the cut."""
+    files = cut_copy_of_log(-3)
+    store, recovered = VhostStore.open(files, FOLDER, segment_bytes=SEGMENT_BYTES, sync=True)
+    assert recovered.cut_bytes
+    next_id = recovered.queues[1].next_id
+    store.log.append(encode_message(store.log.synced, 1, 1, ROUTE, b"h", b"new", TARGET.pack(1, next_id)))
+    commit(store)
+    _, again = VhostStore.open(files, FOLDER, segment_bytes=SEGMENT_BYTES, sync=True)
+    assert (again.cut_bytes, again.findings) == (0, [])
+    assert again.messages == recovered.messages + 1
+
+
+def cut_copy_of_log(by: int) -> MemoryFiles:
+    """Returns a log whose last bytes are missing."""
+    files = MemoryFiles()
+    prefixes = write_log(files)
+    return cut_copy(files, prefixes[-1].end + by)
