@@ -157,6 +157,11 @@ class Channel:
         self._known = self._gauge.known
         self._body = bytearray()
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """Returns how many body bytes of a message that is not complete yet are held."""
+        return len(self._body)
+
     def start(self, session: ChannelSession) -> None:
         """Opens the channel upon its session, and tells the client."""
         self.session = session

@@ -121,6 +121,11 @@ class Connection:
         return self.state is State.CLOSING
 
     @property
+    def unfinished_bytes(self) -> int:
+        """Returns how many body bytes of messages that are not complete yet are held."""
+        return sum(channel.unfinished_bytes for channel in self.channels.values())
+
+    @property
     def buffered_bytes(self) -> int:
         """Returns how many received bytes wait to be processed."""
         return self._cutter.buffered_bytes

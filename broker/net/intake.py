@@ -32,8 +32,13 @@ class Intake:
         self._publishers: set[Transport] = set()
         self._lagging: set[Transport] = set()
 
+    @property
+    def alarmed(self) -> bool:
+        """Whether an alarm stands."""
+        return bool(self._flow.alarms)
+
     def published(self, transport: Transport) -> None:
-        """Hears that a connection which publishes was read."""
+        """Hears that a connection which publishes, or is in the middle of its first message, was read."""
         if self._flow.alarms:
             self._block([transport])
         elif self._pending_bytes() > self._backlog_max_bytes:

@@ -26,7 +26,7 @@ __all__ = ["Stop", "Transport"]
 
 REPLIES_MAX_BYTES: Final = 512 << 10  # unread answers beyond this stop the reading: deliveries have stopped long before
 SILENT_INTERVALS: Final = 2  # AMQP 0-9-1, 4.2.7: two silent intervals and the peer is gone
-CLOSE_TICKS: Final = 5  # seconds that a client has to answer connection.close
+CLOSE_TICKS: Final = 5  # seconds that a client has to answer connection.close, and to close its socket
 
 _log = structlog.get_logger()
 
@@ -73,6 +73,7 @@ class Transport(asyncio.Protocol):
         self._heard = self._said = -1
         self._silent_s = self._unsaid_s = 0
         self._closing_ticks = 0
+        self._finishing = False
         self.connection: Connection
         self.session: SessionOfConnection
         self.peer: tuple[str, int] = ("", 0)
@@ -94,6 +95,8 @@ class Transport(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Feeds the machine and marks what a turn has to do."""
+        if self._finishing:
+            return
         self._feed(data)
         self._fed_bytes += len(data)
         if self._fed_bytes >= self._read_budget_bytes:
@@ -138,13 +141,27 @@ class Transport(asyncio.Protocol):
         if output:
             socket.write(output)
         if connection.finished:
-            socket.close()
+            self._finish()
             return
         if not self.session.outflow.writable and socket.get_write_buffer_size() > REPLIES_MAX_BYTES:
             self.stop(Stop.OUTPUT)
         if self._stops & Stop.HELD and not connection.held:
             self.go(Stop.HELD)
         self._feed_starved()
+
+    def _finish(self) -> None:
+        """Ends the output, and reads on until the client has closed too: to close a socket with unread input would make
+        the kernel take back what the client has not read yet, the reason of its failure among it.
+        """
+        if not self._finishing:
+            self._finishing = True
+            if self._stops:
+                self._stops = Stop(0)
+                self._socket.resume_reading()
+            if self._socket.can_write_eof():
+                self._socket.write_eof()
+            else:
+                self._socket.close()
 
     def _feed_starved(self) -> None:
         """Wakes the consumers that were passed over because too much was unsent."""
@@ -161,6 +178,8 @@ class Transport(asyncio.Protocol):
 
     def stop(self, reason: Stop) -> None:
         """Stops reading for one more reason."""
+        if self._finishing:
+            return
         if not self._stops and not self._socket.is_closing():
             self._socket.pause_reading()
         self._stops |= reason
@@ -182,7 +201,7 @@ class Transport(asyncio.Protocol):
         connection.feed(data)
         if connection.held:
             self.stop(Stop.HELD)
-        if self.session.publishing:
+        if self.session.publishing or (self._intake.alarmed and connection.unfinished_bytes):
             self._intake.published(self)
         if self._deadline is not None and self.is_open:
             self._deadline.cancel()
@@ -201,7 +220,7 @@ class Transport(asyncio.Protocol):
         Source: AMQP 0-9-1, 4.2.7.
         """
         connection = self.connection
-        if connection.closing:
+        if connection.closing or connection.finished:
             self._closing_ticks += 1
             if self._closing_ticks > CLOSE_TICKS:
                 self._socket.abort()

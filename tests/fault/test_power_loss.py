@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.amqp.errors import StoreFailed
-from tests.fault.faulty_files import FaultyFiles, PowerLost
+from tests.fault.faulty_files import FaultyFiles, PowerLost, TornContent
 from tests.fault.store_model import FOLDER, StoreModel
 
 SEEDS = range(120)
@@ -46,11 +46,12 @@ def live_and_lose(model: StoreModel, seed: int) -> int:
         recovering = True
         while recovering:
             files = model.files
-            model.files = files.after_loss(seed * LIVES + life) if random.random() < 0.8 else files.after_kill()
-            model.files.lose_at = random.randint(1, 60) if random.random() < 0.3 else 0
+            after: Any = files.after_loss(seed * LIVES + life) if random.random() < 0.8 else files.after_kill()
+            after.lose_at = random.randint(1, 60) if random.random() < 0.3 else 0
+            model.files = after
             try:
                 model.open()
-                model.files.lose_at = 0
+                after.lose_at = 0
                 cut_bytes += model.recovered.cut_bytes
                 model.verify()
                 model.adopt()
@@ -106,7 +107,11 @@ def test_a_forgotten_sync_is_noticed(missing: str, monkeypatch: pytest.MonkeyPat
 
         monkeypatch.setattr(FaultyFiles, "sync_folder", forget)
     else:
-        monkeypatch.setattr("tests.fault.faulty_files.TornContent.sync", lambda content: None)
+
+        def nothing(content: TornContent) -> None:
+            """Leaves the bytes where they are."""
+
+        monkeypatch.setattr(TornContent, "sync", nothing)
 
     def fails(seed: int) -> bool:
         try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pamqp import commands
 
+from broker.amqp.codec import BasicGetOk
 from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.core.arguments import CONSUMER_NOT_YET, refuse_not_yet
 from broker.core.consumer import UNLIMITED, Consumer
@@ -148,7 +149,7 @@ class BasicSession:
         if not queue.consumers:
             manager.give_back_all(owner)
         envelope = message.envelope
-        method = commands.Basic.GetOk(tag, redelivered, envelope.exchange, envelope.key, queue.ready)
+        method = BasicGetOk(tag, redelivered, envelope.exchange, envelope.key, queue.ready)
         self._channel.send_content(method, message.header, message.body)
 
     def _get_again(self, queue: Queue, *, no_ack: bool) -> None:

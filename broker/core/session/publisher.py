@@ -7,9 +7,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from pamqp import commands
-
-from broker.amqp.codec import publish_fields
+from broker.amqp.codec import BasicReturn, publish_fields
 from broker.amqp.content_header import decode_properties
 from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.core.message import OVERHEAD_BYTES, Envelope, Message
@@ -183,6 +181,4 @@ class Publisher:
 
     def _return(self, envelope: Envelope, header: bytes, body: bytes) -> None:
         """Gives an unroutable mandatory message back; the confirm follows it (RabbitMQ: return before the confirm)."""
-        self._channel.send_content(
-            commands.Basic.Return(312, "NO_ROUTE", envelope.exchange, envelope.key), header, body
-        )
+        self._channel.send_content(BasicReturn(312, "NO_ROUTE", envelope.exchange, envelope.key), header, body)
