@@ -57,6 +57,7 @@ class Broker:
     def __init__(self, settings: Settings, files: Files | None = None) -> None:
         self.settings = settings
         self._files = files or Files()
+        self._path = Path(settings.server.data_dir).absolute()
         self._failed = asyncio.Event()
         self._failure: BaseException | None = None
         self._folder: DataFolder
@@ -70,7 +71,7 @@ class Broker:
         began = time.monotonic()
         loop = asyncio.get_running_loop()
         settings = self.settings
-        self._folder = DataFolder.open(self._files, Path(settings.server.data_dir).absolute())
+        self._folder = DataFolder.open(self._files, self._path)
         try:
             self.turn = Turn(loop, time.time, self._fail)
             self._open_vhost(DEFAULT_VHOST, loop)
@@ -94,6 +95,8 @@ class Broker:
             await self.listener.start()
             await self._control.start()
         except BaseException:
+            for engine in self.engines.values():
+                engine.close(clean=engine.recovered_clean)  # nothing happened: the next start finds what this one found
             self._folder.close()
             raise
         self.started_s = time.monotonic() - began
@@ -248,11 +251,20 @@ async def _serve(settings: Settings) -> int:
     await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
     if failed.done():
         stopped.cancel()
-        error = failed.result()
-        if isinstance(error, StoreFailed):
-            raise error
-        _log.error("server.crashed", exc_info=error)
-        return 1
+        return _failed(failed.result())
+    stopping = asyncio.ensure_future(broker.stop())
+    await asyncio.wait({failed, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if failed.done():
+        stopping.cancel()
+        return _failed(failed.result())
     failed.cancel()
-    await broker.stop()
+    stopping.result()
     return 0
+
+
+def _failed(error: BaseException) -> int:
+    """Returns the exit code of a broker that ended from inside. Raises: StoreFailed."""
+    if isinstance(error, StoreFailed):
+        raise error
+    _log.error("server.crashed", exc_info=error)
+    return 1

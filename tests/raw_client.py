@@ -250,6 +250,13 @@ class RawClient:
         self.call(number, commands.Channel.Open(), commands.Channel.OpenOk)
         return number
 
+    def skip_to(self, kind: type[Reply], channel: int) -> Reply:
+        """Returns the next `kind` on this channel, whatever comes before it."""
+        while True:
+            received = self.next()
+            if isinstance(received.value, kind) and received.channel == channel:
+                return received.value
+
     def expect_connection_close(self, reply_code: int) -> commands.Connection.Close:
         """Returns the broker's connection.close of this code, answers it, and sees the connection end."""
         close = self.expect(commands.Connection.Close, 0)

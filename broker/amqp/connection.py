@@ -137,7 +137,8 @@ class Connection:
     # ---- input -------------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes, budget_bytes: int | None = None) -> bool:
-        """Processes received bytes, and returns False when whole frames are left because of the budget or a hold.
+        """Processes received bytes, and returns False when whole frames are left: because of the budget, a hold, or too
+        much output that was not taken yet.
 
         Called with no bytes it goes on with those. It lets out StoreFailed alone. HOT.
         Cost: linear in the frames processed, which pass the budget by one frame at most.
@@ -154,6 +155,7 @@ class Connection:
         channel: Channel | None = None
         number = 0
         held = self.held
+        limit_bytes = self.limits.unsent_max_bytes
         while not held:
             try:
                 for kind, number, payload, header, body in frames:
@@ -165,7 +167,7 @@ class Connection:
                         channel.accept_publish(payload, header, body)
                     else:
                         channel.accept(kind, payload)
-                    if self.held:
+                    if self.held or self.out_bytes > limit_bytes:
                         break
                 break
             except StoreFailed:
@@ -176,7 +178,7 @@ class Connection:
                 self.fail(error, 0 if self._cutter.broken else number)
             except Exception as error:  # noqa: BLE001 - whatever it is, it ends this connection and no other
                 self._crash(error)
-            held = self.held
+            held = self.held or self.out_bytes > limit_bytes
         return not self._cutter.has_frame
 
     def hold(self) -> None:
@@ -260,6 +262,7 @@ class Connection:
         # Also ends the loop in feed(), which finds no further frame.
         self._cutter.clear()
         self.end_sessions()
+        self.touch()  # the transport closes the socket, also when there is nothing left to say
 
     def end_sessions(self) -> None:
         """Closes the sessions that are still open, the connection's own last."""

@@ -40,6 +40,7 @@ class ConnectionLimits:
     channel_max: int = 2047
     heartbeat_s: int = 60
     max_message_size_bytes: int = 134217728
+    unsent_max_bytes: int = 1 << 19
     table_depth_max: int = 16
     table_entries_max: int = 4096
 

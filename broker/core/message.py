@@ -10,9 +10,8 @@ from typing import Final
 
 from broker.store.record import encode_route
 
-__all__ = ["ON_NO_LOG", "Envelope", "Message"]
+__all__ = ["OVERHEAD_BYTES", "Envelope", "Message"]
 
-ON_NO_LOG: Final = -1  # the position of a message that has no record (yet)
 OVERHEAD_BYTES: Final = 400  # a resident message beside its bytes: object, list slot, bytes headers (sys.getsizeof)
 _BYTE: Final = Struct(">B")
 
@@ -43,16 +42,15 @@ class Message:
 
     Shapes: ``header`` is the payload of the content header frame (class, weight, body size, flags, properties).
     Units: ``charge`` is what each holding slot counts for it, in bytes: its share of the memory.
-    Invariant: ``position`` is ON_NO_LOG until a record of it was appended; then its place in the log or the spill, and
-        ``size`` the record's length.
+    Invariant: ``entry`` is None until a record of it was appended; then the record's position, in the log or the spill,
+        and its length, which is what a queue log keeps of it.
     """
 
-    __slots__ = ("body", "charge", "envelope", "header", "position", "size")
+    __slots__ = ("body", "charge", "entry", "envelope", "header")
 
     def __init__(self, envelope: Envelope, header: bytes, body: bytes, charge: int) -> None:
         self.envelope = envelope
         self.header = header
         self.body = body
         self.charge = charge
-        self.position = ON_NO_LOG
-        self.size = 0
+        self.entry: tuple[int, int] | None = None

@@ -13,6 +13,7 @@ from broker.core.message import Message
 from broker.slots.manager import SlotManager
 from broker.slots.slot import Owner, Slot
 from broker.store.record import encode_purged, encode_queue_deleted, encode_requeued, encode_settled
+from broker.store.spill import SPILLED
 
 if TYPE_CHECKING:
     from broker.core.consumer import Consumer
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
     from broker.store.store import VhostStore
 
 __all__ = ["Queue", "QueuePorts", "QueueWorker"]
+
+
+class Clock(Protocol):
+    """The wall clock, in milliseconds, as exact as a record's timestamp needs."""
+
+    now_ms: int
 
 
 class QueueWorker(Protocol):
@@ -37,7 +44,7 @@ class QueueWorker(Protocol):
 class QueuePorts:
     """What a queue needs from the floors around it; one object for all queues of a vhost.
 
-    ``now_ms`` is the wall clock, ``kept`` hears of each slot that begins to hold messages in memory, ``read`` brings a
+    ``kept`` hears of each slot that begins to hold messages in memory, ``read`` brings a
     paged-out slot back and then calls, ``settled`` collects the queues whose settlements are to be logged at the end
     of the loop turn.
     """
@@ -47,7 +54,7 @@ class QueuePorts:
     retire: Callable[[Queue], None]
     kept: Callable[[Queue, Slot], None]
     read: Callable[[Queue, Slot, Callable[[], None]], None]
-    now_ms: Callable[[], int]
+    clock: Clock
     window_messages: int = 1000
     window_bytes: int = 1 << 20
     settled: list[Queue] = field(default_factory=list)
@@ -163,7 +170,10 @@ class Queue:
             self.last_segment = segment
             self.last_slot = slot
             self.refer(slot, segment)
-        return self.accept(message)
+        message_id = self.manager.publish(message, message.charge)
+        if self.consumers and not self.awake:
+            self.worker.wake(self)
+        return message_id
 
     def refer(self, slot: Slot, segment: int) -> None:
         """Counts a slot among those that keep a segment, of the log or of the spill, on disk."""
@@ -221,11 +231,18 @@ class Queue:
             return
         self.manager.requeue(slot, indexes)
         if self.durable:
-            store = self._ports.store
-            first = slot.first
-            counts = {first + index: slot.counts[index] for index in indexes}
-            store.log.append(encode_requeued(store.log.synced, self._ports.now_ms(), self.number, counts))
+            logged = self._logged_of(slot, indexes)
+            if logged:
+                log, first = self._ports.store.log, slot.first
+                counts = {first + index: slot.counts[index] for index in logged}
+                log.append(encode_requeued(log.synced, self._ports.clock.now_ms, self.number, counts))
         self.wake()
+
+    def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Settles ready messages that cannot be read any more."""
+        self.manager.lose(slot, indexes)
+        if self.durable:
+            self._note_settled(slot, indexes)
 
     def purge(self) -> int:
         """Drops every ready message and returns how many; the unacked ones stay."""
@@ -238,7 +255,7 @@ class Queue:
         if self.durable:
             store = self._ports.store
             unacked = [slot.first + index for slot in manager.slots.values() for index in slot.unacked()]
-            store.log.append(encode_purged(store.log.synced, self._ports.now_ms(), self.number, upto, unacked))
+            store.log.append(encode_purged(store.log.synced, self._ports.clock.now_ms, self.number, upto, unacked))
         return count
 
     def log_settlements(self) -> None:
@@ -246,7 +263,7 @@ class Queue:
         ids, self._pending = self._pending, []
         if ids and not self.deleted:
             log = self._ports.store.log
-            log.append(encode_settled(log.synced, self._ports.now_ms(), self.number, ids))
+            log.append(encode_settled(log.synced, self._ports.clock.now_ms, self.number, ids))
 
     def delete(self) -> int:
         """Tells the consumers, drops everything and returns how many messages were ready."""
@@ -259,7 +276,7 @@ class Queue:
         self._pending.clear()
         store = self._ports.store
         if self.durable:
-            store.log.append(encode_queue_deleted(store.log.synced, self._ports.now_ms(), self.number))
+            store.log.append(encode_queue_deleted(store.log.synced, self._ports.clock.now_ms, self.number))
         store.forget_queue(self.number)
         self._ports.retire(self)
         return count
@@ -269,11 +286,24 @@ class Queue:
         if not pending:
             self._ports.settled.append(self)
         first = slot.first
+        pending.extend([first + index for index in self._logged_of(slot, indexes)])
+
+    @staticmethod
+    def _logged_of(slot: Slot, indexes: Sequence[int]) -> list[int]:
+        """Returns those of the messages that have a record in the log.
+
+        A transient message's id is given again after a crash, so the log must not say anything about it.
+        """
         contents = slot.contents
         if contents is None:
-            pending.extend([first + index for index in indexes])
-        else:
-            pending.extend([first + index for index in indexes if contents[index].position >= 0])
+            return [index for index in indexes if not slot.is_volatile(index)]
+        logged = []
+        for index in indexes:
+            message: Message = contents[index]
+            entry = message.entry
+            if entry is not None and entry[0] < SPILLED:
+                logged.append(index)
+        return logged
 
     def _slot_opened(self, slot: Slot) -> None:
         self._ports.kept(self, slot)

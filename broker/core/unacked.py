@@ -26,10 +26,11 @@ class Unacked:
     Invariant: tags ascend in ``deliveries``, which therefore is in delivery order.
     """
 
-    __slots__ = ("deliveries", "last_tag")
+    __slots__ = ("_lowest", "deliveries", "last_tag")
 
     def __init__(self) -> None:
         self.last_tag = 0
+        self._lowest = 1  # no tag below it waits; it only grows, so looking for those up to a tag costs each tag once
         self.deliveries: dict[int, Delivery] = {}
 
     def add(self, delivery: Delivery) -> int:
@@ -54,17 +55,19 @@ class Unacked:
             return [delivery]
         if tag not in deliveries:
             raise ChannelError(406, f"unknown delivery tag {tag}")
-        named = []
-        for waiting in deliveries:
-            if waiting > tag:
-                break
-            named.append(waiting)
-        return [deliveries.pop(waiting) for waiting in named]
+        named = [deliveries.pop(waiting) for waiting in range(self._lowest, tag + 1) if waiting in deliveries]
+        self._lowest = tag + 1
+        return named
+
+    def indexes_of(self, slot: Slot) -> list[int]:
+        """Lists the messages of one slot that wait. Cost: everything that waits."""
+        return [index for _queue, held, index, _consumer in self.deliveries.values() if held is slot]
 
     def take_all(self) -> list[Delivery]:
         """Removes and returns everything that waits."""
         taken = list(self.deliveries.values())
         self.deliveries.clear()
+        self._lowest = self.last_tag + 1
         return taken
 
 

@@ -1,7 +1,8 @@
 """The checkpointer: writes down where every queue stands, so that recovery is bounded and log segments can go.
 
-A checkpoint is taken when the log has rolled to a new segment, now and then, and at a clean stop. Its snapshot is of one
-loop turn; the work that grows with the traffic, completing the queue logs, is done before that, a few queues at a time.
+A checkpoint is taken when the log has rolled to a new segment, now and then, and at a clean stop. Its snapshot is of
+one loop turn; the work that grows with the traffic, completing the queue logs, is done before that, a few queues at a
+time.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from broker.store.spill import is_spilled
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
+    from broker.core.message import Message
     from broker.core.queue import Queue
     from broker.core.vhost import Vhost
     from broker.delivery.committer import Committer
@@ -74,7 +76,7 @@ class Checkpointer:
         for count, queue in enumerate(self._durable_queues(), 1):
             if not queue.deleted:
                 for slot in list(queue.manager.slots.values()):
-                    self._pager.log_entries(queue, slot)
+                    self._pager.log_entries(queue, slot, for_checkpoint=True)
             if count % SLICE_QUEUES == 0:
                 await asyncio.sleep(0)
 
@@ -88,7 +90,7 @@ class Checkpointer:
             queue.log_settlements()
             manager = queue.manager
             for slot in manager.slots.values():
-                self._pager.log_entries(queue, slot, unwritten=True)
+                self._pager.log_entries(queue, slot, for_checkpoint=True)
             slots = [self._slot_state(slot) for slot in manager.slots.values() if slot.length]
             states.append(QueueState(number=queue.number, next_id=manager.next_id, slots=slots))
         return Checkpoint(
@@ -106,8 +108,14 @@ class Checkpointer:
     def _slot_state(slot: Slot) -> SlotState:
         settled = slot.acks.bits.copy()
         settled.extend(bytes(slot.length - len(settled)))
-        for index in slot.volatile:
-            settled[index] = 1  # a transient message ends with the process
+        # A transient message ends with the process: it is marked when it is on disk, and has no record when it is not.
+        if slot.volatile is not None:
+            settled[: len(slot.volatile)] |= slot.volatile
+        if slot.contents is not None:
+            for index in range(slot.logged, slot.length):
+                message: Message | None = slot.contents[index]
+                if message is not None and message.entry is None:
+                    settled[index] = 1
         return SlotState(
             first=slot.first,
             end=slot.end,

@@ -42,6 +42,7 @@ class Committer:
         self._running = False
         self._lazy: asyncio.TimerHandle | None = None
         self._synced_waiters: list[asyncio.Future[None]] = []
+        self._failure: Exception | None = None
         self.urgent = False  # something waits for the disk that is not a publisher (topology, a checkpoint)
         self.syncs = 0
 
@@ -68,7 +69,9 @@ class Committer:
             self._lazy = self._loop.call_later(self._lazy_s, self._start_lazily)
 
     async def drain(self) -> None:
-        """Returns when everything appended so far is written and synced."""
+        """Returns when everything appended so far is written and synced. Raises: StoreFailed."""
+        if self._failure is not None:
+            raise self._failure
         if self._running or self._log.pending_bytes or self._waiting:
             future: asyncio.Future[None] = self._loop.create_future()
             self._synced_waiters.append(future)
@@ -85,7 +88,8 @@ class Committer:
     def _start_lazily(self) -> None:
         self._lazy = None
         if not self._running:
-            self._start()
+            self.urgent = True
+            self._schedule()
 
     def _start(self) -> None:
         if self._lazy is not None:
@@ -113,13 +117,21 @@ class Committer:
         waiters: list[asyncio.Future[None]],
     ) -> None:
         self._running = False
-        error = done.exception()
-        if error is not None:
-            self._fail(error)
-            return
-        self.syncs += 1
-        self._log.complete(batch)
-        self._finish(confirms, waiters)
+        try:
+            done.result()
+            self.syncs += 1
+            self._log.complete(batch)
+            self._finish(confirms, waiters)
+        except Exception as error:  # noqa: BLE001 - a lost store, or a defect: nothing is confirmed any more
+            self._end(error, waiters)
+
+    def _end(self, error: Exception, waiters: list[asyncio.Future[None]]) -> None:
+        self._failure = error
+        for waiter in [*waiters, *self._synced_waiters]:
+            if not waiter.done():
+                waiter.set_exception(error)
+        self._synced_waiters = []
+        self._fail(error)
 
     def _finish(self, confirms: list[tuple[Publisher, int]], waiters: list[asyncio.Future[None]]) -> None:
         for publisher, upto in confirms:

@@ -93,6 +93,6 @@ class Compactor:
                 queue.refer(slot, move.position >> 32)
                 message = slot.contents[index] if slot.contents is not None else None
                 if message is not None:
-                    message.position, message.size = move.position, move.size
+                    message.entry = (move.position, move.size)
             slot.segments.discard(segment)
             self._store.drop_live(segment, 1)

@@ -56,9 +56,10 @@ class Engine:
         self._settled: list[Queue] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._checkpoint: asyncio.Task[None] | None = None
+        self.recovered_clean = False
         self._checkpoint_at = loop.time()
         self._checkpoint_interval_s = settings.store.checkpoint_interval_ms / 1000
-        self.pager = Pager(store, settings.memory.resident_max_bytes, settings.slots.window_ms, lambda: turn.now_ms)
+        self.pager = Pager(store, settings.memory.resident_max_bytes, settings.slots.window_ms, turn)
         self.reader = SlotReader(store, loop, self.pager.kept, fail)
         self.workers = Workers(NODE, settings.slots.workers, self.reader, turn.schedule)
         self.committer = Committer(store.log, loop, turn.schedule, fail)
@@ -68,7 +69,7 @@ class Engine:
             retire=self.workers.release,
             kept=self.pager.kept,
             read=self.reader.read,
-            now_ms=lambda: turn.now_ms,
+            clock=turn,
             window_messages=settings.slots.window_messages,
             window_bytes=settings.slots.window_bytes,
             settled=self._settled,
@@ -91,6 +92,7 @@ class Engine:
 
     def restore(self, recovered: Recovered) -> None:
         """Makes the vhost that recovery found."""
+        self.recovered_clean = recovered.clean
         vhost = self.vhost
         vhost.restore(recovered.topology)
         vhost.next_queue_number = max(vhost.next_queue_number, recovered.next_queue_number)

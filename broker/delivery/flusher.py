@@ -50,41 +50,46 @@ def deliver(consumer: Consumer, queue: Queue, slot: Slot, indexes: Sequence[int]
     head_of = consumer.deliver_head
     pack_tag, pack_frame, pack_after = _TAG.pack, _FRAME.pack, _FRAME_AFTER.pack
     taken = 0
-    for index in indexes:
-        if out_bytes >= high_water:
-            break
-        message: Message = contents[index]
-        tag += 1
-        suffix = message.envelope.suffix
-        header = message.header
-        body = message.body
-        size = len(body)
-        out.append(head_of(len(suffix)))
-        out.append(pack_tag(tag, False if all_fresh else slot.redelivered(index)))
-        out.append(suffix)
-        if 0 < size <= body_max:
-            header_size = len(header)
-            out.append(pack_frame(2, number, header_size))
-            out.append(header)
-            out.append(pack_after(0xCE, 3, number, size))
-            out.append(body)
-            out.append(b"\xce")
-            out_bytes += size + header_size + len(suffix) + 48
-        else:
-            frames = content_frames(number, header, body, connection.frame_max)
-            out.append(frames)
-            out_bytes += len(frames) + len(suffix) + 32
+    try:
+        for index in indexes:
+            if out_bytes >= high_water:
+                break
+            message: Message = contents[index]
+            tag += 1
+            suffix = message.envelope.suffix
+            header = message.header
+            body = message.body
+            size = len(body)
+            flags = pack_tag(tag, False if all_fresh else slot.redelivered(index))
+            if 0 < size <= body_max:
+                header_size = len(header)
+                out += (
+                    head_of(len(suffix)),
+                    flags,
+                    suffix,
+                    pack_frame(2, number, header_size),
+                    header,
+                    pack_after(0xCE, 3, number, size),
+                    body,
+                    b"\xce",
+                )
+                out_bytes += size + header_size + len(suffix) + 48
+            else:
+                frames = content_frames(number, header, body, connection.frame_max)
+                out += (head_of(len(suffix)), flags, suffix, frames)
+                out_bytes += len(frames) + len(suffix) + 32
+            if not no_ack:
+                deliveries[tag] = (queue, slot, index, consumer)
+            taken += 1
+    finally:  # whatever happens, a tag that went out is not given again
+        session.unacked.last_tag = tag
+        connection.out_bytes = out_bytes
         if not no_ack:
-            deliveries[tag] = (queue, slot, index, consumer)
-        taken += 1
-    session.unacked.last_tag = tag
-    connection.out_bytes = out_bytes
+            consumer.unacked += taken
+            session.outstanding += taken
     if taken:
         if no_ack:
             queue.settle(slot, indexes[:taken])
-        else:
-            consumer.unacked += taken
-            session.outstanding += taken
         connection.touch()
     return taken
 

@@ -7,17 +7,16 @@ spill.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from broker.slots.slot import Fill, Tenure
 from broker.store.queue_log import Entry
 from broker.store.record import TARGET, encode_message
-from broker.store.spill import is_spilled
+from broker.store.spill import SPILLED
 
 if TYPE_CHECKING:
     from broker.core.message import Message
-    from broker.core.queue import Queue
+    from broker.core.queue import Clock, Queue
     from broker.slots.slot import Slot
     from broker.store.store import VhostStore
 
@@ -35,10 +34,10 @@ class Pager:
     Invariant: a message whose record is not yet written to the log file is never paged out.
     """
 
-    def __init__(self, store: VhostStore, budget_bytes: int, window_ms: int, now_ms: Callable[[], int]) -> None:
+    def __init__(self, store: VhostStore, budget_bytes: int, window_ms: int, clock: Clock) -> None:
         self._store = store
         self._window_ms = window_ms
-        self._now_ms = now_ms
+        self._clock = clock
         self.budget_bytes = budget_bytes
         self.resident_bytes = 0
         self.pressed = False
@@ -48,7 +47,7 @@ class Pager:
 
     def kept(self, queue: Queue, slot: Slot) -> None:
         """Hears that a slot begins to hold messages in memory."""
-        self._resident[slot] = (queue, self._now_ms())
+        self._resident[slot] = (queue, self._clock.now_ms)
 
     def tick(self) -> None:
         """Recounts what is resident, seals old slots, and decides whether there is pressure.
@@ -56,7 +55,7 @@ class Pager:
         Cost: n resident slots; called ten times a second.
         """
         total = 0
-        old_ms = self._now_ms() - self._window_ms
+        old_ms = self._clock.now_ms - self._window_ms
         gone = []
         aged = []
         for slot, (queue, since_ms) in self._resident.items():
@@ -94,52 +93,74 @@ class Pager:
             self.paged_out += 1
             self._resident.pop(slot, None)
 
-    def log_entries(self, queue: Queue, slot: Slot, *, unwritten: bool = False) -> bool:
-        """Writes the queue-log entries that a resident slot still lacks.
+    def log_entries(self, queue: Queue, slot: Slot, *, for_checkpoint: bool = False) -> bool:
+        """Writes the queue-log entries that a resident slot still lacks, and spills what has no record to point to.
 
-        Tells False, and writes nothing, when a record of it is not in the log file yet; with `unwritten` that is no reason,
-        because the caller has it written before anybody relies on the entries.
+        Tells False, and writes nothing, when a record of it is not in the log file yet. A checkpoint has it written before
+        anybody relies on the entries, and spills nothing: a transient message is none of its business.
         """
         if slot.contents is None or slot.logged == slot.length:
             return True
         written = self._store.log.written
         start = slot.logged
         entries: list[Entry | None] = []
-        spilled: list[tuple[int, Message]] = []
+        unspilled: list[int] = []
         for index in range(start, slot.length):
             message: Message | None = slot.contents[index]
-            if message is None:
-                entries.append(None)
-                continue
-            if message.position < 0:
-                spilled.append((index, message))
-            elif message.position >= written and not unwritten and not is_spilled(message.position >> 32):
+            entry = None if message is None else message.entry
+            if message is not None and not self._serves(entry, queue):
+                entry = None
+                unspilled.append(index)
+            elif entry is not None and written <= entry[0] < SPILLED and not for_checkpoint:
                 return False
-            entries.append((message.position, message.size))
-        if spilled:
-            self._spill(queue, slot, spilled)
-            entries = [
-                None if message is None else (message.position, message.size) for message in slot.contents[start:]
-            ]
+            entries.append(entry)
+        if unspilled and not for_checkpoint:
+            for index, entry in zip(unspilled, self._spill(queue, slot, unspilled), strict=True):
+                entries[index - start] = entry
+            unspilled = []
         for index, entry in enumerate(entries, start):
-            if entry is not None and is_spilled(entry[0] >> 32):
-                slot.volatile.add(index)
+            if entry is not None and entry[0] >= SPILLED:
                 queue.refer(slot, entry[0] >> 32)
+                if queue.durable:
+                    slot.mark_volatile(index)
         self._store.page_out(queue.number, slot.first + start, entries)
-        slot.logged = slot.length
+        slot.logged = unspilled[0] if unspilled else slot.length
         return True
 
-    def _spill(self, queue: Queue, slot: Slot, messages: list[tuple[int, Message]]) -> None:
-        """Writes transient messages to the spill, with one call."""
-        records = []
-        for index, message in messages:
-            target = TARGET.pack(queue.number, slot.first + index)
-            envelope = message.envelope
-            records.append(encode_message(0, self._now_ms(), 0, envelope.route, message.header, message.body, target))
+    def _serves(self, entry: Entry | None, queue: Queue) -> bool:
+        """Tells whether a record that a message has already is one that this queue's slots may point to.
+
+        A durable queue's slots keep the log segments they need on disk; for any other queue the log may be reclaimed,
+        so it needs the spill, and there only what some slot still keeps.
+        """
+        if entry is None:
+            return False
+        if entry[0] < SPILLED:
+            return queue.durable
+        return entry[0] >> 32 in self._store.spill.live
+
+    def _spill(self, queue: Queue, slot: Slot, indexes: list[int]) -> list[Entry]:
+        """Writes messages to the spill, with one call, and returns where they lie."""
+        assert slot.contents is not None
+        messages: list[Message] = [slot.contents[index] for index in indexes]
+        records = [
+            encode_message(
+                0,
+                self._clock.now_ms,
+                0,
+                message.envelope.route,
+                message.header,
+                message.body,
+                TARGET.pack(queue.number, slot.first + index),
+            )
+            for index, message in zip(indexes, messages, strict=True)
+        ]
         positions = self._store.spill.extend(records)
-        for (_index, message), record, position in zip(messages, records, positions, strict=True):
-            message.position = position
-            message.size = len(record)
+        entries = [(position, len(record)) for position, record in zip(positions, records, strict=True)]
+        for message, entry in zip(messages, entries, strict=True):
+            if message.entry is None or message.entry[0] >= SPILLED:
+                message.entry = entry  # other transient queues that hold it may point there too
+        return entries
 
     def _rank(self) -> list[tuple[int, Slot, Queue]]:
         """Lists what may be paged out; the last one goes first."""

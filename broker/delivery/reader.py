@@ -7,6 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from broker.core.message import OVERHEAD_BYTES, Envelope, Message
 from broker.slots.slot import Tenure
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from broker.store.store import VhostStore
 
 __all__ = ["SlotReader"]
+
+_log = structlog.get_logger()
 
 ENVELOPES_MAX: Final = 8192
 
@@ -52,10 +56,13 @@ class SlotReader:
         self._waiting[slot] = [then]
         self.reads += 1
         wanted = list(slot.acks.unsettled(0, slot.length))
+        needed = tuple(slot.segments)
+        for segment in needed:
+            self._store.add_live(segment, 1)  # the files stay until they are read, whatever becomes of the slot
         future = self._loop.run_in_executor(
             self._thread, self._store.read_slot, queue.number, slot.first, slot.end, wanted
         )
-        future.add_done_callback(lambda done: self._loaded(done, queue, slot))
+        future.add_done_callback(lambda done: self._loaded(done, queue, slot, needed))
 
     def read_ahead(self, queue: Queue, slot: Slot) -> None:
         """Starts reading the slot after this one, when it lies on disk: it is asked for next."""
@@ -67,24 +74,32 @@ class SlotReader:
         """Ends the threads."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def _loaded(self, done: asyncio.Future[list[StoredMessage | None]], queue: Queue, slot: Slot) -> None:
+    def _loaded(
+        self, done: asyncio.Future[list[StoredMessage | None]], queue: Queue, slot: Slot, needed: tuple[int, ...]
+    ) -> None:
         waiting = self._waiting.pop(slot)
-        error = None if done.cancelled() else done.exception()
-        if error is not None:
-            self._fail(error)
-            return
         if done.cancelled():
             return
-        if slot.tenure is not Tenure.DELETED and slot.contents is None:
-            acks = slot.acks
-            slot.contents = [
-                None if stored is None or index in acks else self._message(stored)
-                for index, stored in enumerate(done.result())
-            ]
-            slot.bytes = sum(message.charge for message in slot.contents if message is not None)
-            self._kept(queue, slot)
-        for then in waiting:
-            then()
+        try:
+            for segment in needed:
+                self._store.drop_live(segment, 1)
+            if slot.tenure is not Tenure.DELETED and slot.contents is None:
+                self._load(queue, slot, done.result())
+            for then in waiting:
+                then()
+        except Exception as error:  # noqa: BLE001 - a lost store, or a defect: nothing may be confirmed after it
+            self._fail(error)
+
+    def _load(self, queue: Queue, slot: Slot, found: list[StoredMessage | None]) -> None:
+        acks = slot.acks
+        slot.contents = [
+            None if stored is None or index in acks else self._message(stored) for index, stored in enumerate(found)
+        ]
+        lost = [index for index in slot.ready_indexes() if slot.contents[index] is None]
+        self._kept(queue, slot)
+        if lost:
+            _log.error("messages.lost", queue=queue.name, slot=slot.first, count=len(lost))
+            queue.lose(slot, lost)
 
     def _message(self, stored: StoredMessage) -> Message:
         address = (stored.exchange, stored.key)
@@ -94,6 +109,5 @@ class SlotReader:
                 self._envelopes.clear()
             envelope = self._envelopes[address] = Envelope(*address)
         message = Message(envelope, stored.header, stored.body, OVERHEAD_BYTES + len(stored.header) + len(stored.body))
-        message.position = stored.position
-        message.size = stored.size
+        message.entry = (stored.position, stored.size)
         return message

@@ -52,6 +52,10 @@ class Turn:
         self.now_ms = int(wall_clock_s() * 1000)
         self.count = 0
 
+    def fail(self, error: BaseException) -> None:
+        """Ends the broker."""
+        self._fail(error)
+
     def schedule(self) -> None:
         """Has a turn run before the loop waits again."""
         if not self._scheduled:

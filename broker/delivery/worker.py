@@ -6,7 +6,7 @@ A queue moves to another worker when its own dies.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -16,13 +16,16 @@ from broker.delivery.flusher import deliver, spread
 from broker.slots.slot import Owner
 
 if TYPE_CHECKING:
+    from broker.core.consumer import Consumer
     from broker.core.queue import Queue
     from broker.delivery.reader import SlotReader
+    from broker.slots.slot import Slot
 
 __all__ = ["Worker", "Workers"]
 
 TURN_MESSAGES: Final = 1024  # per queue and loop turn: what one busy queue may take before the next one is served
 CHUNK_MESSAGES: Final = 256
+FULL_QUEUES: Final = 8  # so many busy queues fill a turn; those behind them have the next
 
 _log = structlog.get_logger()
 
@@ -53,7 +56,12 @@ class Worker:
         Raises: whatever a defect raises; the caller retires this worker and its queues move.
         """
         ready, self.ready = self.ready, []
+        budget = TURN_MESSAGES * FULL_QUEUES
         for place, queue in enumerate(ready):
+            if budget <= 0:
+                self.ready.extend(ready[place:])
+                break
+            before = queue.manager.ready
             try:
                 more = not queue.deleted and self._serve(queue)
             except Exception:
@@ -63,6 +71,7 @@ class Worker:
                 self.ready.append(queue)
             else:
                 queue.awake = False
+            budget -= max(1, before - queue.manager.ready)
         if self.ready:
             self._schedule()
 
@@ -82,24 +91,35 @@ class Worker:
                 return False
             if not slot.cursor:
                 self._reader.read_ahead(queue, slot)
-            if len(consumers) == 1:
-                indexes = manager.take(slot, min(consumers[0].room(), CHUNK_MESSAGES))
-                taken = deliver(consumers[0], queue, slot, indexes)
-                if taken < len(indexes):
-                    manager.put_back(slot, indexes[taken:])
-            else:
-                rooms = [consumer.room() for consumer in consumers]
-                indexes = manager.take(slot, min(sum(rooms), CHUNK_MESSAGES))
-                left: list[int] = []
-                for consumer, share in zip(consumers, spread(indexes, rooms), strict=True):
-                    if share:
-                        taken = deliver(consumer, queue, slot, share)
-                        left.extend(share[taken:])
-                        queue.passed_turn(consumer)
-                if left:
-                    manager.put_back(slot, sorted(left))
+            rooms = [consumer.room() for consumer in consumers]
+            indexes = manager.take(slot, min(sum(rooms), CHUNK_MESSAGES))
             budget -= len(indexes)
+            try:
+                left = self._deliver(queue, slot, indexes, consumers, rooms)
+            except Exception:
+                held = {index for consumer in consumers for index in consumer.session.unacked.indexes_of(slot)}
+                manager.put_back(slot, [i for i in indexes if i not in held and i not in slot.acks])
+                raise
+            if left:
+                manager.put_back(slot, left)
         return True
+
+    @staticmethod
+    def _deliver(
+        queue: Queue, slot: Slot, indexes: Sequence[int], consumers: list[Consumer], rooms: list[int]
+    ) -> Sequence[int]:
+        """Delivers in a round and returns what nobody took."""
+        if len(consumers) == 1:
+            return indexes[deliver(consumers[0], queue, slot, indexes) :]
+        left: list[int] = []
+        for consumer, share in zip(consumers, spread(indexes, rooms), strict=True):
+            if share:
+                room = consumer.room()  # less than it was, when consumers share a prefetch or a connection
+                taken = deliver(consumer, queue, slot, share[:room])
+                left.extend(share[taken:])
+                queue.passed_turn(consumer)
+        left.sort()
+        return left
 
 
 class Workers:
@@ -125,6 +145,7 @@ class Workers:
 
     def turn(self) -> None:
         """Gives every worker its turn; one that fails is retired and its queues move."""
+        self.workers.append(self.workers.pop(0))  # nobody is always the first to fill a connection's output
         for worker in list(self.workers):
             try:
                 worker.turn()

@@ -71,6 +71,7 @@ class Listener:
         self._empty = asyncio.Event()
         self._empty.set()
         self.transports: set[Transport] = set()
+        self._stopping = False
         self.port = 0
 
     async def start(self) -> None:
@@ -87,6 +88,7 @@ class Listener:
 
     def refuse_new(self) -> None:
         """Accepts no more sockets."""
+        self._stopping = True
         if self._server is not None:
             self._server.close()
 
@@ -140,6 +142,8 @@ class Listener:
         return connection
 
     def _made(self, transport: Transport) -> bool:
+        if self._stopping:
+            return False
         if len(self.transports) >= self._settings.server.connections_max:
             _log.warning(
                 "connection.refused", conn=transport.session.name, reason=f"{len(self.transports)} connections",

@@ -97,7 +97,11 @@ class Transport(asyncio.Protocol):
         """Feeds the machine and marks what a turn has to do."""
         if self._finishing:
             return
-        self._feed(data)
+        try:
+            self._feed(data)
+        except Exception as error:  # noqa: BLE001 - a lost store, or a defect: it must not end as one line of asyncio's
+            self._turn.fail(error)
+            return
         self._fed_bytes += len(data)
         if self._fed_bytes >= self._read_budget_bytes:
             self._fed_bytes = 0
@@ -113,7 +117,10 @@ class Transport(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self.session.outflow.writable = False
-        self.connection.lost()
+        try:
+            self.connection.lost()
+        except Exception as error:  # noqa: BLE001
+            self._turn.fail(error)
         self._intake.forget(self)
         self._on_lost(self)
         self._turn.schedule()
@@ -125,8 +132,7 @@ class Transport(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Goes on with deliveries."""
         self.session.outflow.writable = True
-        self.go(Stop.OUTPUT)
-        self._feed_starved()
+        self._turn.touch(self)  # flush goes on with reading and delivering
 
     # -- the turn -----------------------------------------------------------------------------------------------------
 
@@ -143,10 +149,13 @@ class Transport(asyncio.Protocol):
         if connection.finished:
             self._finish()
             return
-        if not self.session.outflow.writable and socket.get_write_buffer_size() > REPLIES_MAX_BYTES:
-            self.stop(Stop.OUTPUT)
+        if not self.session.outflow.writable:
+            if socket.get_write_buffer_size() > REPLIES_MAX_BYTES:
+                self.stop(Stop.OUTPUT)
+            return
         if self._stops & Stop.HELD and not connection.held:
             self.go(Stop.HELD)
+        self.go(Stop.OUTPUT)
         self._feed_starved()
 
     def _finish(self) -> None:
@@ -198,12 +207,15 @@ class Transport(asyncio.Protocol):
     def _feed(self, data: bytes) -> None:
         connection = self.connection
         self._turn.schedule()
-        connection.feed(data)
-        if connection.held:
+        if not connection.feed(data):
+            self.stop(Stop.HELD if connection.held else Stop.OUTPUT)
+        elif connection.held:
             self.stop(Stop.HELD)
+        if not self.is_open:
+            return
         if self.session.publishing or (self._intake.alarmed and connection.unfinished_bytes):
             self._intake.published(self)
-        if self._deadline is not None and self.is_open:
+        if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 

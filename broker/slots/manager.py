@@ -217,6 +217,12 @@ class SlotManager:
         if slot.acks.count == slot.length:
             self._delete_if_done(slot)
 
+    def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Settles ready messages of a slot that cannot be read any more."""
+        slot.lose(indexes)
+        self.ready -= len(indexes)
+        self._delete_if_done(slot)
+
     def purge(self) -> list[tuple[Slot, list[int]]]:
         """Settles every ready message of every slot; returns (slot, indexes) for each slot that lost some."""
         purged: list[tuple[Slot, list[int]]] = []

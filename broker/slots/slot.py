@@ -12,6 +12,8 @@ from enum import Enum
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, NamedTuple
 
+from bitarray import bitarray
+
 from broker.slots.acks import Acks
 
 __all__ = ["Fill", "IllegalMove", "Lease", "Owner", "Slot", "Tenure"]
@@ -108,7 +110,7 @@ class Slot:
         self.offered = False  # stands in the manager's heap of slots that have ready messages
         self.segments: set[int] = set()  # log segments its records lie in: liveness is counted per (slot, segment)
         self.logged = 0  # the queue log has the entries below this index
-        self.volatile: set[int] = set()  # indexes on disk that do not outlive the process: transient messages
+        self.volatile: bitarray | None = None  # what of it is on disk and yet does not outlive the process
 
     @classmethod
     def restored(
@@ -154,6 +156,19 @@ class Slot:
     def resident(self) -> bool:
         """Whether its messages are in memory."""
         return self.contents is not None
+
+    def mark_volatile(self, index: int) -> None:
+        """Notes that a message of a durable queue is transient, and on disk only for want of memory."""
+        if self.volatile is None:
+            self.volatile = bitarray(endian="little")
+        if index >= len(self.volatile):
+            self.volatile.extend(bytes(self.length - len(self.volatile)))
+        self.volatile[index] = 1
+
+    def is_volatile(self, index: int) -> bool:
+        """Tells whether a message that is on disk is transient all the same."""
+        volatile = self.volatile
+        return volatile is not None and index < len(volatile) and bool(volatile[index])
 
     def move_fill(self, event: str) -> None:
         """Moves the fill machine. Raises: IllegalMove."""
@@ -223,8 +238,7 @@ class Slot:
 
     def purge(self) -> list[int]:
         """Settles every ready message and returns the indexes; the unacked ones stay."""
-        gone = sorted(self.returned)
-        gone.extend(self.acks.unsettled(self.cursor, self.length))
+        gone = self.ready_indexes()
         self.returned.clear()
         self.cursor = self.length
         self.holes = 0
@@ -235,6 +249,18 @@ class Slot:
         """Lists the indexes that were handed out and are not settled."""
         returned = set(self.returned)
         return [index for index in self.acks.unsettled(0, self.cursor) if index not in returned]
+
+    def ready_indexes(self) -> list[int]:
+        """Lists what may be handed out, ascending."""
+        return sorted(self.returned) + list(self.acks.unsettled(self.cursor, self.length))
+
+    def lose(self, indexes: Sequence[int]) -> None:
+        """Settles ready messages that cannot be read any more."""
+        gone = set(indexes)
+        self.returned = [index for index in self.returned if index not in gone]
+        heapify(self.returned)
+        self.holes += sum(1 for index in gone if index >= self.cursor)
+        self.settle(indexes)
 
     def recall(self) -> int:
         """Makes every unacked message ready again, one delivery more each; returns how many.

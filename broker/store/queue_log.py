@@ -72,12 +72,19 @@ class QueueLogs:
         """The queues that have chunks on disk."""
         return sorted(self._chunks)
 
-    def has(self, queue_number: int, first: int, end: int) -> bool:
-        """Tells whether the chunks that the ids first <= id < end lie in are on disk, at least their headers."""
-        return all(
-            (queue_number, chunk) in self._begun or self._is_whole(queue_number, chunk)
-            for chunk in range(first // CHUNK_IDS, (end - 1) // CHUNK_IDS + 1)
-        )
+    def check(self, queue_number: int, first: int, end: int) -> bool:
+        """Tells whether the chunks of the ids first <= id < end are there; one without its header is removed."""
+        there = True
+        for chunk in range(first // CHUNK_IDS, (end - 1) // CHUNK_IDS + 1):
+            if (queue_number, chunk) in self._begun:
+                continue
+            if chunk in self._chunks.get(queue_number, ()):
+                with self._readers.borrow(self._path(queue_number, chunk)) as file:
+                    if file.read_at(0, _ENTRY_BYTES) == _header(queue_number, chunk):
+                        continue
+                self._remove(queue_number, chunk)
+            there = False
+        return there
 
     def write(self, queue_number: int, first: int, entries: Sequence[Entry | None]) -> None:
         """Writes the entries of the ids from `first` on; they are in the page cache then.
@@ -195,12 +202,6 @@ class QueueLogs:
         self._chunks.setdefault(queue_number, set()).add(chunk)
         self._dropped.pop(key, None)
         self._touched.add(key)  # after the write: a sync that runs meanwhile must not take the mark away
-
-    def _is_whole(self, queue_number: int, chunk: int) -> bool:
-        if chunk not in self._chunks.get(queue_number, ()):
-            return False
-        with self._readers.borrow(self._path(queue_number, chunk)) as file:
-            return file.read_at(0, _ENTRY_BYTES) == _header(queue_number, chunk)
 
     def _remove(self, queue_number: int, chunk: int) -> None:
         path = self._path(queue_number, chunk)

@@ -260,12 +260,13 @@ class Recovery:
     def _complete_entries(self) -> None:
         """Rebuilds entries that are missing, and settles what is lost for good."""
         queues = self._replay.queues
+        check = self._queue_logs.check
         rebuild = EntryRebuild(
             self._queue_logs,
             {
                 number: queue
                 for number, queue in queues.items()
-                if any(not self._queue_logs.has(number, window.first, window.end) for window in queue.windows)
+                if [window for window in queue.windows if not check(number, window.first, window.end)]
             },
         )
         if rebuild.queues:

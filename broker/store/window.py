@@ -71,7 +71,7 @@ class Window:
             segment = position >> OFFSET_BITS
             if is_spilled(segment):
                 self.bits[index] = 1
-            elif (position & OFFSET_MASK) + size <= segments.get(segment, 0):
+            elif size and (position & OFFSET_MASK) + size <= segments.get(segment, 0):
                 counted[segment] += 1
             else:
                 lost.append(index)

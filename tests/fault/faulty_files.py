@@ -149,7 +149,7 @@ class FaultyFiles(MemoryFiles):
         if self.calls == self.lose_at:
             raise PowerLost
         if self.calls == self.fail_at:
-            self.failed = f"{verb} {path.name}"
+            self.failed = f"{verb} {path.parent.name}/{path.name}"
             raise StoreFailed(path, self.reason)
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:

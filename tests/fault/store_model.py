@@ -82,6 +82,7 @@ class StoreModel:
         self.random = Random(seed)
         self.sync = sync
         self.store: VhostStore
+        self.opening = True
         self.queues: dict[int, ModelQueue] = {}
         self.next_number = 1
         self.changes: list[tuple[int, dict[str, Any]]] = []
@@ -95,6 +96,7 @@ class StoreModel:
 
     def open(self, *, quarantine: bool = False) -> Recovered:
         """Opens the store, as a new process does."""
+        self.opening = True
         self.store, self.recovered = VhostStore.open(
             self.files,
             FOLDER,
@@ -103,36 +105,42 @@ class StoreModel:
             quarantine=quarantine,
             window_messages=SLOT_MESSAGES,
         )
+        self.opening = False
         return self.recovered
 
     def adopt(self) -> None:
         """Goes on with what was recovered: from now on all of it counts as confirmed."""
-        self.queues = {}
-        self.changes = [(0, change) for change in self.recovered.topology]
-        declared = {change["number"] for change in self.recovered.topology if change["change"] == "queue_declared"}
-        declared -= {change["number"] for change in self.recovered.topology if change["change"] == "queue_deleted"}
+        topology = self.recovered.topology
+        declared = {change["number"] for change in topology if change["change"] == "queue_declared"}
+        declared -= {change["number"] for change in topology if change["change"] == "queue_deleted"}
+        queues = {number: ModelQueue(number) for number in declared}
+        for state in self.recovered.queues.values():
+            if state.number in declared:
+                queues[state.number] = self.adopted(state)
         for state in self.recovered.queues.values():
             if state.number not in declared:
                 self.store.discard(state)
-                continue
-            queue = self.queues[state.number] = ModelQueue(state.number, state.next_id)
-            for slot in state.slots:
-                queue.slots.append(ModelSlot(slot.first, slot.end, set(slot.segments), slot.end - slot.first))
-                wanted = unsettled(slot)
-                stored = self.store.read_slot(state.number, slot.first, slot.end, wanted)
-                for index in range(slot.end - slot.first):
-                    message = stored[index]
-                    if message is None:
-                        queue.messages[slot.first + index] = ModelMessage(b"", 0, 0, 0, settled_end=0)
-                    else:
-                        found = ModelMessage(message.body, message.position, message.size, 0)
-                        if index in slot.counts:
-                            found.counts.append((0, slot.counts[index]))
-                        queue.messages[slot.first + index] = found
-        for number in declared - self.queues.keys():
-            self.queues[number] = ModelQueue(number)
+        self.queues = queues
+        self.changes = [(0, change) for change in topology]
         self.next_number = self.recovered.next_queue_number
         self.confirmable = self.store.log.confirmable
+
+    def adopted(self, state: QueueState) -> ModelQueue:
+        """Returns a recovered queue as the model has it."""
+        queue = ModelQueue(state.number, state.next_id)
+        for slot in state.slots:
+            queue.slots.append(ModelSlot(slot.first, slot.end, set(slot.segments), slot.end - slot.first))
+            stored = self.store.read_slot(state.number, slot.first, slot.end, unsettled(slot))
+            for index in range(slot.end - slot.first):
+                message = stored[index]
+                if message is None:
+                    queue.messages[slot.first + index] = ModelMessage(b"", 0, 0, 0, settled_end=0)
+                else:
+                    found = ModelMessage(message.body, message.position, message.size, 0)
+                    if index in slot.counts:
+                        found.counts.append((0, slot.counts[index]))
+                    queue.messages[slot.first + index] = found
+        return queue
 
     def work(self, steps: int) -> None:
         """Does so many things at random."""

@@ -36,6 +36,7 @@ class BasicSession:
     __slots__ = (
         "_channel",
         "_session",
+        "_turn",
         "_vhost",
         "closed",
         "connection",
@@ -55,6 +56,7 @@ class BasicSession:
         self.connection = channel.connection
         self.outflow = session.outflow
         self.number = channel.number
+        self._turn = 0  # which of its consumers' queues is woken first
         self.closed = False
         self.consumers: dict[str, Consumer] = {}
         self.unacked = Unacked()
@@ -135,7 +137,7 @@ class BasicSession:
             return
         if slot.contents is None:
             self.connection.hold()
-            self._vhost.ports.read(queue, slot, lambda: self._get_again(queue, no_ack=no_ack))
+            self._vhost.ports.read(queue, slot, lambda: self._get_again(queue, slot, no_ack=no_ack))
             return
         index = manager.take(slot, 1)[0]
         message: Message = slot.contents[index]
@@ -146,19 +148,23 @@ class BasicSession:
             queue.settle(slot, range(index, index + 1))
         else:
             tag = self.unacked.add((queue, slot, index, None))
-        if not queue.consumers:
-            manager.give_back_all(owner)
+        if not queue.consumers and slot.lease is not None:
+            manager.give_back(slot)
         envelope = message.envelope
         method = BasicGetOk(tag, redelivered, envelope.exchange, envelope.key, queue.ready)
         self._channel.send_content(method, message.header, message.body)
 
-    def _get_again(self, queue: Queue, *, no_ack: bool) -> None:
-        if not self.closed:
-            if queue.deleted:
-                self._channel.send(commands.Basic.GetEmpty())
-            else:
-                self.get(queue, no_ack=no_ack)
+    def _get_again(self, queue: Queue, slot: Slot, *, no_ack: bool) -> None:
+        """Goes on with a basic.get whose slot was read; it may have to wait for another one."""
         self.connection.release()
+        if not queue.deleted and not queue.consumers and slot.lease is not None:
+            queue.manager.give_back(slot)
+        if self.closed:
+            return
+        if queue.deleted:
+            self._channel.send(commands.Basic.GetEmpty())
+        else:
+            self.get(queue, no_ack=no_ack)
 
     # -- settle -------------------------------------------------------------------------------------------------------
 
@@ -208,16 +214,15 @@ class BasicSession:
             queue.requeue(slot, indexes)
 
     def _credit(self, deliveries: Iterable[Delivery]) -> None:
-        freed = False
+        shared = self.prefetch_channel != 0
         for _queue, _slot, _index, consumer in deliveries:
             if consumer is not None:
                 consumer.unacked -= 1
                 self.outstanding -= 1
-                freed = True
                 queue = consumer.queue
-                if not queue.awake and queue.manager.ready:
+                if not shared and not queue.awake and queue.manager.ready:
                     queue.wake()
-        if freed and self.prefetch_channel:
+        if shared:
             self.wake()
 
     def _leave(self, consumer: Consumer) -> None:
@@ -225,6 +230,9 @@ class BasicSession:
         self._vhost.consumer_left(consumer.queue)
 
     def wake(self) -> None:
-        """Has the queues of its consumers served: there is room again."""
-        for consumer in self.consumers.values():
+        """Has the queues of its consumers served: there is room again. Each time another one is the first."""
+        consumers = list(self.consumers.values())
+        self._turn += 1
+        turn = self._turn % (len(consumers) or 1)
+        for consumer in consumers[turn:] + consumers[:turn]:
             consumer.queue.wake()

@@ -32,9 +32,9 @@ class SessionOfConnection:
 
     __slots__ = (
         "_log",
+        "_turn",
         "_users",
         "_vhosts",
-        "blocked",
         "connection",
         "name",
         "outflow",
@@ -59,7 +59,7 @@ class SessionOfConnection:
         self.outflow = Outflow(connection)
         self.permissions = permissions
         self.peer_address = peer_address
-        self.blocked = False
+        self._turn = 0  # which of its channels is woken first
         self.publishing = False
         self.user: User | None = None
         self.vhost: Vhost | None = None
@@ -116,7 +116,10 @@ class SessionOfConnection:
 
     def wake_consumers(self) -> None:
         """Has the queues of its consumers served: the client reads again."""
-        for channel in self.connection.channels.values():
+        channels = list(self.connection.channels.values())
+        self._turn += 1
+        turn = self._turn % (len(channels) or 1)
+        for channel in channels[turn:] + channels[:turn]:
             cast("SessionOfChannel", channel.session).basic.wake()
 
     # -- what the other sessions ask ----------------------------------------------------------------------------------

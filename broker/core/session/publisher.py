@@ -11,7 +11,7 @@ from broker.amqp.codec import BasicReturn, publish_fields
 from broker.amqp.content_header import decode_properties
 from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.core.message import OVERHEAD_BYTES, Envelope, Message
-from broker.store.record import PERSISTENT, encode_message
+from broker.store.record import PERSISTENT, TARGET, encode_message
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PublishEntry", "Publisher"]
 
-_TARGET: Final = Struct(">QQ")
+pack_target: Final = TARGET.pack
 _CONFIRM: Final = Struct(">BHIHHQBB")  # basic.ack: type, channel, size, class, method, tag, multiple, frame end
 
 
@@ -33,7 +33,7 @@ class PublishEntry:
     Invariant: valid while ``route.live``. The queues are those of the route, split by who needs a record.
     """
 
-    __slots__ = ("by_headers", "durable", "envelope", "mandatory", "queues", "route", "share", "transient")
+    __slots__ = ("by_headers", "durable", "envelope", "mandatory", "queues", "route", "transient")
 
     def __init__(self, envelope: Envelope, route: Route, queues: tuple[Queue, ...], *, mandatory: bool) -> None:
         self.envelope = envelope
@@ -42,7 +42,6 @@ class PublishEntry:
         self.queues = queues
         self.durable = tuple(queue for queue in queues if queue.durable)
         self.transient = tuple(queue for queue in queues if not queue.durable)
-        self.share = len(queues) or 1
         self.by_headers: Exchange | None = None
 
 
@@ -57,12 +56,12 @@ class Publisher:
     __slots__ = (
         "_cache",
         "_channel",
+        "_clock",
         "_committer",
         "_connection",
         "_entries",
         "_log",
         "_number",
-        "_ports",
         "_session",
         "_vhost",
         "closed",
@@ -79,7 +78,7 @@ class Publisher:
         self._connection = channel.connection
         self._session = session
         self._vhost = vhost
-        self._ports = vhost.ports
+        self._clock = vhost.ports.clock
         self._log = vhost.ports.store.log
         self._committer = vhost.committer
         assert session.user is not None
@@ -112,23 +111,21 @@ class Publisher:
             if entry.mandatory:
                 self._return(entry.envelope, header, body)
             return
-        share = entry.share
-        message = Message(entry.envelope, header, body, OVERHEAD_BYTES + (len(header) + len(body)) // share)
-        if entry.durable and self._channel.persistent:
+        envelope = entry.envelope
+        message = Message(envelope, header, body, OVERHEAD_BYTES + (len(header) + len(body)) // len(queues))
+        durable = entry.durable
+        if durable and self._channel.persistent:
             log = self._log
             segment = log.position >> 32
-            durable = entry.durable
             if len(durable) == 1:
                 queue = durable[0]
-                targets = _TARGET.pack(queue.number, queue.accept_logged(message, segment))
+                targets = pack_target(queue.number, queue.accept_logged(message, segment))
             else:
-                pack = _TARGET.pack
-                targets = b"".join([pack(queue.number, queue.accept_logged(message, segment)) for queue in durable])
-            record = encode_message(
-                log.synced, self._ports.now_ms(), PERSISTENT, entry.envelope.route, header, body, targets
-            )
-            message.size = len(record)
-            message.position = log.append(record)
+                targets = b"".join(
+                    [pack_target(queue.number, queue.accept_logged(message, segment)) for queue in durable]
+                )
+            record = encode_message(log.synced, self._clock.now_ms, PERSISTENT, envelope.route, header, body, targets)
+            message.entry = (log.append(record), len(record))
             self.logged = self.published
             queues = entry.transient
         for queue in queues:

@@ -7,34 +7,39 @@ from pathlib import Path
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
-from aio_pika.patterns import RPC, Master
+from aio_pika.patterns import Master
 from aio_pika.pool import Pool
 
 from tests.broker_process import BrokerAddress, BrokerProcess
 
 
 async def test_remote_calls(connection: AbstractConnection, name: str) -> None:
-    """aio-pika's RPC pattern, over a headers exchange and reply queues, answers and carries exceptions back."""
+    """Calls with reply queue and correlation id, fifty at once, each get their own answer."""
     channel = await connection.channel()
-    rpc = await RPC.create(channel)
+    calls = await channel.declare_queue(name, exclusive=True)
+    replies = await channel.declare_queue(exclusive=True)
+    waiting: dict[str, asyncio.Future[int]] = {}
 
-    async def multiply(*, x: int, y: int) -> int:
-        return x * y
+    async def serve(incoming: AbstractIncomingMessage) -> None:
+        async with incoming.process():
+            assert incoming.reply_to is not None
+            answer = aio_pika.Message(str(int(incoming.body) ** 2).encode(), correlation_id=incoming.correlation_id)
+            await channel.default_exchange.publish(answer, incoming.reply_to)
 
-    async def fail() -> None:
-        raise ValueError("from afar")
+    async def on_reply(incoming: AbstractIncomingMessage) -> None:
+        waiting.pop(str(incoming.correlation_id)).set_result(int(incoming.body))
 
-    await rpc.register(f"{name}.multiply", multiply, auto_delete=True)
-    await rpc.register(f"{name}.fail", fail, auto_delete=True)
-    results = await asyncio.gather(*(rpc.call(f"{name}.multiply", {"x": x, "y": 3}) for x in range(20)))
-    assert results == [x * 3 for x in range(20)]
-    try:
-        await rpc.call(f"{name}.fail", {})
-    except ValueError as error:
-        assert str(error) == "from afar"
-    else:
-        raise AssertionError("the exception did not come back")
-    await rpc.close()
+    async def call(number: int) -> int:
+        waiting[str(number)] = asyncio.get_running_loop().create_future()
+        request = aio_pika.Message(str(number).encode(), correlation_id=str(number), reply_to=replies.name)
+        answer = waiting[str(number)]
+        await channel.default_exchange.publish(request, name)
+        return await answer
+
+    await calls.consume(serve)
+    await replies.consume(on_reply, no_ack=True)
+    async with asyncio.timeout(30):
+        assert await asyncio.gather(*map(call, range(50))) == [number**2 for number in range(50)]
 
 
 async def test_work_queue(connection: AbstractConnection, name: str) -> None:

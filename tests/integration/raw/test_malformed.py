@@ -106,10 +106,10 @@ FRAMES = [
     Case("frame type 0 on channel 0", frame(0, 0, b""), 501),
     Case("greater than frame_max by its head alone", struct.pack(">BHI", METHOD, 1, 0xFFFFFFFF), 501),
     Case("one octet greater than frame_max", struct.pack(">BHI", BODY, 1, 131_073), 501),
-    Case("method frame without a method", frame(METHOD, 1, b""), 501),
-    Case("method frame of one octet", frame(METHOD, 1, b"\0"), 501),
-    Case("method frame of three octets", frame(METHOD, 1, b"\0\x3c\0"), 501),
-    Case("method frame without a method on channel 0", frame(METHOD, 0, b""), 501),
+    Case("method frame without a method", frame(METHOD, 1, b""), 502, rabbitmq=501),
+    Case("method frame of one octet", frame(METHOD, 1, b"\0"), 502, rabbitmq=501),
+    Case("method frame of three octets", frame(METHOD, 1, b"\0\x3c\0"), 502, rabbitmq=501),
+    Case("method frame without a method on channel 0", frame(METHOD, 0, b""), 502, rabbitmq=501),
     Case("protocol header in mid-conversation", PROTOCOL_HEADER, 501),
     Case("HTTP", b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n", 501),
 ]
@@ -128,9 +128,9 @@ METHODS = [
     Case("octets behind the arguments", method(60, 10, b"\0" * 8), 502, rabbitmq=501),
     Case("octets behind the table", method(50, 10, b"\0\0" + short(b"") + b"\x04" + long(b"") + b"zz"), 502, rabbitmq=501),
     Case("short string longer than the frame", method(50, 10, b"\0\0\xffabc"), 502, rabbitmq=501),
-    Case("name that is not UTF-8", declare(b"", b"\xff\xfe"), 502, rabbitmq=501),
-    Case("publish cut short", method(60, 40, b"\0\0"), 502, rabbitmq=501),
-    Case("publish with octets behind it", method(60, 40, b"\0" * 5 + b"zz"), 502, rabbitmq=501),
+    Case("name that is not UTF-8", declare(b"", b"\xff\xfe"), 501),
+    Case("publish cut short", method(60, 40, b"\0\0") + header(), 502, rabbitmq=501),
+    Case("publish with octets behind it", method(60, 40, b"\0" * 5 + b"zz") + header(), 502, rabbitmq=501),
     Case("open cut short", method(20, 10, b"", channel=5), 502, rabbitmq=501),
 ]
 
@@ -254,6 +254,7 @@ def test_malformed(broker: BrokerAddress, control: ControlClient, case: Case, or
         assert code == expected, f"expected {expected}, got {code}"
         if code == 406:
             assert what == "channel"
+            client.expect(commands.Channel.OpenOk, 9)
             client.method(1, commands.Channel.CloseOk())
             client.open_channel(1)
         elif code > 0:

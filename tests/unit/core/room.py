@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
+from types import SimpleNamespace
 from struct import Struct
 from typing import Any, TypeVar
 
@@ -99,7 +100,7 @@ class Room:
             assign=assign,
             retire=lambda queue: self.retired.append(queue.name),
             kept=lambda _queue, _slot: None,
-            now_ms=lambda: 0,
+            clock=SimpleNamespace(now_ms=0),
             read=lambda _queue, _slot, _then: None,
         )
         self.committer = IdleCommitter()

@@ -1,0 +1,125 @@
+"""Files that a whole broker works on, from several threads, until it dies.
+
+One lock around `FaultyFiles`: a file call is one step, and after the death no thread of the broker that is
+gone touches the disk any more, whatever it was doing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import RLock
+
+from broker.store.files import File, Files
+from tests.fault.faulty_files import FaultyFiles, PowerLost
+
+
+class MortalFiles(Files):
+    """The files of one life of a broker, on a disk that outlives it.
+
+    Invariant: once `dead`, every call raises PowerLost and changes nothing.
+    """
+
+    def __init__(self, disk: FaultyFiles) -> None:
+        self.disk = disk
+        self.dead = False
+        self._lock = RLock()
+
+    def die(self) -> None:
+        """Returns when no call is under way any more, and none will be."""
+        with self._lock:
+            self.dead = True
+
+    @contextmanager
+    def alive(self) -> Iterator[None]:
+        """Makes what is inside one step. Raises: PowerLost."""
+        with self._lock:
+            if self.dead:
+                raise PowerLost
+            try:
+                yield
+            except PowerLost:
+                self.dead = True
+                raise
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        with self.alive():
+            return MortalFile(path, self.disk.open(path, write=write, create=create), self)
+
+    def exists(self, path: Path) -> bool:
+        with self.alive():
+            return self.disk.exists(path)
+
+    def size(self, path: Path) -> int:
+        with self.alive():
+            return self.disk.size(path)
+
+    def list(self, folder: Path) -> list[str]:
+        with self.alive():
+            return self.disk.list(folder)
+
+    def make_folder(self, folder: Path) -> None:
+        with self.alive():
+            self.disk.make_folder(folder)
+
+    def rename(self, source: Path, target: Path) -> None:
+        with self.alive():
+            self.disk.rename(source, target)
+
+    def remove(self, path: Path) -> None:
+        with self.alive():
+            self.disk.remove(path)
+
+    def sync_folder(self, folder: Path) -> None:
+        with self.alive():
+            self.disk.sync_folder(folder)
+
+    def lock(self, path: Path) -> File:
+        with self.alive():
+            return MortalFile(path, self.disk.lock(path), self)
+
+    def free_bytes(self, folder: Path) -> int:
+        with self._lock:
+            return self.disk.free_bytes(folder)
+
+    def token(self, size: int) -> bytes:
+        with self._lock:
+            return self.disk.token(size)  # no file is touched
+
+
+class MortalFile(File):
+    """An open file of `MortalFiles`."""
+
+    def __init__(self, path: Path, file: File, files: MortalFiles) -> None:
+        super().__init__(path, -1)
+        self._file = file
+        self._files = files
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        with self._files.alive():
+            return self._file.read_at(offset, size)
+
+    def write_at(self, offset: int, block: bytes) -> None:
+        with self._files.alive():
+            self._file.write_at(offset, block)
+
+    def size(self) -> int:
+        with self._files.alive():
+            return self._file.size()
+
+    def truncate(self, size: int) -> None:
+        with self._files.alive():
+            self._file.truncate(size)
+
+    def sync(self) -> None:
+        with self._files.alive():
+            self._file.sync()
+
+    def drop_cache(self) -> None:
+        with self._files.alive():
+            self._file.drop_cache()
+
+    def close(self) -> None:
+        """Closes the file, after the death too: the operating system closes what a process leaves open."""
+        self._file.close()

@@ -1,0 +1,125 @@
+"""The operating system's files: what they refuse becomes StoreFailed, and they do what the twin in memory does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker.amqp.errors import StoreFailed
+from broker.store.damage import FolderBusy
+from broker.store.files import Files
+from broker.store.memory_files import MemoryFiles
+from broker.store.store import VhostStore
+from tests.fault.store_model import StoreModel
+
+
+def story(files: Files, folder: Path) -> list[object]:
+    """Does what the store does with files and returns everything that can be seen of it."""
+    seen: list[object] = [files.exists(folder / "deep")]
+    files.make_folder(folder / "deep" / "er")
+    files.make_folder(folder / "deep")
+    seen.append(files.exists(folder / "deep" / "er"))
+    file = files.open(folder / "deep" / "b", create=True)
+    file.write_at(5, b"hello")
+    file.write_at(0, b"abc")
+    seen += [file.size(), file.read_at(0, 100), file.read_at(3, 4), file.read_at(100, 5), file.read_at(8, 0)]
+    file.truncate(7)
+    file.sync()
+    file.drop_cache()
+    file.truncate(9)
+    seen.append(file.read_at(0, 100))
+    again = files.open(folder / "deep" / "b", write=True, create=True)
+    again.write_at(0, b"X")
+    seen.append(file.read_at(0, 3))
+    file.close()
+    again.close()
+    files.rename(folder / "deep" / "b", folder / "deep" / "a")
+    files.open(folder / "deep" / "c", create=True).close()
+    files.rename(folder / "deep" / "a", folder / "deep" / "c")
+    seen += [files.list(folder / "deep"), files.read(folder / "deep" / "c"), files.size(folder / "deep" / "c")]
+    files.remove(folder / "deep" / "c")
+    files.remove(folder / "deep" / "c")
+    files.sync_folder(folder / "deep")
+    seen += [files.list(folder / "deep"), files.free_bytes(folder) > 0, len(files.token(16))]
+    seen.append(files.token(16) != files.token(16))
+    for refused in (
+        lambda: files.open(folder / "none"),
+        lambda: files.open(folder / "none" / "none", create=True),
+        lambda: files.read(folder / "none"),
+        lambda: files.size(folder / "none"),
+        lambda: files.list(folder / "none"),
+        lambda: files.sync_folder(folder / "none"),
+        lambda: files.rename(folder / "none", folder / "some"),
+    ):
+        with pytest.raises(StoreFailed, match="No such file or directory") as caught:
+            refused()
+        seen.append(str(caught.value).replace(str(folder), ""))
+    return seen
+
+
+def test_both_kinds_of_files_do_the_same(tmp_path: Path) -> None:
+    """The twin in memory is a real second implementation: it shows what the operating system shows."""
+    twin = MemoryFiles()
+    twin.make_folder(Path("/somewhere"))
+    assert story(Files(), tmp_path) == story(twin, Path("/somewhere"))
+
+
+def test_a_full_disk_is_a_failed_store() -> None:
+    """ENOSPC is StoreFailed, with the path and the operating system's words."""
+    file = Files().open(Path("/dev/full"), write=True)
+    with pytest.raises(StoreFailed, match="/dev/full: No space left on device"):
+        file.write_at(0, b"x")
+    file.close()
+
+
+def test_a_lock_holds_against_another_process(tmp_path: Path) -> None:
+    """While one process holds the lock another is told that the folder is busy; its end gives the lock back."""
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            (
+                "import sys; from pathlib import Path; from broker.store.files import Files;"
+                f"lock = Files().lock(Path({str(tmp_path / 'lock')!r})); print('held', flush=True); sys.stdin.read()"
+            ),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(FolderBusy, match=str(tmp_path)):
+            Files().lock(tmp_path / "lock")
+    finally:
+        holder.communicate(timeout=10)
+    lock = Files().lock(tmp_path / "lock")
+    with pytest.raises(FolderBusy):
+        Files().lock(tmp_path / "lock")
+    lock.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_store_works_on_them(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work that the twin is tortured with runs on real files, and a store opened again has it all."""
+    monkeypatch.setattr("tests.fault.store_model.FOLDER", tmp_path / "vhost")
+    model = StoreModel(Files(), seed)
+    for _ in range(3):
+        model.open()
+        if model.recovered.topology:
+            model.verify()
+            model.adopt()
+        model.work(60)
+        model.commit()
+        model.store.close()
+    model.open()
+    model.verify()
+    assert isinstance(model.store, VhostStore)
+    model.adopt()
+    model.stop()
+    assert model.open().clean
+    model.store.close()

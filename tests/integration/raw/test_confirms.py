@@ -1,0 +1,150 @@
+"""Confirms as they are on the wire: every tag once, multiple or single, a return before its ack."""
+
+from __future__ import annotations
+
+import pytest
+from pamqp import commands
+
+from tests.raw_client import RawClient, described, publish_frames
+
+
+@pytest.fixture
+def confirming(raw: RawClient) -> RawClient:
+    """A client whose channel 1 is in confirm mode."""
+    raw.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+    return raw
+
+
+def declare(client: RawClient, *, durable: bool = False) -> str:
+    """Returns the name of a new exclusive queue."""
+    declare = commands.Queue.Declare(exclusive=True, durable=durable)
+    return str(client.call(1, declare, commands.Queue.DeclareOk).queue)
+
+
+def confirmed(client: RawClient, count: int) -> list[int]:
+    """Returns the tags in the order of their confirms, once `count` are confirmed; none twice, none unknown."""
+    tags: list[int] = []
+    outstanding = set(range(1, count + 1))
+    while outstanding:
+        received = client.next()
+        ack = received.value
+        assert isinstance(ack, commands.Basic.Ack), described(received)
+        covered = [tag for tag in sorted(outstanding) if tag <= ack.delivery_tag] if ack.multiple else [ack.delivery_tag]
+        assert set(covered) <= outstanding, f"tag {ack.delivery_tag} (multiple {ack.multiple}) confirmed again"
+        assert ack.delivery_tag in covered, f"tag {ack.delivery_tag} was confirmed before"
+        outstanding -= set(covered)
+        tags += covered
+    return tags
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 1000])
+def test_every_publish_is_confirmed_once(confirming: RawClient, count: int, persistent: bool) -> None:
+    """Confirms cover tags 1 to n, each exactly once, however they are bundled."""
+    queue = declare(confirming)
+    properties = commands.Basic.Properties(delivery_mode=2 if persistent else 1)
+    confirming.send(publish_frames(1, "", queue, b"x", properties=properties) * count)
+    assert sorted(confirmed(confirming, count)) == list(range(1, count + 1))
+    assert confirming.call(1, commands.Queue.Purge(queue=queue), commands.Queue.PurgeOk).message_count == count
+
+
+def test_persistent_message_of_a_durable_queue(raw: RawClient, name: str) -> None:
+    """A persistent message to a durable queue is confirmed after it is safe; the count is as for others."""
+    raw.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+    raw.call(1, commands.Queue.Declare(queue=name, durable=True), commands.Queue.DeclareOk)
+    properties = commands.Basic.Properties(delivery_mode=2)
+    raw.send(publish_frames(1, "", name, b"safe", properties=properties) * 100)
+    assert sorted(confirmed(raw, 100)) == list(range(1, 101))
+    assert raw.call(1, commands.Queue.Delete(queue=name), commands.Queue.DeleteOk).message_count == 100
+
+
+def test_unroutable_messages_are_confirmed(confirming: RawClient, name: str) -> None:
+    """Messages that match no queue are confirmed among those that do."""
+    queue = declare(confirming)
+    for number in range(50):
+        confirming.send(publish_frames(1, "", queue if number % 2 else name, b"x"))
+    assert sorted(confirmed(confirming, 50)) == list(range(1, 51))
+
+
+def test_return_comes_before_its_confirm(confirming: RawClient, name: str) -> None:
+    """A mandatory message that matches no queue is returned first and confirmed then."""
+    queue = declare(confirming)
+    properties = commands.Basic.Properties(delivery_mode=2, message_id="m")
+    for key in (queue, name, queue):
+        confirming.send(publish_frames(1, "", key, key.encode(), properties=properties, mandatory=True))
+    seen: list[str] = []
+    outstanding = {1, 2, 3}
+    while outstanding:
+        value = confirming.next().value
+        if isinstance(value, commands.Basic.Return):
+            assert (value.reply_code, value.reply_text, value.exchange) == (312, "NO_ROUTE", "")
+            assert value.routing_key == name
+            header, body = confirming.expect_content(1)
+            assert (header.properties.message_id, body) == ("m", name.encode())
+            assert 2 in outstanding, "confirmed before it was returned"
+            seen.append("return")
+        else:
+            assert isinstance(value, commands.Basic.Ack)
+            tags = {tag for tag in outstanding if tag <= value.delivery_tag} if value.multiple else {value.delivery_tag}
+            outstanding -= tags
+    assert seen == ["return"]
+
+
+def test_confirms_of_two_channels_are_counted_apart(confirming: RawClient) -> None:
+    """Each channel numbers its own publishes from 1."""
+    queue = declare(confirming)
+    confirming.open_channel(2)
+    confirming.call(2, commands.Confirm.Select(), commands.Confirm.SelectOk)
+    for _ in range(10):
+        confirming.send(publish_frames(1, "", queue, b"1"), publish_frames(2, "", queue, b"2"))
+    last = {1: 0, 2: 0}
+    acked: dict[int, set[int]] = {1: set(), 2: set()}
+    while len(acked[1]) < 10 or len(acked[2]) < 10:
+        received = confirming.next()
+        ack = received.value
+        assert isinstance(ack, commands.Basic.Ack)
+        tags = range(1, ack.delivery_tag + 1) if ack.multiple else [ack.delivery_tag]
+        acked[received.channel] |= set(tags)
+        last[received.channel] = max(last[received.channel], ack.delivery_tag)
+    assert last == {1: 10, 2: 10}
+
+
+def test_publishes_before_select_are_not_counted(raw: RawClient) -> None:
+    """Tags count from confirm.select on: what was published before gets no confirm."""
+    queue = declare(raw)
+    raw.send(publish_frames(1, "", queue, b"before") * 5)
+    raw.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+    raw.send(publish_frames(1, "", queue, b"after") * 3)
+    assert sorted(confirmed(raw, 3)) == [1, 2, 3]
+
+
+def test_confirms_stop_at_a_channel_error(confirming: RawClient, name: str) -> None:
+    """What was published before a failing publish is confirmed or not, what follows on the channel never is."""
+    queue = declare(confirming)
+    publish = publish_frames(1, "", queue, b"x")
+    confirming.send(publish * 3, publish_frames(1, name, "", b"fails"), publish * 3)
+    while not isinstance(value := confirming.next().value, commands.Channel.Close):
+        assert isinstance(value, commands.Basic.Ack)
+        assert value.delivery_tag <= 3
+    assert (value.reply_code, value.reply_text) == (404, f"NOT_FOUND - no exchange '{name}' in vhost '/'")
+    assert (value.class_id, value.method_id) == (60, 40)
+    confirming.method(1, commands.Channel.CloseOk())
+    confirming.open_channel(1)
+    assert confirming.call(1, commands.Queue.Purge(queue=queue), commands.Queue.PurgeOk).message_count == 3
+
+
+def test_select_without_an_answer(raw: RawClient) -> None:
+    """confirm.select with nowait is obeyed and not answered."""
+    queue = declare(raw)
+    raw.method(1, commands.Confirm.Select(nowait=True))
+    raw.send(publish_frames(1, "", queue, b"x"))
+    assert confirmed(raw, 1) == [1]
+
+
+def test_confirm_goes_out_while_the_client_only_waits(confirming: RawClient) -> None:
+    """A lone publish is confirmed although nothing else is sent: no confirm waits for a full batch."""
+    queue = declare(confirming)
+    properties = commands.Basic.Properties(delivery_mode=2)
+    for tag in range(1, 30):
+        confirming.send(publish_frames(1, "", queue, b"x", properties=properties))
+        assert confirming.expect(commands.Basic.Ack, 1).delivery_tag == tag

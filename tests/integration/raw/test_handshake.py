@@ -1,0 +1,225 @@
+"""The handshake over a real socket: protocol header, login, limits, virtual host."""
+
+from __future__ import annotations
+
+import pytest
+from pamqp import commands
+
+from tests.broker_process import BrokerAddress
+from tests.integration.raw.conftest import ControlClient
+from tests.raw_client import (
+    CAPABILITIES,
+    PROTOCOL_HEADER,
+    PeerGone,
+    RawClient,
+    frame,
+    method_frame,
+    publish_frames,
+)
+
+LOGIN_REFUSED = (
+    "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. For details see the broker logfile."
+)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"AMQP\x00\x00\x09\x02", b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00", b"GET / HT", b"\0" * 8, b"AMQP\x00\x00\x08\x00"],
+    ids=["0-9-2", "1.0", "1.0 with SASL", "HTTP", "zeros", "0-8"],
+)
+def test_wrong_protocol_header(broker: BrokerAddress, control: ControlClient, header: bytes) -> None:
+    """Any protocol header that is not served is answered with the one that is, and the connection ends."""
+    with RawClient(broker.host, broker.port) as client:
+        client.send(header)
+        assert client.read_protocol_header() == PROTOCOL_HEADER
+        with pytest.raises(PeerGone):
+            client.receive()
+
+
+def test_start_announces_mechanisms_and_capabilities(broker: BrokerAddress) -> None:
+    """connection.start carries version 0-9, mechanisms with PLAIN, locale en_US, and capabilities."""
+    with RawClient(broker.host, broker.port) as client:
+        start = client.greet()
+        assert (start.version_major, start.version_minor) == (0, 9)
+        assert "PLAIN" in str(start.mechanisms).split(" ")
+        assert "en_US" in str(start.locales).split(" ")
+        assert {"product", "version", "platform", "information", "capabilities"} <= set(start.server_properties)
+        capabilities = start.server_properties["capabilities"]
+        assert isinstance(capabilities, dict)
+        for capability in CAPABILITIES:
+            assert capabilities[capability] is True
+
+
+@pytest.mark.parametrize("response", ["\0guest\0wrong", "\0guest\0", "\0\0", "\0GUEST\0guest", "\0nobody\0guest"])
+def test_wrong_login_in_words(broker: BrokerAddress, control: ControlClient, response: str) -> None:
+    """A client that announced authentication_failure_close is told 403, in the same words whatever was wrong."""
+    with RawClient(broker.host, broker.port) as client:
+        client.greet()
+        answer = commands.Connection.StartOk(
+            client_properties={"capabilities": CAPABILITIES}, mechanism="PLAIN", response=response, locale="en_US"
+        )
+        client.method(0, answer)
+        assert client.expect_connection_close(403).reply_text == LOGIN_REFUSED
+
+
+@pytest.mark.parametrize("response", ["", "guest", "\0guest", "guest\0guest", "\0guest\0guest\0", "\0" * 8])
+def test_response_that_is_not_plain(broker: BrokerAddress, control: ControlClient, response: str) -> None:
+    """A response that PLAIN does not know ends the connection, in words (403) or without (RabbitMQ)."""
+    with RawClient(broker.host, broker.port) as client:
+        client.greet()
+        answer = commands.Connection.StartOk(
+            client_properties={"capabilities": CAPABILITIES}, mechanism="PLAIN", response=response, locale="en_US"
+        )
+        client.method(0, answer)
+        try:
+            close = client.expect(commands.Connection.Close, 0)
+        except PeerGone:
+            return
+        assert (close.reply_code, close.reply_text) == (403, LOGIN_REFUSED)
+
+
+def test_wrong_login_in_silence(broker: BrokerAddress) -> None:
+    """A client that did not announce authentication_failure_close is hung up on."""
+    with RawClient(broker.host, broker.port) as client:
+        client.greet()
+        client.authenticate(password="wrong", capabilities={})
+        client.expect_end()
+
+
+@pytest.mark.parametrize("mechanism", ["CRAM-MD5", "plain", "", "EXTERNAL"])
+def test_unknown_mechanism(broker: BrokerAddress, control: ControlClient, mechanism: str) -> None:
+    """A mechanism that was not offered ends the connection."""
+    with RawClient(broker.host, broker.port) as client:
+        client.greet()
+        client.authenticate(mechanism=mechanism)
+        try:
+            close = client.expect(commands.Connection.Close, 0)
+        except PeerGone:
+            return
+        assert close.reply_code in (403, 504, 530, 540)
+
+
+@pytest.mark.parametrize(
+    ("channel_max", "frame_max", "text"),
+    [
+        (2047, 4095, "negotiated frame_max = 4095 is lower than the minimum allowed value (4096)"),
+        (2047, 1, "negotiated frame_max = 1 is lower than the minimum allowed value (4096)"),
+        (2047, 131_073, "negotiated frame_max = 131073 is higher than the maximum allowed value (131072)"),
+        (2047, 0, "negotiated frame_max = 0 is higher than the maximum allowed value (131072)"),
+        (2047, 0xFFFFFFFF, "negotiated frame_max = 4294967295 is higher than the maximum allowed value (131072)"),
+        (2048, 131_072, "negotiated channel_max = 2048 is higher than the maximum allowed value (2047)"),
+        (0, 131_072, "negotiated channel_max = 0 (no limit) is higher than the maximum allowed value (2047)"),
+    ],
+)
+def test_limits_out_of_range(
+    broker: BrokerAddress, control: ControlClient, channel_max: int, frame_max: int, text: str, oracle: bool
+) -> None:
+    """A tune-ok outside of the broker's limits closes the connection with 530 and names the limit (RabbitMQ 3.10 writes
+    the same text into its log only, and hangs up)."""
+    with RawClient(broker.host, broker.port) as client:
+        client.greet()
+        client.authenticate()
+        client.expect(commands.Connection.Tune, 0)
+        client.method(0, commands.Connection.TuneOk(channel_max=channel_max, frame_max=frame_max, heartbeat=0))
+        if oracle:
+            client.expect_end()
+            return
+        assert client.expect_connection_close(530).reply_text == f"NOT_ALLOWED - {text}"
+
+
+def test_offered_limits(broker: BrokerAddress) -> None:
+    """The broker offers 2047 channels, frames of 128 KiB and heartbeats each 60 s."""
+    with RawClient(broker.host, broker.port) as client:
+        tune = client.open().tune
+        assert tune is not None
+        assert (tune.channel_max, tune.frame_max, tune.heartbeat) == (2047, 131_072, 60)
+
+
+@pytest.mark.parametrize("vhost", ["nowhere", "", "//", "%2F"])
+def test_unknown_vhost(broker: BrokerAddress, control: ControlClient, vhost: str) -> None:
+    """Opening a virtual host that is not there closes the connection with 530."""
+    with RawClient(broker.host, broker.port) as client:
+        client.greet()
+        client.authenticate()
+        client.expect(commands.Connection.Tune, 0)
+        client.method(0, commands.Connection.TuneOk(channel_max=2047, frame_max=131_072, heartbeat=0))
+        client.method(0, commands.Connection.Open(virtual_host=vhost))
+        assert client.expect_connection_close(530).reply_text == f"NOT_ALLOWED - vhost {vhost} not found"
+
+
+def test_frames_before_tune_are_small(broker: BrokerAddress, control: ControlClient) -> None:
+    """Before a limit is agreed on, a frame of 64 KiB ends the connection: strangers get no memory."""
+    with RawClient(broker.host, broker.port) as client:
+        client.greet()
+        answer = commands.Connection.StartOk(
+            client_properties={"junk": "x" * 65_536}, mechanism="PLAIN", response="\0guest\0guest", locale="en_US"
+        )
+        client.method(0, answer)
+        try:
+            close = client.expect(commands.Connection.Close, 0)
+        except PeerGone:
+            return
+        assert close.reply_code == 501
+
+
+def whole_session(queue: str) -> bytes:
+    """Returns everything that a client sends in a session that needs to wait for no answer."""
+    return b"".join(
+        [
+            PROTOCOL_HEADER,
+            method_frame(
+                0, commands.Connection.StartOk(mechanism="PLAIN", response="\0guest\0guest", locale="en_US")
+            ),
+            method_frame(0, commands.Connection.TuneOk(channel_max=10, frame_max=4096, heartbeat=0)),
+            method_frame(0, commands.Connection.Open(virtual_host="/")),
+            method_frame(1, commands.Channel.Open()),
+            method_frame(1, commands.Queue.Declare(queue=queue, exclusive=True)),
+            method_frame(1, commands.Confirm.Select()),
+            publish_frames(1, "", queue, b"x" * 5000),
+            publish_frames(1, "", queue, b""),
+            frame(8, 0, b""),
+            method_frame(1, commands.Basic.Qos(prefetch_count=1)),
+            method_frame(1, commands.Channel.Close(reply_code=200, reply_text="", class_id=0, method_id=0)),
+        ]
+    )
+
+
+def answers(client: RawClient) -> list[str]:
+    """Returns the names of all answers up to channel.close-ok; confirms, which may come at any time, are left out."""
+    names: list[str] = []
+    while not names or names[-1] != "Channel.CloseOk":
+        value = client.next().value
+        if isinstance(value, commands.Basic.Ack):
+            assert value.delivery_tag in (1, 2)
+        else:
+            names.append(str(value.name))
+    client.close()
+    return names
+
+
+SESSION_ANSWERS = [
+    "Connection.Start", "Connection.Tune", "Connection.OpenOk", "Channel.OpenOk", "Queue.DeclareOk", "Confirm.SelectOk",
+    "Basic.QosOk", "Channel.CloseOk",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 8, 4096, 1 << 20])
+def test_session_in_pieces(broker: BrokerAddress, name: str, size: int) -> None:
+    """A whole session, sent in pieces of any size without waiting, gets the same answers."""
+    octets = whole_session(name)
+    with RawClient(broker.host, broker.port) as client:
+        for at in range(0, len(octets), size):
+            client.send(octets[at : at + size])
+        assert answers(client) == SESSION_ANSWERS
+
+
+def test_strangers_that_hang_up(broker: BrokerAddress, control: ControlClient, name: str) -> None:
+    """Clients that hang up after any number of octets leave nothing behind but free names."""
+    octets = whole_session(name)
+    for at in range(0, len(octets), 97):
+        with RawClient(broker.host, broker.port) as client:
+            client.send(octets[:at])
+    control.check()
+    with RawClient(broker.host, broker.port) as client:
+        client.send(octets)
+        assert answers(client) == SESSION_ANSWERS

@@ -1,0 +1,80 @@
+"""What a stop and a start keep: messages, order, settlements, marks; and what ends with the process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+
+from tests.in_process import client_of, queue_of, running_broker
+from tests.integration.test_slot_delivery import PERSISTENT, TRANSIENT, drain, publish
+
+
+async def all_of(channel: Any, name: str) -> list[tuple[int, bool]]:
+    """Fetches everything that is ready; returns (number, redelivered) of each message."""
+    queue = await channel.declare_queue(name, durable=True)
+    got = []
+    while (message := await queue.get(fail=False, no_ack=True)) is not None:
+        got.append((int(message.body), message.redelivered))
+    return got
+
+
+async def test_a_clean_stop_keeps_what_is_persistent_and_its_marks(tmp_path: Path) -> None:
+    """Persistent messages come back in order, settled ones do not, and only what was requeued is marked redelivered."""
+    slots = {"window_messages": 4}
+    async with running_broker(tmp_path, slots=slots) as broker, client_of(broker) as channel:
+        queue = await channel.declare_queue("q", durable=True)
+        for start, mode in ((0, PERSISTENT), (5, TRANSIENT), (10, PERSISTENT)):
+            await publish(channel, "q", range(start, start + 5), mode)
+        await (await queue.get()).ack()
+        await (await queue.get()).nack(requeue=True)
+    for _ in range(2):  # the marks outlive a second restart as well
+        async with running_broker(tmp_path, slots=slots) as broker:
+            assert queue_of(broker, "q").ready == 9
+    async with running_broker(tmp_path, slots=slots) as broker, client_of(broker) as channel:
+        expected = [1, 2, 3, 4, 10, 11, 12, 13, 14]
+        assert await all_of(channel, "q") == [(number, number == 1) for number in expected]
+    async with running_broker(tmp_path, slots=slots) as broker, client_of(broker) as channel:
+        assert await all_of(channel, "q") == []
+
+
+async def test_transient_messages_in_memory_survive_a_checkpoint_and_not_a_stop(tmp_path: Path) -> None:
+    """A checkpoint neither loses transient messages of a durable queue for the running broker nor writes them down."""
+    memory = {"resident_max_bytes": 1 << 20}
+    async with running_broker(tmp_path, memory=memory) as broker, client_of(broker) as channel:
+        queue = await channel.declare_queue("q", durable=True)
+        await publish(channel, "q", range(3), TRANSIENT)
+        await publish(channel, "q", range(3, 5))
+        engine = broker.engines["/"]
+        await engine.checkpointer.take()
+        assert engine.store.spill.segments == {}
+        slot = queue_of(broker, "q").manager.open
+        queue_of(broker, "q").manager.seal()
+        assert engine.pager.log_entries(queue_of(broker, "q"), slot)
+        slot.contents = None
+        await engine.checkpointer.take()
+        got = await drain(channel, queue, 2, prefetch=1)
+        assert [int(message.body) for message in got] == [0, 1]
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        assert [number for number, _ in await all_of(channel, "q")] == [3, 4]
+
+
+async def test_exchanges_and_bindings_come_back(tmp_path: Path) -> None:
+    """Durable exchanges, queues and bindings are there after a restart; the others are not."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        exchange = await channel.declare_exchange("x", aio_pika.ExchangeType.TOPIC, durable=True)
+        await channel.declare_exchange("gone", aio_pika.ExchangeType.TOPIC)
+        for name, durable in (("kept", True), ("lost", False)):
+            queue = await channel.declare_queue(name, durable=durable)
+            await queue.bind(exchange, "a.*")
+            await queue.bind(exchange, "b.#")
+        await (await channel.get_queue("kept")).unbind(exchange, "b.#")
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        vhost = broker.engines["/"].vhost
+        assert list(vhost.queues) == ["kept"]
+        assert "gone" not in vhost.exchanges
+        exchange = await channel.get_exchange("x")
+        await exchange.publish(aio_pika.Message(b"1"), "a.1")
+        await exchange.publish(aio_pika.Message(b"2"), "b.1", mandatory=False)
+        assert [number for number, _ in await all_of(channel, "kept")] == [1]

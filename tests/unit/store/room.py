@@ -1,0 +1,78 @@
+"""A store in memory for the tests of this folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from broker.store.checkpoint import Checkpoint
+from broker.store.memory_files import MemoryFiles
+from broker.store.record import PERSISTENT, TARGET, encode_message, encode_route
+from broker.store.recovery import Recovered
+from broker.store.store import VhostStore
+
+FOLDER = Path("/data/vhosts/v")
+ROUTE = encode_route("topic", "a.b")
+
+
+class Room:
+    """A store that is closed and opened again at will. What is appended is written and synced at once."""
+
+    def __init__(self, *, segment_bytes: int = 1 << 20, **options: Any) -> None:
+        self.files = MemoryFiles()
+        self.options = {"segment_bytes": segment_bytes, "sync": True, **options}
+        self.next_ids: dict[int, int] = {}
+        self.store: VhostStore
+        self.recovered: Recovered
+        self.reopen()
+
+    def reopen(self, **options: Any) -> Recovered:
+        """Opens the store again, as after kill -9; returns what it recovered."""
+        self.store, self.recovered = VhostStore.open(self.files, FOLDER, **{**self.options, **options})
+        return self.recovered
+
+    def append(self, *records: bytes) -> list[int]:
+        """Appends records and has them on disk; returns their positions."""
+        positions = [self.store.log.append(record) for record in records]
+        self.commit()
+        return positions
+
+    def commit(self) -> None:
+        """Writes and syncs what waits."""
+        log = self.store.log
+        batch = log.take()
+        if batch is not None:
+            log.write(batch)
+            log.complete(batch)
+
+    def message(self, *queues: int, body: bytes = b"body") -> bytes:
+        """Returns the record of a message with the next id of each queue."""
+        targets = []
+        for queue in queues:
+            message_id = self.next_ids.get(queue, 1)
+            self.next_ids[queue] = message_id + 1
+            targets.append(TARGET.pack(queue, message_id))
+        return encode_message(self.store.log.synced, 1, PERSISTENT, ROUTE, b"header", body, b"".join(targets))
+
+    def publish(self, count: int, *queues: int) -> list[int]:
+        """Appends messages with bodies "1", "2" ...; returns their positions."""
+        first = self.next_ids.get(queues[0], 1)
+        return self.append(*[self.message(*queues, body=b"%d" % number) for number in range(first, first + count)])
+
+    def checkpoint(self, *, clean: bool = False) -> None:
+        """Writes a checkpoint of what recovery found; nothing may have been appended since."""
+        states = list(self.recovered.queues.values())
+        number = self.recovered.next_queue_number
+        position = self.store.log.position
+        self.store.write_checkpoint(Checkpoint(position, clean, self.recovered.topology, states, number))
+
+    def waiting(self, queue: int) -> dict[int, bytes]:
+        """Returns the unsettled messages of a queue as recovered, by id."""
+        found: dict[int, bytes] = {}
+        state = self.recovered.queues.get(queue)
+        for slot in state.slots if state else ():
+            bits = int.from_bytes(slot.settled, "little")
+            wanted = [index for index in range(slot.end - slot.first) if not bits >> index & 1]
+            messages = self.store.read_slot(queue, slot.first, slot.end, wanted)
+            found.update({slot.first + i: one.body for i, one in enumerate(messages) if one is not None})
+        return found

@@ -1,0 +1,81 @@
+"""Checkpoints: written whole, read back as they were, the newest first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.store.checkpoint import (
+    Checkpoint,
+    CheckpointFolder,
+    QueueState,
+    SlotState,
+    decode_checkpoint,
+    encode_checkpoint,
+)
+from broker.store.damage import Finding
+from broker.store.memory_files import MemoryFiles
+
+FOLDER = Path("/store")
+FULL = Checkpoint(
+    5 << 32 | 700,
+    True,
+    [{"change": "queue_declared", "name": "ü"}],
+    [
+        QueueState(1, 2001, [SlotState(1, 1001, b"\xff\x01", {3: 2}, {4: 10, 1 << 31: 1}, 99), SlotState(1001, 2001)]),
+        QueueState(9, 1),
+    ],
+    12,
+)
+
+
+def new_folder(files: MemoryFiles) -> CheckpointFolder:
+    """Returns the checkpoints of a folder as a new process finds them."""
+    files.make_folder(FOLDER)
+    return CheckpointFolder(files, FOLDER)
+
+
+def test_a_checkpoint_comes_back() -> None:
+    """Every part is as it was written, and whether it was synced."""
+    assert decode_checkpoint(encode_checkpoint(FULL, synced=True)) == (FULL, True)
+    assert decode_checkpoint(encode_checkpoint(FULL, synced=False))[1] is False
+
+
+def test_a_cut_checkpoint_is_none() -> None:
+    """No cut of a checkpoint is taken for one."""
+    block = encode_checkpoint(FULL, synced=True)
+    for cut in range(len(block)):
+        with pytest.raises(ValueError, match=r".+"):
+            decode_checkpoint(block[:cut])
+
+
+def test_the_newest_whole_one_counts() -> None:
+    """The newest is read; a damaged one is told and the one before it is read; older ones are gone."""
+    files = MemoryFiles()
+    folder = new_folder(files)
+    for position in (1, 2, 3):
+        folder.write(Checkpoint(position, False, [], [], 1), sync=True)
+    assert files.list(FOLDER) == ["checkpoint-0000000002", "checkpoint-0000000003"]
+    findings: list[Finding] = []
+    found = new_folder(files).read(findings)
+    assert found is not None
+    assert (found[0].position, findings) == (3, [])
+    files.contents[FOLDER / "checkpoint-0000000003"].block[20] ^= 1
+    found = new_folder(files).read(findings)
+    assert found is not None
+    assert found[0].position == 2
+    assert [finding.event for finding in findings] == ["store.checkpoint_skipped"]
+    assert new_folder(MemoryFiles()).read([]) is None
+
+
+def test_an_unfinished_one_is_passed_over() -> None:
+    """What a crash left of a checkpoint that had no name yet is no checkpoint, and the next one replaces it."""
+    files = MemoryFiles()
+    folder = new_folder(files)
+    files.open(FOLDER / "checkpoint.unfinished", create=True).write_at(0, b"x" * 5000)
+    assert folder.read([]) is None
+    folder.write(Checkpoint(1, False, [], [], 1), sync=True)
+    found = new_folder(files).read([])
+    assert found is not None
+    assert found[0].position == 1

@@ -1,0 +1,192 @@
+"""The message log: positions, batches, rolling, and what may be confirmed."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from broker.amqp.errors import StoreFailed
+from broker.store.damage import CorruptRecord
+from broker.store.files import File
+from broker.store.memory_files import MemoryFiles
+from broker.store.message_log import MessageLog
+from broker.store.record import MARK_BYTES, encode_settled
+from broker.store.segment import HEADER_BYTES, decode_header, segment_path
+
+FOLDER = Path("/log")
+RECORD = encode_settled(0, 0, 1, [1])
+
+
+def new_log(files: MemoryFiles | None = None, *, segment_bytes: int = 1000, sync: bool = True) -> MessageLog:
+    """Returns a log that has begun."""
+    files = files or MemoryFiles()
+    files.make_folder(FOLDER)
+    log = MessageLog(files, FOLDER, segment_bytes=segment_bytes, sync=sync)
+    log.begin()
+    return log
+
+
+def commit(log: MessageLog) -> None:
+    """Writes and syncs what waits."""
+    batch = log.take()
+    assert batch is not None
+    log.write(batch)
+    log.complete(batch)
+
+
+def test_a_record_is_read_where_it_was_appended() -> None:
+    """The position that append returned is where the record is, also behind a roll."""
+    log = new_log()
+    positions = [log.append(RECORD) for _ in range(40)]
+    commit(log)
+    assert len({position >> 32 for position in positions}) > 1
+    assert all(log.read(position, len(RECORD)) == RECORD for position in positions)
+    with pytest.raises(CorruptRecord, match=f"segment 1, offset {(positions[0] & 0xFFFFFFFF) + 1}"):
+        log.read(positions[0] + 1, len(RECORD))
+
+
+def test_position_names_the_segment_of_the_next_record() -> None:
+    """Whoever counts a reference before the append counts the right segment."""
+    log = new_log(segment_bytes=300)
+    for number in range(60):
+        segment = log.position >> 32
+        assert segment == log.active
+        assert log.append(RECORD) >> 32 == segment
+        if number % 7 == 0:
+            commit(log)
+
+
+def test_a_batch_begins_with_a_mark() -> None:
+    """Behind the header of a fresh segment, and in front of each batch, there are the bytes of one mark."""
+    log = new_log()
+    assert log.position == 1 << 32 | HEADER_BYTES
+    assert log.append(RECORD) == 1 << 32 | HEADER_BYTES + MARK_BYTES
+    assert log.append(RECORD) == 1 << 32 | HEADER_BYTES + MARK_BYTES + len(RECORD)
+    commit(log)
+    end = log.position
+    assert log.append(RECORD) == end + MARK_BYTES
+
+
+def test_only_what_was_taken_is_confirmable() -> None:
+    """A sync confirms what was appended before the batch was taken, nothing later."""
+    log = new_log()
+    log.append(RECORD)
+    batch = log.take()
+    assert batch is not None
+    assert log.take() is None
+    later = log.append(RECORD)
+    log.write(batch)
+    before = log.confirmable
+    log.complete(batch)
+    assert before < log.confirmable == log.synced == log.written <= later
+    assert log.needs_sync
+    commit(log)
+    assert log.confirmable == log.position
+    assert not log.needs_sync
+
+
+def test_one_batch_at_a_time() -> None:
+    """A second batch is refused while the first is being written."""
+    log = new_log()
+    log.append(RECORD)
+    log.take()
+    log.append(RECORD)
+    with pytest.raises(RuntimeError):
+        log.take()
+
+
+def test_pending_bytes_are_what_a_batch_writes() -> None:
+    """Pending bytes count records, marks and headers, over several segments, and go to zero when they are taken."""
+    log = new_log(segment_bytes=300)
+    assert log.pending_bytes == 0
+    for _ in range(20):
+        log.append(RECORD)
+    pending = log.pending_bytes
+    batch = log.take()
+    assert batch is not None
+    assert batch.size_bytes == pending
+    assert sum(len(piece) for run in batch.runs for piece in run.pieces) == pending
+    assert log.pending_bytes == 0
+
+
+def test_segments_follow_on_each_other() -> None:
+    """A header says where the segment before it ended; a segment is not much longer than asked for."""
+    files = MemoryFiles()
+    log = new_log(files, segment_bytes=300)
+    for _ in range(20):
+        log.append(RECORD)
+    commit(log)
+    numbers = sorted(log.segments)
+    for before, number in pairwise(numbers):
+        header = decode_header(files.read(segment_path(FOLDER, number)))
+        assert header.number == number
+        assert header.previous_end == before << 32 | log.segments[before]
+        assert 300 <= log.segments[before] < 300 + len(RECORD)
+
+
+def test_a_record_longer_than_a_segment_fits() -> None:
+    """A record that is longer than a segment has one for itself."""
+    log = new_log(segment_bytes=300)
+    long = encode_settled(0, 0, 1, [*range(1, 200), 900])
+    position = log.append(long)
+    commit(log)
+    assert log.read(position, len(long)) == long
+
+
+class BrokenFiles(MemoryFiles):
+    """Files whose next sync fails."""
+
+    broken = False
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        file = super().open(path, write=write, create=create)
+        synced = file.sync
+
+        def sync() -> None:
+            if self.broken:
+                self.broken = False
+                raise StoreFailed(path, "Input/output error")
+            synced()
+
+        file.sync = sync  # type: ignore[method-assign]
+        return file
+
+
+def test_a_failed_sync_is_final() -> None:
+    """After a failed sync nothing is confirmed and nothing is written, although a second sync would succeed."""
+    files = BrokenFiles()
+    log = new_log(files)
+    log.append(RECORD)
+    batch = log.take()
+    assert batch is not None
+    confirmable = log.confirmable
+    files.broken = True
+    with pytest.raises(StoreFailed, match="Input/output error"):
+        log.write(batch)
+    assert log.confirmable == confirmable
+    log.append(RECORD)
+    with pytest.raises(StoreFailed, match="Input/output error"):
+        log.take()
+
+
+def test_without_sync_nothing_claims_to_be_synced() -> None:
+    """With sync off a confirm follows the write, and no record says that anything was on disk."""
+    log = new_log(sync=False)
+    log.append(RECORD)
+    commit(log)
+    assert log.confirmable == log.written == log.position
+    assert log.synced == 0
+
+
+def test_references_are_counted() -> None:
+    """A segment is live while more references were added than dropped; dropping too many is a defect."""
+    log = new_log()
+    log.add_live(3, 2)
+    log.drop_live(3, 1)
+    assert log.live == {3: 1}
+    log.drop_live(3, 1)
+    assert log.live == {}
+    with pytest.raises(ValueError, match="0 references"):
+        log.drop_live(3, 1)

@@ -1,0 +1,63 @@
+"""Queue logs: entries by message id, in chunks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.amqp.errors import StoreFailed
+from broker.store.memory_files import MemoryFiles
+from broker.store.queue_log import CHUNK_IDS, NO_ENTRY, QueueLogs
+
+FOLDER = Path("/queues")
+
+
+def new_logs(files: MemoryFiles | None = None) -> QueueLogs:
+    """Returns the queue logs of a folder."""
+    files = files or MemoryFiles()
+    files.make_folder(FOLDER)
+    return QueueLogs(files, FOLDER, sync=True)
+
+
+def test_entries_come_back_across_chunks() -> None:
+    """Entries written over the border of a chunk are read over it, None as no entry."""
+    logs = new_logs()
+    first = CHUNK_IDS - 2
+    logs.write(3, first, [(5, 6), None, (9, 10), (11, 12)])
+    assert logs.read(3, first - 1, first + 5) == [NO_ENTRY, (5, 6), NO_ENTRY, (9, 10), (11, 12), NO_ENTRY]
+    assert logs.read(4, 1, 3) == [NO_ENTRY, NO_ENTRY]
+
+
+def test_a_chunk_is_made_when_it_is_needed() -> None:
+    """A queue has no file before something of it is paged out, and then only for the chunks concerned."""
+    files = MemoryFiles()
+    logs = new_logs(files)
+    assert files.list(FOLDER) == []
+    logs.write(3, CHUNK_IDS * 5 + 1, [(1, 2)])
+    assert files.list(FOLDER) == ["0000000003-00000005.queue"]
+
+
+def test_a_foreign_file_is_refused() -> None:
+    """A file that is no queue log of its name is not read as one."""
+    files = MemoryFiles()
+    logs = new_logs(files)
+    logs.write(3, 1, [(1, 2)])
+    (path,) = files.contents
+    files.rename(path, FOLDER / "0000000004-00000000.queue")
+    with pytest.raises(StoreFailed, match="no queue log"):
+        new_logs(files).read(4, 1, 2)
+
+
+def test_the_entry_of_a_gone_message_is_not_written() -> None:
+    """Moving an entry that was dropped, or whose queue is gone, writes nothing."""
+    files = MemoryFiles()
+    logs = new_logs(files)
+    logs.write(3, 1, [(1, 2), (3, 4)])
+    logs.drop(3, 1, 2, 100)
+    logs.move(3, 1, (7, 8))
+    logs.move(3, 2, (9, 10))
+    assert logs.read(3, 1, 3) == [(1, 2), (9, 10)]
+    logs.forget(3, 200)
+    logs.move(3, 2, (11, 12))
+    assert logs.read(3, 2, 3) == [(9, 10)]

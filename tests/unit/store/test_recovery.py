@@ -1,0 +1,194 @@
+"""Recovery: what the log says is what the floor above gets."""
+
+from __future__ import annotations
+
+from broker.store.record import (
+    TARGET,
+    encode_moved,
+    encode_purged,
+    encode_queue_deleted,
+    encode_requeued,
+    encode_settled,
+    encode_topology,
+)
+from broker.store.recovery import RecoveryProgress
+from tests.unit.store.room import Room
+
+
+def test_an_empty_folder_is_an_empty_store() -> None:
+    """Nothing is recovered from nothing, and queue numbers begin at 1."""
+    recovered = Room().recovered
+    assert (recovered.topology, recovered.queues, recovered.next_queue_number) == ([], {}, 1)
+    assert recovered.clean
+
+
+def test_messages_come_back_in_windows() -> None:
+    """A queue's ids come back as slots of the window size; the next id follows the last."""
+    room = Room(window_messages=10)
+    room.publish(25, 7)
+    recovered = room.reopen()
+    state = recovered.queues[7]
+    assert [(slot.first, slot.end) for slot in state.slots] == [(1, 11), (11, 21), (21, 26)]
+    assert (state.next_id, recovered.messages, recovered.next_queue_number) == (26, 25, 8)
+    assert room.waiting(7) == {number: b"%d" % number for number in range(1, 26)}
+
+
+def test_a_window_ends_at_its_bytes_too() -> None:
+    """Big messages make short slots, so that a slot read back is bounded in memory."""
+    room = Room(window_bytes=1000)
+    room.append(*[room.message(1, body=bytes(600)) for _ in range(6)])
+    assert [(slot.first, slot.end) for slot in room.reopen().queues[1].slots] == [(1, 3), (3, 5), (5, 7)]
+
+
+def test_a_fan_out_is_one_record() -> None:
+    """Each queue of a message gets it back from the one record."""
+    room = Room()
+    room.publish(3, 1, 2, 3)
+    assert room.reopen().messages == 9
+    assert [room.waiting(queue) for queue in (1, 2, 3)] == [{1: b"1", 2: b"2", 3: b"3"}] * 3
+
+
+def test_settled_messages_stay_away() -> None:
+    """Single ids, runs over windows and whole windows are settled; a slot with nothing unsettled is gone."""
+    room = Room(window_messages=10)
+    room.publish(40, 1)
+    room.append(encode_settled(0, 1, 1, [3, 5]), encode_settled(0, 1, 1, range(8, 25)), encode_settled(0, 1, 9, [1]))
+    room.append(encode_settled(0, 1, 1, range(31, 41)))
+    recovered = room.reopen()
+    assert sorted(room.waiting(1)) == [1, 2, 4, 6, 7, 25, 26, 27, 28, 29, 30]
+    assert [slot.first for slot in recovered.queues[1].slots] == [1, 21]
+    assert recovered.queues[1].next_id == 41
+
+
+def test_a_purge_spares_the_unacked() -> None:
+    """Everything up to the watermark is settled but the ids it names, and what was settled before stays so."""
+    room = Room(window_messages=10)
+    room.publish(30, 1)
+    room.append(encode_settled(0, 1, 1, [4]), encode_purged(0, 1, 1, 25, [4, 12]))
+    room.reopen()
+    assert sorted(room.waiting(1)) == [12, 26, 27, 28, 29, 30]
+
+
+def test_delivery_counts_are_the_last_ones() -> None:
+    """A requeue record holds absolute counts; those of settled messages are not kept."""
+    room = Room()
+    room.publish(4, 1)
+    room.append(encode_requeued(0, 1, 1, {2: 1, 3: 1}), encode_requeued(0, 1, 1, {2: 2}), encode_settled(0, 1, 1, [3]))
+    assert room.reopen().queues[1].slots[0].counts == {1: 2}
+
+
+def test_ids_without_a_record_are_settled_holes() -> None:
+    """Transient messages took ids of a durable queue: they are not there any more and nobody waits for them."""
+    room = Room(window_messages=10)
+    room.append(room.message(1, body=b"1"))
+    room.next_ids[1] = 5
+    room.append(room.message(1, body=b"5"))
+    room.next_ids[1] = 500
+    room.append(room.message(1, body=b"500"))
+    recovered = room.reopen()
+    assert room.waiting(1) == {1: b"1", 5: b"5", 500: b"500"}
+    assert [(slot.first, slot.end) for slot in recovered.queues[1].slots] == [(1, 6), (500, 501)]
+    assert recovered.messages == 3
+
+
+def test_a_deleted_queue_does_not_reappear() -> None:
+    """What the log says of a queue number after its deletion is passed over, and the number is not given again."""
+    room = Room()
+    room.publish(3, 4)
+    room.append(encode_queue_deleted(0, 1, 4), encode_settled(0, 1, 4, [1]), room.message(4))
+    recovered = room.reopen()
+    assert recovered.queues == {}
+    assert recovered.next_queue_number == 5
+    room.checkpoint()
+    assert room.reopen().next_queue_number == 5
+
+
+def test_topology_changes_come_in_order() -> None:
+    """The checkpoint's changes come first, the log's behind them; queue numbers they name are not given again."""
+    room = Room()
+    room.append(encode_topology(0, 1, {"change": "queue_declared", "number": 8}))
+    room.reopen()
+    room.checkpoint()
+    room.append(encode_topology(0, 1, {"change": "queue_deleted", "number": 8}))
+    recovered = room.reopen()
+    assert [change["change"] for change in recovered.topology] == ["queue_declared", "queue_deleted"]
+    assert recovered.next_queue_number == 9
+
+
+def test_recovery_starts_at_the_checkpoint() -> None:
+    """Only records behind the newest checkpoint are read, and they change its slots."""
+    room = Room(window_messages=10)
+    room.publish(15, 1)
+    room.reopen()
+    room.checkpoint()
+    room.append(encode_settled(0, 1, 1, [1, 2, 3]), room.message(1, body=b"16"), encode_requeued(0, 1, 1, {15: 3}))
+    recovered = room.reopen()
+    assert recovered.records == 4  # with the batch's mark
+    assert sorted(room.waiting(1)) == list(range(4, 17))
+    assert [(slot.first, slot.end) for slot in recovered.queues[1].slots] == [(1, 11), (11, 16), (16, 17)]
+    assert recovered.queues[1].slots[1].counts == {4: 3}
+
+
+def test_reading_a_record_twice_changes_nothing() -> None:
+    """Records whose effect a checkpoint holds already are idempotent: a message of a known id is not a second one."""
+    room = Room()
+    room.publish(3, 1)
+    room.append(encode_settled(0, 1, 1, [1]))
+    room.reopen()
+    again = room.store.log.read_span(1 << 32 | 64, 4096)  # mark, messages and settlement as they were
+    room.checkpoint()
+    room.append(again[60 : again.rindex(b"header") + 7])
+    recovered = room.reopen()
+    assert sorted(room.waiting(1)) == [2, 3]
+    assert recovered.queues[1].next_id == 4
+
+
+def test_a_moved_record_is_where_the_message_is_read() -> None:
+    """After a crash in the middle of compaction the copy counts, and the slot refers to the copy's segment."""
+    room = Room(segment_bytes=400)
+    positions = room.publish(12, 1)
+    room.reopen()
+    room.checkpoint()
+    record = room.store.log.read(positions[0], len(room.message(9, body=b"1")))
+    (moved,) = room.append(encode_moved(0, record, TARGET.pack(1, 1)))
+    recovered = room.reopen()
+    slot = recovered.queues[1].slots[0]
+    message = room.store.read_slot(1, slot.first, slot.end, [0])[0]
+    assert message is not None
+    assert (message.position, message.body) == (moved, b"1")
+    assert moved >> 32 in slot.segments
+    assert sum(slot.segments.values()) == 12
+
+
+def test_clean_is_a_clean_stop_only() -> None:
+    """Clean needs a clean checkpoint, a close in good order, and nothing behind either."""
+    room = Room()
+    room.publish(1, 1)
+    assert not room.reopen().clean
+    room.checkpoint(clean=True)
+    assert not room.reopen().clean  # the process ended without closing
+    room.checkpoint(clean=True)
+    room.store.close(clean=True)
+    assert room.reopen().clean
+    assert not room.reopen().clean  # opened, perhaps delivered, and killed before anything was appended
+
+
+def test_progress_ends_at_the_total() -> None:
+    """Progress counts bytes and records and ends with all of them."""
+    room = Room(segment_bytes=1000)
+    room.publish(50, 1)
+    told: list[RecoveryProgress] = []
+    recovered = room.reopen(progress=told.append)
+    assert told[-1].done_bytes == told[-1].total_bytes > 1000
+    assert told[-1].records == recovered.records
+
+
+def test_positions_are_never_used_twice() -> None:
+    """Every start begins a segment behind all that were ever there."""
+    room = Room()
+    seen = set()
+    for _ in range(3):
+        seen.update(room.publish(2, 1))
+        room.reopen()
+    assert len(seen) == 6
+    assert len({position >> 32 for position in seen}) == 3

@@ -1,0 +1,58 @@
+"""The spill: transient messages outside memory, gone when nobody needs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.store.damage import CorruptRecord
+from broker.store.memory_files import MemoryFiles
+from broker.store.record import encode_settled
+from broker.store.spill import SPILLED, Spill, is_spilled
+
+FOLDER = Path("/spill")
+RECORD = encode_settled(0, 0, 1, [1])
+
+
+def new_spill(files: MemoryFiles) -> Spill:
+    """Returns a spill with segments of 200 bytes."""
+    files.make_folder(FOLDER)
+    return Spill(files, FOLDER, segment_bytes=200)
+
+
+def test_records_are_there_at_once() -> None:
+    """Positions carry the highest bit and are where the records are, before anything was synced."""
+    spill = new_spill(MemoryFiles())
+    positions = spill.extend([RECORD, RECORD])
+    positions.append(spill.append(RECORD))
+    assert all(position & SPILLED and is_spilled(position >> 32) for position in positions)
+    assert all(spill.read(position, len(RECORD)) == RECORD for position in positions)
+    with pytest.raises(CorruptRecord):
+        spill.read(positions[0] + 1, len(RECORD))
+
+
+def test_a_segment_goes_with_its_last_reference() -> None:
+    """A full segment goes as soon as nobody refers to it; the one written to stays until it is full."""
+    files = MemoryFiles()
+    spill = new_spill(files)
+    segments = []
+    for _ in range(3):
+        segments.append(spill.extend([RECORD] * 4)[0] >> 32)
+        spill.add_live(segments[-1], 1)
+    assert len(files.list(FOLDER)) == 3
+    spill.drop_live(segments[0], 1)
+    spill.drop_live(segments[2], 1)
+    assert sorted(spill.segments) == segments[1:]
+    spill.append(RECORD)
+    assert sorted(spill.segments) == [segments[1], spill.active]
+    with pytest.raises(ValueError, match="references"):
+        spill.drop_live(segments[2], 1)
+
+
+def test_a_start_wipes_it() -> None:
+    """Nothing of a spill outlives the process."""
+    files = MemoryFiles()
+    new_spill(files).append(RECORD)
+    new_spill(files).wipe()
+    assert files.list(FOLDER) == []

@@ -1,0 +1,223 @@
+"""The store's facade: paging, references, checkpoints and what they give back."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.store.checkpoint import Checkpoint, QueueState, SlotState
+from broker.store.compaction import SlotReference
+from broker.store.damage import CorruptRecord
+from broker.store.record import TARGET, encode_message, encode_settled
+from broker.store.segment import segment_path
+from tests.unit.store.room import FOLDER, ROUTE, Room
+
+
+def state(number: int, first: int, end: int, *segments: int) -> QueueState:
+    """Returns a queue with one slot, nothing of it settled."""
+    return QueueState(number, end, [SlotState(first, end, segments=dict.fromkeys(segments, 1))])
+
+
+def checkpoint(room: Room, *queues: QueueState) -> None:
+    """Writes a checkpoint at the log's end."""
+    room.store.write_checkpoint(Checkpoint(room.store.log.position, False, [], list(queues), 10))
+
+
+def test_a_slot_paged_out_is_read_back() -> None:
+    """What was paged out comes back in its place, only what is wanted, whatever order the log has it in."""
+    room = Room()
+    positions = room.publish(6, 1, 2)
+    size = len(room.message(1, 2, body=b"1"))
+    room.store.page_out(1, 1, [(position, size) for position in positions])
+    messages = room.store.read_slot(1, 1, 7, [5, 0, 3])
+    assert [None if one is None else one.body for one in messages] == [b"1", None, None, b"4", None, b"6"]
+
+
+def test_neighbours_are_read_together() -> None:
+    """A thousand neighbours cost a handful of file calls."""
+    room = Room()
+    positions = room.publish(1000, 1)
+    sizes = [len(room.message(9, body=b"%d" % number)) for number in range(1, 1001)]
+    room.store.page_out(1, 1, list(zip(positions, sizes, strict=True)))
+    calls = []
+    read = room.store.log.read_span
+
+    def counted(position: int, size: int) -> bytes:
+        calls.append(size)
+        return read(position, size)
+
+    room.store.log.read_span = counted  # type: ignore[method-assign]
+    assert all(room.store.read_slot(1, 1, 1001))
+    assert len(calls) == 1
+
+
+def test_spilled_and_logged_messages_share_a_slot() -> None:
+    """Transient messages of a durable queue lie in the spill; a slot is read back from both places."""
+    room = Room()
+    (logged,) = room.publish(1, 1)
+    record = encode_message(0, 1, 0, ROUTE, b"header", b"transient", TARGET.pack(1, 2))
+    spilled = room.store.spill.append(record)
+    room.store.page_out(1, 1, [(logged, len(room.message(9, body=b"1"))), (spilled, len(record))])
+    assert [one and one.body for one in room.store.read_slot(1, 1, 3)] == [b"1", b"transient"]
+
+
+def test_an_entry_of_another_message_is_found_out() -> None:
+    """A record that names the queue with another id is not the message; one that does not name the queue may be."""
+    room = Room()
+    positions = room.publish(2, 1)
+    size = len(room.message(9, body=b"1"))
+    room.store.page_out(1, 1, [(positions[1], size)])
+    with pytest.raises(CorruptRecord, match="message 1 of queue 1"):
+        room.store.read_slot(1, 1, 2)
+    room.store.page_out(5, 1, [(positions[1], size)])
+    assert room.store.read_slot(5, 1, 2)[0] is not None
+
+
+def test_an_unreadable_message_is_none_in_quarantine() -> None:
+    """With quarantine a damaged message is left out and the broker goes on; without, the read raises."""
+    room = Room(quarantine=True)
+    positions = room.publish(2, 1)
+    size = len(room.message(9, body=b"1"))
+    room.store.page_out(1, 1, [(positions[0] + 1, size), (positions[1], size), None])
+    assert [one and one.body for one in room.store.read_slot(1, 1, 4)] == [None, b"2", None]
+
+
+def test_a_segment_goes_when_nobody_needs_it() -> None:
+    """A segment goes behind a checkpoint that does not name it, when no slot refers to it; the active one stays."""
+    room = Room(segment_bytes=500)
+    room.publish(20, 1)
+    log = room.store.log
+    numbers = sorted(log.segments)
+    log.add_live(numbers[1], 1)
+    checkpoint(room, state(1, 1, 21, numbers[2]))
+    assert sorted(log.segments) == [numbers[1], numbers[2], log.active]
+    log.drop_live(numbers[1], 1)
+    checkpoint(room)
+    assert sorted(log.segments) == [log.active]
+    assert sorted(room.files.list(FOLDER / "log")) == [segment_path(FOLDER, log.active).name]
+
+
+def test_what_the_last_checkpoint_names_stays() -> None:
+    """A slot settled after the snapshot may come back by a crash: its segment waits for the next checkpoint."""
+    room = Room(segment_bytes=500)
+    room.publish(20, 1)
+    first = min(room.store.log.segments)
+    room.store.log.add_live(first, 1)
+    snapshot = Checkpoint(room.store.log.position, False, [], [state(1, 1, 21, first)], 10)
+    room.store.log.drop_live(first, 1)
+    room.store.write_checkpoint(snapshot)
+    assert first in room.store.log.segments
+
+
+def test_a_queue_log_goes_behind_a_checkpoint() -> None:
+    """The file of a deleted slot or queue waits for the checkpoint after the deletion."""
+    room = Room()
+    room.publish(2, 1)
+    room.store.page_out(1, 1, [(1 << 32 | 64, 10), (1 << 32 | 74, 10)])
+    room.store.page_out(2, 1, [(1 << 32 | 64, 10)])
+    room.store.drop_entries(1, 1, 2)
+    room.store.forget_queue(2)
+    checkpoint(room)
+    assert len(room.files.list(FOLDER / "queues")) == 2  # the deletion of queue 2 is not behind this checkpoint
+    room.publish(1, 1)
+    checkpoint(room)
+    assert room.files.list(FOLDER / "queues") == ["0000000001-00000000.queue"]
+    room.store.drop_entries(1, 2, 3)
+    room.publish(1, 1)
+    checkpoint(room)
+    assert room.files.list(FOLDER / "queues") == []
+
+
+def test_a_chunk_written_again_stays() -> None:
+    """A file whose entries were all dropped is kept when new ids are written to it before the checkpoint."""
+    room = Room()
+    room.store.page_out(1, 1, [(1 << 32 | 64, 10)])
+    room.store.drop_entries(1, 1, 2)
+    room.publish(1, 9)
+    room.store.page_out(1, 2, [(1 << 32 | 74, 20)])
+    checkpoint(room)
+    assert room.files.list(FOLDER / "queues") == ["0000000001-00000000.queue"]
+
+
+def test_a_checkpoint_may_not_run_ahead() -> None:
+    """A checkpoint at a position that is not on disk yet is refused."""
+    room = Room()
+    room.store.log.append(room.message(1))
+    with pytest.raises(RuntimeError, match="ahead"):
+        checkpoint(room)
+
+
+def test_a_recovered_queue_nobody_declares_is_discarded() -> None:
+    """Discarding drops the references and the entries, so that the next checkpoints give the space back."""
+    room = Room(segment_bytes=500)
+    room.publish(20, 3)
+    recovered = room.reopen()
+    assert room.store.log.live
+    room.store.discard(recovered.queues[3])
+    assert not room.store.log.live
+    room.publish(1, 9)
+    checkpoint(room)
+    assert room.files.list(FOLDER / "queues") == []
+    assert len(room.store.log.segments) == 1
+
+
+def test_relocation_frees_a_pinned_segment() -> None:
+    """The few messages that a segment is kept for are copied to the tail, and the next checkpoint gives it back."""
+    room = Room(segment_bytes=2000)
+    room.publish(60, 1)
+    room.append(encode_settled(0, 1, 1, [number for number in range(1, 61) if number not in (3, 5)]))
+    recovered = room.reopen()
+    slot = recovered.queues[1].slots[0]
+    checkpoint(room, *recovered.queues.values())
+    (pinned,) = room.store.compactable()[:1]
+    relocation = room.store.plan_relocation(pinned, [SlotReference(1, slot.first, slot.end, [2, 4])], 0.5)
+    assert relocation is not None
+    room.store.append_relocation(relocation)
+    with pytest.raises(RuntimeError, match="not on disk"):
+        room.store.finish_relocation(relocation)
+    room.commit()
+    with pytest.raises(RuntimeError, match="not finished"):
+        checkpoint(room)
+    moves = room.store.finish_relocation(relocation)
+    assert [(move.message_id, move.origin >> 32) for move in moves] == [(3, pinned), (5, pinned)]
+    assert [one and one.body for one in room.store.read_slot(1, 1, 6, [2, 4])] == [None, None, b"3", None, b"5"]
+    room.store.drop_live(pinned, 1)
+    after = moves[0].position >> 32
+    room.store.add_live(after, 1)
+    slot.segments = {after: 2}
+    checkpoint(room, *recovered.queues.values())
+    assert pinned not in room.store.log.segments
+    room.reopen()
+    assert room.waiting(1) == {3: b"3", 5: b"5"}
+
+
+def test_a_full_segment_is_not_relocated() -> None:
+    """A segment that is needed for the most part is left alone, and not asked about again until fewer slots need it."""
+    room = Room(segment_bytes=2000, window_messages=5)
+    room.publish(60, 1)
+    recovered = room.reopen()
+    checkpoint(room, *recovered.queues.values())
+    segment = room.store.compactable()[-1]
+    holders = [slot for slot in recovered.queues[1].slots if segment in slot.segments]
+    references = [SlotReference(1, slot.first, slot.end, range(slot.end - slot.first)) for slot in holders]
+    assert room.store.plan_relocation(segment, references, 0.5) is None
+    assert segment not in room.store.compactable()
+    room.store.drop_live(segment, room.store.log.live[segment] - 1)
+    assert segment in room.store.compactable()
+
+
+def test_a_message_acked_during_its_relocation_stays_away() -> None:
+    """Copies of messages that were settled meanwhile do not bring them back."""
+    room = Room(segment_bytes=500)
+    room.publish(20, 1)
+    recovered = room.reopen()
+    checkpoint(room, *recovered.queues.values())
+    slot = recovered.queues[1].slots[0]
+    segment = min(slot.segments)
+    relocation = room.store.plan_relocation(segment, [SlotReference(1, 1, 21, range(20))], 1.0)
+    assert relocation is not None
+    room.append(encode_settled(0, 1, 1, [1]))
+    room.store.append_relocation(relocation)
+    room.commit()
+    room.reopen()
+    assert 1 not in room.waiting(1)
+    assert len(room.waiting(1)) == 19
