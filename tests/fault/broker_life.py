@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from broker.amqp.errors import StoreFailed
+from broker.amqp.errors import BrokerError, StoreFailed
 from broker.server import Broker
 from broker.settings import Settings
-from tests.fault.broker_clients import (
-    Client,
-    churn_some,
-    consume_some,
-    drain,
-    prepare,
-    publish_some,
-)
+from tests.fault.broker_clients import QUEUES, Client, churn_some, consume_some, drain, prepare, publish_some
 from tests.fault.broker_history import History
 from tests.fault.faulty_files import FaultyFiles, PowerLost
 from tests.fault.mortal_files import MortalFiles
@@ -27,10 +21,20 @@ from tests.raw_client import PeerGone
 
 Value = TypeVar("Value")
 
-FOLDER = Path("/store/broker")
-CLIENTS_MAX = 8
-LOOK_S = 0.01
-GONE = (PeerGone, OSError)
+FOLDER: Final = Path("/store/broker")
+CLIENTS_MAX: Final = 8
+LOOK_S: Final = 0.01
+GONE: Final = (PeerGone, ConnectionError)
+
+
+def new_disk(kind: type[FaultyFiles] = FaultyFiles) -> FaultyFiles:
+    """Returns an empty disk."""
+    return kind(folder=FOLDER.parent)
+
+
+def new_history() -> History:
+    """Returns the history of queues that are not there yet."""
+    return History({queue: {} for queue in QUEUES})
 
 
 def small_settings(*, sync: bool, segment_bytes: int, slot_messages: int) -> Settings:
@@ -41,57 +45,90 @@ def small_settings(*, sync: bool, segment_bytes: int, slot_messages: int) -> Set
         "slots": {"window_messages": slot_messages, "window_ms": 20},
         "memory": {"resident_max_bytes": 8 << 10},
     }
-    changed = {name: getattr(plain, name).model_copy(update=keys) for name, keys in small.items()}
-    return plain.model_copy(update=changed)
+    return plain.model_copy(
+        update={section: getattr(plain, section).model_copy(update=keys) for section, keys in small.items()}
+    )
 
 
 class Life:
-    """A broker from its start to its violent end."""
+    """A broker from its start to its end, which is violent as a rule."""
 
     def __init__(self, disk: FaultyFiles, history: History, random: Random, *, sync: bool = True) -> None:
         self.files = MortalFiles(disk)
         self.history = history
         self.random = random
-        settings = small_settings(
-            sync=sync, segment_bytes=random.choice((4096, 16384)), slot_messages=random.choice((3, 10, 50))
-        )
+        segment_bytes, slot_messages = random.choice((4096, 16384)), random.choice((3, 10, 50))
+        settings = small_settings(sync=sync, segment_bytes=segment_bytes, slot_messages=slot_messages)
         self.broker = Broker(settings, self.files)
-        self.checkpoints = 0
-        self.relocated = 0
-        self.paged_out = 0
-        self._threads = ThreadPoolExecutor(CLIENTS_MAX, thread_name_prefix="client")
+        self.started = False
         self._killed = False
+        self._threads = ThreadPoolExecutor(CLIENTS_MAX, thread_name_prefix="client")
+        self._sockets: list[socket.socket] = []
 
     @property
     def failed(self) -> bool:
         """Whether something ended this life already."""
         return self.files.dead or self.broker._failed.is_set()
 
-    async def say(self, work: Callable[[Client], Value], name: str, *, tolerant: bool = True) -> Value | None:
-        """Has a client of its own do something; None when the broker was gone before it was done."""
+    @property
+    def count(self) -> dict[str, int]:
+        """What the broker did beside serving clients."""
+        (engine,) = self.broker.engines.values()
+        return {
+            "checkpoints": engine.checkpointer.count,
+            "relocated": engine.compactor.relocated,
+            "paged out": engine.pager.paged_out,
+        }
+
+    async def begin(self) -> bool:
+        """Starts the broker; tells whether it got that far before it died."""
+        try:
+            await self.broker.start()
+        except (PowerLost, BrokerError):
+            if not self.files.dead and not self.files.disk.failed:
+                raise
+            self.files.die()
+            self._threads.shutdown()
+            return False
+        self.started = True
+        return True
+
+    async def say(
+        self, work: Callable[[Client], Value], name: str, *, tolerant: bool = True, watched: bool = True
+    ) -> Value | None:
+        """Has a client of its own do something; None when the broker was gone before it was done.
+
+        Watched, the process of a broker that failed ends at once, as `slotmq serve` does.
+        """
         random = Random(self.random.random())
 
         def converse() -> Value | None:
             try:
-                client = Client(self.broker.listener.port, name, self.history, random).open()
+                client = Client(self.broker.listener.port, name, self.history, random)
+                self._sockets.append(client.raw.socket)
                 with client.raw:
-                    return work(client)
+                    return work(client.open())
             except GONE:
-                if tolerant:
+                if tolerant and (self.failed or not watched):
                     return None
                 raise
 
         talk = asyncio.get_running_loop().run_in_executor(self._threads, converse)
         while not talk.done():
             await asyncio.wait([talk], timeout=LOOK_S)
-            if self.failed:
+            if watched and self.failed:
                 await self.kill()
                 self._hang_up()
         return talk.result()
 
     async def find(self) -> None:
-        """Looks what recovery brought back and compares it with the history."""
-        found = await self.say(drain, "drain", tolerant=False)
+        """Looks what recovery brought back and compares it with the history. Raises: what ended the broker."""
+        try:
+            found = await self.say(drain, "drain", tolerant=False)
+        except GONE:
+            if self.broker._failure is not None:
+                raise self.broker._failure from None
+            raise
         assert found is not None
         self.history.verify(found)
 
@@ -108,8 +145,6 @@ class Life:
             return forever
 
         await self.say(prepare, "prepare")
-        if self.failed:
-            return
         clients = [
             asyncio.ensure_future(self.say(work, name))
             for name, work in {
@@ -119,27 +154,33 @@ class Life:
                 "consumer-2": over_and_over(consume_some, "work-2", "receipts"),
                 "churner": over_and_over(churn_some),
             }.items()
+            if not self.failed
         ]
         for _ in range(moments):
             await asyncio.sleep(self.random.choice((0, 0.001, 0.01)))
-            if self.failed:
+            if self.failed or all(client.done() for client in clients):
                 break
-            await self.moment()
+            self.moment()
+        self.files.die()
+        await asyncio.gather(*clients)
         await self.kill()
-        for outcome in await asyncio.gather(*clients, return_exceptions=True):
-            if outcome is not None and not isinstance(outcome, AssertionError):
-                raise outcome
-            if outcome is not None:
-                self.history.problems.append(f"client: {outcome}")
 
-    async def moment(self) -> None:
-        """Does what the timers would do in a minute."""
-        for engine in self.broker.engines.values():
-            try:
-                engine.page()
-                engine.tick()
-            except (PowerLost, StoreFailed) as error:
-                self.broker._fail(error)
+    def moment(self) -> None:
+        """Does what the broker's timers do now and then."""
+        (engine,) = self.broker.engines.values()
+        try:
+            engine.page()
+            engine.tick()
+        except (PowerLost, StoreFailed) as error:
+            self.broker._fail(error)
+
+    async def checkpoint(self) -> None:
+        """Takes a checkpoint and compacts what is worth it, unless the broker dies."""
+        (engine,) = self.broker.engines.values()
+        if not self.failed:
+            self.moment()
+        while engine._checkpoint is not None and not engine._checkpoint.done() and not self.failed:
+            await asyncio.wait([engine._checkpoint], timeout=LOOK_S)
 
     async def kill(self) -> None:
         """Ends the broker as SIGKILL does: it says nothing more, and no thread of it writes anything."""
@@ -156,19 +197,24 @@ class Life:
         for engine in broker.engines.values():
             if engine._checkpoint is not None:
                 engine._checkpoint.cancel()
-            self.checkpoints += engine.checkpointer.count
-            self.relocated += engine.compactor.relocated
-            self.paged_out += engine.pager.paged_out
             engine.close()
         while broker.listener.transports:
             await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        self._threads.shutdown(wait=False)
+
+    async def stop(self) -> None:
+        """Ends the broker in good order."""
+        await self.broker.stop()
+        self.files.die()
+        self._killed = True
+        self._threads.shutdown()
 
     def _hang_up(self) -> None:
         """Closes the sockets of a dead process, those too that the loop had not accepted yet when it died."""
         for transport in list(self.broker.listener.transports):
             transport.abort()
-
-    def close(self) -> None:
-        """Ends the clients' threads."""
-        self._threads.shutdown(wait=True)
+        for client in self._sockets:
+            try:
+                client.shutdown(socket.SHUT_RDWR)
+            except OSError:  # closed already
+                pass
