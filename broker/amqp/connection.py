@@ -61,6 +61,7 @@ class Connection:
         "heartbeat_s",
         "held",
         "limits",
+        "orderly",
         "out",
         "out_bytes",
         "received",
@@ -94,6 +95,7 @@ class Connection:
         self.received = 0
         self.sent = 0
         self.held = False
+        self.orderly = False
         self.failure: ProtocolError | Refused | None = None
         self._cutter = FrameCutter(limits.initial_frame_max_bytes)
         self._greeting = b""
@@ -256,9 +258,13 @@ class Connection:
             self.finish()
         self.failure = error
 
-    def finish(self) -> None:
-        """Ends the connection: nothing is read any more, and every session is closed."""
+    def finish(self, *, orderly: bool = False) -> None:
+        """Ends the connection: nothing is read any more, and every session is closed.
+
+        Orderly is the end of a close handshake, behind which the client sends nothing.
+        """
         self.state = State.CLOSED
+        self.orderly = orderly
         # Also ends the loop in feed(), which finds no further frame.
         self._cutter.clear()
         self.end_sessions()

@@ -148,7 +148,7 @@ class Queue:
                 found.counts,
                 set(found.segments),
                 charge_bytes=found.size_bytes,
-                recovered=redelivered,
+                recovered=redelivered or found.redelivered,
             )
             for found in state.slots
         ]
@@ -277,7 +277,7 @@ class Queue:
         store = self._ports.store
         if self.durable:
             store.log.append(encode_queue_deleted(store.log.synced, self._ports.clock.now_ms, self.number))
-        store.forget_queue(self.number)
+        store.forget_queue(self.number, at_once=not self.durable)
         self._ports.retire(self)
         return count
 
@@ -299,9 +299,11 @@ class Queue:
             return [index for index in indexes if not slot.is_volatile(index)]
         logged = []
         for index in indexes:
-            message: Message = contents[index]
-            entry = message.entry
-            if entry is not None and entry[0] < SPILLED:
+            message: Message | None = contents[index]
+            if message is None:  # it could not be read
+                if not slot.is_volatile(index):
+                    logged.append(index)
+            elif message.entry is not None and message.entry[0] < SPILLED:
                 logged.append(index)
         return logged
 
@@ -313,4 +315,4 @@ class Queue:
         for segment in slot.segments:
             store.drop_live(segment, 1)
         if slot.logged:
-            store.drop_entries(self.number, slot.first, slot.end)
+            store.drop_entries(self.number, slot.first, slot.end, at_once=not self.durable)

@@ -123,4 +123,5 @@ class Checkpointer:
             counts=dict(slot.counts),
             segments={segment: 1 for segment in slot.segments if not is_spilled(segment)},
             size_bytes=slot.bytes,
+            redelivered=slot.recovered,
         )

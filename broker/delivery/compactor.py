@@ -54,7 +54,9 @@ class Compactor:
         for segment in self._store.compactable():
             holders = self._holders(segment)
             references = [
-                SlotReference(queue.number, slot.first, slot.end, list(slot.acks.unsettled(0, slot.length)))
+                SlotReference(
+                    queue.number, slot.first, slot.first + slot.logged, list(slot.acks.unsettled(0, slot.logged))
+                )
                 for queue, slot in holders
             ]
             relocation = await loop.run_in_executor(

@@ -90,6 +90,7 @@ def deliver(consumer: Consumer, queue: Queue, slot: Slot, indexes: Sequence[int]
     if taken:
         if no_ack:
             queue.settle(slot, indexes[:taken])
+        session.last_served = consumer
         connection.touch()
     return taken
 

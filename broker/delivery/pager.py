@@ -96,8 +96,8 @@ class Pager:
     def log_entries(self, queue: Queue, slot: Slot, *, for_checkpoint: bool = False) -> bool:
         """Writes the queue-log entries that a resident slot still lacks, and spills what has no record to point to.
 
-        Tells False, and writes nothing, when a record of it is not in the log file yet. A checkpoint has it written before
-        anybody relies on the entries, and spills nothing: a transient message is none of its business.
+        Tells False, and writes nothing, when a record of it is not in the log file yet. A checkpoint has it written
+        before anybody relies on the entries, and spills nothing: a transient message is none of its business.
         """
         if slot.contents is None or slot.logged == slot.length:
             return True

@@ -95,6 +95,9 @@ class SlotReader:
         slot.contents = [
             None if stored is None or index in acks else self._message(stored) for index, stored in enumerate(found)
         ]
+        # The pager takes the unsettled part of a slot's charge; what was settled before the read is not known any more.
+        charge = sum(message.charge for message in slot.contents if message is not None)
+        slot.bytes = charge * slot.length // max(slot.unsettled, 1)
         lost = [index for index in slot.ready_indexes() if slot.contents[index] is None]
         self._kept(queue, slot)
         if lost:

@@ -50,13 +50,16 @@ class Worker:
             self.ready.append(queue)
             self._schedule()
 
-    def turn(self) -> None:
-        """Serves every queue that is awake; those with more to give stay awake for the next turn.
+    def turn(self) -> int:
+        """Serves every queue that is awake and returns how many messages were handed out.
+
+        Queues with more to give stay awake for the next turn.
 
         Raises: whatever a defect raises; the caller retires this worker and its queues move.
         """
         ready, self.ready = self.ready, []
         budget = TURN_MESSAGES * FULL_QUEUES
+        handed_out = 0
         for place, queue in enumerate(ready):
             if budget <= 0:
                 self.ready.extend(ready[place:])
@@ -71,9 +74,11 @@ class Worker:
                 self.ready.append(queue)
             else:
                 queue.awake = False
+            handed_out += max(0, before - queue.manager.ready)
             budget -= max(1, before - queue.manager.ready)
         if self.ready:
             self._schedule()
+        return handed_out
 
     def _serve(self, queue: Queue) -> bool:
         """Delivers from one queue; tells whether it could go on at once in the next turn."""
@@ -145,10 +150,11 @@ class Workers:
 
     def turn(self) -> None:
         """Gives every worker its turn; one that fails is retired and its queues move."""
-        self.workers.append(self.workers.pop(0))  # nobody is always the first to fill a connection's output
         for worker in list(self.workers):
             try:
-                worker.turn()
+                if worker.turn():  # who delivered goes last: nobody is always the first to fill a connection's output
+                    self.workers.remove(worker)
+                    self.workers.append(worker)
             except StoreFailed:
                 raise
             except Exception:  # noqa: BLE001 - whatever it is, the queues go on with another worker

@@ -167,7 +167,7 @@ class Transport(asyncio.Protocol):
             if self._stops:
                 self._stops = Stop(0)
                 self._socket.resume_reading()
-            if self._socket.can_write_eof():
+            if self._socket.can_write_eof() and not self.connection.orderly:
                 self._socket.write_eof()
             else:
                 self._socket.close()

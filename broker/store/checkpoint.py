@@ -1,17 +1,18 @@
 """Checkpoints: the state of a vhost at one log position, so that recovery reads only what came after it.
 
 checkpoint file
-0   8s  magic "SLOTMQ\\0C"
-8   u16 format version
-10  u8  clean: the broker stopped in good order behind it
-11  u8  synced: written with syncs on, so that everything below its position is on disk
-12  u32 CRC-32C of everything else
-16  u64 position          24  u64 next queue number
-32  u32 bytes of topology 36  u32 queues
-40      topology: JSON, a list of changes
-per queue: u64 number, u64 next id, u32 slots
-per slot:  u64 first, u64 end, u64 bytes, u32 bytes of the settled bits, u32 counts, u32 segments,
-the settled bits, counts (u32 index, u32 count), segments (u32 number, u32 live messages)
+    0   8s  magic "SLOTMQ\\0C"
+    8   u16 format version
+    10  u8  clean: the broker stopped in good order behind it
+    11  u8  synced: written with syncs on, so that everything below its position is on disk
+    12  u32 CRC-32C of everything else
+    16  u64 position          24  u64 next queue number
+    32  u32 bytes of topology 36  u32 queues
+    40      topology: JSON, a list of changes
+            per queue: u64 number, u64 next id, u32 slots
+            per slot:  u64 first, u64 end, u64 bytes, u32 bytes of the settled bits, u32 counts, u32 segments,
+                       u8 redelivered, the settled bits, counts (u32 index, u32 count),
+                       segments (u32 number, u32 live messages)
 
 It gets its name when it is on disk: a checkpoint is there as a whole or not at all.
 """
@@ -41,7 +42,7 @@ _CHECKSUM: Final = Struct(">I")
 _HEAD_AT: Final = _FRONT.size + _CHECKSUM.size
 _HEAD: Final = Struct(">QQII")
 _QUEUE: Final = Struct(">QQI")
-_SLOT: Final = Struct(">QQQIII")
+_SLOT: Final = Struct(">QQQIIIB")
 _PAIR: Final = Struct(">II")
 _NAME: Final = re.compile(r"checkpoint-(\d{10})")
 _KEPT: Final = 2  # the newest, and the one before it should the newest turn out unreadable
@@ -54,6 +55,7 @@ class SlotState:
     Shapes: ids are first <= id < end. ``settled`` has one bit per message, least significant first; bits that it has no
         room for are 0. ``counts`` maps an index (id - first) to its delivery count. The keys of ``segments`` are the
         log segments that entries of it may point to; the values say how many, where that is known.
+        ``redelivered`` says that an unclean stop lies behind its messages: any of them may have been delivered.
     Units: ``size_bytes`` adds up the records of what was published into it.
     """
 
@@ -63,6 +65,7 @@ class SlotState:
     counts: dict[int, int] = field(default_factory=dict)
     segments: dict[int, int] = field(default_factory=dict)
     size_bytes: int = 0
+    redelivered: bool = False
 
 
 @dataclass(slots=True)
@@ -102,7 +105,7 @@ def encode_checkpoint(checkpoint: Checkpoint, *, synced: bool) -> bytes:
         pieces.append(_QUEUE.pack(queue.number, queue.next_id, len(queue.slots)))
         for slot in queue.slots:
             settled = slot.settled
-            sizes = (slot.size_bytes, len(settled), len(slot.counts), len(slot.segments))
+            sizes = (slot.size_bytes, len(settled), len(slot.counts), len(slot.segments), slot.redelivered)
             pieces += (_SLOT.pack(slot.first, slot.end, *sizes), settled, _pairs(slot.counts), _pairs(slot.segments))
     content = b"".join(pieces)
     front = _FRONT.pack(_MAGIC, _FORMAT, checkpoint.clean, synced)
@@ -192,7 +195,7 @@ def _decode_queue(block: bytes, at: int) -> tuple[QueueState, int]:
     at += _QUEUE.size
     queue = QueueState(number, next_id)
     for _ in range(slots):
-        first, end, size_bytes, settled_bytes, counts, segments = _SLOT.unpack_from(block, at)
+        first, end, size_bytes, settled_bytes, counts, segments, redelivered = _SLOT.unpack_from(block, at)
         at += _SLOT.size
         settled = block[at : at + settled_bytes]
         at += settled_bytes
@@ -206,6 +209,7 @@ def _decode_queue(block: bytes, at: int) -> tuple[QueueState, int]:
                 dict(_PAIR.iter_unpack(block[at:counts_end])),
                 dict(_PAIR.iter_unpack(block[counts_end:segments_end])),
                 size_bytes,
+                bool(redelivered),
             )
         )
         at = segments_end

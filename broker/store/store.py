@@ -29,6 +29,7 @@ __all__ = ["VhostStore"]
 _log = structlog.get_logger()
 _RUNNING: Final = "running"  # a file that is there while a broker works in the folder: an unclean stop leaves it behind
 _FOLDERS: Final = ("log", "spill", "queues")
+AT_ONCE: Final = 0  # a log position before every checkpoint
 RELOCATION_MAX_BYTES: Final = 64 * 1024 * 1024  # what one relocation holds in memory
 
 
@@ -199,20 +200,28 @@ class VhostStore:
                 messages[index] = message
         return messages
 
-    def drop_entries(self, queue_number: int, first: int, end: int) -> None:
-        """Gives up the entries of a deleted slot; their file goes behind the next checkpoint after the last of them."""
-        self._queues.drop(queue_number, first, end, self.log.position)
+    def drop_entries(self, queue_number: int, first: int, end: int, *, at_once: bool) -> None:
+        """Gives up the entries of a deleted slot.
 
-    def forget_queue(self, queue_number: int) -> None:
-        """Gives up all entries of a deleted queue."""
-        self._queues.forget(queue_number, self.log.position)
+        Their file goes with the last of them: behind the next checkpoint, or at once when no checkpoint refers to the
+        queue because it is not durable. Raises: StoreFailed.
+        """
+        self._queues.drop(queue_number, first, end, AT_ONCE if at_once else self.log.position)
+        if at_once:
+            self._queues.reclaim(AT_ONCE + 1)
+
+    def forget_queue(self, queue_number: int, *, at_once: bool) -> None:
+        """Gives up all entries of a deleted queue, as `drop_entries` does. Raises: StoreFailed."""
+        self._queues.forget(queue_number, AT_ONCE if at_once else self.log.position)
+        if at_once:
+            self._queues.reclaim(AT_ONCE + 1)
 
     def discard(self, state: QueueState) -> None:
         """Gives up a recovered queue that no change of the topology declares, with its references."""
         for slot in state.slots:
             for segment in slot.segments:
                 self.log.drop_live(segment, 1)
-        self.forget_queue(state.number)
+        self.forget_queue(state.number, at_once=False)
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 

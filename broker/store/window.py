@@ -27,7 +27,7 @@ class Window:
         messages and ``end`` is not known yet.
     """
 
-    __slots__ = ("bits", "counts", "doubtful", "end", "first", "segments", "size_bytes")
+    __slots__ = ("bits", "counts", "doubtful", "end", "first", "redelivered", "segments", "size_bytes")
 
     def __init__(self, first: int, bits: bitarray) -> None:
         self.first = first
@@ -36,6 +36,7 @@ class Window:
         self.counts: dict[int, int] = {}
         self.segments: dict[int, int] = {}
         self.size_bytes = 0
+        self.redelivered = False
         self.doubtful = False  # its entries must be looked at to know the segments
 
     @classmethod
@@ -50,13 +51,15 @@ class Window:
         window.counts = dict(slot.counts)
         window.segments = dict(slot.segments)
         window.size_bytes = slot.size_bytes
+        window.redelivered = slot.redelivered
         window.doubtful = any(is_spilled(segment) for segment in slot.segments)
         return window
 
     def state(self) -> SlotState:
         """Returns the slot that the window has become."""
         counts = {index: count for index, count in self.counts.items() if not self.bits[index]}
-        return SlotState(self.first, self.end, self.bits.tobytes(), counts, self.segments, self.size_bytes)
+        settled = self.bits.tobytes()
+        return SlotState(self.first, self.end, settled, counts, self.segments, self.size_bytes, self.redelivered)
 
     def look(self, entries: Sequence[Entry], segments: Mapping[int, int]) -> list[int]:
         """Counts its messages by segment after their entries; returns the indexes of those whose record is gone.
@@ -135,9 +138,11 @@ class QueueReplay:
             self.seal()
 
     def settle(self, ids: Iterable[int]) -> None:
-        """Marks messages settled; ids of deleted slots are passed over."""
+        """Marks messages settled; ids of deleted slots, and ids that no record has given yet, are passed over."""
         firsts, windows = self.firsts, self.windows
         for message_id in ids:
+            if message_id >= self.next_id:
+                continue  # a record follows its message's: this is about a transient one, whose id is free again
             place = bisect_right(firsts, message_id) - 1
             if place >= 0:
                 window = windows[place]
@@ -146,7 +151,8 @@ class QueueReplay:
                     window.bits[index] = 1
 
     def settle_run(self, first: int, end: int) -> None:
-        """Marks the messages first <= id < end settled."""
+        """Marks the messages first <= id < end settled, as far as ids were given."""
+        end = min(end, self.next_id)
         for window in self._overlapping(first, end):
             start = max(first - window.first, 0)
             stop = min(end - window.first, len(window.bits))

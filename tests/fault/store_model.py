@@ -180,7 +180,7 @@ class StoreModel:
                 self.store.drop_live(segment, 1)
         self.change({"change": "queue_deleted", "number": queue.number})
         self.store.log.append(encode_queue_deleted(self.store.log.synced, 1, queue.number))
-        self.store.forget_queue(queue.number)
+        self.store.forget_queue(queue.number, at_once=False)
         queue.slots.clear()
         queue.deleted_end = self.store.log.position
 
@@ -268,7 +268,7 @@ class StoreModel:
                 for segment in slot.segments:
                     self.store.drop_live(segment, 1)
                 if slot.logged:
-                    self.store.drop_entries(queue.number, slot.first, slot.end)
+                    self.store.drop_entries(queue.number, slot.first, slot.end, at_once=False)
 
     def message(self, queue: ModelQueue, message_id: int) -> ModelMessage:
         message = queue.messages[message_id]

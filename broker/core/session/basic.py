@@ -36,11 +36,11 @@ class BasicSession:
     __slots__ = (
         "_channel",
         "_session",
-        "_turn",
         "_vhost",
         "closed",
         "connection",
         "consumers",
+        "last_served",
         "number",
         "outflow",
         "outstanding",
@@ -56,7 +56,7 @@ class BasicSession:
         self.connection = channel.connection
         self.outflow = session.outflow
         self.number = channel.number
-        self._turn = 0  # which of its consumers' queues is woken first
+        self.last_served: Consumer | None = None
         self.closed = False
         self.consumers: dict[str, Consumer] = {}
         self.unacked = Unacked()
@@ -230,9 +230,8 @@ class BasicSession:
         self._vhost.consumer_left(consumer.queue)
 
     def wake(self) -> None:
-        """Has the queues of its consumers served: there is room again. Each time another one is the first."""
+        """Has the queues of its consumers served: there is room again. The one served last is woken last."""
         consumers = list(self.consumers.values())
-        self._turn += 1
-        turn = self._turn % (len(consumers) or 1)
+        turn = consumers.index(self.last_served) + 1 if self.last_served in consumers else 0
         for consumer in consumers[turn:] + consumers[:turn]:
             consumer.queue.wake()

@@ -53,10 +53,10 @@ class RecordingStore:
         self.log = RecordingLog()
         self.forgotten: list[int] = []
 
-    def forget_queue(self, number: int) -> None:
+    def forget_queue(self, number: int, *, at_once: bool) -> None:
         self.forgotten.append(number)
 
-    def drop_entries(self, number: int, first: int, end: int) -> None:
+    def drop_entries(self, number: int, first: int, end: int, *, at_once: bool) -> None:
         """Has no entries to drop."""
 
 

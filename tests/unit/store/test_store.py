@@ -114,14 +114,14 @@ def test_a_queue_log_goes_behind_a_checkpoint() -> None:
     room.publish(2, 1)
     room.store.page_out(1, 1, [(1 << 32 | 64, 10), (1 << 32 | 74, 10)])
     room.store.page_out(2, 1, [(1 << 32 | 64, 10)])
-    room.store.drop_entries(1, 1, 2)
-    room.store.forget_queue(2)
+    room.store.drop_entries(1, 1, 2, at_once=False)
+    room.store.forget_queue(2, at_once=False)
     checkpoint(room)
     assert len(room.files.list(FOLDER / "queues")) == 2  # the deletion of queue 2 is not behind this checkpoint
     room.publish(1, 1)
     checkpoint(room)
     assert room.files.list(FOLDER / "queues") == ["0000000001-00000000.queue"]
-    room.store.drop_entries(1, 2, 3)
+    room.store.drop_entries(1, 2, 3, at_once=False)
     room.publish(1, 1)
     checkpoint(room)
     assert room.files.list(FOLDER / "queues") == []
@@ -131,7 +131,7 @@ def test_a_chunk_written_again_stays() -> None:
     """A file whose entries were all dropped is kept when new ids are written to it before the checkpoint."""
     room = Room()
     room.store.page_out(1, 1, [(1 << 32 | 64, 10)])
-    room.store.drop_entries(1, 1, 2)
+    room.store.drop_entries(1, 1, 2, at_once=False)
     room.publish(1, 9)
     room.store.page_out(1, 2, [(1 << 32 | 74, 20)])
     checkpoint(room)
