@@ -100,7 +100,7 @@ class Client:
                 self.history.confirm(self._unconfirmed.popleft()[1])
             return None
         if isinstance(value, commands.Basic.Deliver):
-            self._take(value.consumer_tag, value.delivery_tag, redelivered=bool(value.redelivered))
+            self._take(value.consumer_tag or "", value.delivery_tag, redelivered=bool(value.redelivered))
             return None
         if isinstance(value, (commands.Channel.Close, commands.Connection.Close)):
             raise PeerGone(f"{value.reply_code} {value.reply_text}")

@@ -1,7 +1,7 @@
 """What clients did and saw, and what must be true of a broker after any accident (in the manner of Jepsen).
 
-A removal (an ack, a purge, the deletion of a queue) that was on disk for sure when the broker died must hold; one that was
-asked for may hold or not. Everything else that was confirmed must be there, and nothing that nobody sent.
+A removal (an ack, a purge, the deletion of a queue) that was on disk for sure when the broker died must hold; one that
+was asked for may hold or not. Everything else that was confirmed must be there, and nothing that nobody sent.
 """
 
 from __future__ import annotations

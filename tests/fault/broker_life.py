@@ -39,7 +39,7 @@ def new_history() -> History:
 
 def small_settings(*, sync: bool, segment_bytes: int, slot_messages: int) -> Settings:
     """Returns settings far below what users may set: everything rolls, pages and is checkpointed all the time."""
-    plain = Settings(server={"port": 0, "data_dir": FOLDER})  # type: ignore[arg-type]
+    plain = Settings(server={"port": 0, "data_dir": FOLDER})
     small: dict[str, dict[str, Any]] = {
         "store": {"sync": sync, "segment_bytes": segment_bytes, "checkpoint_interval_ms": 0},
         "slots": {"window_messages": slot_messages, "window_ms": 20},
@@ -198,8 +198,7 @@ class Life:
             if engine._checkpoint is not None:
                 engine._checkpoint.cancel()
             engine.close()
-        while broker.listener.transports:
-            await asyncio.sleep(0)
+        await broker.listener._empty.wait()
         self._threads.shutdown(wait=False)
 
     async def stop(self) -> None:

@@ -11,8 +11,12 @@ import pytest
 from pamqp import commands
 from structlog.testing import capture_logs
 
-from tests.fault.broker_clients import TOPIC, Client, drain, prepare
-from tests.fault.broker_life import LOOK_S, Life, new_disk, new_history
+from broker.core.queue import Queue
+from broker.slots.slot import Slot
+from tests.deadline import wait_until_async
+from tests.fault.broker_clients import RECEIPTS, TOPIC, Client, drain, prepare
+from tests.fault.broker_life import Life, new_disk, new_history
+from tests.fault.faulty_files import FaultyFiles, TornContent
 from tests.in_process import queue_of
 from tests.raw_client import PeerGone
 
@@ -57,6 +61,11 @@ def linger(client: Client) -> None:
         client.pump()
 
 
+async def two_unacked(queue: Queue) -> bool:
+    """Tells whether two messages of a queue are with a consumer."""
+    return queue.unacked == 2
+
+
 def persistent(life: Life, found: dict[str, list[tuple[int, bool]] | None], queue: str) -> list[bool]:
     """Returns the redelivery marks of a queue, all of whose messages must be persistent ones, in order."""
     deliveries = found[queue]
@@ -80,8 +89,7 @@ async def test_a_clean_restart_keeps_redelivery_marks(checkpoints: int, loss: bo
             await life.checkpoint()
     lingering = asyncio.ensure_future(life.say(linger, "lingerer", watched=False))
     pile = queue_of(life.broker, "pile")
-    while pile.unacked < 2:
-        await asyncio.sleep(LOOK_S)
+    await wait_until_async(lambda: two_unacked(pile), "two unacked messages")
     await life.stop()
     await lingering
     assert not life.history.problems
@@ -98,3 +106,97 @@ async def test_a_clean_restart_keeps_redelivery_marks(checkpoints: int, loss: bo
     untouched = MESSAGES - 6
     assert marks[0] == ([True] * 4 + [False] * untouched, [True] + [False] * (MESSAGES - 1))
     assert marks[1] == ([True] * (MESSAGES - 2), [True] * MESSAGES), "the first look at them is remembered"
+
+
+# -- a slot that holds a transient message in front of a confirmed one -------------------------------------------------
+
+
+def publish_pair(client: Client) -> None:
+    """Publishes a transient message and a persistent one behind it, in one slot."""
+    client.publish("", "work-1", persistent=False)
+    client.publish("", "work-1")
+    client.await_confirms()
+
+
+def fill_segments(client: Client) -> None:
+    """Has the log roll a few times, and leaves nothing in those segments."""
+    for _ in range(100):
+        client.publish("", RECEIPTS)
+    client.await_confirms()
+    removal = client.history.begin_removal(RECEIPTS, deletes=False)
+    client.purge(RECEIPTS)
+    client.history.end_removal(removal)
+    client.receipt(removal)
+
+
+async def pair_in_a_slot() -> tuple[Life, Queue, Slot]:
+    """Returns a broker with such a slot, which a checkpoint on disk refers to."""
+    life = Life(new_disk(), new_history(), Random(2))
+    assert await life.begin()
+    await life.say(prepare, "prepare")
+    await life.say(publish_pair, "publisher")
+    await life.checkpoint()
+    queue = queue_of(life.broker, "work-1")
+    (slot,) = [slot for slot in queue.manager.slots.values() if slot.length]
+    assert slot.length == 2
+    return life, queue, slot
+
+
+async def check_restart(life: Life, disk: FaultyFiles) -> None:
+    """Asserts that a broker on these files has everything that was confirmed."""
+    after = Life(disk, life.history, Random(3))
+    assert await after.begin()
+    await after.find()
+    await after.kill()
+    assert not life.history.problems
+
+
+async def test_compaction_moves_what_lies_behind_a_transient_message() -> None:
+    """A segment goes only when every confirmed message was moved out of it, whatever the slot holds in front."""
+    life, _, _ = await pair_in_a_slot()
+    await life.say(fill_segments, "filler")
+    (engine,) = life.broker.engines.values()
+    for _ in range(4):
+        await life.checkpoint()
+        await life.say(Client.receipt, "mover")  # the log has to grow for the next checkpoint to be due
+    assert engine.compactor.relocated
+    await life.kill()
+    await check_restart(life, life.files.disk.after_kill())
+
+
+async def test_an_ack_that_is_not_on_disk_leaves_the_message_readable() -> None:
+    """Paging out a slot takes no entry from the checkpoint: the ack of its message may still be lost."""
+    life, queue, slot = await pair_in_a_slot()
+
+    def ack(client: Client) -> None:
+        client.get("work-1")
+        client.get("work-1")
+        client.settle(1)
+        client.hear(60.0)
+
+    async def settled() -> bool:
+        return slot.acks.count == 1
+
+    (engine,) = life.broker.engines.values()
+    engine.committer._lazy_s = 3600.0  # nobody waits for the ack's record, so it stays in memory
+    acking = asyncio.ensure_future(life.say(ack, "consumer"))
+    await wait_until_async(settled, "the ack")
+    engine.pager.log_entries(queue, slot)
+    await life.kill()
+    await acking
+    await check_restart(life, life.files.disk.after_kill())
+
+
+async def test_an_entry_on_disk_is_not_written_again() -> None:
+    """A write that the power loss tears does not touch an entry that the checkpoint refers to."""
+    life, queue, slot = await pair_in_a_slot()
+    (engine,) = life.broker.engines.values()
+    engine.pager.log_entries(queue, slot)
+    await life.kill()
+    disk = life.files.disk
+    for path, content in disk.contents.items():
+        assert isinstance(content, TornContent)
+        if path.suffix == ".queue":
+            content.unsynced = [(offset, b"\x5a" * len(block or b"")) for offset, block in content.unsynced]
+            content.sync()
+    await check_restart(life, disk.after_loss(0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 
 import pika
@@ -12,14 +12,11 @@ from pika.adapters.blocking_connection import BlockingChannel
 from tests.broker_process import BrokerProcess
 from tests.integration.pika.conversation import drain, parameters, publish
 
+Connect = Callable[[BrokerProcess], pika.BlockingConnection]
+
 HOW = ["SIGTERM", "SIGKILL"]
 MATRIX = list(product([False, True], repeat=3))
 """Queues by durable, exclusive, auto-delete."""
-
-
-def connect(process: BrokerProcess) -> pika.BlockingConnection:
-    """Returns a connection to the broker as it runs now."""
-    return pika.BlockingConnection(parameters(process.address))
 
 
 def restart(process: BrokerProcess, how: str) -> None:
@@ -32,8 +29,27 @@ def restart(process: BrokerProcess, how: str) -> None:
 
 
 @pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Opens connections to the broker as it runs now; those that its deaths left half open are closed in the end."""
+    opened: list[pika.BlockingConnection] = []
+
+    def _connect(process: BrokerProcess) -> pika.BlockingConnection:
+        opened.append(pika.BlockingConnection(parameters(process.address)))
+        return opened[-1]
+
+    yield _connect
+    for connection in opened:
+        try:
+            connection.close()
+        except pika.exceptions.AMQPError:
+            assert connection.is_closed
+
+
+@pytest.fixture
 def started(broker_process: BrokerProcess) -> Iterator[BrokerProcess]:
     """A broker that runs on an empty folder."""
+    # pika's blocking connections answer connection.close only when they are asked something: not worth the wait.
+    broker_process.environment["SLOTMQ_SERVER__DRAIN_TIMEOUT_MS"] = "200"
     yield broker_process.start()
     if broker_process.alive:
         assert not broker_process.errors()
@@ -63,7 +79,7 @@ def taken(channel: BlockingChannel, queue: str) -> list[tuple[bytes, bool]]:
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_survivors(started: BrokerProcess, how: str) -> None:
+def test_survivors(started: BrokerProcess, connect: Connect, how: str) -> None:
     """Only durable queues that are not exclusive survive, with their persistent messages, in order, and their bindings
     to durable exchanges; nothing else does."""
     owner = connect(started)
@@ -96,11 +112,10 @@ def test_survivors(started: BrokerProcess, how: str) -> None:
     channel.exchange_declare("transient", "topic")
     channel.basic_publish("transient", "any", b"not bound")
     assert {queue: drain(channel, queue) for queue in survivors} == {queue: [b"bound"] * 2 for queue in survivors}
-    connection.close()
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_deleted_things_stay_deleted(started: BrokerProcess, how: str) -> None:
+def test_deleted_things_stay_deleted(started: BrokerProcess, connect: Connect, how: str) -> None:
     """Deleted queues, exchanges and bindings, purged and acked messages do not come back."""
     connection = connect(started)
     channel = connection.channel()
@@ -136,11 +151,10 @@ def test_deleted_things_stay_deleted(started: BrokerProcess, how: str) -> None:
     assert drain(channel, "q2") == [b"x2 kept"]
     channel.queue_declare("q0", durable=True)
     assert drain(channel, "q0") == []
-    connection.close()
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_redelivered_after_restart(started: BrokerProcess, how: str) -> None:
+def test_redelivered_after_restart(started: BrokerProcess, connect: Connect, how: str) -> None:
     """After an orderly stop only what was delivered before is marked redelivered; after a kill everything is, for
     nobody knows."""
     connection = connect(started)
@@ -154,10 +168,9 @@ def test_redelivered_after_restart(started: BrokerProcess, how: str) -> None:
     found = taken(connection.channel(), "q")
     assert [body for body, _ in found] == [b"1", b"2", b"3", b"4"]
     assert [redelivered for _, redelivered in found] == ([True] * 4 if how == "SIGKILL" else [True, True, False, False])
-    connection.close()
 
 
-def test_properties_and_bodies_survive(started: BrokerProcess) -> None:
+def test_properties_and_bodies_survive(started: BrokerProcess, connect: Connect) -> None:
     """Properties, headers and bodies of every size come back as they were sent."""
     connection = connect(started)
     channel = connection.channel()
@@ -177,13 +190,12 @@ def test_properties_and_bodies_survive(started: BrokerProcess) -> None:
         assert (method.exchange, method.routing_key) == ("amq.topic", f"key.{number}")
         assert found == body
         assert (properties.headers, properties.message_id, properties.priority) == (headers, str(number), number)
-    connection.close()
 
 
-def test_many_restarts(started: BrokerProcess) -> None:
+def test_many_restarts(started: BrokerProcess, connect: Connect) -> None:
     """Messages published before each of several restarts, orderly and not, are all there at the end, in order."""
     expected = []
-    for round_number in range(6):
+    for round_number in range(4):
         connection = connect(started)
         channel = connection.channel()
         channel.queue_declare("q", durable=True)
@@ -200,10 +212,9 @@ def test_many_restarts(started: BrokerProcess) -> None:
         restart(started, HOW[round_number % 2])
     connection = connect(started)
     assert drain(connection.channel(), "q") == expected
-    connection.close()
 
 
-def test_queue_of_many_slots_survives(started: BrokerProcess) -> None:
+def test_queue_of_many_slots_survives(started: BrokerProcess, connect: Connect) -> None:
     """A backlog of several thousand messages, settled here and there, comes back without those and in order."""
     connection = connect(started)
     channel = connection.channel()
@@ -223,4 +234,3 @@ def test_queue_of_many_slots_survives(started: BrokerProcess) -> None:
     gone = {tag - 1 for tag in settled}
     expected = [str(number).encode() for number in range(total) if number not in gone] + [b"end", b"end"]
     assert drain(connection.channel(), "q") == expected
-    connection.close()

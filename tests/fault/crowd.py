@@ -1,0 +1,168 @@
+"""Publishers with confirms and consumers with acks, each on a thread and a socket of its own, until the broker is gone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from random import Random
+
+from pamqp import commands
+
+from tests.broker_process import BrokerAddress
+from tests.fault.ledger import Ledger
+from tests.raw_client import PeerGone, RawClient, publish_frames
+
+EXCHANGE = "kill9"
+QUEUES = {"everything": "#", "even": "*.even", "large": "large.#"}
+"""Three queues of different depth behind one topic exchange, so that records are fanned out."""
+WINDOW = 200
+"""Publishes that a publisher has outstanding."""
+PERSISTENT = commands.Basic.Properties(delivery_mode=2, content_type="application/octet-stream")
+
+
+def declare(address: BrokerAddress) -> None:
+    """Declares the durable exchange, the durable queues and their bindings."""
+    with RawClient(address.host, address.port) as client:
+        client.open()
+        client.open_channel(1)
+        exchange = commands.Exchange.Declare(exchange=EXCHANGE, exchange_type="topic", durable=True)
+        client.call(1, exchange, commands.Exchange.DeclareOk)
+        for queue, pattern in QUEUES.items():
+            client.call(1, commands.Queue.Declare(queue=queue, durable=True), commands.Queue.DeclareOk)
+            bind = commands.Queue.Bind(queue=queue, exchange=EXCHANGE, routing_key=pattern)
+            client.call(1, bind, commands.Queue.BindOk)
+        client.close()
+
+
+class Member(threading.Thread):
+    """A client that works until its connection is gone; any other error is kept for the test."""
+
+    def __init__(self, address: BrokerAddress, ledger: Ledger, work: Callable[[Member, RawClient], None]) -> None:
+        super().__init__(daemon=True)
+        self.address = address
+        self.ledger = ledger
+        self.work = work
+        self.error: BaseException | None = None
+        self.closed_with: int | None = None
+        self.leaving = threading.Event()
+
+    def run(self) -> None:
+        """Connects and works."""
+        try:
+            with RawClient(self.address.host, self.address.port) as client:
+                client.open()
+                client.open_channel(1)
+                self.work(self, client)
+        except (PeerGone, ConnectionError):
+            pass
+        except BaseException as error:  # noqa: BLE001 - handed to the test, which fails
+            self.error = error
+
+    def hears(self, client: RawClient, value: object) -> bool:
+        """Returns whether the broker closes the connection, and answers it."""
+        if not isinstance(value, commands.Connection.Close):
+            return False
+        self.closed_with = value.reply_code
+        client.method(0, commands.Connection.CloseOk())
+        return True
+
+
+class Publisher:
+    """Publishes numbered messages of random kinds and sizes, a window ahead of their confirms."""
+
+    def __init__(self, name: str, random: Random) -> None:
+        self.name = name
+        self.random = random
+        self.number = 0
+
+    def message(self, ledger: Ledger) -> tuple[str, bytes]:
+        """Returns a frame sequence for the next message, noted in the ledger as attempted, and its identity."""
+        number = self.number
+        self.number += 1
+        large = self.random.random() < 0.03
+        size_bytes = self.random.choice((20_000, 150_000)) if large else self.random.choice((16, 100, 1000))
+        parity = "even" if number % 2 == 0 else "odd"
+        key = f"{'large' if large else 'small'}.{parity}"
+        queues = ("everything", *(("even",) if parity == "even" else ()), *(("large",) if large else ()))
+        identity = f"{self.name}:{number}"
+        body = ledger.attempt(identity, size_bytes, queues)
+        return identity, publish_frames(1, EXCHANGE, key, body, properties=PERSISTENT, piece_bytes=65_536)
+
+    def __call__(self, member: Member, client: RawClient) -> None:
+        """Publishes until the connection is gone."""
+        client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+        outstanding: dict[int, str] = {}
+        tag = 0
+        while True:
+            while len(outstanding) < WINDOW and not member.leaving.is_set():
+                frames = []
+                for _ in range(self.random.randint(1, 40)):
+                    tag += 1
+                    outstanding[tag], octets = self.message(member.ledger)
+                    frames.append(octets)
+                client.send(*frames)
+            if not outstanding:
+                return
+            value = client.next().value
+            if member.hears(client, value):
+                return
+            assert isinstance(value, commands.Basic.Ack), value
+            tags = [known for known in outstanding if known <= value.delivery_tag] if value.multiple else [value.delivery_tag]
+            member.ledger.confirm([outstanding.pop(known) for known in tags])
+
+
+class Consumer:
+    """Consumes one queue with a prefetch and acks, singly or in bulk; requeues now and then."""
+
+    def __init__(self, queue: str, random: Random) -> None:
+        self.queue = queue
+        self.random = random
+
+    def __call__(self, member: Member, client: RawClient) -> None:
+        """Consumes until the connection is gone."""
+        client.call(1, commands.Basic.Qos(prefetch_count=100), commands.Basic.QosOk)
+        client.call(1, commands.Basic.Consume(queue=self.queue), commands.Basic.ConsumeOk)
+        held: list[int] = []
+        while True:
+            value = client.next().value
+            if member.hears(client, value):
+                return
+            assert isinstance(value, commands.Basic.Deliver), value
+            _, body = client.expect_content(1)
+            member.ledger.deliver(self.queue, body, redelivered=bool(value.redelivered))
+            held.append(value.delivery_tag)
+            if len(held) >= self.random.randint(1, 90):
+                self._settle(client, held)
+
+    def _settle(self, client: RawClient, held: list[int]) -> None:
+        """Settles what is held: all at once, one by one in any order, or gives some of it back."""
+        choice = self.random.random()
+        if choice < 0.5:
+            client.method(1, commands.Basic.Ack(delivery_tag=held[-1], multiple=True))
+        elif choice < 0.9:
+            self.random.shuffle(held)
+            for tag in held:
+                client.method(1, commands.Basic.Ack(delivery_tag=tag))
+        else:
+            client.method(1, commands.Basic.Nack(delivery_tag=held[-1], multiple=True, requeue=True))
+        held.clear()
+
+
+def drain(address: BrokerAddress, ledger: Ledger) -> None:
+    """Takes everything out of every queue, by one consumer each, and acks it."""
+    for queue in QUEUES:
+        with RawClient(address.host, address.port) as client:
+            client.open()
+            client.open_channel(1)
+            declare = commands.Queue.Declare(queue=queue, passive=True)
+            while ready := client.call(1, declare, commands.Queue.DeclareOk).message_count:
+                client.call(1, commands.Basic.Qos(prefetch_count=ready), commands.Basic.QosOk)
+                consumed = client.call(1, commands.Basic.Consume(queue=queue), commands.Basic.ConsumeOk)
+                for number in range(1, ready + 1):
+                    deliver = client.expect(commands.Basic.Deliver, 1)
+                    _, body = client.expect_content(1)
+                    ledger.deliver(queue, body, redelivered=bool(deliver.redelivered), drained=True)
+                    if number == ready:
+                        client.method(1, commands.Basic.Ack(delivery_tag=deliver.delivery_tag, multiple=True))
+                client.call(1, commands.Basic.Cancel(consumer_tag=consumed.consumer_tag), commands.Basic.CancelOk)
+            client.close()

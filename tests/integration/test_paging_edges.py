@@ -1,0 +1,338 @@
+"""Slots on disk while other things happen: who keeps which file, what a read may meet, what a restart believes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from pamqp import commands
+from structlog.testing import capture_logs
+
+from broker.core import queue as queue_module
+from broker.server import Broker
+from tests.deadline import DEADLINE_S, wait_until, wait_until_async
+from tests.in_process import queue_of
+from tests.raw_talk import connect, consume, declare, get, mortal_broker, numbered, page_out, publish, receive, talk
+
+SMALL: dict[str, dict[str, Any]] = {
+    "store": {"segment_bytes": 1 << 20, "checkpoint_interval_ms": 3_600_000},
+    "slots": {"window_messages": 50},
+}
+
+
+class Gate:
+    """Stands in front of a blocking call of a broker's store until it is opened."""
+
+    def __init__(self, broker: Broker, name: str) -> None:
+        self.reached = Event()
+        self._open = Event()
+        store = broker.engines["/"].store
+        self._call: Callable[..., Any] = getattr(store, name)
+        setattr(store, name, self._wait)
+
+    def _wait(self, *arguments: Any) -> Any:
+        self.reached.set()
+        assert self._open.wait(DEADLINE_S)
+        return self._call(*arguments)
+
+    def open(self) -> None:
+        """Lets the call that waits, and those that follow, through."""
+        self._open.set()
+
+
+async def reads_are_over(broker: Broker) -> None:
+    """Returns when the reader has nothing under way."""
+
+    async def idle() -> bool:
+        return not broker.engines["/"].reader._waiting
+
+    await wait_until_async(idle, "the end of the reads")
+
+
+# ---- whose files they are --------------------------------------------------------------------------------------------
+
+
+async def test_a_transient_queue_does_not_lean_on_the_log(tmp_path: Path) -> None:
+    """What a transient queue shares with a durable one stays readable when the durable one has let its log go."""
+    sent = numbered(400)
+    async with mortal_broker(tmp_path, **SMALL) as broker:
+        with await talk(broker, connect, broker) as client:
+
+            def prepare() -> None:
+                declare(client, "durable", durable=True, fanout=True)
+                declare(client, "transient", fanout=True)
+                publish(client, "", sent, exchange="amq.fanout")
+
+            await talk(broker, prepare)
+            page_out(broker, "transient")
+            engine = broker.engines["/"]
+            before = set(engine.store.log.segments)
+            await talk(broker, client.call, 1, commands.Queue.Purge(queue="durable"), commands.Queue.PurgeOk)
+            await engine.checkpointer.take()
+            assert len(before) >= 4
+            assert len(before & set(engine.store.log.segments)) <= 1, "the log was given back"
+            assert await talk(broker, consume, client, "transient", len(sent)) == sent
+
+
+async def test_a_place_in_the_spill_is_shared_only_while_it_is_there(tmp_path: Path) -> None:
+    """Two queues share one copy in the spill; one paged out after the other's copy went gets a copy of its own."""
+    sent = numbered(400)
+    async with mortal_broker(tmp_path, **SMALL) as broker:
+        with await talk(broker, connect, broker) as client:
+
+            def prepare() -> None:
+                declare(client, "first", "second", "third", fanout=True)
+                publish(client, "", sent, exchange="amq.fanout", mode=1)
+
+            await talk(broker, prepare)
+            spill = broker.engines["/"].store.spill
+            page_out(broker, "first")
+            written = dict(spill.segments)
+            page_out(broker, "second")
+            assert spill.segments == written, "one copy serves both"
+            for name in ("first", "second"):
+                await talk(broker, client.call, 1, commands.Queue.Delete(queue=name), commands.Queue.DeleteOk)
+            assert spill.live == {}
+            page_out(broker, "third")
+            assert await talk(broker, consume, client, "third", len(sent)) == sent
+
+
+async def test_the_places_of_a_transient_queue_go_with_its_slots(tmp_path: Path) -> None:
+    """Queue-log files of transient queues go when the queue is drained or deleted; no checkpoint has to come by."""
+    sent = numbered(100)
+    async with mortal_broker(tmp_path, **SMALL) as broker:
+        engine = broker.engines["/"]
+        with await talk(broker, connect, broker) as client:
+            for drains in (True, False):
+                await talk(broker, declare, client, "transient")
+                await talk(broker, lambda: publish(client, "transient", sent))
+                page_out(broker, "transient")
+                assert list(tmp_path.rglob("*.queue"))
+                if drains:
+                    await talk(broker, consume, client, "transient", len(sent))
+                else:
+                    await talk(
+                        broker, client.call, 1, commands.Queue.Delete(queue="transient"), commands.Queue.DeleteOk
+                    )
+                assert list(tmp_path.rglob("*.queue")) == []
+        assert engine.checkpointer.count == 0
+
+
+# ---- reads under way -------------------------------------------------------------------------------------------------
+
+
+async def test_a_queue_is_deleted_under_a_read(tmp_path: Path) -> None:
+    """The deletion of a queue that waits for its messages from disk is answered, and the read comes to nothing."""
+    async with mortal_broker(tmp_path, **SMALL) as broker:
+        with await talk(broker, connect, broker) as client, await talk(broker, connect, broker) as other:
+            await talk(broker, declare, client, "q")
+            await talk(broker, lambda: publish(client, "q", numbered(100)))
+            page_out(broker, "q")
+            gate = Gate(broker, "read_slot")
+            consuming = commands.Basic.Consume(queue="q", consumer_tag="x")
+            await talk(broker, client.call, 1, consuming, commands.Basic.ConsumeOk)
+            assert await talk(broker, gate.reached.wait, DEADLINE_S)
+            deleted = await talk(broker, other.call, 1, commands.Queue.Delete(queue="q"), commands.Queue.DeleteOk)
+            gate.open()
+            await reads_are_over(broker)
+            assert deleted.message_count == 100
+            await talk(broker, client.expect, commands.Basic.Cancel, 1)
+            await talk(broker, declare, client, "q")  # both go on
+            assert queue_of(broker, "q").ready == 0
+        assert broker._failure is None
+
+
+async def test_a_read_keeps_the_segments_it_needs(tmp_path: Path) -> None:
+    """A segment that is relocated and written off during a read goes only when the read is over."""
+    sections = {**SMALL, "slots": {"window_messages": 10}}
+    async with mortal_broker(tmp_path, **sections) as broker:
+        engine = broker.engines["/"]
+        with await talk(broker, connect, broker) as client:
+            sent = numbered(50, 100_000)
+
+            def prepare() -> None:
+                declare(client, "kept", "drained", durable=True)
+                publish(client, "kept", sent[:1])
+                publish(client, "drained", sent)
+                consume(client, "drained", len(sent))
+
+            await talk(broker, prepare)
+            page_out(broker, "kept")
+            (slot,) = [slot for slot in queue_of(broker, "kept").manager.slots.values() if slot.length]
+            (segment,) = slot.segments
+            await engine.checkpointer.take()
+            gate = Gate(broker, "_read_span")  # the reader knows by then where the message lies
+            client.method(1, commands.Basic.Get(queue="kept", no_ack=True))
+            assert await talk(broker, gate.reached.wait, DEADLINE_S)
+            while engine.compactor.relocated < 1:
+                await engine.compactor.run()
+                await engine.checkpointer.take()
+            assert slot.segments != {segment}
+            gate.open()
+            await talk(broker, client.expect, commands.Basic.GetOk, 1)
+            assert (await talk(broker, client.expect_content, 1))[1] == sent[0]
+            await engine.checkpointer.take()
+            assert segment not in engine.store.log.segments
+
+
+async def test_who_fetches_and_leaves_gives_the_lease_back(tmp_path: Path) -> None:
+    """basic.get of a slot on disk, from a client that is gone when it was read, leaves the slot to everybody."""
+    async with mortal_broker(tmp_path, **SMALL) as broker:
+        with await talk(broker, connect, broker) as client:
+            await talk(broker, lambda: declare(client, "q", durable=True))
+            await talk(broker, lambda: publish(client, "q", numbered(50)))
+            page_out(broker, "q")
+            gate = Gate(broker, "read_slot")
+            client.method(1, commands.Basic.Get(queue="q"))
+            assert await talk(broker, gate.reached.wait, DEADLINE_S)
+        await talk(broker, wait_until, lambda: not broker.listener.transports, "the end of the connection")
+        slot = next(iter(queue_of(broker, "q").manager.slots.values()))
+        assert slot.lease is not None
+        gate.open()
+        await reads_are_over(broker)
+        assert slot.lease is None
+        assert queue_of(broker, "q").ready == 50
+
+
+async def test_a_slot_that_came_back_counts_for_what_it_holds(tmp_path: Path) -> None:
+    """The memory taken by a slot read from disk is that of its messages, however many others it had."""
+    async with mortal_broker(tmp_path) as broker:
+        with await talk(broker, connect, broker) as client:
+            await talk(broker, lambda: declare(client, "q", durable=True))
+            await talk(broker, lambda: publish(client, "q", numbered(90, 10) + numbered(10, 100_000)))
+            await talk(broker, consume_acked, client, 90)
+            page_out(broker, "q")
+            await talk(broker, get, client, "q")
+            engine, (slot, _) = broker.engines["/"], queue_of(broker, "q").manager.slots.values()
+            engine.pager.tick()
+            assert slot.contents is not None
+            held = sum(message.charge for message in slot.contents if message is not None)
+            assert held > 900_000
+            assert abs(engine.pager.resident_bytes - held) < held // 10
+
+
+def consume_acked(client: Any, count: int) -> None:
+    """Fetches and settles so many messages."""
+    for _ in range(count):
+        get(client, "q")
+
+
+# ---- what a start believes -------------------------------------------------------------------------------------------
+
+
+async def test_ids_of_transient_messages_are_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settlements of transient messages on disk are not logged: after a crash their ids are those of confirmed ones."""
+    logged: list[int] = []
+    encode = queue_module.encode_settled
+
+    def spy(synced: int, now_ms: int, number: int, ids: Sequence[int]) -> bytes:
+        logged.extend(ids)
+        return encode(synced, now_ms, number, ids)
+
+    monkeypatch.setattr(queue_module, "encode_settled", spy)
+    async with mortal_broker(tmp_path, crash=True, **SMALL) as broker:
+        with await talk(broker, connect, broker) as client:
+
+            def prepare() -> None:
+                declare(client, "q", durable=True)
+                publish(client, "q", [b"persistent"])
+                publish(client, "q", numbered(100, 100), mode=1)
+                publish(client, "q", [b"settled"])
+
+            await talk(broker, prepare)
+            page_out(broker, "q")
+
+            def settle() -> None:
+                client.call(1, commands.Basic.Consume(queue="q", consumer_tag="x"), commands.Basic.ConsumeOk)
+                for deliver, _ in receive(client, 102)[1:]:
+                    client.method(1, commands.Basic.Ack(delivery_tag=deliver.delivery_tag))
+                client.call(1, commands.Basic.Qos(), commands.Basic.QosOk)
+
+            await talk(broker, settle)
+            assert queue_of(broker, "q").unacked == 1
+            await broker.engines["/"].committer.drain()
+    assert logged == [102]
+
+
+async def test_a_settlement_does_not_outlive_its_message(tmp_path: Path) -> None:
+    """A logged settlement of an id that no record had given yet says nothing about who gets the id later."""
+    async with mortal_broker(tmp_path, crash=True) as broker:
+        with await talk(broker, connect, broker) as client:
+            await talk(broker, lambda: declare(client, "q", durable=True))
+        log = broker.engines["/"].store.log
+        log.append(queue_module.encode_settled(0, 0, queue_of(broker, "q").number, range(1, 5)))
+        log.append(queue_module.encode_settled(0, 0, queue_of(broker, "q").number, [7, 9]))
+        await broker.engines["/"].committer.drain()
+    async with mortal_broker(tmp_path, crash=True) as broker:
+        with await talk(broker, connect, broker) as client:
+            await talk(broker, lambda: publish(client, "q", numbered(10, 10)))
+    async with mortal_broker(tmp_path) as broker:
+        assert queue_of(broker, "q").ready == 10
+
+
+async def test_marks_outlive_a_clean_stop_behind_a_crash(tmp_path: Path) -> None:
+    """After a crash everything may have been delivered, and a clean stop does not make that untrue."""
+    async with mortal_broker(tmp_path, crash=True) as broker:
+        with await talk(broker, connect, broker) as client:
+            await talk(broker, lambda: declare(client, "q", durable=True))
+            await talk(broker, lambda: publish(client, "q", [b"had", b"behind it"]))
+            assert await talk(broker, lambda: get(client, "q", no_ack=False)) == (b"had", False)
+    for _ in range(2):
+        async with mortal_broker(tmp_path) as broker:
+            assert queue_of(broker, "q").ready == 2
+    async with mortal_broker(tmp_path) as broker:
+        with await talk(broker, connect, broker) as client:
+            assert await talk(broker, get, client, "q") == (b"had", True)
+
+
+async def test_a_start_that_fails_changes_nothing(tmp_path: Path) -> None:
+    """A start on a port that is taken leaves a clean folder clean: what nobody had is not marked redelivered."""
+    async with mortal_broker(tmp_path) as broker:
+        with await talk(broker, connect, broker) as client:
+            await talk(broker, lambda: declare(client, "q", durable=True))
+            await talk(broker, lambda: publish(client, "q", [b"fresh"]))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(OSError, match="in use"):
+            async with mortal_broker(tmp_path, server={"port": taken.getsockname()[1]}):
+                raise AssertionError("it started")
+    async with mortal_broker(tmp_path) as broker:
+        with await talk(broker, connect, broker) as client:
+            assert await talk(broker, get, client, "q") == (b"fresh", False)
+
+
+async def test_an_unreadable_message_is_lost_alone(tmp_path: Path) -> None:
+    """With quarantine one broken record costs its message: the others come once, in order, under tags of their own."""
+    sent = [b"message-%d" % number for number in range(10)]
+    async with mortal_broker(tmp_path) as broker:
+        with await talk(broker, connect, broker) as client:
+            await talk(broker, lambda: declare(client, "q", durable=True))
+            await talk(broker, lambda: publish(client, "q", sent))
+    for path in tmp_path.rglob("log/*.log"):
+        path.write_bytes(path.read_bytes().replace(b"message-4", b"mEssage-4"))
+    with capture_logs() as events:
+        async with mortal_broker(tmp_path, store={"on_corruption": "quarantine"}) as broker:
+            with await talk(broker, connect, broker) as client:
+
+                def converse() -> list[tuple[int | None, bytes]]:
+                    client.call(1, commands.Basic.Consume(queue="q", consumer_tag="x"), commands.Basic.ConsumeOk)
+                    got = receive(client, 9)
+                    return [(deliver.delivery_tag, body) for deliver, body in got]
+
+                got = await talk(broker, converse)
+                assert got == list(enumerate(sent[:4] + sent[5:], 1))
+                inside = queue_of(broker, "q")
+                assert (inside.ready, inside.unacked) == (0, 9)
+                later = asyncio.create_task(talk(broker, receive, client, 1))
+                with await talk(broker, connect, broker) as other:
+                    await talk(broker, lambda: publish(other, "q", [b"later"]))
+                ((deliver, body),) = await later
+                assert (deliver.delivery_tag, body) == (10, b"later")
+    assert [event["count"] for event in events if event["event"] == "messages.lost"] == [1]
+    assert not [event for event in events if event["event"] == "worker.died"]

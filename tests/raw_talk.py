@@ -1,0 +1,136 @@
+"""Raw clients of a broker in the test's own loop: they talk in threads, and a broker that fails ends the talk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pamqp import commands
+
+from broker.server import Broker
+from broker.settings import Settings
+from broker.store.files import Files
+from tests.in_process import queue_of
+from tests.raw_client import RawClient, publish_frames
+
+Value = TypeVar("Value")
+
+PUBLISHING = 100
+"""The channel on which messages are published, opened and closed again each time."""
+
+
+@asynccontextmanager
+async def mortal_broker(
+    folder: Path, files: Files | None = None, *, crash: bool = False, **sections: dict[str, Any]
+) -> AsyncIterator[Broker]:
+    """Yields a broker and stops it in good order, unless it failed or is to crash: then it only lets go."""
+    server = {"port": 0, "data_dir": folder, **sections.pop("server", {})}
+    broker = Broker(Settings(server=server, **sections), files)  # type: ignore[arg-type]
+    await broker.start()
+    try:
+        yield broker
+    except BaseException:
+        await drop(broker)
+        raise
+    if crash or broker._failure is not None:
+        await drop(broker)
+    else:
+        await broker.stop()
+
+
+async def drop(broker: Broker) -> None:
+    """Ends a broker as the end of its process would: nothing more is written or said."""
+    broker._fail(RuntimeError("dropped by the test"))
+    broker.listener.refuse_new()
+    broker._timers.close()
+    await broker._control.close()
+    for transport in list(broker.listener.transports):
+        transport.abort()
+    while broker.listener.transports:  # noqa: ASYNC110 - it tells nobody
+        await asyncio.sleep(0)
+    for engine in broker.engines.values():
+        if engine._checkpoint is not None:
+            engine._checkpoint.cancel()
+        engine.close()
+    broker._folder.close()
+
+
+async def talk(broker: Broker, work: Callable[..., Value], *arguments: Any) -> Value:
+    """Runs a conversation in a thread and returns its result; a broker that fails meanwhile fails the test."""
+    talking = asyncio.create_task(asyncio.to_thread(work, *arguments))
+    failed = asyncio.create_task(broker.wait_failed())
+    await asyncio.wait({talking, failed}, return_when=asyncio.FIRST_COMPLETED)
+    if failed.done():
+        for transport in list(broker.listener.transports):
+            transport.abort()
+        await asyncio.wait({talking})
+        talking.exception()
+        raise AssertionError(f"the broker failed: {failed.result()!r}") from failed.result()
+    failed.cancel()
+    return talking.result()
+
+
+def connect(broker: Broker, **options: Any) -> RawClient:
+    """Returns a client with channel 1 open."""
+    receive_buffer_bytes = options.pop("receive_buffer_bytes", None)
+    client = RawClient("127.0.0.1", broker.listener.port, receive_buffer_bytes=receive_buffer_bytes)
+    client.open(**options)
+    client.open_channel(1)
+    return client
+
+
+def declare(client: RawClient, *names: str, durable: bool = False, fanout: bool = False) -> None:
+    """Declares queues, bound to amq.fanout if the test wants so."""
+    for name in names:
+        client.call(1, commands.Queue.Declare(queue=name, durable=durable), commands.Queue.DeclareOk)
+        if fanout:
+            client.call(1, commands.Queue.Bind(queue=name, exchange="amq.fanout"), commands.Queue.BindOk)
+
+
+def publish(client: RawClient, key: str, bodies: Sequence[bytes], *, exchange: str = "", mode: int = 2) -> None:
+    """Publishes and returns when everything is confirmed."""
+    client.open_channel(PUBLISHING)
+    client.call(PUBLISHING, commands.Confirm.Select(), commands.Confirm.SelectOk)
+    properties = commands.Basic.Properties(delivery_mode=mode)
+    client.send(*(publish_frames(PUBLISHING, exchange, key, body, properties=properties) for body in bodies))
+    while bodies and client.expect(commands.Basic.Ack, PUBLISHING).delivery_tag < len(bodies):
+        pass
+    close = commands.Channel.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
+    client.call(PUBLISHING, close, commands.Channel.CloseOk)
+
+
+def receive(client: RawClient, count: int) -> list[tuple[commands.Basic.Deliver, bytes]]:
+    """Returns the next deliveries with their bodies."""
+    return [(client.expect(commands.Basic.Deliver, 1), client.expect_content(1)[1]) for _ in range(count)]
+
+
+def consume(client: RawClient, queue: str, count: int) -> list[bytes]:
+    """Consumes without acks and returns the bodies of so many messages."""
+    client.call(1, commands.Basic.Consume(queue=queue, consumer_tag=queue, no_ack=True), commands.Basic.ConsumeOk)
+    bodies = [body for _, body in receive(client, count)]
+    client.call(1, commands.Basic.Cancel(consumer_tag=queue), commands.Basic.CancelOk)
+    return bodies
+
+
+def get(client: RawClient, queue: str, *, no_ack: bool = True) -> tuple[bytes, bool]:
+    """Fetches one message and returns its body and whether it is marked redelivered."""
+    got = client.call(1, commands.Basic.Get(queue=queue, no_ack=no_ack), commands.Basic.GetOk)
+    return client.expect_content(1)[1], got.redelivered
+
+
+def page_out(broker: Broker, name: str) -> None:
+    """Moves everything a queue has to disk, as the pager does when memory is short."""
+    queue = queue_of(broker, name)
+    queue.manager.seal()
+    for slot in list(queue.manager.slots.values()):
+        if slot.length and slot.contents is not None:
+            assert broker.engines["/"].pager.log_entries(queue, slot)
+            slot.contents = None
+
+
+def numbered(count: int, size: int = 10_000) -> list[bytes]:
+    """Returns bodies that say which they are."""
+    return [b"%06d" % number + bytes(size - 6) for number in range(count)]
