@@ -33,7 +33,9 @@ class BrokerAddress:
     def parse(cls, url: str) -> BrokerAddress:
         """Returns the address in an amqp:// URL."""
         parts = urlsplit(url)
-        return cls(parts.hostname or "127.0.0.1", parts.port or 5672, parts.username or "guest", parts.password or "guest")
+        return cls(
+            parts.hostname or "127.0.0.1", parts.port or 5672, parts.username or "guest", parts.password or "guest"
+        )
 
     @property
     def url(self) -> str:
@@ -116,7 +118,7 @@ class BrokerProcess:
         return self.start(*options)
 
     def terminate(self, deadline_s: float = DEADLINE_S) -> int:
-        """Sends SIGTERM and returns the exit code; a process that outlives the deadline is killed and fails the test."""
+        """Sends SIGTERM and returns the exit code; a process that outlives the deadline fails the test."""
         self.running.send_signal(signal.SIGTERM)
         return self.wait(deadline_s)
 

@@ -14,7 +14,7 @@ from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.raw_client import RawClient
 
 ORACLE_URL = os.environ.get("SLOTMQ_TEST_URL")
-"""Another broker to run the tests against (RabbitMQ, say): every test that does not start or kill a broker goes there."""
+"""Another broker (RabbitMQ, say) for every test that does not start or kill its own."""
 
 
 @pytest.fixture(scope="session")

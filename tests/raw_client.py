@@ -10,7 +10,7 @@ import socket
 import struct
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import pamqp.exceptions
 import pamqp.frame
@@ -40,8 +40,7 @@ class PeerGone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One frame from the broker: a method object (bytes when pamqp does not know it), a content header, body bytes, or
-    nothing for a heartbeat."""
+    """One frame: a method (bytes if pamqp cannot decode it), a content header, body bytes, nothing for a heartbeat."""
 
     type: int
     channel: int
@@ -97,16 +96,22 @@ class RawClient:
         if receive_buffer_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         self.socket.settimeout(SILENCE_S)
-        self.socket.connect((host, port))
+        try:
+            self.socket.connect((host, port))
+        except OSError:
+            self.socket.close()
+            raise
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.start: commands.Connection.Start | None = None
         self.tune: commands.Connection.Tune | None = None
         self._buffer = b""
 
-    def __enter__(self) -> RawClient:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.socket.close()
 
     # ---- bytes
@@ -188,6 +193,14 @@ class RawClient:
             return
         raise AssertionError(f"expected the end of the connection, got {described(received)}")
 
+    def skip_to_end(self) -> None:
+        """Reads to the end of the connection, whatever comes before it."""
+        try:
+            while True:
+                self.receive()
+        except PeerGone:
+            return
+
     # ---- conversation
 
     def method(self, channel: int, method: Any) -> None:
@@ -256,6 +269,11 @@ class RawClient:
             received = self.next()
             if isinstance(received.value, kind) and received.channel == channel:
                 return received.value
+
+    def declare_queue(self, channel: int, name: str = "", **options: Any) -> str:
+        """Declares a queue and returns its name."""
+        declare = commands.Queue.Declare(queue=name, **options)
+        return str(self.call(channel, declare, commands.Queue.DeclareOk).queue)
 
     def expect_connection_close(self, reply_code: int) -> commands.Connection.Close:
         """Returns the broker's connection.close of this code, answers it, and sees the connection end."""

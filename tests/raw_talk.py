@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from pamqp import commands
 
@@ -17,6 +17,7 @@ from tests.in_process import queue_of
 from tests.raw_client import RawClient, publish_frames
 
 Value = TypeVar("Value")
+Sections: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 PUBLISHING = 100
 """The channel on which messages are published, opened and closed again each time."""
@@ -24,11 +25,12 @@ PUBLISHING = 100
 
 @asynccontextmanager
 async def mortal_broker(
-    folder: Path, files: Files | None = None, *, crash: bool = False, **sections: dict[str, Any]
+    folder: Path, sections: Sections | None = None, *, files: Files | None = None, crash: bool = False
 ) -> AsyncIterator[Broker]:
     """Yields a broker and stops it in good order, unless it failed or is to crash: then it only lets go."""
-    server = {"port": 0, "data_dir": folder, **sections.pop("server", {})}
-    broker = Broker(Settings(server=server, **sections), files)  # type: ignore[arg-type]
+    given: dict[str, Any] = {**(sections or {})}
+    server = {"port": 0, "data_dir": folder, **given.pop("server", {})}
+    broker = Broker(Settings(server=server, **given), files)  # type: ignore[arg-type]
     await broker.start()
     try:
         yield broker

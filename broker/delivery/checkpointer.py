@@ -19,11 +19,11 @@ from broker.store.spill import is_spilled
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from broker.core.message import Message
     from broker.core.queue import Queue
     from broker.core.vhost import Vhost
     from broker.delivery.committer import Committer
     from broker.delivery.pager import Pager
+    from broker.delivery.turn import Turn
     from broker.store.store import VhostStore
 
 __all__ = ["Checkpointer"]
@@ -37,8 +37,15 @@ class Checkpointer:
     """Takes checkpoints of one vhost."""
 
     def __init__(
-        self, vhost: Vhost, store: VhostStore, committer: Committer, pager: Pager, thread: ThreadPoolExecutor
+        self,
+        vhost: Vhost,
+        store: VhostStore,
+        committer: Committer,
+        pager: Pager,
+        turn: Turn,
+        thread: ThreadPoolExecutor,
     ) -> None:
+        self._turn = turn
         self._vhost = vhost
         self._store = store
         self._committer = committer
@@ -62,6 +69,8 @@ class Checkpointer:
         """Takes a checkpoint. Raises: StoreFailed."""
         async with self._busy:
             await self._complete_queue_logs()
+            if self._turn.dead:
+                return  # what the broker holds in memory is not to be trusted any more: recovery starts from the log
             checkpoint = self._snapshot(clean=clean)
             self._position = checkpoint.position
             await self._committer.drain()  # the checkpoint may refer to what is on disk only
@@ -108,14 +117,11 @@ class Checkpointer:
     def _slot_state(slot: Slot) -> SlotState:
         settled = slot.acks.bits.copy()
         settled.extend(bytes(slot.length - len(settled)))
-        # A transient message ends with the process: it is marked when it is on disk, and has no record when it is not.
+        # A transient message ends with the process: it is marked when it is on disk, and listed when it is not.
         if slot.volatile is not None:
             settled[: len(slot.volatile)] |= slot.volatile
-        if slot.contents is not None:
-            for index in range(slot.logged, slot.length):
-                message: Message | None = slot.contents[index]
-                if message is not None and message.entry is None:
-                    settled[index] = 1
+        for index in slot.unlogged:
+            settled[index] = 1
         return SlotState(
             first=slot.first,
             end=slot.end,

@@ -87,7 +87,7 @@ class Engine:
                 settings.routing.cache_entries * CACHE_ROUNDS + 1,
             ),
         )
-        self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._thread)
+        self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, turn, self._thread)
         self.compactor = Compactor(self.vhost, store, self.committer, self._thread, settings.store.compact_below_ratio)
 
     def restore(self, recovered: Recovered) -> None:

@@ -7,6 +7,7 @@ spill.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from broker.slots.slot import Fill, Tenure
@@ -98,34 +99,38 @@ class Pager:
 
         Tells False, and writes nothing, when a record of it is not in the log file yet. A checkpoint has it written
         before anybody relies on the entries, and spills nothing: a transient message is none of its business.
+        Invariant: an entry that a checkpoint may rely on is never written again.
         """
-        if slot.contents is None or slot.logged == slot.length:
+        if slot.contents is None:
             return True
-        written = self._store.log.written
         start = slot.logged
         entries: list[Entry | None] = []
-        unspilled: list[int] = []
+        unlogged: list[int] = []
+        written = self._store.log.written
         for index in range(start, slot.length):
             message: Message | None = slot.contents[index]
             entry = None if message is None else message.entry
             if message is not None and not self._serves(entry, queue):
                 entry = None
-                unspilled.append(index)
+                unlogged.append(index)
             elif entry is not None and written <= entry[0] < SPILLED and not for_checkpoint:
                 return False
             entries.append(entry)
-        if unspilled and not for_checkpoint:
-            for index, entry in zip(unspilled, self._spill(queue, slot, unspilled), strict=True):
-                entries[index - start] = entry
-            unspilled = []
+        if entries:
+            self._write(queue, slot, start, entries)
+            slot.logged = slot.length
+            slot.unlogged += unlogged
+        if not for_checkpoint and slot.unlogged:
+            self._spill(queue, slot)
+        return True
+
+    def _write(self, queue: Queue, slot: Slot, start: int, entries: list[Entry | None]) -> None:
         for index, entry in enumerate(entries, start):
             if entry is not None and entry[0] >= SPILLED:
                 queue.refer(slot, entry[0] >> 32)
                 if queue.durable:
                     slot.mark_volatile(index)
         self._store.page_out(queue.number, slot.first + start, entries)
-        slot.logged = unspilled[0] if unspilled else slot.length
-        return True
 
     def _serves(self, entry: Entry | None, queue: Queue) -> bool:
         """Tells whether a record that a message has already is one that this queue's slots may point to.
@@ -139,9 +144,10 @@ class Pager:
             return queue.durable
         return entry[0] >> 32 in self._store.spill.live
 
-    def _spill(self, queue: Queue, slot: Slot, indexes: list[int]) -> list[Entry]:
-        """Writes messages to the spill, with one call, and returns where they lie."""
+    def _spill(self, queue: Queue, slot: Slot) -> None:
+        """Writes what is still in memory alone to the spill, with one call, and then its entries."""
         assert slot.contents is not None
+        indexes = [index for index in slot.unlogged if slot.contents[index] is not None]
         messages: list[Message] = [slot.contents[index] for index in indexes]
         records = [
             encode_message(
@@ -155,12 +161,15 @@ class Pager:
             )
             for index, message in zip(indexes, messages, strict=True)
         ]
+        entries: dict[int, Entry] = {}
         positions = self._store.spill.extend(records)
-        entries = [(position, len(record)) for position, record in zip(positions, records, strict=True)]
-        for message, entry in zip(messages, entries, strict=True):
+        for index, message, record, position in zip(indexes, messages, records, positions, strict=True):
+            entries[index] = (position, len(record))
             if message.entry is None or message.entry[0] >= SPILLED:
-                message.entry = entry  # other transient queues that hold it may point there too
-        return entries
+                message.entry = entries[index]  # other transient queues that hold it may point there too
+        for run in _runs(indexes):
+            self._write(queue, slot, run.start, [entries[index] for index in run])
+        slot.unlogged = []  # not before: were the spill to fail, they still have no place on disk
 
     def _rank(self) -> list[tuple[int, Slot, Queue]]:
         """Lists what may be paged out; the last one goes first."""
@@ -176,3 +185,16 @@ class Pager:
     def _in_service(slot: Slot) -> bool:
         """Whether a worker is handing out this slot's messages."""
         return slot.lease is not None and slot.ready > 0
+
+
+def _runs(indexes: list[int]) -> Iterator[range]:
+    """Yields the runs of neighbours in ascending indexes."""
+    if not indexes:
+        return
+    start = previous = indexes[0]
+    for index in indexes[1:]:
+        if index != previous + 1:
+            yield range(start, previous + 1)
+            start = index
+        previous = index
+    yield range(start, previous + 1)

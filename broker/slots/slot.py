@@ -90,6 +90,7 @@ class Slot:
         "returned",
         "segments",
         "tenure",
+        "unlogged",
         "volatile",
     )
 
@@ -109,7 +110,8 @@ class Slot:
         self.lease: Lease | None = None
         self.offered = False  # stands in the manager's heap of slots that have ready messages
         self.segments: set[int] = set()  # log segments its records lie in: liveness is counted per (slot, segment)
-        self.logged = 0  # the queue log has the entries below this index
+        self.logged = 0  # the queue log has the entries below this index, ...
+        self.unlogged: list[int] = []  # ... but for these: transient, in memory, and passed over by a checkpoint
         self.volatile: bitarray | None = None  # what of it is on disk and yet does not outlive the process
 
     @classmethod

@@ -148,7 +148,8 @@ class QueueLogs:
 
     def sync(self) -> None:
         """Returns when everything written so far is on disk."""
-        touched, self._touched = self._touched, set()
+        with self._lock:
+            touched, self._touched = self._touched, set()
         if not self._sync:
             return
         for queue_number, chunk in sorted(touched):

@@ -1,4 +1,4 @@
-"""Publishers with confirms and consumers with acks, each on a thread and a socket of its own, until the broker is gone."""
+"""Publishers with confirms and consumers with acks, each with a thread and a socket, until the broker is gone."""
 
 from __future__ import annotations
 
@@ -107,7 +107,11 @@ class Publisher:
             if member.hears(client, value):
                 return
             assert isinstance(value, commands.Basic.Ack), value
-            tags = [known for known in outstanding if known <= value.delivery_tag] if value.multiple else [value.delivery_tag]
+            tags = (
+                [known for known in outstanding if known <= value.delivery_tag]
+                if value.multiple
+                else [value.delivery_tag]
+            )
             member.ledger.confirm([outstanding.pop(known) for known in tags])
 
 

@@ -1,7 +1,7 @@
 """kill -9 while publishers and consumers are at work: nothing confirmed is lost, nothing comes from nowhere.
 
-A real process, real files, real sockets. What the page cache holds outlives the process, so a power loss is another test's
-business; here it is the broker's own order of doing things that is tried, at moments that a seed picks.
+A real process, real files, real sockets. What the page cache holds outlives the process, so a power loss is another
+test's business; here it is the broker's own order of doing things that is tried, at moments that a seed picks.
 """
 
 from __future__ import annotations

@@ -13,13 +13,26 @@ import pytest
 from pamqp import commands
 from structlog.testing import capture_logs
 
-from broker.core import queue as queue_module
 from broker.server import Broker
-from tests.deadline import DEADLINE_S, wait_until, wait_until_async
+from broker.store.record import encode_settled
+from tests.deadline import DEADLINE_S, wait_until_async
 from tests.in_process import queue_of
-from tests.raw_talk import connect, consume, declare, get, mortal_broker, numbered, page_out, publish, receive, talk
+from tests.raw_client import RawClient
+from tests.raw_talk import (
+    Sections,
+    connect,
+    consume,
+    declare,
+    get,
+    mortal_broker,
+    numbered,
+    page_out,
+    publish,
+    receive,
+    talk,
+)
 
-SMALL: dict[str, dict[str, Any]] = {
+SMALL: Sections = {
     "store": {"segment_bytes": 1 << 20, "checkpoint_interval_ms": 3_600_000},
     "slots": {"window_messages": 50},
 }
@@ -60,7 +73,7 @@ async def reads_are_over(broker: Broker) -> None:
 async def test_a_transient_queue_does_not_lean_on_the_log(tmp_path: Path) -> None:
     """What a transient queue shares with a durable one stays readable when the durable one has let its log go."""
     sent = numbered(400)
-    async with mortal_broker(tmp_path, **SMALL) as broker:
+    async with mortal_broker(tmp_path, SMALL) as broker:
         with await talk(broker, connect, broker) as client:
 
             def prepare() -> None:
@@ -82,7 +95,7 @@ async def test_a_transient_queue_does_not_lean_on_the_log(tmp_path: Path) -> Non
 async def test_a_place_in_the_spill_is_shared_only_while_it_is_there(tmp_path: Path) -> None:
     """Two queues share one copy in the spill; one paged out after the other's copy went gets a copy of its own."""
     sent = numbered(400)
-    async with mortal_broker(tmp_path, **SMALL) as broker:
+    async with mortal_broker(tmp_path, SMALL) as broker:
         with await talk(broker, connect, broker) as client:
 
             def prepare() -> None:
@@ -102,24 +115,29 @@ async def test_a_place_in_the_spill_is_shared_only_while_it_is_there(tmp_path: P
             assert await talk(broker, consume, client, "third", len(sent)) == sent
 
 
+def queue_logs(folder: Path) -> list[Path]:
+    """Lists the queue-log files."""
+    return list(folder.rglob("*.queue"))
+
+
 async def test_the_places_of_a_transient_queue_go_with_its_slots(tmp_path: Path) -> None:
     """Queue-log files of transient queues go when the queue is drained or deleted; no checkpoint has to come by."""
     sent = numbered(100)
-    async with mortal_broker(tmp_path, **SMALL) as broker:
+    async with mortal_broker(tmp_path, SMALL) as broker:
         engine = broker.engines["/"]
         with await talk(broker, connect, broker) as client:
             for drains in (True, False):
                 await talk(broker, declare, client, "transient")
                 await talk(broker, lambda: publish(client, "transient", sent))
                 page_out(broker, "transient")
-                assert list(tmp_path.rglob("*.queue"))
+                assert queue_logs(tmp_path)
                 if drains:
                     await talk(broker, consume, client, "transient", len(sent))
                 else:
                     await talk(
                         broker, client.call, 1, commands.Queue.Delete(queue="transient"), commands.Queue.DeleteOk
                     )
-                assert list(tmp_path.rglob("*.queue")) == []
+                assert queue_logs(tmp_path) == []
         assert engine.checkpointer.count == 0
 
 
@@ -128,7 +146,7 @@ async def test_the_places_of_a_transient_queue_go_with_its_slots(tmp_path: Path)
 
 async def test_a_queue_is_deleted_under_a_read(tmp_path: Path) -> None:
     """The deletion of a queue that waits for its messages from disk is answered, and the read comes to nothing."""
-    async with mortal_broker(tmp_path, **SMALL) as broker:
+    async with mortal_broker(tmp_path, SMALL) as broker:
         with await talk(broker, connect, broker) as client, await talk(broker, connect, broker) as other:
             await talk(broker, declare, client, "q")
             await talk(broker, lambda: publish(client, "q", numbered(100)))
@@ -150,7 +168,7 @@ async def test_a_queue_is_deleted_under_a_read(tmp_path: Path) -> None:
 async def test_a_read_keeps_the_segments_it_needs(tmp_path: Path) -> None:
     """A segment that is relocated and written off during a read goes only when the read is over."""
     sections = {**SMALL, "slots": {"window_messages": 10}}
-    async with mortal_broker(tmp_path, **sections) as broker:
+    async with mortal_broker(tmp_path, sections) as broker:
         engine = broker.engines["/"]
         with await talk(broker, connect, broker) as client:
             sent = numbered(50, 100_000)
@@ -182,7 +200,7 @@ async def test_a_read_keeps_the_segments_it_needs(tmp_path: Path) -> None:
 
 async def test_who_fetches_and_leaves_gives_the_lease_back(tmp_path: Path) -> None:
     """basic.get of a slot on disk, from a client that is gone when it was read, leaves the slot to everybody."""
-    async with mortal_broker(tmp_path, **SMALL) as broker:
+    async with mortal_broker(tmp_path, SMALL) as broker:
         with await talk(broker, connect, broker) as client:
             await talk(broker, lambda: declare(client, "q", durable=True))
             await talk(broker, lambda: publish(client, "q", numbered(50)))
@@ -190,7 +208,10 @@ async def test_who_fetches_and_leaves_gives_the_lease_back(tmp_path: Path) -> No
             gate = Gate(broker, "read_slot")
             client.method(1, commands.Basic.Get(queue="q"))
             assert await talk(broker, gate.reached.wait, DEADLINE_S)
-        await talk(broker, wait_until, lambda: not broker.listener.transports, "the end of the connection")
+            (transport,) = broker.listener.transports
+            transport.abort()  # its socket is not read while it waits: this is how a lost heartbeat ends it
+            await talk(broker, client.expect_end)
+        assert not broker.listener.transports
         slot = next(iter(queue_of(broker, "q").manager.slots.values()))
         assert slot.lease is not None
         gate.open()
@@ -216,7 +237,7 @@ async def test_a_slot_that_came_back_counts_for_what_it_holds(tmp_path: Path) ->
             assert abs(engine.pager.resident_bytes - held) < held // 10
 
 
-def consume_acked(client: Any, count: int) -> None:
+def consume_acked(client: RawClient, count: int) -> None:
     """Fetches and settles so many messages."""
     for _ in range(count):
         get(client, "q")
@@ -228,14 +249,13 @@ def consume_acked(client: Any, count: int) -> None:
 async def test_ids_of_transient_messages_are_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Settlements of transient messages on disk are not logged: after a crash their ids are those of confirmed ones."""
     logged: list[int] = []
-    encode = queue_module.encode_settled
 
     def spy(synced: int, now_ms: int, number: int, ids: Sequence[int]) -> bytes:
         logged.extend(ids)
-        return encode(synced, now_ms, number, ids)
+        return encode_settled(synced, now_ms, number, ids)
 
-    monkeypatch.setattr(queue_module, "encode_settled", spy)
-    async with mortal_broker(tmp_path, crash=True, **SMALL) as broker:
+    monkeypatch.setattr("broker.core.queue.encode_settled", spy)
+    async with mortal_broker(tmp_path, SMALL, crash=True) as broker:
         with await talk(broker, connect, broker) as client:
 
             def prepare() -> None:
@@ -250,7 +270,7 @@ async def test_ids_of_transient_messages_are_given_again(tmp_path: Path, monkeyp
             def settle() -> None:
                 client.call(1, commands.Basic.Consume(queue="q", consumer_tag="x"), commands.Basic.ConsumeOk)
                 for deliver, _ in receive(client, 102)[1:]:
-                    client.method(1, commands.Basic.Ack(delivery_tag=deliver.delivery_tag))
+                    client.method(1, commands.Basic.Ack(delivery_tag=deliver.delivery_tag or 0))
                 client.call(1, commands.Basic.Qos(), commands.Basic.QosOk)
 
             await talk(broker, settle)
@@ -265,8 +285,8 @@ async def test_a_settlement_does_not_outlive_its_message(tmp_path: Path) -> None
         with await talk(broker, connect, broker) as client:
             await talk(broker, lambda: declare(client, "q", durable=True))
         log = broker.engines["/"].store.log
-        log.append(queue_module.encode_settled(0, 0, queue_of(broker, "q").number, range(1, 5)))
-        log.append(queue_module.encode_settled(0, 0, queue_of(broker, "q").number, [7, 9]))
+        log.append(encode_settled(0, 0, queue_of(broker, "q").number, range(1, 5)))
+        log.append(encode_settled(0, 0, queue_of(broker, "q").number, [7, 9]))
         await broker.engines["/"].committer.drain()
     async with mortal_broker(tmp_path, crash=True) as broker:
         with await talk(broker, connect, broker) as client:
@@ -300,11 +320,17 @@ async def test_a_start_that_fails_changes_nothing(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(OSError, match="in use"):
-            async with mortal_broker(tmp_path, server={"port": taken.getsockname()[1]}):
+            async with mortal_broker(tmp_path, {"server": {"port": taken.getsockname()[1]}}):
                 raise AssertionError("it started")
     async with mortal_broker(tmp_path) as broker:
         with await talk(broker, connect, broker) as client:
             assert await talk(broker, get, client, "q") == (b"fresh", False)
+
+
+def damage(folder: Path, before: bytes, after: bytes) -> None:
+    """Changes bytes in the log."""
+    for path in folder.rglob("log/*.log"):
+        path.write_bytes(path.read_bytes().replace(before, after))
 
 
 async def test_an_unreadable_message_is_lost_alone(tmp_path: Path) -> None:
@@ -314,10 +340,9 @@ async def test_an_unreadable_message_is_lost_alone(tmp_path: Path) -> None:
         with await talk(broker, connect, broker) as client:
             await talk(broker, lambda: declare(client, "q", durable=True))
             await talk(broker, lambda: publish(client, "q", sent))
-    for path in tmp_path.rglob("log/*.log"):
-        path.write_bytes(path.read_bytes().replace(b"message-4", b"mEssage-4"))
+    damage(tmp_path, b"message-4", b"mEssage-4")
     with capture_logs() as events:
-        async with mortal_broker(tmp_path, store={"on_corruption": "quarantine"}) as broker:
+        async with mortal_broker(tmp_path, {"store": {"on_corruption": "quarantine"}}) as broker:
             with await talk(broker, connect, broker) as client:
 
                 def converse() -> list[tuple[int | None, bytes]]:

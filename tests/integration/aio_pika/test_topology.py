@@ -119,7 +119,9 @@ async def test_delete_of_a_full_queue_is_refused(connection: AbstractConnection,
     """aio-pika deletes if-empty by default: a queue with a message is kept."""
     channel = await connection.channel()
     await channel.default_exchange.publish(aio_pika.Message(b"x"), queue.name)
-    with pytest.raises(aio_pika.exceptions.ChannelPreconditionFailed, match=f"queue '{queue.name}' in vhost '/' not empty"):
+    with pytest.raises(
+        aio_pika.exceptions.ChannelPreconditionFailed, match=f"queue '{queue.name}' in vhost '/' not empty"
+    ):
         await queue.delete()
 
 

@@ -16,12 +16,12 @@ from tests.broker_process import BrokerAddress
 def parameters(address: BrokerAddress, **options: Any) -> pika.ConnectionParameters:
     """Returns connection parameters for the broker at `address`."""
     credentials = options.pop("credentials", pika.PlainCredentials(address.user, address.password))
-    settings: dict[str, Any] = {"heartbeat": 0, "blocked_connection_timeout": 60, "socket_timeout": 30, "stack_timeout": 60}
+    settings: dict[str, Any] = {"heartbeat": 0, "blocked_connection_timeout": 60, "stack_timeout": 60}
     return pika.ConnectionParameters(address.host, address.port, credentials=credentials, **(settings | options))
 
 
 def cut(text: str) -> str:
-    """Returns a reply text as a short string can carry it: RabbitMQ ends a longer one after 252 bytes with an ellipsis."""
+    """Returns a reply text as a short string carries it: RabbitMQ cuts a longer one at 252 bytes and adds dots."""
     encoded = text.encode()
     return text if len(encoded) <= 255 else encoded[:252].decode() + "..."
 

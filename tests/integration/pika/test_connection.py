@@ -132,7 +132,9 @@ def test_channel_flow(connection: pika.BlockingConnection) -> None:
     """channel.flow active is answered with flow-ok; switching it off is not implemented, as in RabbitMQ."""
     channel = connection.channel()
     answers: list[bool] = []
-    channel._impl._rpc(pika.spec.Channel.Flow(True), lambda frame: answers.append(frame.method.active), [pika.spec.Channel.FlowOk])
+    channel._impl._rpc(
+        pika.spec.Channel.Flow(True), lambda frame: answers.append(frame.method.active), [pika.spec.Channel.FlowOk]
+    )
     channel.queue_declare("", exclusive=True)
     assert answers == [True]
     with connection_closed(540, "NOT_IMPLEMENTED - active=false"):

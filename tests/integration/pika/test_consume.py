@@ -259,7 +259,7 @@ def test_messages_are_shared_out_among_consumers(connection: pika.BlockingConnec
         return sum(len(consumer.bodies) for consumer in consumers) >= 30
 
     wait_until(all_there, "30 deliveries")
-    assert sorted(sum((consumer.bodies for consumer in consumers), [])) == sorted(numbered(30))
+    assert sorted(body for consumer in consumers for body in consumer.bodies) == sorted(numbered(30))
     assert [len(consumer.bodies) for consumer in consumers] == [10, 10, 10]
 
 
@@ -293,7 +293,7 @@ def test_cancel_of_an_unknown_tag_succeeds(connection: pika.BlockingConnection) 
 
 
 def test_consumer_tag_used_twice(connection: pika.BlockingConnection, channel: BlockingChannel, queue: str) -> None:
-    """A second consumer of the same tag on one channel closes the connection with 530; on another channel it is fine."""
+    """A second consumer of a tag on one channel closes the connection with 530; on another channel it is fine."""
     channel.basic_consume(queue, lambda *_: None, consumer_tag="twin")
     connection.channel().basic_consume(queue, lambda *_: None, consumer_tag="twin")
     del channel._consumer_infos["twin"]

@@ -20,7 +20,9 @@ PREDECLARED = {
 
 
 @pytest.mark.parametrize("kind", [kind.value for kind in ExchangeType])
-def test_declare_every_type(connection: pika.BlockingConnection, channel: BlockingChannel, name: str, kind: str) -> None:
+def test_declare_every_type(
+    connection: pika.BlockingConnection, channel: BlockingChannel, name: str, kind: str
+) -> None:
     """Every type of exchange can be declared, declared again, asked for and deleted."""
     channel.exchange_declare(name, kind)
     channel.exchange_declare(name, kind)
@@ -103,9 +105,7 @@ def test_delete_of_a_missing_exchange_succeeds(channel: BlockingChannel, name: s
     assert channel.is_open
 
 
-def test_delete_if_unused(
-    connection: pika.BlockingConnection, channel: BlockingChannel, queue: str, name: str
-) -> None:
+def test_delete_if_unused(connection: pika.BlockingConnection, channel: BlockingChannel, queue: str, name: str) -> None:
     """delete with if-unused is refused with 406 while something is bound."""
     channel.exchange_declare(name, "fanout")
     channel.queue_bind(queue, name)

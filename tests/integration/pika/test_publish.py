@@ -101,9 +101,7 @@ def test_mandatory_message_without_queue_comes_back(channel: BlockingChannel, na
     """A mandatory message that matches no queue is returned with 312, key, exchange, properties and body."""
     channel.confirm_delivery()
     with pytest.raises(pika.exceptions.UnroutableError) as caught:
-        channel.basic_publish(
-            "amq.direct", name, b"returned", pika.BasicProperties(message_id="id"), mandatory=True
-        )
+        channel.basic_publish("amq.direct", name, b"returned", pika.BasicProperties(message_id="id"), mandatory=True)
     (returned,) = caught.value.messages
     method = returned.method
     assert (method.reply_code, method.reply_text) == (312, "NO_ROUTE")

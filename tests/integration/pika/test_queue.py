@@ -130,8 +130,9 @@ def test_declare_with_other_exclusiveness(channel: BlockingChannel, queue: str) 
 def locked(queue: str) -> str:
     """Returns RabbitMQ's words for an exclusive queue of somebody else."""
     return (
-        f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost '/'. It could be originally "
-        "declared on another connection or the exclusive property value does not match that of the original declaration."
+        f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost '/'. It could be "
+        "originally declared on another connection or the exclusive property value does not match that of the original "
+        "declaration."
     )
 
 
@@ -264,7 +265,9 @@ def test_purge_of_a_missing_queue(channel: BlockingChannel, name: str) -> None:
         channel.queue_purge(name)
 
 
-def test_delete_counts_ready_messages(connection: pika.BlockingConnection, channel: BlockingChannel, queue: str) -> None:
+def test_delete_counts_ready_messages(
+    connection: pika.BlockingConnection, channel: BlockingChannel, queue: str
+) -> None:
     """delete removes the queue and returns how many ready messages went with it."""
     publish(channel, queue, b"1", b"2", b"3")
     assert channel.queue_delete(queue).method.message_count == 3

@@ -80,8 +80,7 @@ def taken(channel: BlockingChannel, queue: str) -> list[tuple[bytes, bool]]:
 
 @pytest.mark.parametrize("how", HOW)
 def test_survivors(started: BrokerProcess, connect: Connect, how: str) -> None:
-    """Only durable queues that are not exclusive survive, with their persistent messages, in order, and their bindings
-    to durable exchanges; nothing else does."""
+    """Durable queues that are not exclusive survive, with persistent messages and durable bindings; nothing else."""
     owner = connect(started)
     channel = owner.channel()
     channel.exchange_declare("durable", "topic", durable=True)
@@ -155,8 +154,7 @@ def test_deleted_things_stay_deleted(started: BrokerProcess, connect: Connect, h
 
 @pytest.mark.parametrize("how", HOW)
 def test_redelivered_after_restart(started: BrokerProcess, connect: Connect, how: str) -> None:
-    """After an orderly stop only what was delivered before is marked redelivered; after a kill everything is, for
-    nobody knows."""
+    """After an orderly stop what was delivered before is marked redelivered; after a kill all is, for nobody knows."""
     connection = connect(started)
     channel = connection.channel()
     channel.queue_declare("q", durable=True)

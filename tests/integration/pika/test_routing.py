@@ -13,8 +13,8 @@ from tests.integration.pika.conversation import channel_closed, drain
 
 TOPIC_BINDINGS = [
     ("t1", "a.b.c"), ("t2", "a.*.c"), ("t3", "a.#.b"), ("t4", "a.b.b.c"), ("t5", "#"), ("t6", "#.#"), ("t7", "#.b"),
-    ("t8", "*.*"), ("t9", "a.*"), ("t10", "*.b.c"), ("t11", "a.#"), ("t12", "a.#.#"), ("t13", "b.b.c"), ("t14", "a.b.b"),
-    ("t15", "a.b"), ("t16", "b.c"), ("t17", ""), ("t18", "*.*.*"), ("t19", "vodka.martini"), ("t20", "a.b.c"),
+    ("t8", "*.*"), ("t9", "a.*"), ("t10", "*.b.c"), ("t11", "a.#"), ("t12", "a.#.#"), ("t13", "b.b.c"),
+    ("t14", "a.b.b"), ("t15", "a.b"), ("t16", "b.c"), ("t17", ""), ("t18", "*.*.*"), ("t19", "vodka.martini"), ("t20", "a.b.c"),
     ("t21", "*.#"), ("t22", "#.*.#"), ("t23", "*.#.#"), ("t25", "*"), ("t26", "#.b.#"), ("t27", "args-test"),
 ]  # fmt: skip
 """RabbitMQ's own table of topic bindings (its routing suite), less the one pattern of three hashes."""
@@ -231,7 +231,9 @@ def test_bind_a_missing_queue(channel: BlockingChannel, name: str, method: str) 
         channel.queue_bind(name, "amq.direct", "key")
 
 
-def test_publish_to_a_missing_exchange(connection: pika.BlockingConnection, channel: BlockingChannel, name: str) -> None:
+def test_publish_to_a_missing_exchange(
+    connection: pika.BlockingConnection, channel: BlockingChannel, name: str
+) -> None:
     """A publish to an exchange that is not there closes the channel with 404; the connection lives on."""
     channel.confirm_delivery()
     with channel_closed(404, f"NOT_FOUND - no exchange '{name}' in vhost '/'"):

@@ -17,7 +17,7 @@ class ControlClient:
     def __init__(self, address: BrokerAddress) -> None:
         self.client = RawClient(address.host, address.port).open()
         self.client.open_channel(1)
-        self.queue = self.client.call(1, commands.Queue.Declare(exclusive=True), commands.Queue.DeclareOk).queue
+        self.queue = self.client.declare_queue(1, exclusive=True)
         self.client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
         self.rounds = 0
 

@@ -10,7 +10,7 @@ from tests.deadline import wait_until
 from tests.integration.raw.conftest import ControlClient
 from tests.raw_client import PeerGone, RawClient, publish_frames
 
-CLOSE = {"reply_code": 200, "reply_text": "", "class_id": 0, "method_id": 0}
+CLOSE: dict[str, Any] = {"reply_code": 200, "reply_text": "", "class_id": 0, "method_id": 0}
 
 
 def test_channel_close_names_the_method(raw: RawClient, name: str) -> None:
@@ -35,7 +35,7 @@ def test_client_closes_with_channels_open(broker: BrokerAddress, control: Contro
     with RawClient(broker.host, broker.port) as client:
         client.open()
         client.open_channel(1)
-        shared = client.call(1, commands.Queue.Declare(auto_delete=True), commands.Queue.DeclareOk).queue
+        shared = client.declare_queue(1, auto_delete=True)
         client.send(publish_frames(1, "", shared, b"held"), publish_frames(1, "", queue, b""))
         client.call(1, commands.Basic.Get(queue=shared), commands.Basic.GetOk)
         client.expect_content(1)
@@ -49,7 +49,7 @@ def test_client_closes_with_channels_open(broker: BrokerAddress, control: Contro
 
 def test_closing_channel_discards_what_was_on_its_way(raw: RawClient, name: str) -> None:
     """Between the broker's channel.close and close-ok the channel's methods are discarded, contents included."""
-    queue = raw.call(1, commands.Queue.Declare(exclusive=True), commands.Queue.DeclareOk).queue
+    queue = raw.declare_queue(1, exclusive=True)
     raw.method(1, commands.Queue.Purge(queue=name))
     raw.send(publish_frames(1, "", queue, b"too late") * 3)
     raw.method(1, commands.Queue.Declare(queue=name))
@@ -88,7 +88,7 @@ def test_closes_that_cross(raw: RawClient, name: str) -> None:
 
 def test_close_of_one_channel_leaves_the_others(raw: RawClient) -> None:
     """A consumer on another channel goes on while channels are closed by error and by choice."""
-    queue = raw.call(1, commands.Queue.Declare(exclusive=True), commands.Queue.DeclareOk).queue
+    queue = raw.declare_queue(1, exclusive=True)
     raw.call(1, commands.Basic.Consume(queue=queue, no_ack=True), commands.Basic.ConsumeOk)
     for number in range(2, 30):
         raw.open_channel(number)
@@ -105,7 +105,7 @@ def test_close_of_one_channel_leaves_the_others(raw: RawClient) -> None:
 @pytest.mark.parametrize("how", ["close", "hang up"])
 def test_consumers_unacked_messages_return_in_order(broker: BrokerAddress, control: ControlClient, how: str) -> None:
     """What a consumer held when it left is ready again in its old order, marked redelivered, before the rest."""
-    queue = control.client.call(1, commands.Queue.Declare(), commands.Queue.DeclareOk).queue
+    queue = control.client.declare_queue(1)
     for number in range(10):
         control.client.send(publish_frames(1, "", queue, str(number).encode()))
         control.client.expect(commands.Basic.Ack, 1)

@@ -29,7 +29,9 @@ def confirmed(client: RawClient, count: int) -> list[int]:
         received = client.next()
         ack = received.value
         assert isinstance(ack, commands.Basic.Ack), described(received)
-        covered = [tag for tag in sorted(outstanding) if tag <= ack.delivery_tag] if ack.multiple else [ack.delivery_tag]
+        covered = (
+            [tag for tag in sorted(outstanding) if tag <= ack.delivery_tag] if ack.multiple else [ack.delivery_tag]
+        )
         assert set(covered) <= outstanding, f"tag {ack.delivery_tag} (multiple {ack.multiple}) confirmed again"
         assert ack.delivery_tag in covered, f"tag {ack.delivery_tag} was confirmed before"
         outstanding -= set(covered)

@@ -40,7 +40,7 @@ def test_broker_keeps_to_the_agreed_frame_size(broker: BrokerAddress, control: C
     with RawClient(broker.host, broker.port) as client:
         client.open(frame_max=4096)
         client.open_channel(1)
-        queue = client.call(1, commands.Queue.Declare(exclusive=True), commands.Queue.DeclareOk).queue
+        queue = client.declare_queue(1, exclusive=True)
         client.send(publish_frames(1, "", queue, b"x" * 10_000))
         client.call(1, commands.Basic.Get(queue=queue, no_ack=True), commands.Basic.GetOk)
         assert client.next().value.body_size == 10_000
@@ -59,7 +59,7 @@ def test_frame_above_the_agreed_size(broker: BrokerAddress, control: ControlClie
 
 def test_largest_frames_are_taken(raw: RawClient) -> None:
     """Frames of exactly the agreed size are taken."""
-    queue = raw.call(1, commands.Queue.Declare(exclusive=True), commands.Queue.DeclareOk).queue
+    queue = raw.declare_queue(1, exclusive=True)
     body = b"y" * (131_072 - 8)
     raw.send(publish_frames(1, "", queue, body, piece_bytes=len(body)))
     raw.call(1, commands.Basic.Get(queue=queue, no_ack=True), commands.Basic.GetOk)
@@ -68,16 +68,18 @@ def test_largest_frames_are_taken(raw: RawClient) -> None:
 
 def test_body_in_tiny_and_empty_frames(raw: RawClient) -> None:
     """A body may come in frames of one octet, with empty ones between."""
-    queue = raw.call(1, commands.Queue.Declare(exclusive=True), commands.Queue.DeclareOk).queue
+    queue = raw.declare_queue(1, exclusive=True)
     raw.method(1, commands.Basic.Publish(routing_key=queue))
-    raw.send(header_frame(1, 300), *(body_frame(1, b"z") + frame(BODY, 1, b"") for _ in range(299)), body_frame(1, b"z"))
+    raw.send(
+        header_frame(1, 300), *(body_frame(1, b"z") + frame(BODY, 1, b"") for _ in range(299)), body_frame(1, b"z")
+    )
     raw.call(1, commands.Basic.Get(queue=queue, no_ack=True), commands.Basic.GetOk)
     assert raw.expect_content(1)[1] == b"z" * 300
 
 
 def test_contents_of_channels_may_be_mixed(raw: RawClient) -> None:
     """Frames of publishes on several channels may alternate; each body stays whole."""
-    queue = raw.call(1, commands.Queue.Declare(exclusive=True), commands.Queue.DeclareOk).queue
+    queue = raw.declare_queue(1, exclusive=True)
     channels = range(2, 12)
     for number in channels:
         raw.open_channel(number)
@@ -121,11 +123,11 @@ def test_half_sent_content_is_forgotten(broker: BrokerAddress, control: ControlC
 
 def test_relayed_header_is_untouched(raw: RawClient) -> None:
     """The content header's octets arrive as they were sent, types of header values included."""
-    queue = raw.call(1, commands.Queue.Declare(exclusive=True), commands.Queue.DeclareOk).queue
+    queue = raw.declare_queue(1, exclusive=True)
     table = b"".join(
         [
-            b"\x01tt\x01", b"\x01bb\xff", b"\x01BB\xff", b"\x01ss\xff\xfe", b"\x01uu\xff\xfe", b"\x01II\xff\xff\xff\xfe",
-            b"\x01ii\xff\xff\xff\xfe", b"\x01ll" + b"\xff" * 8, b"\x01ff" + struct.pack(">f", 1.5),
+            b"\x01tt\x01", b"\x01bb\xff", b"\x01BB\xff", b"\x01ss\xff\xfe", b"\x01uu\xff\xfe",
+            b"\x01II\xff\xff\xff\xfe", b"\x01ii\xff\xff\xff\xfe", b"\x01ll" + b"\xff" * 8, b"\x01ff" + struct.pack(">f", 1.5),
             b"\x01dd" + struct.pack(">d", 2.5), b"\x01DD\x02\x00\x00\x01\x3a", b"\x01SS\x00\x00\x00\x02\xff\xfe",
             b"\x01xx\x00\x00\x00\x02\xff\xfe", b"\x01TT" + struct.pack(">Q", 1_700_000_000), b"\x01VV",
             b"\x01FF\x00\x00\x00\x04\x01at\x00", b"\x01AA\x00\x00\x00\x03Vt\x01",

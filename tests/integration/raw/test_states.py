@@ -35,7 +35,7 @@ Connection, Channel, Exchange, Queue, Basic, Tx, Confirm = (
     commands.Tx,
     commands.Confirm,
 )
-CLOSE = {"reply_code": 200, "reply_text": "", "class_id": 0, "method_id": 0}
+CLOSE: dict[str, Any] = {"reply_code": 200, "reply_text": "", "class_id": 0, "method_id": 0}
 
 END = "end of the connection"
 """The connection ends, after a connection.close or without one: who is not let in yet is owed no explanation."""
@@ -44,8 +44,7 @@ NOTHING = "nothing"
 
 
 def every_method(name: str) -> dict[str, bytes]:
-    """Returns each method with arguments that are well-formed and, for a request, right; `name` exists as queue and
-    exchange. A method that carries a content is followed by that of an empty message."""
+    """Returns each method's frame, its arguments well-formed and, for a request, right; `name` is a queue."""
     get_ok = Basic.GetOk(delivery_tag=1, redelivered=False, exchange="", routing_key="", message_count=0)
     deliver = Basic.Deliver(consumer_tag="t", delivery_tag=1, redelivered=False, exchange="", routing_key="")
     methods: list[Any] = [

@@ -1,0 +1,100 @@
+"""SIGTERM and SIGINT: the broker drains, confirms what it took, says good-bye and exits 0 in time."""
+
+from __future__ import annotations
+
+import signal
+from random import Random
+
+import pytest
+from pamqp import commands
+
+from tests.broker_process import BrokerProcess
+from tests.deadline import wait_until
+from tests.fault.crowd import QUEUES, Consumer, Member, Publisher, declare, drain
+from tests.fault.ledger import Ledger, counts
+from tests.raw_client import RawClient
+
+pytestmark = pytest.mark.fault
+
+EXIT_DEADLINE_S = 10.0
+"""What is promised for an orderly stop."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_idle_broker_exits_zero(broker_process: BrokerProcess, number: signal.Signals) -> None:
+    """A broker with nothing to do exits 0 at SIGTERM and at SIGINT, without an error in its log."""
+    broker_process.start()
+    broker_process.running.send_signal(number)
+    assert broker_process.wait(EXIT_DEADLINE_S) == 0
+    assert not broker_process.errors()
+
+
+def test_clients_are_told(broker_process: BrokerProcess) -> None:
+    """Each open connection gets connection.close 320, and nobody may come in any more."""
+    broker_process.start()
+    address = broker_process.address
+    with RawClient(address.host, address.port) as client, RawClient(address.host, address.port) as stranger:
+        client.open()
+        client.open_channel(1)
+        stranger.greet()
+        broker_process.running.send_signal(signal.SIGTERM)
+        close = client.expect_connection_close(320)
+        assert close.reply_text.startswith("CONNECTION_FORCED - ")
+        stranger.expect_end()
+        assert broker_process.wait(EXIT_DEADLINE_S) == 0
+    with pytest.raises(ConnectionRefusedError):
+        RawClient(address.host, address.port)
+
+
+def test_client_that_never_answers_does_not_hold_the_broker(broker_process: BrokerProcess) -> None:
+    """A client that neither reads nor answers connection.close is left behind in time."""
+    broker_process.start()
+    address = broker_process.address
+    with RawClient(address.host, address.port) as client:
+        client.open()
+        client.open_channel(1)
+        assert broker_process.terminate(EXIT_DEADLINE_S) == 0
+        client.skip_to_end()
+
+
+@pytest.mark.slow
+def test_stop_under_load(broker_process: BrokerProcess) -> None:
+    """SIGTERM at full speed: exit 0 in time, every client is told, exactly what is on disk was confirmed."""
+    ledger = Ledger()
+    random = Random(7)
+    broker_process.start()
+    declare(broker_process.address)
+    publishers = [Publisher(f"p{number}", Random(random.random())) for number in range(4)]
+    members = [Member(broker_process.address, ledger, publisher) for publisher in publishers]
+    members += [Member(broker_process.address, ledger, Consumer("even", Random(random.random())))]
+    for member in members:
+        member.start()
+    wait_until(lambda: len(ledger.confirmed) > 2000, "2000 confirms")
+    broker_process.running.send_signal(signal.SIGTERM)
+    code = broker_process.wait(EXIT_DEADLINE_S)
+    for member in members:
+        member.join(30)
+        assert not member.is_alive()
+        assert member.error is None, repr(member.error)
+    assert code == 0, broker_process.stderr()
+    assert not broker_process.errors()
+    assert [member.closed_with for member in members] == [320] * len(members)
+    broker_process.start()
+    ledger.life = 1
+    drain(broker_process.address, ledger)
+    verdict = ledger.verdict(tuple(QUEUES))
+    assert not verdict.faults(), f"{verdict.faults()} in {counts(ledger)}"
+    assert verdict.recovered == 0, f"{verdict.recovered} messages were taken and not confirmed"
+
+
+def test_second_signal_while_stopping(broker_process: BrokerProcess) -> None:
+    """An impatient operator's second SIGTERM does not make the end an unclean one."""
+    broker_process.start()
+    address = broker_process.address
+    with RawClient(address.host, address.port) as client:
+        client.open()
+        broker_process.running.send_signal(signal.SIGTERM)
+        client.expect(commands.Connection.Close, 0)
+        broker_process.running.send_signal(signal.SIGTERM)
+        client.method(0, commands.Connection.CloseOk())
+        assert broker_process.wait(EXIT_DEADLINE_S) == 0

@@ -1,0 +1,194 @@
+"""The store fails at moments of its own choosing: under a client's request, at a good-bye, in the middle of a stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pamqp import commands
+from structlog.testing import capture_logs
+
+from broker.amqp.errors import StoreFailed
+from broker.store.files import File, Files
+from tests.broker_process import BrokerProcess
+from tests.deadline import DEADLINE_S, wait_until, wait_until_async
+from tests.raw_client import PeerGone, RawClient, publish_frames
+from tests.raw_talk import connect, declare, mortal_broker, numbered, page_out, publish, talk
+
+pytestmark = pytest.mark.fault
+
+PERSISTENT: Final = commands.Basic.Properties(delivery_mode=2)
+REASON: Final = "Input/output error"
+
+
+@pytest.fixture
+def _quiet() -> Iterator[None]:
+    """Keeps the log of the brokers in this process to itself."""
+    with capture_logs():
+        yield
+
+
+class StubbornFiles(Files):
+    """Files of which none can be removed, and the log not written, from a moment on."""
+
+    keeps = False
+    refuses = False
+
+    def remove(self, path: Path) -> None:
+        if self.keeps:
+            raise StoreFailed(path, REASON)
+        super().remove(path)
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        file = super().open(path, write=write, create=create)
+        return StubbornFile(file, self) if path.parent.name == "log" else file
+
+
+class StubbornFile(File):
+    """A file of the log."""
+
+    def __init__(self, file: File, files: StubbornFiles) -> None:
+        super().__init__(file.path, file._descriptor)
+        self._files = files
+
+    def write_at(self, offset: int, block: bytes) -> None:
+        if self._files.refuses:
+            raise StoreFailed(self.path, REASON)
+        super().write_at(offset, block)
+
+
+@pytest.mark.usefixtures("_quiet")
+@pytest.mark.parametrize("how", ["purge", "hang up"])
+async def test_a_failure_under_a_clients_request_ends_the_broker(tmp_path: Path, how: str) -> None:
+    """A file that cannot be removed, for a purge or for a client that hangs up, ends the broker: no confirm follows."""
+    files = StubbornFiles()
+    with ExitStack() as clients:
+        async with mortal_broker(tmp_path, {"store": {"segment_bytes": 1 << 20}}, files=files) as broker:
+            owner = clients.enter_context(await talk(broker, connect, broker))
+            publisher = clients.enter_context(await talk(broker, connect, broker))
+
+            def prepare() -> None:
+                exclusive = commands.Queue.Declare(queue="spilled", exclusive=True)
+                owner.call(1, exclusive, commands.Queue.DeclareOk)
+                publish(owner, "spilled", numbered(300), mode=1)
+                declare(publisher, "durable", durable=True)
+                publisher.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+
+            await talk(broker, prepare)
+            page_out(broker, "spilled")
+            files.keeps = True
+            if how == "purge":
+                owner.method(1, commands.Queue.Purge(queue="spilled"))
+            else:
+                owner.socket.close()
+            failure = await asyncio.wait_for(broker.wait_failed(), DEADLINE_S)
+            assert isinstance(failure, StoreFailed)
+            assert failure.reason == REASON
+            publisher.send(publish_frames(1, "", "durable", b"late", properties=PERSISTENT))
+            port = publisher.socket.getsockname()[1]
+            (transport,) = [one for one in broker.listener.transports if one.peer[1] == port]
+            received = transport.connection.received
+
+            async def read() -> bool:
+                return transport.connection.received > received
+
+            await wait_until_async(read, "the late publish")
+            files.keeps = False
+        await asyncio.to_thread(publisher.expect_end)  # and no confirm before it
+
+
+@pytest.mark.usefixtures("_quiet")
+async def test_a_failure_in_a_stop_ends_the_stop(tmp_path: Path) -> None:
+    """A log that cannot be written while the broker stops makes the stop fail; it does not wait for ever."""
+    files = StubbornFiles()
+    async with mortal_broker(tmp_path, files=files) as broker:
+        with await talk(broker, connect, broker) as client:
+            await talk(broker, lambda: declare(client, "q", durable=True))
+            await broker.engines["/"].committer.drain()
+            files.refuses = True
+            broker.engines["/"].store.log.append(b"a record")
+            with pytest.raises(StoreFailed, match=REASON):
+                await asyncio.wait_for(broker.stop(), DEADLINE_S)
+            with pytest.raises(StoreFailed, match=REASON):
+                await broker.engines["/"].committer.drain()
+        assert broker._failure is not None
+
+
+# ---- the process -----------------------------------------------------------------------------------------------------
+
+INJECTION: Final = """
+import errno, os
+from broker.store import files
+
+remove = os.unlink
+
+
+def fail(path, **options):
+    if os.path.exists({flag!r}):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    remove(path, **options)
+
+
+os.unlink = fail
+"""
+
+
+def test_a_failure_at_a_good_bye_ends_the_process(tmp_path: Path) -> None:
+    """SIGTERM, and the store fails when a client that answers takes its queue with it: exit code 1, and the reason."""
+    flag = tmp_path / "disk-is-broken"
+    injected = tmp_path / "injected"
+    injected.mkdir()
+    (injected / "sitecustomize.py").write_text(INJECTION.format(flag=str(flag)), encoding="utf-8")
+    project = Path(__file__).resolve().parents[2]
+    process = BrokerProcess(
+        tmp_path / "folder",
+        environment={"PYTHONPATH": f"{injected}:{project}", "SLOTMQ_MEMORY__RESIDENT_MAX_BYTES": str(1 << 20)},
+    )
+    try:
+        process.start()
+        with RawClient(process.address.host, process.address.port) as client:
+            client.open()
+            client.open_channel(1)
+            client.call(1, commands.Queue.Declare(queue="q", exclusive=True), commands.Queue.DeclareOk)
+            publish(client, "q", numbered(400), mode=1)
+            wait_until(lambda: list(process.folder.rglob("*.queue")), "slots on disk")
+            flag.touch()
+            process.running.terminate()
+            client.expect(commands.Connection.Close, 0)
+            client.method(0, commands.Connection.CloseOk())
+            assert process.wait() == 1
+        assert "the store failed, stopping: " in process.stderr()
+        assert REASON in process.stderr()
+    finally:
+        process.kill()
+
+
+def test_a_log_that_may_not_grow_ends_the_process(broker_process: BrokerProcess) -> None:
+    """A write that is refused ends the broker with exit code 1; what was confirmed before it is there again."""
+    broker_process.start()
+    address = broker_process.address
+    with RawClient(address.host, address.port) as client:
+        client.open()
+        client.open_channel(1)
+        declare(client, "q", durable=True)
+        publish(client, "q", numbered(50, 1000))
+        (log,) = broker_process.folder.rglob("log/*.log")
+        limit_bytes = os.stat(log).st_size
+        assert limit_bytes > 50_000
+        resource.prlimit(broker_process.running.pid, resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
+        with pytest.raises(PeerGone):
+            publish(client, "q", [b"one too many"])
+    assert broker_process.wait() == 1
+    assert "the store failed, stopping: " in broker_process.stderr()
+    broker_process.start()
+    with RawClient(address.host, broker_process.address.port) as client:
+        client.open()
+        client.open_channel(1)
+        declared = client.call(1, commands.Queue.Declare(queue="q", passive=True), commands.Queue.DeclareOk)
+        assert declared.message_count == 50

@@ -1,0 +1,229 @@
+"""Clients that do not read, and alarms: memory stays bounded, and those who behave go on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from pamqp import commands
+
+from tests.broker_process import BrokerProcess
+from tests.deadline import wait_until
+from tests.raw_client import RawClient, publish_frames
+
+pytestmark = [pytest.mark.fault, pytest.mark.slow]
+
+MIB = 1 << 20
+TRANSIENT = commands.Basic.Properties(delivery_mode=1)
+PERSISTENT = commands.Basic.Properties(delivery_mode=2)
+
+
+def client_of(process: BrokerProcess, stack: ExitStack, *, receive_buffer_bytes: int | None = None) -> RawClient:
+    """Returns a client with channel 1 open."""
+    address = process.address
+    client = RawClient(address.host, address.port, receive_buffer_bytes=receive_buffer_bytes)
+    stack.enter_context(client)
+    client.open()
+    client.open_channel(1)
+    return client
+
+
+def declared(client: RawClient, queue: str) -> str:
+    """Declares a durable queue and turns confirms on."""
+    client.call(1, commands.Queue.Declare(queue=queue, durable=True), commands.Queue.DeclareOk)
+    client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+    return queue
+
+
+def publish(
+    client: RawClient, queue: str, count: int, size_bytes: int, *, first: int = 1, persistent: bool = False
+) -> None:
+    """Publishes and awaits all confirms; `first` is the tag of the first one."""
+    properties = PERSISTENT if persistent else TRANSIENT
+    octets = publish_frames(1, "", queue, b"x" * size_bytes, properties=properties, piece_bytes=131_064)
+    last = first + count - 1
+    sent = first - 1
+    while sent < last:
+        step = min(200, last - sent)
+        client.send(octets * step)
+        sent += step
+        await_confirm(client, sent)
+
+
+def await_confirm(client: RawClient, tag: int) -> None:
+    """Returns when everything up to the tag is confirmed."""
+    while client.expect(commands.Basic.Ack, 1).delivery_tag < tag:
+        pass
+
+
+def ready(client: RawClient, queue: str) -> int:
+    """Returns how many messages are ready."""
+    declare = commands.Queue.Declare(queue=queue, passive=True)
+    return int(client.call(1, declare, commands.Queue.DeclareOk).message_count or 0)
+
+
+def settled(value: Callable[[], int], what: str) -> int:
+    """Returns a value once it has not changed for a while of looking at it."""
+    seen: list[int] = []
+
+    def steady() -> bool:
+        seen.append(value())
+        return len(seen) > 50 and len(set(seen[-50:])) == 1
+
+    wait_until(steady, what)
+    return seen[-1]
+
+
+def test_consumers_that_read_nothing_cost_little(broker_process: BrokerProcess) -> None:
+    """Consumers that read nothing, with 80 MB waiting for them, cost less than 1 MiB each; others are served."""
+    broker_process.environment["SLOTMQ_MEMORY__RESIDENT_MAX_BYTES"] = str(8 * MIB)
+    broker_process.start()
+    with ExitStack() as stack:
+        publisher = client_of(broker_process, stack)
+        queue, other = declared(publisher, "stuck"), declared(publisher, "other")
+        publish(publisher, queue, 8000, 10_000)
+        # The first connections warm up what is allocated once.
+        for _ in range(2):
+            stuck = client_of(broker_process, stack, receive_buffer_bytes=4096)
+            stuck.method(1, commands.Basic.Consume(queue=queue))
+        settled(lambda: ready(publisher, queue), "deliveries stopped")
+        before_bytes = broker_process.rss_bytes()
+        for _ in range(20):
+            stuck = client_of(broker_process, stack, receive_buffer_bytes=4096)
+            stuck.method(1, commands.Basic.Consume(queue=queue))
+        assert settled(lambda: ready(publisher, queue), "deliveries stopped") > 0
+        publish(publisher, other, 2000, 1000, first=8001)
+        busy = client_of(broker_process, stack)
+        busy.call(1, commands.Basic.Consume(queue=other, no_ack=True), commands.Basic.ConsumeOk)
+        for _ in range(2000):
+            busy.expect(commands.Basic.Deliver, 1)
+            busy.expect_content(1)
+        growth_bytes = broker_process.rss_bytes() - before_bytes
+        assert growth_bytes < 20 * MIB, f"{growth_bytes / MIB:.1f} MiB for 20 connections"
+    assert not broker_process.errors()
+
+
+def test_publisher_that_reads_no_confirms(broker_process: BrokerProcess) -> None:
+    """A publisher that reads neither confirms nor returns is read no further at some point: its answers are bounded."""
+    broker_process.start()
+    with ExitStack() as stack:
+        control = client_of(broker_process, stack)
+        queue = declared(control, "q")
+        stuck = client_of(broker_process, stack, receive_buffer_bytes=4096)
+        before_bytes = broker_process.rss_bytes()
+        # Each publish comes back whole: an answer as large as the question.
+        octets = publish_frames(1, "", "nobody", b"r" * 50_000, mandatory=True, piece_bytes=131_064)
+        stuck.socket.setblocking(False)
+        sent_bytes = 0
+        refused = rounds = 0
+        while sent_bytes < 200 * MIB and refused < 200:
+            try:
+                sent_bytes += stuck.socket.send(octets[sent_bytes % len(octets) :])
+                refused = 0
+            except BlockingIOError:
+                refused += 1
+                rounds += 1
+                publish(control, queue, 1, 10, first=rounds)  # meanwhile another client is served
+        assert sent_bytes < 100 * MIB, "it was read on and on"
+        growth_bytes = broker_process.rss_bytes() - before_bytes
+        assert growth_bytes < 32 * MIB, f"{growth_bytes / MIB:.1f} MiB for one connection"
+    assert not broker_process.errors()
+
+
+def test_memory_alarm_blocks_publishers_only(broker_process: BrokerProcess) -> None:
+    """At the memory limit publishers are blocked and consumers go on; the log names the limit's setting."""
+    broker_process.environment["SLOTMQ_MEMORY__RESIDENT_MAX_BYTES"] = str(1024 * MIB)
+    broker_process.environment["SLOTMQ_FLOW__CHECK_INTERVAL_MS"] = "20"
+    broker_process.start()
+    idle_bytes = broker_process.rss_bytes()
+    assert broker_process.terminate() == 0
+    broker_process.environment["SLOTMQ_MEMORY__ALARM_BYTES"] = str(idle_bytes + 40 * MIB)
+    broker_process.start()
+    with ExitStack() as stack:
+        publisher, consumer = client_of(broker_process, stack), client_of(broker_process, stack)
+        declared(consumer, "q")
+        octets = publish_frames(1, "", "q", b"m" * 100_000, properties=TRANSIENT, piece_bytes=131_064)
+        sent = 0
+        publisher.socket.settimeout(0.2)
+        while not publisher.readable(0) and sent < 4000:
+            try:
+                publisher.socket.sendall(octets)
+                sent += 1
+            except TimeoutError:
+                break  # it is not read any more
+        publisher.socket.settimeout(20)
+        assert publisher.expect(commands.Connection.Blocked, 0).reason == "low on memory"
+        assert broker_process.rss_bytes() < idle_bytes + 140 * MIB
+        raised = [event for event in broker_process.log_events() if event["event"] == "alarm.raised"]
+        assert [event["setting"] for event in raised] == ["memory.alarm_bytes"]
+        assert raised[0]["level"] == "warning"
+        # Consumers go on: everything that was taken is delivered.
+        waiting = settled(lambda: ready(consumer, "q"), "no more is taken")
+        assert waiting > 100
+        consumer.call(1, commands.Basic.Consume(queue="q", no_ack=True), commands.Basic.ConsumeOk)
+        for _ in range(waiting):
+            consumer.expect(commands.Basic.Deliver, 1)
+            assert len(consumer.expect_content(1)[1]) == 100_000
+    assert not broker_process.errors()
+
+
+def test_disk_alarm_comes_and_goes(broker_process: BrokerProcess, tmp_path: Path) -> None:
+    """Too little free disk blocks publishers, and consumers go on; with room again what was sent meanwhile is taken."""
+    room_bytes = 4096 * MIB
+    status = os.statvfs(tmp_path)
+    free_bytes = status.f_bavail * status.f_frsize
+    if free_bytes < 4 * room_bytes:
+        pytest.skip("needs 16 GiB of free disk, to take some of it for a moment")
+    broker_process.environment["SLOTMQ_STORE__DISK_FREE_MIN_BYTES"] = str(free_bytes - 2 * room_bytes)
+    broker_process.environment["SLOTMQ_FLOW__CHECK_INTERVAL_MS"] = "20"
+    broker_process.start()
+    ballast = tmp_path / "ballast"
+    with ExitStack() as stack:
+        publisher, consumer = client_of(broker_process, stack), client_of(broker_process, stack)
+        declared(publisher, "q")
+        publish(publisher, "q", 10, 1000, persistent=True)
+        with ballast.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, 3 * room_bytes)
+        try:
+            assert publisher.expect(commands.Connection.Blocked, 0).reason == "low on disk"
+            publisher.send(publish_frames(1, "", "q", b"late", properties=PERSISTENT))
+            consumer.call(1, commands.Basic.Consume(queue="q"), commands.Basic.ConsumeOk)
+            for _ in range(10):
+                tag = consumer.expect(commands.Basic.Deliver, 1).delivery_tag
+                consumer.expect_content(1)
+                consumer.method(1, commands.Basic.Ack(delivery_tag=tag))
+            assert ready(consumer, "q") == 0
+            assert not publisher.readable(0.3), "taken under an alarm"
+        finally:
+            ballast.unlink()
+        publisher.expect(commands.Connection.Unblocked, 0)
+        await_confirm(publisher, 11)
+        consumer.expect(commands.Basic.Deliver, 1)
+        assert consumer.expect_content(1)[1] == b"late"
+        events = [event["event"] for event in broker_process.log_events()]
+        assert [event for event in events if event.startswith("alarm.")] == ["alarm.raised", "alarm.cleared"]
+    assert not broker_process.errors()
+
+
+def test_blocked_client_without_the_capability(broker_process: BrokerProcess) -> None:
+    """A client that does not know connection.blocked is just not read while an alarm stands."""
+    broker_process.environment["SLOTMQ_MEMORY__ALARM_BYTES"] = "1"
+    broker_process.environment["SLOTMQ_FLOW__CHECK_INTERVAL_MS"] = "20"
+    broker_process.start()
+    wait_until(lambda: any(event["event"] == "alarm.raised" for event in broker_process.log_events()), "the alarm")
+    address = broker_process.address
+    with RawClient(address.host, address.port) as client:
+        client.open(capabilities={})
+        client.open_channel(1)
+        client.send(publish_frames(1, "", "nobody", b"x", mandatory=True))
+        client.expect(commands.Basic.Return, 1)  # taken: who publishes is known from its first message on
+        client.expect_content(1)
+        client.method(1, commands.Basic.Qos(prefetch_count=1))
+        assert not client.readable(0.5)
+    with ExitStack() as stack:
+        other = client_of(broker_process, stack)
+        declared(other, "consumers may declare")
+    assert not broker_process.errors()

@@ -1,0 +1,164 @@
+"""Ends of connections: said and silent, under an alarm, with unread output, and while the broker stops."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from pamqp import commands
+from structlog.testing import capture_logs
+
+from broker.net.transport import CLOSE_TICKS, Transport
+from broker.server import Broker
+from tests.deadline import wait_until_async
+from tests.in_process import queue_of
+from tests.raw_client import RawClient, body_frame, header_frame, method_frame, publish_frames
+from tests.raw_talk import Sections, connect, consume, declare, mortal_broker, numbered, publish, talk
+
+ALARM: Sections = {"memory": {"alarm_bytes": 1}}
+"""A limit that any process has passed: the alarm stands from the start."""
+
+
+@pytest.fixture
+def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes the close deadline away: who is let go only by it is not let go."""
+    monkeypatch.setattr(Transport, "tick", lambda _transport: None)
+
+
+async def all_gone(broker: Broker) -> None:
+    """Returns when the broker has no connection left."""
+
+    async def gone() -> bool:
+        return not broker.listener.transports
+
+    await wait_until_async(gone, "the end of every connection", 10)
+
+
+# ---- one connection --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_ticks")
+async def test_an_end_without_a_last_word_is_an_end(tmp_path: Path) -> None:
+    """A socket is closed also when nothing is left to say: behind a silent refusal and behind the client's close-ok."""
+    async with mortal_broker(tmp_path) as broker:
+
+        def refused() -> None:
+            with RawClient("127.0.0.1", broker.listener.port) as client:
+                client.greet()
+                client.authenticate(password="wrong", capabilities={})
+                client.expect_end()
+
+        def failed() -> None:
+            with connect(broker) as client:
+                client.method(1, commands.Basic.Qos(prefetch_size=5))
+                client.expect_connection_close(540)
+
+        await talk(broker, refused)
+        await talk(broker, failed)
+        await all_gone(broker)
+
+
+@pytest.mark.usefixtures("no_ticks")
+async def test_nothing_follows_connection_close(tmp_path: Path) -> None:
+    """A first publish under an alarm and a hard error in one read: only the error is told, and close-ok is heard."""
+    async with mortal_broker(tmp_path, ALARM) as broker:
+        with await talk(broker, connect, broker) as client:
+            client.send(publish_frames(1, "", "x", b"m"), method_frame(1, commands.Basic.Qos(prefetch_size=5)))
+            await talk(broker, client.expect_connection_close, 540)
+            await all_gone(broker)
+
+
+async def test_a_client_that_closes_and_does_not_read_is_let_go(tmp_path: Path) -> None:
+    """connection.close from a client that reads nothing of what it was sent ends with its socket dropped."""
+    async with mortal_broker(tmp_path) as broker:
+        with (
+            await talk(broker, lambda: connect(broker, receive_buffer_bytes=4096)) as client,
+            await talk(broker, connect, broker) as publisher,
+        ):
+
+            def prepare() -> None:
+                declare(publisher, "q")
+                publish(publisher, "q", numbered(50, 100_000), mode=1)
+                client.method(1, commands.Basic.Consume(queue="q", no_ack=True))
+                publisher.close()
+
+            await talk(broker, prepare)
+            inside = queue_of(broker, "q")
+
+            async def full() -> bool:
+                return len(broker.listener.transports) == 1 and any(
+                    not transport.session.outflow.writable for transport in broker.listener.transports
+                )
+
+            await wait_until_async(full, "more output than the sockets take")
+            (transport,) = broker.listener.transports
+            client.method(0, commands.Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0))
+
+            async def closing() -> bool:
+                return transport.connection.finished and transport._socket.is_closing()
+
+            await wait_until_async(closing, "the end of the handshake")
+            assert broker.listener.transports, "it has not read its last word"
+            for _ in range(CLOSE_TICKS + 1):
+                broker.listener.tick()
+            await all_gone(broker)
+            assert inside.consumers == []
+
+
+async def test_unfinished_messages_count_under_an_alarm(tmp_path: Path) -> None:
+    """A client that never finishes a message is blocked as well, and what it has sent so far is all that is held."""
+    async with mortal_broker(tmp_path, ALARM) as broker:
+        with await talk(broker, connect, broker) as client:
+            client.method(1, commands.Basic.Publish(exchange="", routing_key="q"))
+            client.send(header_frame(1, 100_000_000), body_frame(1, bytes(100_000)))
+            await talk(broker, client.expect, commands.Connection.Blocked, 0)
+            (transport,) = broker.listener.transports
+            held = transport.connection.unfinished_bytes
+            assert 0 < held <= 100_000
+            client.send(body_frame(1, bytes(100_000)))
+            with await talk(broker, connect, broker) as other:  # the broker had occasion to read more of the first
+                await talk(broker, declare, other, "q")
+            assert transport.connection.unfinished_bytes == held
+
+
+# ---- while the broker stops ------------------------------------------------------------------------------------------
+
+
+async def test_a_blocked_publisher_hears_that_the_broker_stops(tmp_path: Path) -> None:
+    """A publisher that is not read says close-ok to a stopping broker all the same; what was confirmed is there."""
+    with capture_logs() as events, ExitStack() as clients:
+        async with mortal_broker(tmp_path, ALARM) as broker:
+            client = clients.enter_context(await talk(broker, connect, broker))
+
+            def begin() -> None:
+                declare(client, "q", durable=True)
+                client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+                properties = commands.Basic.Properties(delivery_mode=2)
+                client.send(publish_frames(1, "", "q", b"confirmed", properties=properties))
+                client.expect(commands.Connection.Blocked, 0)
+                assert client.expect(commands.Basic.Ack, 1).delivery_tag == 1
+                client.send(publish_frames(1, "", "q", b"unread", properties=properties) * 5)
+
+            await talk(broker, begin)
+            hearing = asyncio.create_task(asyncio.to_thread(client.expect_connection_close, 320))
+        await hearing
+    assert not [event for event in events if event["event"] == "connection.dropped"]
+    async with mortal_broker(tmp_path) as broker:
+        with await talk(broker, connect, broker) as client:
+            assert queue_of(broker, "q").ready == 1
+            assert await talk(broker, consume, client, "q", 1) == [b"confirmed"]
+
+
+async def test_who_comes_while_the_broker_stops_is_turned_away(tmp_path: Path) -> None:
+    """A socket that was accepted in the last moment is dropped, so that nobody waits for its good-bye."""
+    async with mortal_broker(tmp_path) as broker:
+        broker.listener.refuse_new()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            await asyncio.get_running_loop().create_connection(broker.listener._transport, sock=ours)
+            assert not broker.listener.transports
+            theirs.settimeout(5)
+            assert await asyncio.to_thread(theirs.recv, 1) == b""
