@@ -66,4 +66,5 @@ $(VENV)/.stamp-%: pyproject.toml
 	  fi; \
 	fi
 	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-input --editable '.$(EXTRAS_$*)'
+	@$(BIN)/python -m compileall -q broker  # so that even the first start is quick
 	@touch $@ $(VENV)/.stamp-run

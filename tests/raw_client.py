@@ -25,7 +25,7 @@ SILENCE_S = 20.0
 
 Reply = TypeVar("Reply")
 
-CAPABILITIES = {
+CAPABILITIES: dict[str, Any] = {
     "publisher_confirms": True,
     "basic.nack": True,
     "consumer_cancel_notify": True,
@@ -227,7 +227,7 @@ class RawClient:
         capabilities: dict[str, Any] | None = None,
     ) -> None:
         """Sends connection.start-ok."""
-        known = CAPABILITIES if capabilities is None else capabilities
+        known: Any = CAPABILITIES if capabilities is None else capabilities
         answer = commands.Connection.StartOk(
             client_properties={"product": "raw client", "capabilities": known},
             mechanism=mechanism,

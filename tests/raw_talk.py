@@ -13,6 +13,7 @@ from pamqp import commands
 from broker.server import Broker
 from broker.settings import Settings
 from broker.store.files import Files
+from tests.deadline import wait_until_async
 from tests.in_process import queue_of
 from tests.raw_client import RawClient, publish_frames
 
@@ -30,7 +31,7 @@ async def mortal_broker(
     """Yields a broker and stops it in good order, unless it failed or is to crash: then it only lets go."""
     given: dict[str, Any] = {**(sections or {})}
     server = {"port": 0, "data_dir": folder, **given.pop("server", {})}
-    broker = Broker(Settings(server=server, **given), files)  # type: ignore[arg-type]
+    broker = Broker(Settings(server=server, **given), files)
     await broker.start()
     try:
         yield broker
@@ -51,8 +52,11 @@ async def drop(broker: Broker) -> None:
     await broker._control.close()
     for transport in list(broker.listener.transports):
         transport.abort()
-    while broker.listener.transports:  # noqa: ASYNC110 - it tells nobody
-        await asyncio.sleep(0)
+
+    async def alone() -> bool:
+        return not broker.listener.transports
+
+    await wait_until_async(alone, "the end of every connection", 5)
     for engine in broker.engines.values():
         if engine._checkpoint is not None:
             engine._checkpoint.cancel()

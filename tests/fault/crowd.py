@@ -134,7 +134,7 @@ class Consumer:
             assert isinstance(value, commands.Basic.Deliver), value
             _, body = client.expect_content(1)
             member.ledger.deliver(self.queue, body, redelivered=bool(value.redelivered))
-            held.append(value.delivery_tag)
+            held.append(int(value.delivery_tag or 0))
             if len(held) >= self.random.randint(1, 90):
                 self._settle(client, held)
 
@@ -159,7 +159,7 @@ def drain(address: BrokerAddress, ledger: Ledger) -> None:
             client.open()
             client.open_channel(1)
             declare = commands.Queue.Declare(queue=queue, passive=True)
-            while ready := client.call(1, declare, commands.Queue.DeclareOk).message_count:
+            while ready := min(60_000, client.call(1, declare, commands.Queue.DeclareOk).message_count or 0):
                 client.call(1, commands.Basic.Qos(prefetch_count=ready), commands.Basic.QosOk)
                 consumed = client.call(1, commands.Basic.Consume(queue=queue), commands.Basic.ConsumeOk)
                 for number in range(1, ready + 1):
@@ -167,6 +167,6 @@ def drain(address: BrokerAddress, ledger: Ledger) -> None:
                     _, body = client.expect_content(1)
                     ledger.deliver(queue, body, redelivered=bool(deliver.redelivered), drained=True)
                     if number == ready:
-                        client.method(1, commands.Basic.Ack(delivery_tag=deliver.delivery_tag, multiple=True))
+                        client.method(1, commands.Basic.Ack(delivery_tag=deliver.delivery_tag or 0, multiple=True))
                 client.call(1, commands.Basic.Cancel(consumer_tag=consumed.consumer_tag), commands.Basic.CancelOk)
             client.close()

@@ -192,7 +192,7 @@ def test_disk_alarm_comes_and_goes(broker_process: BrokerProcess, tmp_path: Path
             publisher.send(publish_frames(1, "", "q", b"late", properties=PERSISTENT))
             consumer.call(1, commands.Basic.Consume(queue="q"), commands.Basic.ConsumeOk)
             for _ in range(10):
-                tag = consumer.expect(commands.Basic.Deliver, 1).delivery_tag
+                tag = consumer.expect(commands.Basic.Deliver, 1).delivery_tag or 0
                 consumer.expect_content(1)
                 consumer.method(1, commands.Basic.Ack(delivery_tag=tag))
             assert ready(consumer, "q") == 0

@@ -284,15 +284,16 @@ async def test_a_settlement_does_not_outlive_its_message(tmp_path: Path) -> None
     async with mortal_broker(tmp_path, crash=True) as broker:
         with await talk(broker, connect, broker) as client:
             await talk(broker, lambda: declare(client, "q", durable=True))
+            await talk(broker, lambda: publish(client, "q", [b"the only one"]))
         log = broker.engines["/"].store.log
-        log.append(encode_settled(0, 0, queue_of(broker, "q").number, range(1, 5)))
+        log.append(encode_settled(0, 0, queue_of(broker, "q").number, range(2, 5)))
         log.append(encode_settled(0, 0, queue_of(broker, "q").number, [7, 9]))
         await broker.engines["/"].committer.drain()
     async with mortal_broker(tmp_path, crash=True) as broker:
         with await talk(broker, connect, broker) as client:
             await talk(broker, lambda: publish(client, "q", numbered(10, 10)))
     async with mortal_broker(tmp_path) as broker:
-        assert queue_of(broker, "q").ready == 10
+        assert queue_of(broker, "q").ready == 11
 
 
 async def test_marks_outlive_a_clean_stop_behind_a_crash(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 import aio_pika
 import pytest
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage, AbstractQueue
+from aiormq.abc import DeliveredMessage
+from pamqp.commands import Basic
 
 from tests.broker_process import BrokerAddress
 from tests.deadline import wait_until_async
@@ -82,7 +84,7 @@ async def test_publishers_side_by_side(channel: AbstractChannel, queue: Abstract
     results = await asyncio.gather(
         *(channel.default_exchange.publish(message(number), queue.name) for number in range(500))
     )
-    assert all(isinstance(result, aio_pika.abc.aiormq.spec.Basic.Ack) for result in results)
+    assert all(isinstance(result, Basic.Ack) for result in results)
     taken = await take(queue, 500)
     assert sorted(int(incoming.body) for incoming in taken) == list(range(500))
 
@@ -98,7 +100,8 @@ async def test_unroutable_message_raises(connection: AbstractConnection, name: s
 async def test_unroutable_message_is_returned_and_confirmed(channel: AbstractChannel, name: str) -> None:
     """Without raising, the returned message is the result of the publish."""
     result = await channel.default_exchange.publish(message(7), name)
-    assert isinstance(result, aio_pika.abc.aiormq.abc.DeliveredMessage)
+    assert isinstance(result, DeliveredMessage)
+    assert isinstance(result.delivery, Basic.Return)
     assert (result.body, result.delivery.reply_code, result.delivery.reply_text) == (b"7", 312, "NO_ROUTE")
 
 
@@ -108,7 +111,8 @@ async def test_requeue(channel: AbstractChannel, queue: AbstractQueue, how: str)
     await publish(channel, queue, 3)
     first = await queue.get()
     second = await queue.get()
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     if how == "nack":
         await second.nack(requeue=False)
         await first.nack(requeue=True)

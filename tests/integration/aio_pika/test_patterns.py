@@ -74,6 +74,7 @@ async def test_pool_of_connections(broker: BrokerAddress, name: str) -> None:
     async with Pool(connect, max_size=3) as connections:
 
         async def open_channel() -> AbstractChannel:
+            connection: AbstractConnection
             async with connections.acquire() as connection:
                 return await connection.channel()
 

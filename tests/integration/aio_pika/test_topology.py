@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import aio_pika
 import pytest
 from aio_pika import ExchangeType
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage, AbstractQueue
+from aiormq.abc import DeliveredMessage
 
 from tests.broker_process import BrokerAddress
 from tests.deadline import wait_until_async
@@ -44,14 +47,14 @@ async def test_topic_exchange(channel: AbstractChannel, name: str) -> None:
 async def test_bind_and_unbind(channel: AbstractChannel, queue: AbstractQueue, name: str, kind: ExchangeType) -> None:
     """Every type of exchange delivers while bound and returns the message when not."""
     exchange = await channel.declare_exchange(f"{name}.x", kind)
-    arguments = {"x-match": "all", "a": 1} if kind is ExchangeType.HEADERS else None
+    arguments: Any = {"x-match": "all", "a": 1} if kind is ExchangeType.HEADERS else None
     message = aio_pika.Message(b"hit", headers={"a": 1})
     await queue.bind(exchange, "key", arguments=arguments)
     await exchange.publish(message, "key")
     assert await bodies(queue) == [b"hit"]
     await queue.unbind(exchange, "key", arguments=arguments)
     result = await exchange.publish(message, "key")
-    assert isinstance(result, aio_pika.abc.aiormq.abc.DeliveredMessage)
+    assert isinstance(result, DeliveredMessage)
     assert await bodies(queue) == []
     await exchange.delete()
 
@@ -109,7 +112,7 @@ async def test_purge_and_delete(channel: AbstractChannel, name: str) -> None:
     queue = await channel.declare_queue(name)
     for _ in range(3):
         await channel.default_exchange.publish(aio_pika.Message(b"x"), name)
-    assert (await queue.purge()).message_count == 3  # type: ignore[union-attr]
+    assert (await queue.purge()).message_count == 3
     for _ in range(2):
         await channel.default_exchange.publish(aio_pika.Message(b"x"), name)
     assert (await queue.delete(if_empty=False)).message_count == 2
@@ -143,7 +146,7 @@ async def test_deleted_queue_cancels_its_consumers(connection: AbstractConnectio
     """A consumer whose queue is deleted is cancelled by the broker; its channel stays open."""
     channel, other = await connection.channel(), await connection.channel()
     queue = await channel.declare_queue(name, exclusive=True)
-    underlay = await channel.get_underlay_channel()
+    underlay: Any = await channel.get_underlay_channel()
 
     async def on_message(_incoming: AbstractIncomingMessage) -> None:
         raise AssertionError("nothing was published")

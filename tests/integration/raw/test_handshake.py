@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pamqp import commands
 
@@ -17,6 +19,7 @@ from tests.raw_client import (
     publish_frames,
 )
 
+PROPERTIES: dict[str, Any] = {"capabilities": CAPABILITIES}
 LOGIN_REFUSED = (
     "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. For details see the broker logfile."
 )
@@ -63,7 +66,7 @@ def test_wrong_login_in_words(broker: BrokerAddress, control: ControlClient, res
     with RawClient(broker.host, broker.port) as client:
         client.greet()
         answer = commands.Connection.StartOk(
-            client_properties={"capabilities": CAPABILITIES}, mechanism="PLAIN", response=response, locale="en_US"
+            client_properties=PROPERTIES, mechanism="PLAIN", response=response, locale="en_US"
         )
         client.method(0, answer)
         assert client.expect_connection_close(403).reply_text == LOGIN_REFUSED
@@ -75,7 +78,7 @@ def test_response_that_is_not_plain(broker: BrokerAddress, control: ControlClien
     with RawClient(broker.host, broker.port) as client:
         client.greet()
         answer = commands.Connection.StartOk(
-            client_properties={"capabilities": CAPABILITIES}, mechanism="PLAIN", response=response, locale="en_US"
+            client_properties=PROPERTIES, mechanism="PLAIN", response=response, locale="en_US"
         )
         client.method(0, answer)
         try:

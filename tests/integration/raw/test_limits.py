@@ -127,7 +127,8 @@ def test_relayed_header_is_untouched(raw: RawClient) -> None:
     table = b"".join(
         [
             b"\x01tt\x01", b"\x01bb\xff", b"\x01BB\xff", b"\x01ss\xff\xfe", b"\x01uu\xff\xfe",
-            b"\x01II\xff\xff\xff\xfe", b"\x01ii\xff\xff\xff\xfe", b"\x01ll" + b"\xff" * 8, b"\x01ff" + struct.pack(">f", 1.5),
+            b"\x01II\xff\xff\xff\xfe", b"\x01ii\xff\xff\xff\xfe", b"\x01ll" + b"\xff" * 8,
+            b"\x01ff" + struct.pack(">f", 1.5),
             b"\x01dd" + struct.pack(">d", 2.5), b"\x01DD\x02\x00\x00\x01\x3a", b"\x01SS\x00\x00\x00\x02\xff\xfe",
             b"\x01xx\x00\x00\x00\x02\xff\xfe", b"\x01TT" + struct.pack(">Q", 1_700_000_000), b"\x01VV",
             b"\x01FF\x00\x00\x00\x04\x01at\x00", b"\x01AA\x00\x00\x00\x03Vt\x01",

@@ -1,0 +1,87 @@
+"""What a consumer can take: its prefetch, its channel's, and its connection's output all have a say."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.core.consumer import UNLIMITED, Consumer
+from broker.core.outflow import Outflow
+
+
+class Place:
+    """A channel's session with what a consumer asks of it."""
+
+    number = 3
+
+    def __init__(self, shared: int) -> None:
+        connection: Any = SimpleNamespace(out_bytes=0)
+        self.connection = connection
+        self.outflow = Outflow(connection)
+        self.shared = shared
+
+    def room(self) -> int:
+        """Returns what the channel's prefetch leaves."""
+        return self.shared
+
+
+def consumer(
+    prefetch: int, shared: int = UNLIMITED, *, no_ack: bool = False, tag: str = "tag"
+) -> tuple[Consumer, Place]:
+    """Returns a consumer and the session it stands on."""
+    place: Any = Place(shared)
+    queue: Any = None
+    made = Consumer(tag, queue, place, no_ack=no_ack, exclusive=False, arguments={}, prefetch=prefetch)
+    return made, place
+
+
+@pytest.mark.parametrize(
+    ("prefetch", "unacked", "shared", "no_ack", "room"),
+    [
+        (0, 0, UNLIMITED, False, UNLIMITED),
+        (0, 1000, UNLIMITED, False, UNLIMITED),
+        (10, 0, UNLIMITED, False, 10),
+        (10, 7, UNLIMITED, False, 3),
+        (10, 10, UNLIMITED, False, 0),
+        (10, 7, 2, False, 2),
+        (10, 9, 2, False, 1),
+        (0, 0, 5, False, 5),
+        (0, 0, 0, False, 0),
+        (10, 10, 0, True, UNLIMITED),
+    ],
+)
+def test_room_is_the_least_of_the_limits(prefetch: int, unacked: int, shared: int, no_ack: bool, room: int) -> None:
+    """The smaller of its own and the channel's prefetch counts, less what is unacked; neither does without acks."""
+    made, _ = consumer(prefetch, shared, no_ack=no_ack)
+    made.unacked = unacked
+    assert made.room() == room
+
+
+@pytest.mark.parametrize("no_ack", [False, True])
+def test_there_is_no_room_while_the_client_does_not_read(no_ack: bool) -> None:
+    """Output at high water, or a socket that takes no more, leaves no room, and is noted for whoever wakes it."""
+    made, place = consumer(10, no_ack=no_ack)
+    outflow = place.outflow
+    place.connection.out_bytes = outflow.high_water_bytes - 1
+    assert made.room() > 0
+    assert not outflow.starved
+    place.connection.out_bytes += 1
+    assert made.room() == 0
+    assert outflow.starved
+    outflow.starved = False
+    place.connection.out_bytes = 0
+    outflow.writable = False
+    assert made.room() == 0
+    assert outflow.starved
+
+
+def test_the_head_of_a_delivery() -> None:
+    """A deliver frame's head says its channel, its size for what follows, and the consumer's tag."""
+    made, _ = consumer(0, tag="tág")
+    tag = "tág".encode()
+    size = 4 + 1 + len(tag) + 8 + 1 + 20
+    assert made.deliver_head(21) == b"\x01\x00\x03" + size.to_bytes(4, "big") + b"\x00\x3c\x00\x3c\x04" + tag
+    assert made.deliver_head(21) is made.deliver_head(21)
+    assert made.deliver_head(22)[3:7] == (size + 1).to_bytes(4, "big")

@@ -1,0 +1,325 @@
+"""The committer: what one sync confirms, and what it must not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.amqp.errors import StoreFailed
+from broker.delivery.committer import Committer
+
+FAILURE = StoreFailed(Path("log"), "Input/output error")
+
+
+class Promise:
+    """A future that calls back at once."""
+
+    def __init__(self) -> None:
+        self._done = False
+        self._error: Exception | None = None
+        self._then: list[Callable[[Any], None]] = []
+
+    def done(self) -> bool:
+        """Tells whether it was kept or broken."""
+        return self._done
+
+    def result(self) -> None:
+        """Raises what broke it."""
+        if self._error is not None:
+            raise self._error
+
+    def set_result(self, _value: None) -> None:
+        """Keeps it."""
+        self._settle(None)
+
+    def set_exception(self, error: Exception) -> None:
+        """Breaks it."""
+        self._settle(error)
+
+    def add_done_callback(self, then: Callable[[Any], None]) -> None:
+        """Has `then` called when it is settled."""
+        self._then.append(then)
+
+    def _settle(self, error: Exception | None) -> None:
+        assert not self._done, "settled twice"
+        self._done, self._error = True, error
+        for then in self._then:
+            then(self)
+
+    def __await__(self) -> Generator[None, None, None]:
+        while not self._done:
+            yield
+        self.result()
+
+
+class Alarm:
+    """A timer that somebody set."""
+
+    cancelled = False
+
+    def __init__(self, delay_s: float, ring: Callable[[], None]) -> None:
+        self.delay_s = delay_s
+        self.ring = ring
+
+    def cancel(self) -> None:
+        """Keeps it from ringing."""
+        self.cancelled = True
+
+
+class FakeLog:
+    """A log of numbered records. A batch is a list of them."""
+
+    def __init__(self) -> None:
+        self.pending: list[int] = []
+        self.completed: list[int] = []
+        self.last = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """A byte each."""
+        return len(self.pending)
+
+    def append(self) -> None:
+        """Takes the next record."""
+        self.last += 1
+        self.pending.append(self.last)
+
+    def take(self) -> list[int] | None:
+        """Returns what waits."""
+        batch, self.pending = self.pending, []
+        return batch or None
+
+    def write(self, batch: list[int]) -> None:
+        """Is called in a thread; here, when the test says so."""
+
+    def complete(self, batch: list[int]) -> None:
+        """Notes a batch."""
+        self.completed += batch
+
+
+class FakePublisher:
+    """A channel that publishes and hears confirms."""
+
+    def __init__(self, name: str, room: Room) -> None:
+        self.name = name
+        self._room = room
+        self.published = self.confirmed = self.logged = 0
+        self.waiting = False
+
+    def publish(self, *, persistent: bool = True) -> None:
+        """Publishes a message."""
+        self.published += 1
+        if persistent:
+            self._room.log.append()
+            self.logged = self.published
+        if not self.waiting:
+            self.waiting = True
+            as_publisher: Any = self
+            self._room.committer.wait(as_publisher)
+
+    def confirm(self, upto: int) -> None:
+        """Hears a confirm."""
+        if upto > self.confirmed:
+            self.confirmed = upto
+            self._room.confirms.append((self.name, upto))
+
+
+class Room:
+    """A committer on a log and a loop that do what the test says, when it says so."""
+
+    def __init__(self) -> None:
+        self.log = FakeLog()
+        self.writes: list[tuple[Promise, list[int]]] = []
+        self.alarms: list[Alarm] = []
+        self.confirms: list[tuple[str, int]] = []
+        self.failures: list[BaseException] = []
+        self.scheduled = 0
+        parts: Any = (self.log, self, self._schedule, self.failures.append)
+        self.committer = Committer(*parts)
+
+    def _schedule(self) -> None:
+        self.scheduled += 1
+
+    # -- the loop
+
+    def run_in_executor(self, _threads: Any, write: Callable[[list[int]], None], batch: list[int]) -> Promise:
+        """Takes a write, which goes on until the test ends it."""
+        assert write == self.log.write
+        assert all(promise.done() for promise, _ in self.writes), "one write at a time"
+        promise = Promise()
+        self.writes.append((promise, batch))
+        return promise
+
+    def create_future(self) -> Promise:
+        """Returns a promise."""
+        return Promise()
+
+    def call_later(self, delay_s: float, ring: Callable[[], None]) -> Alarm:
+        """Sets a timer, which rings when the test says so."""
+        self.alarms.append(Alarm(delay_s, ring))
+        return self.alarms[-1]
+
+    # -- the test
+
+    def turn(self) -> None:
+        """Runs the turns that were asked for."""
+        while self.scheduled:
+            self.scheduled = 0
+            self.committer.turn()
+
+    def end_write(self, error: Exception | None = None) -> None:
+        """Ends the write that is under way."""
+        promise, _ = self.writes[-1]
+        promise._settle(error)
+
+    def drain(self) -> Generator[Any, None, None]:
+        """Begins a drain, and returns what goes on with it."""
+        draining = self.committer.drain().__await__()
+        next(draining)
+        return draining
+
+
+def test_a_sync_confirms_what_was_appended_before_it_began() -> None:
+    """What is published while a sync runs waits for the next one, also by a publisher that is confirmed by this one."""
+    room = Room()
+    one, two = FakePublisher("one", room), FakePublisher("two", room)
+    one.publish()
+    one.publish()
+    two.publish()
+    room.turn()
+    assert room.writes[0][1] == [1, 2, 3]
+    one.publish()
+    two.publish()
+    two.publish()
+    room.turn()
+    assert room.confirms == []
+    room.end_write()
+    assert room.confirms == [("one", 2), ("two", 1)]
+    assert room.log.completed == [1, 2, 3]
+    room.turn()
+    assert room.writes[1][1] == [4, 5, 6]
+    room.end_write()
+    assert room.confirms[2:] == [("one", 3), ("two", 3)]
+    assert room.committer.syncs == len(room.writes) == 2
+
+
+def test_transient_messages_are_confirmed_at_once() -> None:
+    """A publisher none of whose messages waits for the disk is confirmed in the same turn, during a sync too."""
+    room = Room()
+    transient, durable = FakePublisher("transient", room), FakePublisher("durable", room)
+    transient.publish(persistent=False)
+    room.turn()
+    assert room.confirms == [("transient", 1)]
+    assert not room.writes
+    durable.publish()
+    transient.publish(persistent=False)
+    room.turn()
+    assert room.confirms == [("transient", 1), ("transient", 2)]
+    transient.publish(persistent=False)
+    room.turn()
+    assert room.confirms[2:] == [("transient", 3)]
+    room.end_write()
+    assert room.confirms[3:] == [("durable", 1)]
+
+
+def test_confirms_of_one_channel_keep_their_order() -> None:
+    """A transient message behind a persistent one is confirmed with it, not before: confirms count in order."""
+    room = Room()
+    mixed = FakePublisher("mixed", room)
+    mixed.publish()
+    mixed.publish(persistent=False)
+    room.turn()
+    assert room.confirms == []
+    mixed.publish(persistent=False)
+    room.turn()
+    assert room.confirms == [], "the third waits on the list, whose second is not safe yet"
+    room.end_write()
+    room.turn()
+    assert [upto for _, upto in room.confirms] == [2, 3]
+
+
+def test_a_failed_sync_confirms_nothing_and_fails_who_waits() -> None:
+    """After a write that failed nobody is confirmed, every drain fails, those that began later too, and it is told."""
+    room = Room()
+    publisher = FakePublisher("one", room)
+    publisher.publish()
+    first = room.drain()
+    room.turn()
+    publisher.publish()
+    second = room.drain()
+    room.turn()
+    room.end_write(FAILURE)
+    assert room.failures == [FAILURE]
+    assert room.confirms == []
+    assert room.log.completed == []
+    for draining in (first, second):
+        with pytest.raises(StoreFailed):
+            next(draining)
+    with pytest.raises(StoreFailed):
+        room.drain()
+    assert room.committer.syncs == 0
+
+
+def test_a_drain_ends_with_what_was_appended_before_it() -> None:
+    """A drain that begins during a sync waits for the next one, without anybody who publishes; an idle one is over."""
+    room = Room()
+    with pytest.raises(StopIteration):
+        room.drain()
+    FakePublisher("one", room).publish()
+    room.turn()
+    room.log.append()
+    draining = room.drain()
+    room.turn()
+    room.end_write()
+    next(draining)
+    room.turn()
+    assert room.writes[1][1] == [2]
+    next(draining)
+    room.end_write()
+    with pytest.raises(StopIteration):
+        next(draining)
+
+
+def test_records_that_nobody_waits_for_are_written_lazily() -> None:
+    """Acks wait for a timer, one for all of them, and go with the first sync that somebody asks for."""
+    room = Room()
+    room.log.append()
+    room.committer.turn()
+    room.log.append()
+    room.committer.turn()
+    assert not room.writes
+    (alarm,) = room.alarms
+    FakePublisher("one", room).publish()
+    room.turn()
+    assert room.writes[0][1] == [1, 2, 3]
+    assert alarm.cancelled
+    room.end_write()
+    room.turn()
+    room.log.append()
+    room.committer.turn()
+    room.alarms[1].ring()
+    room.turn()
+    assert room.writes[1][1] == [4]
+    room.end_write()
+    assert room.confirms == [("one", 1)]
+
+
+def test_a_defect_in_a_confirm_ends_the_committer() -> None:
+    """An error while confirming is a failure like that of the disk: it is told, and nobody waits for ever."""
+    room = Room()
+    publisher = FakePublisher("one", room)
+    publisher.publish()
+    draining = room.drain()
+    room.turn()
+
+    def fails(upto: int) -> None:
+        raise ValueError("a defect")
+
+    publisher.confirm = fails  # type: ignore[method-assign]
+    room.end_write()
+    assert [type(failure) for failure in room.failures] == [ValueError]
+    with pytest.raises(ValueError, match="a defect"):
+        next(draining)

@@ -1,0 +1,179 @@
+"""The flusher: who gets which message, and the frames and tags of those that go out."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pamqp import commands, frame, header
+from pamqp.body import ContentBody
+
+from broker.core.consumer import Consumer
+from broker.core.message import Envelope, Message
+from broker.core.outflow import Outflow
+from broker.core.unacked import Unacked
+from broker.delivery.flusher import deliver, spread
+from broker.slots.manager import SlotManager
+from broker.slots.slot import Owner, Slot
+
+OWNER = Owner("node", "worker")
+
+
+# ---- spread ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rooms", "shares"),
+    [
+        ([9], [[10, 11, 12, 13, 14, 15, 16]]),
+        ([9, 9], [[10, 12, 14, 16], [11, 13, 15]]),
+        ([1, 9, 2], [[10], [11, 13, 15, 16], [12, 14]]),
+        ([2, 2, 3], [[10, 13], [11, 14], [12, 15, 16]]),
+        ([1 << 30, 1], [[10, 12, 13, 14, 15, 16], [11]]),
+        ([9, 9, 9, 9, 9, 9, 9, 9], [[10], [11], [12], [13], [14], [15], [16], []]),
+    ],
+)
+def test_messages_are_dealt_out_in_a_round(rooms: list[int], shares: list[list[int]]) -> None:
+    """Each consumer gets one message a round while it has room; whoever is full is passed over."""
+    assert spread(range(10, 17), rooms) == shares
+
+
+def test_nothing_to_deal_out() -> None:
+    """Without messages every share is empty."""
+    assert spread([], [3, 1]) == [[], []]
+
+
+# ---- deliver ---------------------------------------------------------------------------------------------------------
+
+
+class Place:
+    """A queue, its one slot, and a channel of a connection with a consumer on it."""
+
+    def __init__(self, *bodies: bytes, no_ack: bool = False, frame_max: int = 4096) -> None:
+        self.manager = SlotManager()
+        for body in bodies:
+            content = header.ContentHeader(body_size=len(body), properties=commands.Basic.Properties(app_id="a"))
+            payload = frame.marshal(content, 1)[7:-1]
+            self.manager.publish(Message(Envelope("exchange", "the.key"), payload, body, 1), 1)
+        slot = self.manager.get(OWNER)
+        assert slot is not None
+        self.slot: Slot = slot
+        self.settled: list[int] = []
+        self.touches = 0
+        self.connection = SimpleNamespace(out=[], out_bytes=0, frame_max=frame_max, touch=self._touch)
+        connection: Any = self.connection
+        session: Any = SimpleNamespace(
+            connection=connection,
+            outflow=Outflow(connection),
+            number=5,
+            unacked=Unacked(),
+            outstanding=0,
+            last_served=None,
+        )
+        self.session = session
+        queue: Any = SimpleNamespace(settle=lambda _slot, indexes: self.settled.extend(indexes))
+        self.queue = queue
+        self.consumer = Consumer("tag", self.queue, session, no_ack=no_ack, exclusive=False, arguments={}, prefetch=0)
+
+    def _touch(self) -> None:
+        self.touches += 1
+
+    def take(self) -> list[int]:
+        """Takes everything the slot has."""
+        return list(self.manager.take(self.slot, 1000))
+
+    def deliver(self, *indexes: int) -> int:
+        """Delivers and returns how many were taken."""
+        return deliver(self.consumer, self.queue, self.slot, indexes)
+
+    def sent(self) -> list[tuple[int | None, bool, bytes]]:
+        """Returns (tag, redelivered, body) of each whole delivery in the output."""
+        octets = b"".join(self.connection.out)
+        found: list[tuple[int | None, bool, bytes]] = []
+        while octets:
+            size, channel, value = frame.unmarshal(octets)
+            assert size <= self.connection.frame_max
+            assert channel == 5
+            octets = octets[size:]
+            if isinstance(value, commands.Basic.Deliver):
+                assert (value.consumer_tag, value.exchange, value.routing_key) == ("tag", "exchange", "the.key")
+                tag, redelivered, body = value.delivery_tag, value.redelivered, b""
+            elif isinstance(value, header.ContentHeader):
+                assert value.properties.app_id == "a"
+                left = value.body_size
+            else:
+                assert isinstance(value, ContentBody)
+                assert value.value is not None
+                body += value.value
+            if not isinstance(value, commands.Basic.Deliver) and len(body) == left:
+                found.append((tag, redelivered, body))
+        return found
+
+
+def test_deliveries_are_whole_whatever_their_size() -> None:
+    """Empty bodies, bodies of one frame and bodies of many arrive as they were published, under ascending tags."""
+    bodies = [b"", b"x", b"y" * 4088, b"z" * 4089, b"w" * 20_000]
+    place = Place(*bodies)
+    assert place.deliver(*place.take()) == 5
+    assert place.sent() == [(tag, False, body) for tag, body in enumerate(bodies, 1)]
+    assert place.connection.out_bytes >= sum(map(len, bodies))
+    assert (place.consumer.unacked, place.session.outstanding, place.touches) == (5, 5, 1)
+    assert place.session.last_served is place.consumer
+    assert [place.session.unacked.deliveries[tag][2] for tag in range(1, 6)] == [0, 1, 2, 3, 4]
+    assert place.settled == []
+
+
+def test_deliveries_without_acks_are_settled_at_once() -> None:
+    """Without acknowledgements the messages that went out are settled, take a tag, and wait for nothing."""
+    place = Place(b"1", b"2", b"3", no_ack=True)
+    place.session.outflow.high_water_bytes = 1
+    assert place.deliver(*place.take()) == 1
+    assert place.settled == [0]
+    assert (place.consumer.unacked, place.session.outstanding) == (0, 0)
+    assert place.session.unacked.last_tag == 1
+    assert not place.session.unacked.deliveries
+
+
+def test_deliveries_stop_at_high_water() -> None:
+    """The message that passes high water goes out, those behind it do not; without any nobody is touched."""
+    place = Place(*[b"x" * 1000] * 10)
+    indexes = place.take()
+    place.session.outflow.high_water_bytes = 2500
+    assert place.deliver(*indexes) == 3
+    assert len(place.sent()) == 3
+    assert place.connection.out_bytes >= 2500
+    assert place.deliver(*indexes[3:]) == 0
+    assert place.touches == 1
+    assert place.session.unacked.last_tag == 3
+
+
+def test_redelivered_messages_say_so() -> None:
+    """Those that somebody had before are marked; in a slot recovered after a crash all are."""
+    place = Place(b"1", b"2", b"3")
+    indexes = place.take()
+    place.manager.requeue(place.slot, [1])
+    assert place.manager.take(place.slot, 1) == [1]
+    place.deliver(*indexes)
+    assert [redelivered for _, redelivered, _ in place.sent()] == [False, True, False]
+    place = Place(b"1", b"2")
+    place.slot.recovered = True
+    place.deliver(*place.take())
+    assert [redelivered for _, redelivered, _ in place.sent()] == [True, True]
+
+
+def test_a_failure_in_between_keeps_the_books() -> None:
+    """A message that cannot be delivered fails, those before it are accounted for, and no tag is given twice."""
+    place = Place(b"1", b"2", b"3", b"4")
+    indexes = place.take()
+    assert place.slot.contents is not None
+    place.slot.contents[2] = None
+    with pytest.raises(AttributeError):
+        place.deliver(*indexes)
+    assert list(place.session.unacked.deliveries) == [1, 2]
+    assert (place.consumer.unacked, place.session.outstanding) == (2, 2)
+    assert place.deliver(3) == 1
+    tags = [tag for tag, _, _ in place.sent()]
+    assert tags == sorted(set(tags), key=lambda tag: tag or 0)
+    assert [body for _, _, body in place.sent()] == [b"1", b"2", b"4"]
+    assert place.connection.out_bytes > 0
