@@ -12,13 +12,14 @@ import aio_pika
 from broker.core.queue import Queue
 from broker.server import Broker
 from broker.settings import Settings
+from broker.store.files import Files
 
 
 @asynccontextmanager
-async def running_broker(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[Broker]:
-    """Yields a broker on a free port with its data in `folder`; stops it in good order."""
+async def running_broker(folder: Path, files: Files | None = None, **sections: dict[str, Any]) -> AsyncIterator[Broker]:
+    """Yields a broker on a free port with its data in `folder`, on `files` or real ones; stops it in good order."""
     server = {"port": 0, "data_dir": folder, **sections.pop("server", {})}
-    broker = Broker(Settings(server=server, **sections))  # type: ignore[arg-type]
+    broker = Broker(Settings(server=server, **sections), files)  # type: ignore[arg-type]
     await broker.start()
     try:
         yield broker

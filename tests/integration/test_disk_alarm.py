@@ -1,0 +1,64 @@
+"""The disk alarm: too little free disk blocks publishers, consumers go on, and with room again all is taken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from pamqp import commands
+
+from broker.store.files import Files
+from tests.in_process import queue_of, running_broker
+from tests.raw_client import RawClient, publish_frames
+
+GIB = 1 << 30
+
+
+class FillingDisk(Files):
+    """Real files on a disk whose free space the test decides."""
+
+    free = 10 * GIB
+
+    def free_bytes(self, folder: Path) -> int:
+        """Returns what the test says."""
+        return self.free
+
+
+def conversation(port: int, set_free: Callable[[int], None]) -> list[str]:
+    """Publishes and consumes while the disk fills and empties; returns what came, in order."""
+    seen: list[str] = []
+    with RawClient("127.0.0.1", port) as publisher, RawClient("127.0.0.1", port) as consumer:
+        for client in (publisher, consumer):
+            client.open()
+            client.open_channel(1)
+        publisher.call(1, commands.Queue.Declare(queue="q"), commands.Queue.DeclareOk)
+        publisher.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+        publisher.send(publish_frames(1, "", "q", b"early"))
+        publisher.expect(commands.Basic.Ack, 1)
+        set_free(GIB // 2)
+        seen.append(publisher.expect(commands.Connection.Blocked, 0).reason)
+        publisher.send(publish_frames(1, "", "q", b"late"))
+        consumer.call(1, commands.Basic.Consume(queue="q", no_ack=True), commands.Basic.ConsumeOk)
+        consumer.expect(commands.Basic.Deliver, 1)
+        seen.append(consumer.expect_content(1)[1].decode())
+        passive = commands.Queue.Declare(queue="q", passive=True)
+        seen.append(str(consumer.call(1, passive, commands.Queue.DeclareOk).message_count))
+        set_free(10 * GIB)
+        publisher.expect(commands.Connection.Unblocked, 0)
+        publisher.expect(commands.Basic.Ack, 1)
+        consumer.expect(commands.Basic.Deliver, 1)
+        seen.append(consumer.expect_content(1)[1].decode())
+    return seen
+
+
+async def test_disk_alarm_comes_and_goes(tmp_path: Path) -> None:
+    """A publisher is told why it is blocked and loses nothing; a consumer drains the queue meanwhile."""
+    disk = FillingDisk()
+    limits = {"disk_free_min_bytes": GIB}
+    async with running_broker(tmp_path, disk, store=limits, flow={"check_interval_ms": 20}) as broker:
+        port = broker.listener.port
+        seen = await asyncio.to_thread(conversation, port, lambda free: setattr(disk, "free", free))
+        assert seen == ["low on disk", "early", "0", "late"]
+        assert queue_of(broker, "q").ready == 0
+        assert not broker.flow.alarms
