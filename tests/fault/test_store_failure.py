@@ -1,4 +1,4 @@
-"""The store fails at moments of its own choosing: under a client's request, at a good-bye, in the middle of a stop."""
+"""Failures at moments of their own choosing: under a client's request, at a hang-up, in the middle of a stop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from broker.amqp.errors import StoreFailed
 from broker.store.files import File, Files
 from tests.broker_process import BrokerProcess
-from tests.deadline import DEADLINE_S, wait_until, wait_until_async
+from tests.deadline import DEADLINE_S, wait_until_async
 from tests.raw_client import PeerGone, RawClient, publish_frames
 from tests.raw_talk import connect, declare, mortal_broker, numbered, page_out, publish, talk
 
@@ -123,48 +123,40 @@ async def test_a_failure_in_a_stop_ends_the_stop(tmp_path: Path) -> None:
 # ---- the process -----------------------------------------------------------------------------------------------------
 
 INJECTION: Final = """
-import errno, os
-from broker.store import files
+from broker.delivery.engine import Engine
+from broker.net.listener import Listener
 
-remove = os.unlink
-
-
-def fail(path, **options):
-    if os.path.exists({flag!r}):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-    remove(path, **options)
+stop_reading = Listener.stop_reading
 
 
-os.unlink = fail
+def fail(engine):
+    raise RuntimeError("a defect")
+
+
+def stop(listener):
+    stop_reading(listener)
+    Engine.turn = fail
+
+
+Listener.stop_reading = stop
 """
 
 
-def test_a_failure_at_a_good_bye_ends_the_process(tmp_path: Path) -> None:
-    """SIGTERM, and the store fails when a client that answers takes its queue with it: exit code 1, and the reason."""
-    flag = tmp_path / "disk-is-broken"
+def test_a_defect_in_a_stop_ends_the_process(tmp_path: Path) -> None:
+    """SIGTERM, and a turn fails while the broker says good-bye: exit code 1 and the reason, not a clean end."""
     injected = tmp_path / "injected"
     injected.mkdir()
-    (injected / "sitecustomize.py").write_text(INJECTION.format(flag=str(flag)), encoding="utf-8")
+    (injected / "sitecustomize.py").write_text(INJECTION, encoding="utf-8")
     project = Path(__file__).resolve().parents[2]
-    process = BrokerProcess(
-        tmp_path / "folder",
-        environment={"PYTHONPATH": f"{injected}:{project}", "SLOTMQ_MEMORY__RESIDENT_MAX_BYTES": str(1 << 20)},
-    )
+    process = BrokerProcess(tmp_path / "folder", environment={"PYTHONPATH": f"{injected}:{project}"})
     try:
         process.start()
         with RawClient(process.address.host, process.address.port) as client:
             client.open()
-            client.open_channel(1)
-            client.call(1, commands.Queue.Declare(queue="q", exclusive=True), commands.Queue.DeclareOk)
-            publish(client, "q", numbered(400), mode=1)
-            wait_until(lambda: list(process.folder.rglob("*.queue")), "slots on disk")
-            flag.touch()
-            process.running.terminate()
-            client.expect(commands.Connection.Close, 0)
-            client.method(0, commands.Connection.CloseOk())
-            assert process.wait() == 1
-        assert "the store failed, stopping: " in process.stderr()
-        assert REASON in process.stderr()
+            assert process.terminate() == 1
+            client.expect_end()
+        assert "server.crashed" in process.stderr()
+        assert "a defect" in process.stderr()
     finally:
         process.kill()
 

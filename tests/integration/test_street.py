@@ -39,8 +39,8 @@ async def test_one_message_walks_the_street(tmp_path: Path) -> None:
 
     broker = Broker(
         Settings(
-            server={"port": 0, "data_dir": tmp_path / "data"},  # type: ignore[arg-type]
-            slots={"window_messages": 1},  # type: ignore[arg-type]  # so that one message fills, and frees, a slot
+            server={"port": 0, "data_dir": tmp_path / "data"},
+            slots={"window_messages": 1},  # so that one message fills, and frees, a slot
         )
     )
     await broker.start()

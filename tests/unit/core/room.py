@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
-from types import SimpleNamespace
 from struct import Struct
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from pamqp import commands
