@@ -109,15 +109,20 @@ class Broker:
         _log.info("server.stopping", connections=len(self.listener.transports))
         self.listener.refuse_new()
         self.listener.stop_reading()
-        for engine in self.engines.values():
-            await engine.committer.drain()
-        await asyncio.sleep(0)  # one turn writes the last confirms
-        await self.listener.close(self.settings.server.drain_timeout_ms / 1000)
-        await self._control.close()
-        self._timers.close()
-        for engine in self.engines.values():
-            await engine.stop()
-        self._folder.close()
+        try:
+            for engine in self.engines.values():
+                await engine.committer.drain()
+            await asyncio.sleep(0)  # one turn writes the last confirms
+            await self.listener.close(self.settings.server.drain_timeout_ms / 1000)
+            for engine in self.engines.values():
+                await engine.stop()
+        finally:  # a broker that failed gives back its port and its folder all the same
+            self.listener.abort()
+            self._timers.close()
+            await self._control.close()
+            for engine in self.engines.values():
+                engine.close()
+            self._folder.close()
         _log.info("server.stopped")
 
     async def wait_failed(self) -> BaseException:
@@ -210,6 +215,8 @@ class Broker:
         if self._failure is None:
             self._failure = error
             self.turn.dead = True
+            for engine in self.engines.values():
+                engine.committer.abort(error)
             self._failed.set()
 
 

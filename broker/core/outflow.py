@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from broker.amqp.connection import Connection
+    from broker.core.session.basic import BasicSession
 
 __all__ = ["Outflow"]
 
@@ -21,13 +22,14 @@ class Outflow:
     Invariant: ``starved`` is set when a delivery was held back, and cleared by whoever wakes the consumers.
     """
 
-    __slots__ = ("_connection", "high_water_bytes", "starved", "writable")
+    __slots__ = ("_connection", "high_water_bytes", "last_served", "starved", "writable")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.high_water_bytes = HIGH_WATER_BYTES
         self.writable = True
         self.starved = False
+        self.last_served: BasicSession | None = None  # whose consumers filled it last
 
     def has_room(self) -> bool:
         """Tells whether a delivery may be added now."""

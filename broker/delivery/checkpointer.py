@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.delivery.committer import Committer
     from broker.delivery.pager import Pager
-    from broker.delivery.turn import Turn
     from broker.store.store import VhostStore
 
 __all__ = ["Checkpointer"]
@@ -42,10 +41,8 @@ class Checkpointer:
         store: VhostStore,
         committer: Committer,
         pager: Pager,
-        turn: Turn,
         thread: ThreadPoolExecutor,
     ) -> None:
-        self._turn = turn
         self._vhost = vhost
         self._store = store
         self._committer = committer
@@ -69,8 +66,7 @@ class Checkpointer:
         """Takes a checkpoint. Raises: StoreFailed."""
         async with self._busy:
             await self._complete_queue_logs()
-            if self._turn.dead:
-                return  # what the broker holds in memory is not to be trusted any more: recovery starts from the log
+            self._committer.check()  # what a broker that failed holds in memory is not to be written down
             checkpoint = self._snapshot(clean=clean)
             self._position = checkpoint.position
             await self._committer.drain()  # the checkpoint may refer to what is on disk only

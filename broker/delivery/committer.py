@@ -42,7 +42,7 @@ class Committer:
         self._running = False
         self._lazy: asyncio.TimerHandle | None = None
         self._synced_waiters: list[asyncio.Future[None]] = []
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self.urgent = False  # something waits for the disk that is not a publisher (topology, a checkpoint)
         self.syncs = 0
 
@@ -69,15 +69,27 @@ class Committer:
             self._lazy = self._loop.call_later(self._lazy_s, self._start_lazily)
 
     async def drain(self) -> None:
-        """Returns when everything appended so far is written and synced. Raises: StoreFailed."""
-        if self._failure is not None:
-            raise self._failure
+        """Returns when everything appended so far is written and synced. Raises: what ended the broker."""
+        self.check()
         if self._running or self._log.pending_bytes or self._waiting:
             future: asyncio.Future[None] = self._loop.create_future()
             self._synced_waiters.append(future)
             self.urgent = True
             self._schedule()
             await future
+
+    def check(self) -> None:
+        """Raises what ended the broker, if it has ended."""
+        if self._failure is not None:
+            raise self._failure
+
+    def abort(self, failure: BaseException) -> None:
+        """Hears that the broker has ended: nobody waits for a sync that will not come."""
+        self._failure = failure
+        waiters, self._synced_waiters = self._synced_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(failure)
 
     def close(self) -> None:
         """Ends the thread; to be called after drain."""
@@ -123,15 +135,9 @@ class Committer:
             self._log.complete(batch)
             self._finish(confirms, waiters)
         except Exception as error:  # noqa: BLE001 - a lost store, or a defect: nothing is confirmed any more
-            self._end(error, waiters)
-
-    def _end(self, error: Exception, waiters: list[asyncio.Future[None]]) -> None:
-        self._failure = error
-        for waiter in [*waiters, *self._synced_waiters]:
-            if not waiter.done():
-                waiter.set_exception(error)
-        self._synced_waiters = []
-        self._fail(error)
+            self._synced_waiters += waiters
+            self.abort(error)
+            self._fail(error)
 
     def _finish(self, confirms: list[tuple[Publisher, int]], waiters: list[asyncio.Future[None]]) -> None:
         for publisher, upto in confirms:

@@ -56,6 +56,7 @@ class Engine:
         self._settled: list[Queue] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._checkpoint: asyncio.Task[None] | None = None
+        self._closed = False
         self.recovered_clean = False
         self._checkpoint_at = loop.time()
         self._checkpoint_interval_s = settings.store.checkpoint_interval_ms / 1000
@@ -87,7 +88,7 @@ class Engine:
                 settings.routing.cache_entries * CACHE_ROUNDS + 1,
             ),
         )
-        self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, turn, self._thread)
+        self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._thread)
         self.compactor = Compactor(self.vhost, store, self.committer, self._thread, settings.store.compact_below_ratio)
 
     def restore(self, recovered: Recovered) -> None:
@@ -140,7 +141,10 @@ class Engine:
         self.close(clean=True)
 
     def close(self, *, clean: bool = False) -> None:
-        """Ends the threads and closes the store; what is unwritten is lost."""
+        """Ends the threads and closes the store; what is unwritten is lost. Once more changes nothing."""
+        if self._closed:
+            return
+        self._closed = True
         self.committer.close()
         self.reader.close()
         self._thread.shutdown(wait=True)

@@ -91,6 +91,7 @@ def deliver(consumer: Consumer, queue: Queue, slot: Slot, indexes: Sequence[int]
         if no_ack:
             queue.settle(slot, indexes[:taken])
         session.last_served = consumer
+        consumer.outflow.last_served = session
         connection.touch()
     return taken
 

@@ -80,6 +80,7 @@ class SlotReader:
         waiting = self._waiting.pop(slot)
         if done.cancelled():
             return
+        done.exception()  # looked at below if the slot is still there; the files of one that went may be gone as well
         try:
             for segment in needed:
                 self._store.drop_live(segment, 1)

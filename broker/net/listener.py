@@ -109,6 +109,10 @@ class Listener:
                 await self._empty.wait()
         except TimeoutError:
             _log.warning("connection.dropped", count=len(self.transports), reason="no close-ok while stopping")
+        self.abort()
+
+    def abort(self) -> None:
+        """Drops every client that is left."""
         for transport in list(self.transports):
             transport.abort()
 

@@ -29,6 +29,7 @@ class DataFolder:
         self.files = files
         self.path = path
         self._lock = lock
+        self._closed = False
 
     @classmethod
     def open(cls, files: Files, path: Path) -> DataFolder:
@@ -79,5 +80,7 @@ class DataFolder:
         return self.files.free_bytes(self.path)
 
     def close(self) -> None:
-        """Gives the lock back."""
-        self._lock.close()
+        """Gives the lock back. Once more changes nothing."""
+        if not self._closed:
+            self._closed = True
+            self._lock.close()

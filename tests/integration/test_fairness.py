@@ -227,3 +227,20 @@ async def test_a_get_costs_the_same_in_a_long_queue(tmp_path: Path) -> None:
                 assert await talk(broker, get, client, "q") == (b"%06d" % number + bytes(4), False)
             assert walked.walked <= 20
             assert all(slot.lease is None for slot in walked.values())
+
+
+async def test_a_connections_output_goes_round_its_channels(tmp_path: Path) -> None:
+    """Two backlogs on one channel, with a worker each, do not keep the message of another channel's queue from it."""
+    async with mortal_broker(tmp_path, {"flow": {"high_water_bytes": 16 << 10}}) as broker:
+        with await talk(broker, lambda: connect(broker, receive_buffer_bytes=4096)) as client:
+
+            def converse() -> int:
+                client.open_channel(2)
+                declare(client, "first", "second", "lone")
+                for name in ("first", "second"):
+                    publish(client, name, numbered(500, 1000), mode=1)
+                publish(client, "lone", [b"the one"], mode=1)
+                start_consumers(client, (1, "first"), (1, "second"), (2, "lone"), no_ack=True)
+                return deliveries_before(client, "lone", acks=False)
+
+            assert await talk(broker, converse) < 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -146,6 +147,8 @@ async def test_the_places_of_a_transient_queue_go_with_its_slots(tmp_path: Path)
 
 async def test_a_queue_is_deleted_under_a_read(tmp_path: Path) -> None:
     """The deletion of a queue that waits for its messages from disk is answered, and the read comes to nothing."""
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
     async with mortal_broker(tmp_path, SMALL) as broker:
         with await talk(broker, connect, broker) as client, await talk(broker, connect, broker) as other:
             await talk(broker, declare, client, "q")
@@ -163,6 +166,8 @@ async def test_a_queue_is_deleted_under_a_read(tmp_path: Path) -> None:
             await talk(broker, declare, client, "q")  # both go on
             assert queue_of(broker, "q").ready == 0
         assert broker._failure is None
+    gc.collect()
+    assert told == []
 
 
 async def test_a_read_keeps_the_segments_it_needs(tmp_path: Path) -> None:

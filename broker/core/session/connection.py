@@ -32,7 +32,6 @@ class SessionOfConnection:
 
     __slots__ = (
         "_log",
-        "_turn",
         "_users",
         "_vhosts",
         "connection",
@@ -59,7 +58,6 @@ class SessionOfConnection:
         self.outflow = Outflow(connection)
         self.permissions = permissions
         self.peer_address = peer_address
-        self._turn = 0  # which of its channels is woken first
         self.publishing = False
         self.user: User | None = None
         self.vhost: Vhost | None = None
@@ -115,12 +113,12 @@ class SessionOfConnection:
         self._log.error("connection.crashed", exc_info=error)
 
     def wake_consumers(self) -> None:
-        """Has the queues of its consumers served: the client reads again."""
-        channels = list(self.connection.channels.values())
-        self._turn += 1
-        turn = self._turn % (len(channels) or 1)
-        for channel in channels[turn:] + channels[:turn]:
-            cast("SessionOfChannel", channel.session).basic.wake()
+        """Has the queues of its consumers served: the client reads again. The channel served last is woken last."""
+        sessions = [cast("SessionOfChannel", channel.session).basic for channel in self.connection.channels.values()]
+        last = self.outflow.last_served
+        turn = sessions.index(last) + 1 if last in sessions else 0
+        for session in sessions[turn:] + sessions[:turn]:
+            session.wake()
 
     # -- what the other sessions ask ----------------------------------------------------------------------------------
 
