@@ -48,7 +48,7 @@ fuzz: $(VENV)/.stamp-dev
 # ---- setup: the first python that is new enough makes .venv; pip is quiet unless it fails ------------------------------
 
 EXTRAS_run :=
-EXTRAS_dev := [test,dev]
+EXTRAS_dev := [test,dev,demo]
 EXTRAS_demo := [demo]
 EXTRAS_bench := [bench]
 

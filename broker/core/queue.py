@@ -79,6 +79,7 @@ class Queue:
         "deleted",
         "durable",
         "exclusive_owner",
+        "failures",
         "had_consumers",
         "last_segment",
         "last_slot",
@@ -111,6 +112,7 @@ class Queue:
         self.had_consumers = False
         self.deleted = False
         self.awake = False
+        self.failures = 0  # how many workers it has ended
         self.reading = False  # one read of paged-out messages is under way
         self.last_segment = -1  # the log segment that last_slot is known to count in
         self.last_slot: Slot | None = None

@@ -26,6 +26,7 @@ __all__ = ["Worker", "Workers"]
 TURN_MESSAGES: Final = 1024  # per queue and loop turn: what one busy queue may take before the next one is served
 CHUNK_MESSAGES: Final = 256
 FULL_QUEUES: Final = 8  # so many busy queues fill a turn; those behind them have the next
+FAILURES_MAX: Final = 3  # a queue that ended so many workers is served when it is asked for, not again and again
 
 _log = structlog.get_logger()
 
@@ -69,6 +70,7 @@ class Worker:
                 more = not queue.deleted and self._serve(queue)
             except Exception:
                 self.ready.extend(ready[place:])
+                queue.failures += 1
                 raise
             if more:
                 self.ready.append(queue)
@@ -162,15 +164,15 @@ class Workers:
                 self.retire(worker)
 
     def retire(self, worker: Worker) -> None:
-        """Ends a worker: its leases return to the slot managers, its queues go to the others."""
+        """Ends a worker and has a new one in its place: its leases return to the slot managers, its queues move."""
         self.workers.remove(worker)
-        if not self.workers:
-            self.workers.append(self._new_worker())
+        self.workers.append(self._new_worker())
         for queue in worker.queues:
             queue.manager.give_back_all(worker.owner)
             queue.awake = False
             queue.worker = self.assign(queue)
-            queue.wake()
+            if queue.failures < FAILURES_MAX:
+                queue.wake()
 
     def _new_worker(self) -> Worker:
         self._born += 1

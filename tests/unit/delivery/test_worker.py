@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from broker.amqp.errors import StoreFailed
 from broker.core.unacked import Unacked
 from broker.delivery import worker as worker_module
-from broker.delivery.worker import FULL_QUEUES, TURN_MESSAGES, Worker, Workers
+from broker.delivery.worker import FAILURES_MAX, FULL_QUEUES, TURN_MESSAGES, Worker, Workers
 from broker.slots.manager import SlotManager
 
 
@@ -38,6 +38,7 @@ class StandIn:
             self.manager.publish(f"{name}-{number}", 1)
         self.consumers = list(consumers)
         self.awake = False
+        self.failures = 0
         self.deleted = False
         self.worker: Worker
         self.served: list[Taker] = []
@@ -111,7 +112,7 @@ def test_queues_go_to_whoever_has_the_fewest(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_worker_that_fails_is_retired(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """Its leases are given back; its queues go to others, or to a new one when it was the last, and are served there"""
+    """Its leases are given back, a new worker takes its place, and its queues are served by others."""
     office = Office(monkeypatch, count)
     queues = [StandIn(name, 30, Taker()) for name in ("a", "b", "c", "d")]
     office.take_in(*queues)
@@ -124,7 +125,7 @@ def test_a_worker_that_fails_is_retired(monkeypatch: pytest.MonkeyPatch, count: 
     assert failing not in office.workers.workers
     assert all(queue.worker is not failing for queue in queues)
     assert sorted(name for names in office.names() for name in names) == ["a", "b", "c", "d"]
-    assert len(office.workers.workers) == max(1, count - 1)
+    assert len(office.workers.workers) == count, "a new one took its place"
     for queue in moved:
         assert not queue.manager.leased_to(failing.owner)
     office.workers.turn()
@@ -132,6 +133,23 @@ def test_a_worker_that_fails_is_retired(monkeypatch: pytest.MonkeyPatch, count: 
     assert sorted(office.delivered) == sorted(expected), "each message once"
     assert [name for name in office.delivered if name.startswith("a")] == expected[:30]
     assert not any(queue.awake for queue in queues)
+
+
+def test_a_queue_that_ends_every_worker_is_not_served_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After it ended a few workers a queue waits until something happens to it, and the others go on."""
+    office = Office(monkeypatch, 2)
+    queue, other = StandIn("q", 3, Taker()), StandIn("other", 3, Taker())
+    office.take_in(queue, other)
+    with capture_logs() as events:
+        for _ in range(20):
+            office.fails_at = "q-0"
+            office.workers.turn()
+    assert sum(event["event"] == "worker.died" for event in events) == FAILURES_MAX
+    assert office.delivered == ["other-0", "other-1", "other-2"]
+    office.fails_at = None
+    queue.wake()
+    office.workers.turn()
+    assert office.delivered[3:] == ["q-0", "q-1", "q-2"]
 
 
 def test_what_was_taken_and_not_delivered_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
