@@ -60,7 +60,7 @@ $(VENV)/.stamp-%: pyproject.toml
 	  if [ -z "$${found:-}" ]; then \
 	    echo "SlotMQ needs Python 3.11 or newer and found none; install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; \
 	  fi; \
-	  echo "setting up $(VENV) with $$($$found --version 2>&1) (once)" >&2; \
+	  echo "setting up $(VENV) with $$($$found --version 2>&1) (once, about half a minute)" >&2; \
 	  if ! said=$$($$found -m venv --clear $(VENV) 2>&1); then \
 	    echo "$$found cannot make a virtual environment; on Debian and Ubuntu install python3-venv. It said: $$(echo "$$said" | tr '\n' ' ')" >&2; exit 1; \
 	  fi; \

@@ -22,6 +22,7 @@ from broker.delivery.engine import Engine
 from broker.delivery.machine import memory_limit_bytes, resident_bytes
 from broker.delivery.timers import Timers
 from broker.delivery.turn import Turn
+from broker.net.address import bind, close
 from broker.net.control import ControlSocket
 from broker.net.control_verbs import control_verbs
 from broker.net.intake import Intake
@@ -71,7 +72,12 @@ class Broker:
         began = time.monotonic()
         loop = asyncio.get_running_loop()
         settings = self.settings
-        self._folder = DataFolder.open(self._files, self._path)
+        bound = bind(settings.server.host, settings.server.port)
+        try:
+            self._folder = DataFolder.open(self._files, self._path)
+        except BaseException:
+            close(bound)
+            raise
         try:
             self.turn = Turn(loop, time.time, self._fail)
             self._open_vhost(DEFAULT_VHOST, loop)
@@ -92,9 +98,10 @@ class Broker:
             for interval_s, action in self._periodic():
                 self._timers.every(interval_s, action)
             self._measure()
-            await self.listener.start()
+            await self.listener.start(bound)
             await self._control.start()
         except BaseException:
+            close(bound)
             for engine in self.engines.values():
                 engine.close(clean=engine.recovered_clean)  # nothing happened: the next start finds what this one found
             self._folder.close()
@@ -133,10 +140,9 @@ class Broker:
 
     @property
     def url(self) -> str:
-        """The address for a client, without a password."""
-        user = next(iter(self.settings.auth.users), "guest")
+        """The address for a client, without a user: half a login would be worse than none."""
         host = self.settings.server.host
-        return f"amqp://{user}@{f'[{host}]' if ':' in host else host}:{self.listener.port}/"
+        return f"amqp://{f'[{host}]' if ':' in host else host}:{self.listener.port}/"
 
     def ready_line(self) -> str:
         """Says where clients connect, as whom, and where the messages are."""
@@ -250,8 +256,15 @@ async def _serve(settings: Settings) -> int:
     await broker.start()
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
+
+    def asked() -> None:
+        """Stops in order; asked again, without waiting for clients."""
+        if stop.is_set():
+            broker.listener.abort()
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, asked)
     print(broker.ready_line(), flush=True)
     failed = asyncio.ensure_future(broker.wait_failed())
     stopped = asyncio.ensure_future(stop.wait())

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -47,6 +47,15 @@ class Server(Section):
     data_dir: Path = Field(
         default=Path("data"), description="The data folder, made when missing; relative to the folder of start."
     )
+
+    @field_validator("data_dir", mode="before")
+    @classmethod
+    def _is_named(cls, value: Any) -> Any:
+        """Refuses an empty path, which would be the folder of start: the empty variable of some script."""
+        if value == "":
+            raise ValueError("should name a folder; the folder of start is .")
+        return value
+
     connections_max: int = number(10_000, 1, 1_000_000, "connections", "How many clients may be connected at a time.")
     backlog: int = number(1024, 1, 65535, "connections", "How many may wait to be accepted.", "listen(2)")
     handshake_timeout_ms: int = number(

@@ -10,10 +10,12 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TextIO
+from typing import Any, Final, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
+
+from broker.log_writer import LogWriter
 
 __all__ = ["RepeatedWarnings", "configure", "redact"]
 
@@ -35,7 +37,7 @@ SASL_PLAIN: Final = re.compile(r"[^\s\0]{0,255}(?:\0|\\x00|\\0)[^\0\\]{1,255}(?:
 
 
 def configure(
-    level: str = "info", form: str = "auto", repeat_interval_ms: int = 10_000, out: TextIO | None = None
+    level: str = "info", form: str = "auto", repeat_interval_ms: int = 10_000, out: TextIO | LogWriter | None = None
 ) -> None:
     """Sets structlog up for the process. `form` auto is text where `out` (standard error) is a terminal, else JSON."""
     stream = out or sys.stderr
@@ -57,7 +59,7 @@ def configure(
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(stream),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", stream)),
         cache_logger_on_first_use=True,
     )
 

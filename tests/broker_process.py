@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from tests.deadline import DEADLINE_S, PAUSE_S
 
 PROJECT = Path(__file__).resolve().parent.parent
-READY_LINE = re.compile(r"amqp://(?P<user>[^@\s]+)@(?P<host>[\w.\-\[\]:]+?):(?P<port>\d+)")
+READY_LINE = re.compile(r"amqp://(?P<host>[\w.\-\[\]:]+?):(?P<port>\d+)/ \(user (?P<user>\S+)\)")
 
 
 class BrokerAddress:
@@ -67,7 +67,7 @@ class BrokerProcess:
         while True:
             found = READY_LINE.search(self.stdout())
             if found is not None and self.stdout().endswith("\n"):
-                self.address = BrokerAddress(found["host"], int(found["port"]), found["user"].partition(":")[0])
+                self.address = BrokerAddress(found["host"], int(found["port"]), found["user"])
                 return self
             exit_code = self.running.poll()
             if exit_code is not None:

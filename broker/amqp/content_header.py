@@ -80,11 +80,11 @@ def refuse_not_yet(header: bytes) -> None:
     flags = property_flags(header)
     for name in NOT_YET_PROPERTIES:
         if flags & FLAG_OF[name]:
-            raise ConnectionFault(540, f"property {name}")
+            raise ConnectionFault(540, f"property '{name}' is not supported")
     if flags & FLAG_OF["headers"] and any(name in header for name in NOT_YET_HEADER_OCTETS):
         for name in decode_properties(header).headers or {}:
             if name in NOT_YET_HEADERS:
-                raise ConnectionFault(540, f"header {name}")
+                raise ConnectionFault(540, f"header '{name}' is not supported")
 
 
 @lru_cache(maxsize=8)

@@ -114,6 +114,7 @@ def update_secret(connection: Connection, method: commands.Connection.UpdateSecr
 
 def close(connection: Connection, _: commands.Connection.Close) -> None:
     """Closes everything, and tells the client when it is done."""
+    connection.orderly = True
     connection.end_sessions()
     connection.send(0, commands.Connection.CloseOk())
     connection.finish(orderly=True)

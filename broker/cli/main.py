@@ -15,6 +15,7 @@ from broker import __version__
 from broker.cli import config, serve, slots
 from broker.cli.control_client import Unanswered
 from broker.cli.settings_layers import SettingsError
+from broker.cli.standard_streams import take_standard_streams
 
 __all__ = ["main"]
 
@@ -30,6 +31,7 @@ class OneLineParser(argparse.ArgumentParser):
 def build_parser() -> argparse.ArgumentParser:
     """Returns the parser of `slotmq`; each command sets `run`, which takes the arguments and returns the exit code."""
     parser = OneLineParser(prog="slotmq", description="SlotMQ, an AMQP 0-9-1 topic broker.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"slotmq {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     command = _command(commands, "serve", "run the broker until SIGTERM or SIGINT")
@@ -79,6 +81,7 @@ def _version(_arguments: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
+    take_standard_streams()
     arguments = build_parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)

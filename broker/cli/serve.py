@@ -12,6 +12,7 @@ import structlog
 from broker import telemetry
 from broker.amqp.errors import BrokerError, StoreFailed
 from broker.cli.settings_layers import load
+from broker.log_writer import LogWriter
 from broker.settings import Settings
 from broker.store.damage import CorruptStore
 
@@ -23,8 +24,12 @@ log = structlog.get_logger()
 def run(arguments: argparse.Namespace) -> int:
     """Runs the broker and returns its exit code. Raises: SettingsError."""
     settings = load(arguments.config, flags(arguments))
-    telemetry.configure(settings.log.level, settings.log.format, settings.log.repeat_interval_ms)
-    return serve(settings)
+    writer = LogWriter(sys.stderr)
+    telemetry.configure(settings.log.level, settings.log.format, settings.log.repeat_interval_ms, writer)
+    try:
+        return serve(settings)
+    finally:
+        writer.close()
 
 
 def flags(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
@@ -46,6 +51,7 @@ def serve(settings: Settings) -> int:
     except CorruptStore as error:
         return _say(f'{error}; nothing was changed (to start without it: store.on_corruption = "quarantine")', 1)
     except StoreFailed as error:  # nothing is confirmed after this; the next start recovers from the log
+        log.error("store.failed", reason=str(error))  # noqa: TRY400 - where in the code is no help to an operator
         return _say(f"the store failed, stopping: {error}", 1)
     except BrokerError as error:
         return _say(str(error), 2)
@@ -59,5 +65,8 @@ def serve(settings: Settings) -> int:
 
 
 def _say(problem: str, code: int) -> int:
-    print(f"slotmq: {problem}", file=sys.stderr)
+    try:
+        print(f"slotmq: {problem}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):  # nobody to tell: the exit code says it
+        pass
     return code

@@ -131,7 +131,8 @@ def _problem(fault: Any, layers: Sequence[tuple[Callable[[str], str], Mapping[st
         if len(path) == 1:
             known = [section for section, _model, _fields in sections()] + known
         return f"{where}: unknown key{_nearest(key, known)}"
-    return f"{where}: {fault['msg'][0].lower()}{fault['msg'][1:]}{_range(path)}"
+    said = fault["msg"].removeprefix("Value error, ")  # what pydantic puts in front of our own words
+    return f"{where}: {said[0].lower()}{said[1:]}{_range(path)}"
 
 
 def _has(layer: Any, path: Sequence[str]) -> bool:

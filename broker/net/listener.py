@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import platform
+import socket
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Listener"]
 
 _log = structlog.get_logger()
+
+FORCED: Final = 320  # connection-forced
 
 SERVER_PROPERTIES: dict[str, Any] = {
     "product": "SlotMQ",
@@ -67,19 +70,20 @@ class Listener:
             table_depth_max=settings.amqp.table_depth_max,
             table_entries_max=settings.amqp.table_entries_max,
         )
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._empty = asyncio.Event()
         self._empty.set()
         self.transports: set[Transport] = set()
         self._stopping = False
         self.port = 0
 
-    async def start(self) -> None:
-        """Begins to listen; `port` then says where."""
+    async def start(self, bound: list[socket.socket]) -> None:
+        """Begins to listen on bound sockets; `port` then says where."""
         loop = asyncio.get_running_loop()
-        server = self._settings.server
-        self._server = await loop.create_server(self._transport, server.host, server.port, backlog=server.backlog)
-        self.port = self._server.sockets[0].getsockname()[1]
+        backlog = self._settings.server.backlog
+        self.port = bound[0].getsockname()[1]
+        for one in bound:
+            self._servers.append(await loop.create_server(self._transport, sock=one, backlog=backlog))
 
     def tick(self) -> None:
         """Looks after heartbeats and close deadlines; called once a second."""
@@ -89,8 +93,8 @@ class Listener:
     def refuse_new(self) -> None:
         """Accepts no more sockets."""
         self._stopping = True
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
 
     def stop_reading(self) -> None:
         """Reads nothing more from anybody: what was taken so far is what will be finished."""
@@ -170,4 +174,5 @@ class Listener:
             return  # the session has said so, with the reason that the client does not hear
         event = "channel.failed" if isinstance(error, ChannelError) else "connection.failed"
         session: Any = connection.session
-        _log.warning(event, conn=session.name, channel=channel, code=error.reply_code, text=error.reply_text)
+        tell = _log.info if error.reply_code == FORCED else _log.warning  # it is we who leave, not the client's fault
+        tell(event, conn=session.name, channel=channel, code=error.reply_code, text=error.reply_text)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from broker.amqp.connection import Connection, State
-from broker.amqp.errors import ConnectionFault
+from broker.amqp.errors import ConnectionFault, Refused
 
 if TYPE_CHECKING:
     from broker.core.session.connection import SessionOfConnection
@@ -164,6 +164,9 @@ class Transport(asyncio.Protocol):
         """
         if not self._finishing:
             self._finishing = True
+            failure = self.connection.failure
+            if isinstance(failure, Refused) and not self.connection.client_properties:  # it never came to a login
+                _log.warning("connection.refused", conn=self.session.name, reason=failure.reason)
             if self._stops:
                 self._stops = Stop(0)
                 self._socket.resume_reading()

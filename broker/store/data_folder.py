@@ -40,6 +40,7 @@ class DataFolder:
         """
         try:
             new = [folder for folder in (path, *path.parents) if not files.exists(folder)]
+            files.make_folder(path)
             files.make_folder(path / "vhosts")
             for folder in new:
                 files.sync_folder(folder.parent)

@@ -57,6 +57,21 @@ def test_client_that_never_answers_does_not_hold_the_broker(broker_process: Brok
         client.skip_to_end()
 
 
+def test_asked_twice_it_waits_for_nobody(broker_process: BrokerProcess) -> None:
+    """A second signal drops the clients that have not answered, and the stop is as orderly as ever."""
+    broker_process.environment["SLOTMQ_SERVER__DRAIN_TIMEOUT_MS"] = "9000"
+    broker_process.start()
+    address = broker_process.address
+    with RawClient(address.host, address.port) as client:
+        client.open()
+        broker_process.running.send_signal(signal.SIGINT)
+        client.expect_connection_close(320)
+        broker_process.running.send_signal(signal.SIGINT)
+        client.skip_to_end()
+        assert broker_process.wait(EXIT_DEADLINE_S) == 0
+    assert not [event for event in broker_process.log_events() if event["event"] == "connection.dropped"]
+
+
 @pytest.mark.slow
 def test_stop_under_load(broker_process: BrokerProcess) -> None:
     """SIGTERM at full speed: exit 0 in time, every client is told, exactly what is on disk was confirmed."""

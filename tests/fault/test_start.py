@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from pamqp import commands
 
-from tests.broker_process import BrokerProcess
+from tests.broker_process import PROJECT, READY_LINE, BrokerProcess
+from tests.deadline import wait_until
 from tests.raw_client import RawClient
 
 pytestmark = pytest.mark.fault
+
+
+def environment() -> dict[str, str]:
+    """Returns the environment without settings of the broker."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SLOTMQ_")}
 
 
 def refusal(process: BrokerProcess, *options: str) -> str:
@@ -29,7 +38,7 @@ def test_ready_line(broker_process: BrokerProcess) -> None:
     """One readable line says that the broker is ready: URL, user and data folder."""
     broker_process.start()
     (line,) = broker_process.stdout().splitlines()
-    assert f"amqp://guest@127.0.0.1:{broker_process.address.port}" in line
+    assert f"amqp://127.0.0.1:{broker_process.address.port}/ (user guest)" in line
     assert "guest" in line
     assert str(broker_process.folder) in line
 
@@ -87,3 +96,53 @@ def test_unknown_setting_in_the_environment(broker_process: BrokerProcess) -> No
     line = refusal(broker_process)
     assert "PROT" in line.upper()
     assert "port" in line.lower()
+
+
+def test_a_start_that_is_refused_makes_no_folder(broker_process: BrokerProcess, tmp_path: Path) -> None:
+    """A port in use is found out before anything is made, and an empty path is no folder."""
+    broker_process.start()
+    port = str(broker_process.address.port)
+    second = BrokerProcess(tmp_path / "never made")
+    said = refusal(second, "--port", port)
+    assert said == f"slotmq: port {port} on 127.0.0.1 is in use; another one: --port {int(port) + 1}"
+    assert not second.folder.exists()
+    assert "--data-dir: should name a folder" in refusal(BrokerProcess(tmp_path / "unused"), "--data-dir", "")
+
+
+def test_standard_streams_may_be_closed(tmp_path: Path) -> None:
+    """A broker whose standard streams were closed by whoever started it runs, and stops in order."""
+    folder = tmp_path / "folder"
+    command = f"exec {sys.executable} -m broker serve --port 0 --data-dir '{folder}' <&- >&- 2>&-"
+    process = subprocess.Popen(["/bin/sh", "-c", command], cwd=PROJECT, env=environment())
+    try:
+        wait_until((folder / "control.sock").exists, "the broker serves")
+        process.terminate()
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_log_that_nobody_reads_harms_nobody(tmp_path: Path) -> None:
+    """The reader of the log goes away, and clients are served all the same."""
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "broker", "serve", "--port", "0", "--data-dir", str(tmp_path / "folder")]
+    process = subprocess.Popen(command, cwd=PROJECT, env=environment(), stdout=subprocess.PIPE, stderr=writing)
+    try:
+        os.close(writing)
+        assert process.stdout is not None
+        found = READY_LINE.search(process.stdout.readline().decode())
+        assert found is not None
+        os.close(reading)
+        for _ in range(3):
+            with RawClient("127.0.0.1", int(found["port"])) as client:
+                client.open()
+                client.open_channel(1)
+                client.call(1, commands.Queue.Declare(queue="q", durable=True), commands.Queue.DeclareOk)
+                client.close()
+        process.terminate()
+        assert process.wait(20) == 0
+        process.stdout.close()
+    finally:
+        process.kill()
+        process.wait()

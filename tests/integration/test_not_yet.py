@@ -13,10 +13,10 @@ from tests.in_process import running_broker
 from tests.raw_client import RawClient, publish_frames
 
 ASKED_FOR: list[tuple[str, commands.Basic.Properties]] = [
-    ("property expiration", commands.Basic.Properties(expiration="1000")),
-    ("property user_id", commands.Basic.Properties(user_id="guest")),
-    ("header CC", commands.Basic.Properties(headers={"x": 1, "CC": ["a"]})),
-    ("header BCC", commands.Basic.Properties(headers={"BCC": ["a"]})),
+    ("property 'expiration' is not supported", commands.Basic.Properties(expiration="1000")),
+    ("property 'user_id' is not supported", commands.Basic.Properties(user_id="guest")),
+    ("header 'CC' is not supported", commands.Basic.Properties(headers={"x": 1, "CC": ["a"]})),
+    ("header 'BCC' is not supported", commands.Basic.Properties(headers={"BCC": ["a"]})),
 ]
 
 

@@ -106,7 +106,11 @@ class SessionOfConnection:
         """Ends what belonged to the connection: its exclusive queues go with it."""
         if self.vhost is not None:
             self.vhost.owner_gone(self)
-            self._log.info("connection.closed")
+            connection = self.connection
+            if connection.orderly or connection.failure is not None:
+                self._log.info("connection.closed")
+            else:
+                self._log.warning("connection.lost", reason="the client went away without closing")
 
     def crashed(self, error: Exception) -> None:
         """Logs an exception that nobody expected; the machine closes this connection with 541."""

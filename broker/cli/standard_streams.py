@@ -1,0 +1,25 @@
+"""The three standard streams, which whoever starts the process may have closed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+__all__ = ["take_standard_streams"]
+
+
+def take_standard_streams() -> None:
+    """Puts the null device where a standard stream was closed.
+
+    Otherwise the next file or socket opened would become one by chance, and be written to by whoever prints.
+    """
+    while True:
+        descriptor = os.open(os.devnull, os.O_RDWR)
+        if descriptor > 2:
+            os.close(descriptor)
+            break
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open("r" if name == "stdin" else "w")  # noqa: SIM115 - for the process's life
+            setattr(sys, name, stream)

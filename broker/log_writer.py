@@ -1,0 +1,84 @@
+"""Writes log lines in a thread of its own, so that whoever reads them, or does not, cannot stop the broker.
+
+A pipe that nobody reads blocks, one whose reader went away and a full disk refuse. None of that is the clients'
+business: what cannot be written in time is dropped and counted, and the count is told when lines go through again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from threading import Condition, Thread
+from typing import Final, TextIO
+
+__all__ = ["LogWriter"]
+
+WAITING_MAX: Final = 10_000  # lines
+LAST_WORDS_S: Final = 1.0  # what a reader gets to take the last lines
+
+
+class LogWriter:
+    """A text stream for log lines that never blocks and never raises.
+
+    Invariant: lines are written in order; ``lost`` counts those that were not.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lines: deque[str] = deque()
+        self._changed = Condition()
+        self._closing = False
+        self._told = 0
+        self.lost = 0
+        self._thread = Thread(target=self._run, name="log-writer", daemon=True)
+        self._thread.start()
+
+    def write(self, text: str) -> int:
+        """Takes a line, or drops it when too many wait."""
+        with self._changed:
+            if len(self._lines) >= WAITING_MAX:
+                self.lost += 1
+            else:
+                self._lines.append(text)
+                self._changed.notify()
+        return len(text)
+
+    def flush(self) -> None:
+        """Does nothing: the thread flushes what it writes."""
+
+    def isatty(self) -> bool:
+        """Tells whether a person is likely to read the lines."""
+        try:
+            return self._stream.isatty()
+        except ValueError:  # the stream was closed before the process began
+            return False
+
+    def close(self) -> None:
+        """Waits a moment for the last lines to be written."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(LAST_WORDS_S)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._lines and not self._closing:
+                    self._changed.wait()
+                if not self._lines:
+                    return
+                lines = list(self._lines)
+                self._lines.clear()
+            self._write(lines)
+
+    def _write(self, lines: list[str]) -> None:
+        for line in lines:
+            try:
+                self._stream.write(line)
+                self._stream.flush()
+                if self.lost > self._told:
+                    told = self.lost
+                    self._stream.write(json.dumps({"event": "log.lost", "level": "warning", "lines": told}) + "\n")
+                    self._told = told
+            except (OSError, ValueError):
+                self.lost += 1

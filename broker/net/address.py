@@ -1,0 +1,50 @@
+"""The address that a broker listens on, taken before anything else is touched."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterable
+
+from broker.amqp.errors import BrokerError
+
+__all__ = ["AddressTaken", "bind", "close"]
+
+
+class AddressTaken(BrokerError):
+    """Says that somebody else listens there."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(f"port {port} on {host} is in use; another one: --port {port + 1}")
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Returns a bound socket for each address that the host stands for; nobody can connect yet.
+
+    Shapes: port 0 takes a free one, the same for all.
+    Raises: AddressTaken; OSError for an address that is not this machine's.
+    """
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    bound: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _name, address in dict.fromkeys(infos):
+            made = socket.socket(family, kind, protocol)
+            bound.append(made)
+            made.setblocking(False)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            made.bind((address[0], port, *address[2:]))
+            port = made.getsockname()[1]
+    except OSError as error:
+        close(bound)
+        if error.errno == errno.EADDRINUSE:
+            raise AddressTaken(host, port) from error
+        raise
+    return bound
+
+
+def close(sockets: Iterable[socket.socket]) -> None:
+    """Gives the addresses back."""
+    for one in sockets:
+        one.close()
