@@ -71,7 +71,7 @@ def _command(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:
 
 def _add_folder(command: argparse.ArgumentParser) -> None:
     command.add_argument("--config", metavar="FILE", type=Path, help="settings file (TOML)")
-    command.add_argument("--data-dir", metavar="D", type=Path, help="data folder (default ./data)")
+    command.add_argument("--data-dir", metavar="D", help="data folder (default ./data)")
 
 
 def _version(_arguments: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ COLUMNS: Final = ("range", "state", "owner", "settled", "bytes", "where")
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the slots. Raises: Unanswered, SettingsError."""
-    flags = {"server": {"data_dir": arguments.data_dir}} if arguments.data_dir else {}
+    flags = {"server": {"data_dir": arguments.data_dir}} if arguments.data_dir is not None else {}
     folder = load(arguments.config, flags).server.data_dir
     answer = ask(folder, "slots", queue=arguments.queue, vhost=arguments.vhost)
     print(json.dumps(answer, indent=2) if arguments.json else table(answer))
