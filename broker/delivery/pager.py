@@ -103,18 +103,17 @@ class Pager:
         """
         if slot.contents is None:
             return True
+        if not for_checkpoint and queue.durable and self._unwritten(slot.contents):
+            return False
         start = slot.logged
         entries: list[Entry | None] = []
         unlogged: list[int] = []
-        written = self._store.log.written
         for index in range(start, slot.length):
             message: Message | None = slot.contents[index]
             entry = None if message is None else message.entry
             if message is not None and not self._serves(entry, queue):
                 entry = None
                 unlogged.append(index)
-            elif entry is not None and written <= entry[0] < SPILLED and not for_checkpoint:
-                return False
             entries.append(entry)
         if entries:
             self._write(queue, slot, start, entries)
@@ -123,6 +122,16 @@ class Pager:
         if not for_checkpoint and slot.unlogged:
             self._spill(queue, slot)
         return True
+
+    def _unwritten(self, contents: list[Message | None]) -> bool:
+        """Tells whether the log file lacks a record of a durable queue's slot, whoever wrote its entry already.
+
+        Records lie in the order of their ids, and those that were relocated are on disk: the last one tells.
+        """
+        for message in reversed(contents):
+            if message is not None and message.entry is not None and message.entry[0] < SPILLED:
+                return message.entry[0] >= self._store.log.written
+        return False
 
     def _write(self, queue: Queue, slot: Slot, start: int, entries: list[Entry | None]) -> None:
         for index, entry in enumerate(entries, start):

@@ -143,7 +143,7 @@ class QueueLogs:
     def forget(self, queue_number: int, position: int) -> None:
         """Gives up all entries of a queue that was deleted at log position `position`."""
         self._live.pop(queue_number, None)
-        for chunk in self._chunks.get(queue_number, ()):
+        for chunk in tuple(self._chunks.get(queue_number, ())):  # a checkpoint may be removing some
             self._dropped[queue_number, chunk] = position
 
     def sync(self) -> None:
@@ -153,12 +153,14 @@ class QueueLogs:
         if not self._sync:
             return
         for queue_number, chunk in sorted(touched):
-            if chunk in self._chunks.get(queue_number, ()):
+            with self._lock:  # the loop removes chunks of queues that are not durable at any time
+                if chunk not in self._chunks.get(queue_number, ()):
+                    continue
                 file = self._files.open(self._path(queue_number, chunk), write=True)
-                try:
-                    file.sync()
-                finally:
-                    file.close()
+            try:
+                file.sync()
+            finally:
+                file.close()
         if touched:
             self._files.sync_folder(self._folder)
 
@@ -206,8 +208,8 @@ class QueueLogs:
 
     def _remove(self, queue_number: int, chunk: int) -> None:
         path = self._path(queue_number, chunk)
-        self._readers.forget(path)
         self._files.remove(path)
+        self._readers.forget(path)  # not before: a reader would open it again, and keep it when there is a new one
         self._begun.discard((queue_number, chunk))
         self._touched.discard((queue_number, chunk))
         chunks = self._chunks[queue_number]

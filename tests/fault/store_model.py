@@ -84,6 +84,7 @@ class StoreModel:
         self.store: VhostStore
         self.opening = True
         self.queues: dict[int, ModelQueue] = {}
+        self.discarded: set[int] = set()  # deleted, and yet recovered until a checkpoint leaves them out
         self.next_number = 1
         self.changes: list[tuple[int, dict[str, Any]]] = []
         self.bodies = 0
@@ -120,6 +121,7 @@ class StoreModel:
         for state in self.recovered.queues.values():
             if state.number not in declared:
                 self.store.discard(state)
+                self.discarded.add(state.number)
         self.queues = queues
         self.changes = [(0, change) for change in topology]
         self.next_number = self.recovered.next_queue_number
@@ -414,7 +416,9 @@ class StoreModel:
                 continue
             assert queue.deleted_end > safe, f"queue {queue.number} is back"
             unsettled_count += self.verify_queue(queue, state, safe)
-        assert self.recovered.queues.keys() <= self.queues.keys()
+        assert self.recovered.queues.keys() <= self.queues.keys() | self.discarded
+        for number in self.recovered.queues.keys() & self.discarded:
+            unsettled_count += sum(len(unsettled(slot)) for slot in self.recovered.queues[number].slots)
         assert self.recovered.messages == unsettled_count
         assert self.recovered.next_queue_number >= max(
             (queue.number + 1 for queue in self.queues.values() if queue.declared_end <= safe), default=1

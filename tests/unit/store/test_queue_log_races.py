@@ -1,0 +1,66 @@
+"""What the loop removes of a queue log while a checkpoint syncs it or a reader reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+
+from broker.store.files import File
+from broker.store.memory_files import MemoryFiles
+from broker.store.queue_log import QueueLogs
+
+FOLDER = Path("/queues")
+ENTRIES = [(1 << 63 | 64, 10)] * 10
+
+
+class Meddling(MemoryFiles):
+    """Files that do something else first."""
+
+    before_sync: Callable[[], object] | None = None
+    before_remove: Callable[[], object] | None = None
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        """Opens a file, after something else if it is to be synced."""
+        if write and self.before_sync:
+            self.before_sync()
+        return super().open(path, write=write, create=create)
+
+    def remove(self, path: Path) -> None:
+        """Removes a file, after something else."""
+        if self.before_remove:
+            self.before_remove()
+        super().remove(path)
+
+
+def test_a_chunk_that_goes_while_the_checkpoint_syncs_is_no_failure() -> None:
+    """The loop may remove a chunk of a transient queue at any moment of a sync."""
+    files = Meddling()
+    files.make_folder(FOLDER)
+    logs = QueueLogs(files, FOLDER, sync=True)
+    logs.write(1, 1, ENTRIES)
+    logs.forget(1, 0)
+    loop = Thread(target=logs.reclaim, args=(1,))
+
+    def remove() -> None:
+        loop.start()
+        loop.join(0.2)  # it may have to wait for this very sync
+
+    files.before_sync = remove
+    logs.sync()
+    loop.join()
+    assert not files.contents
+
+
+def test_a_removed_chunk_is_not_read_from_any_more() -> None:
+    """A reader that opens a chunk in the moment of its removal does not hide the chunk that comes after it."""
+    files = Meddling()
+    files.make_folder(FOLDER)
+    logs = QueueLogs(files, FOLDER, sync=True)
+    logs.write(1, 1, ENTRIES)
+    logs.drop(1, 1, 11, 0)
+    files.before_remove = lambda: logs.read(1, 1, 11)
+    logs.reclaim(1)
+    files.before_remove = None
+    logs.write(1, 11, ENTRIES)
+    assert logs.read(1, 11, 21) == ENTRIES
