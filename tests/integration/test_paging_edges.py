@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
@@ -14,6 +13,7 @@ import pytest
 from pamqp import commands
 from structlog.testing import capture_logs
 
+from broker.net.listener import Listener
 from broker.server import Broker
 from broker.store.record import encode_settled
 from tests.deadline import DEADLINE_S, wait_until_async
@@ -316,17 +316,20 @@ async def test_marks_outlive_a_clean_stop_behind_a_crash(tmp_path: Path) -> None
             assert await talk(broker, get, client, "q") == (b"had", True)
 
 
-async def test_a_start_that_fails_changes_nothing(tmp_path: Path) -> None:
-    """A start on a port that is taken leaves a clean folder clean: what nobody had is not marked redelivered."""
+async def test_a_start_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that fails behind recovery leaves a clean folder clean: what nobody had is not marked redelivered."""
     async with mortal_broker(tmp_path) as broker:
         with await talk(broker, connect, broker) as client:
             await talk(broker, lambda: declare(client, "q", durable=True))
             await talk(broker, lambda: publish(client, "q", [b"fresh"]))
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        with pytest.raises(OSError, match="in use"):
-            async with mortal_broker(tmp_path, {"server": {"port": taken.getsockname()[1]}}):
+
+    async def refuse(_listener: Listener, _bound: object) -> None:
+        raise OSError("not today")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Listener, "start", refuse)
+        with pytest.raises(OSError, match="not today"):
+            async with mortal_broker(tmp_path):
                 raise AssertionError("it started")
     async with mortal_broker(tmp_path) as broker:
         with await talk(broker, connect, broker) as client:
