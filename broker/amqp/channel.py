@@ -128,6 +128,9 @@ class Channel:
         "_limit_bytes",
         "_missing_bytes",
         "_publish",
+        "_seen_bytes",
+        "_seen_header",
+        "_seen_persistent",
         "_session_open",
         "connection",
         "number",
@@ -156,6 +159,9 @@ class Channel:
         self._gauge = gauge_of(limits.table_depth_max, limits.table_entries_max)
         self._known = self._gauge.known
         self._body = bytearray()
+        self._seen_header = b""
+        self._seen_bytes = 0
+        self._seen_persistent = False
 
     @property
     def unfinished_bytes(self) -> int:
@@ -192,12 +198,21 @@ class Channel:
         if self._expects != FRAME_METHOD:
             self._refuse_frame(FRAME_METHOD, payload)
             return
+        if header is self._seen_header and len(body) == self._seen_bytes:
+            # The very header that was measured last, of a body of the size that it announces.
+            self.progress = PUBLISH
+            self.persistent = self._seen_persistent
+            self.session.publish(payload, header, body)
+            return
         if len(header) > HEADER_FIXED_BYTES:
             beginning, body_bytes = BEGINNING_AND_SIZE.unpack_from(header)
             if beginning == BASIC_CONTENT_NUMBER and 0 < body_bytes == len(body) <= self._limit_bytes:
                 self.progress = PUBLISH
                 persistent = self._known.get(header[PROPERTIES_AT:])
-                self.persistent = self._gauge.persistent(header) if persistent is None else persistent
+                if persistent is None:
+                    persistent = self._gauge.persistent(header)
+                self.persistent = self._seen_persistent = persistent
+                self._seen_header, self._seen_bytes = header, body_bytes
                 self.session.publish(payload, header, body)
                 return
         self.progress = PUBLISH

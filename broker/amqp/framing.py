@@ -37,6 +37,8 @@ FUDGE_BYTES: Final = FRAME_OVERHEAD_BYTES
 HEAD: Final = struct.Struct(">BHI")
 # The end octet of one frame with the head of the next.
 END_AND_HEAD: Final = struct.Struct(">BBHI")
+# No frame holds it: it begins with an octet that no frame ends with.
+NO_BYTES: Final = b"\x00"
 
 
 class FrameCutter:
@@ -46,7 +48,7 @@ class FrameCutter:
     Cost: one copy per payload, and one per chunk for a frame that came in several chunks.
     """
 
-    __slots__ = ("_at", "_buffer", "_late", "_missing_bytes", "broken", "limit_bytes")
+    __slots__ = ("_at", "_between", "_buffer", "_late", "_missing_bytes", "broken", "limit_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -56,6 +58,10 @@ class FrameCutter:
         # Chunks that cannot complete a frame yet wait apart, so that a large frame in small chunks is joined once.
         self._late: list[bytes] = []
         self._missing_bytes = 0
+        # What stood between method and body of the last whole publish: a publisher repeats its content header and its
+        # body size, so that one comparison tells what three would have to read. The header, the channel and the body's
+        # size are what it stands for.
+        self._between = (NO_BYTES, b"", 0, 0)
 
     @property
     def buffered_bytes(self) -> int:
@@ -104,6 +110,7 @@ class FrameCutter:
         at = self._at
         length = len(buffer)
         enough = length if budget_bytes is None else min(at + budget_bytes, length)
+        between, last_header, last_channel, body_bytes = self._between
         while at < enough and buffer is self._buffer and not self._late:
             start = at + HEAD_BYTES
             if start > length:
@@ -122,6 +129,13 @@ class FrameCutter:
             if kind == FRAME_METHOD and end + MIN_CONTENT_BYTES < length and payload[:4] == PUBLISH:
                 # Looks on: content header and one body frame on the same channel. What is not exactly that is left to
                 # the next rounds, which judge frame by frame.
+                if channel == last_channel and buffer.startswith(between, end):
+                    body = end + len(between)
+                    last = body + body_bytes
+                    if last < length and buffer[last] == FRAME_END:
+                        self._at = at = last + 1
+                        yield FRAMES_OF_PUBLISH, channel, payload, last_header, buffer[body:last]
+                        continue
                 octet, following, same, size = unpack_next(buffer, end)
                 start = end + FRAME_OVERHEAD_BYTES
                 stop = start + size
@@ -142,7 +156,10 @@ class FrameCutter:
                         and last - start <= self.limit_bytes
                     ):
                         self._at = at = last + 1
-                        yield FRAMES_OF_PUBLISH, channel, payload, buffer[start:stop], buffer[body:last]
+                        last_channel, body_bytes = channel, size
+                        between, last_header = buffer[end:body], buffer[start:stop]
+                        self._between = (between, last_header, last_channel, body_bytes)
+                        yield FRAMES_OF_PUBLISH, channel, payload, last_header, buffer[body:last]
                         continue
             if buffer[end] != FRAME_END:
                 self.broken = True
