@@ -53,12 +53,13 @@ class LogWriter:
         except ValueError:  # the stream was closed before the process began
             return False
 
-    def close(self) -> None:
-        """Waits a moment for the last lines to be written."""
+    def close(self) -> bool:
+        """Waits a moment for the last lines to be written; tells whether everything ever was."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         self._thread.join(LAST_WORDS_S)
+        return not self._thread.is_alive() and not self.lost
 
     def _run(self) -> None:
         while True:

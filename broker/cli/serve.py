@@ -12,6 +12,7 @@ import structlog
 from broker import telemetry
 from broker.amqp.errors import BrokerError, StoreFailed
 from broker.cli.settings_layers import load
+from broker.cli.standard_streams import leave
 from broker.log_writer import LogWriter
 from broker.settings import Settings
 from broker.store.damage import CorruptStore
@@ -26,10 +27,10 @@ def run(arguments: argparse.Namespace) -> int:
     settings = load(arguments.config, flags(arguments))
     writer = LogWriter(sys.stderr)
     telemetry.configure(settings.log.level, settings.log.format, settings.log.repeat_interval_ms, writer)
-    try:
-        return serve(settings)
-    finally:
-        writer.close()
+    code = serve(settings)
+    if not writer.close():
+        leave(code)
+    return code
 
 
 def flags(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:

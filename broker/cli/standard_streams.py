@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
-__all__ = ["take_standard_streams"]
+__all__ = ["leave", "take_standard_streams"]
 
 
 def take_standard_streams() -> None:
@@ -23,3 +25,14 @@ def take_standard_streams() -> None:
         if getattr(sys, name) is None:
             stream = Path(os.devnull).open("r" if name == "stdin" else "w")  # noqa: SIM115 - for the process's life
             setattr(sys, name, stream)
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process at once, when standard error cannot be written.
+
+    The interpreter's own end would write what is left in its buffer: that fails again (exit code 120), or waits for
+    ever.
+    """
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+    os._exit(code)

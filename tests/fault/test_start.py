@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -123,26 +124,34 @@ def test_standard_streams_may_be_closed(tmp_path: Path) -> None:
         process.wait()
 
 
-def test_a_log_that_nobody_reads_harms_nobody(tmp_path: Path) -> None:
-    """The reader of the log goes away, and clients are served all the same."""
+@pytest.mark.parametrize("reader", ["goes away", "does not read"])
+def test_a_log_that_nobody_reads_harms_nobody(tmp_path: Path, reader: str) -> None:
+    """The reader of the log goes away, or its pipe is full: clients are served, and the stop is as orderly as ever."""
     reading, writing = os.pipe()
+    if reader == "does not read":
+        os.set_blocking(writing, False)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(writing, b"x" * 4096)
+        os.set_blocking(writing, True)
     command = [sys.executable, "-m", "broker", "serve", "--port", "0", "--data-dir", str(tmp_path / "folder")]
-    process = subprocess.Popen(command, cwd=PROJECT, env=environment(), stdout=subprocess.PIPE, stderr=writing)
-    try:
-        os.close(writing)
-        assert process.stdout is not None
-        found = READY_LINE.search(process.stdout.readline().decode())
-        assert found is not None
-        os.close(reading)
-        for _ in range(3):
-            with RawClient("127.0.0.1", int(found["port"])) as client:
-                client.open()
-                client.open_channel(1)
-                client.call(1, commands.Queue.Declare(queue="q", durable=True), commands.Queue.DeclareOk)
-                client.close()
-        process.terminate()
-        assert process.wait(20) == 0
-        process.stdout.close()
-    finally:
-        process.kill()
-        process.wait()
+    with subprocess.Popen(command, cwd=PROJECT, env=environment(), stdout=subprocess.PIPE, stderr=writing) as process:
+        try:
+            os.close(writing)
+            assert process.stdout is not None
+            found = READY_LINE.search(process.stdout.readline().decode())
+            assert found is not None
+            if reader == "goes away":
+                os.close(reading)
+            for _ in range(3):
+                with RawClient("127.0.0.1", int(found["port"])) as client:
+                    client.open()
+                    client.open_channel(1)
+                    client.call(1, commands.Queue.Declare(queue="q", durable=True), commands.Queue.DeclareOk)
+                    client.close()
+            process.terminate()
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+            if reader != "goes away":
+                os.close(reading)

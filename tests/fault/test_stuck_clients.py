@@ -156,6 +156,7 @@ def test_memory_alarm_blocks_publishers_only(broker_process: BrokerProcess) -> N
         publisher.socket.settimeout(20)
         assert publisher.expect(commands.Connection.Blocked, 0).reason == "low on memory"
         assert broker_process.rss_bytes() < idle_bytes + 140 * MIB
+        wait_until(lambda: "alarm.raised" in broker_process.stderr(), "the alarm is logged")
         raised = [event for event in broker_process.log_events() if event["event"] == "alarm.raised"]
         assert [event["setting"] for event in raised] == ["memory.alarm_bytes"]
         assert raised[0]["level"] == "warning"
