@@ -1,7 +1,6 @@
 """What can be wrong with a data folder, each with what the operator needs to know.
 
-A checksum mismatch below the last synced position stops the start; it is never repaired by deleting (DESIGN.md section
-4).
+A checksum mismatch below the last synced position stops the start; it is never repaired by deleting.
 """
 
 from __future__ import annotations
