@@ -86,7 +86,6 @@ class Queue:
         "manager",
         "name",
         "number",
-        "reading",
         "worker",
     )
 
@@ -113,7 +112,6 @@ class Queue:
         self.deleted = False
         self.awake = False
         self.failures = 0  # how many workers it has ended
-        self.reading = False  # one read of paged-out messages is under way
         self.last_segment = -1  # the log segment that last_slot is known to count in
         self.last_slot: Slot | None = None
         self._ports = ports

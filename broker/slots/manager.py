@@ -35,7 +35,6 @@ class SlotManager:
         "_offers",
         "on_delete",
         "on_open",
-        "on_seal",
         "open",
         "ready",
         "slots",
@@ -51,13 +50,11 @@ class SlotManager:
         *,
         first_id: int = 1,
         on_open: Callable[[Slot], None] = _ignore,
-        on_seal: Callable[[Slot], None] = _ignore,
         on_delete: Callable[[Slot], None] = _ignore,
     ) -> None:
         self.window_messages = window_messages
         self.window_bytes = window_bytes
         self.on_open = on_open
-        self.on_seal = on_seal
         self.on_delete = on_delete
         self.ready = 0
         self.unacked = 0
@@ -113,7 +110,6 @@ class SlotManager:
             return
         slot.move_fill("seal")
         self.open = self._new_slot(slot.end)
-        self.on_seal(slot)
         self._delete_if_done(slot)
 
     # -- get and return -----------------------------------------------------------------------------------------------
