@@ -84,7 +84,7 @@ class ChannelSession:
         assert struct.unpack_from(">Q", header, 4)[0] == len(body) <= LIMITS.max_message_size_bytes
         decode_properties(header)
         fields = publish_fields(payload)
-        self.owner.happen(self.channel.number, fields, header, body, self.channel.persistent)
+        self.owner.happen(self.channel.number, fields, header, body, self.channel.facts.persistent)
         if self.owner.rng.random() < 0.1:
             self.channel.send_content(commands.Basic.Return(312, "NO_ROUTE", "", ""), header, body)
 

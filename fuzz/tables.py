@@ -15,7 +15,7 @@ from typing import Any
 
 from pamqp import decode
 
-from broker.amqp.content_header import check_content_header, decode_properties
+from broker.amqp.content_header import decode_properties, measure_header
 from broker.amqp.errors import ConnectionFault
 from broker.amqp.tables import TableReader
 from fuzz.campaign import main
@@ -93,12 +93,15 @@ def check_header(rng: Random) -> str:
     """Measures one spoiled content header, and returns what became of it."""
     octets = spoiled(rng, header(rng, 5))
     try:
-        persistent = check_content_header(octets)
+        facts = measure_header(octets)
     except ConnectionFault as error:
         only_502(error)
         return "header refused"
     # What passes can be decoded, and says the same.
-    assert persistent == (decode_properties(octets).delivery_mode == 2)
+    properties = decode_properties(octets)
+    assert facts.persistent == (properties.delivery_mode == 2)
+    assert facts.priority == (properties.priority or 0)
+    assert facts.special or properties.user_id is None
     return "header read"
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from fuzz import connection, framing, tables
+from fuzz import connection, framing, log, tables
 from fuzz.campaign import Target, run
 
-INPUTS = 20_000
+INPUTS = {"connection": 20_000, "framing": 20_000, "tables": 20_000, "log": 1_500}
 # Outcomes without which a campaign would not have reached what it is for.
 REACHED = {
     "connection": {"running", "closing   connection.close 502", "closing   connection.close 505"},
     "framing": {"whole", "rest", "too large", "wrong end"},
+    "log": {"store.tail_cut", "store.quarantined", "refused", "unharmed"},
     "tables": {"table read", "table refused", "header read", "header refused"},
 }
 
@@ -19,9 +20,10 @@ REACHED = {
 @pytest.mark.fuzz
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("name", "target"), [("connection", connection.check), ("framing", framing.check), ("tables", tables.check)]
+    ("name", "target"),
+    [("connection", connection.check), ("framing", framing.check), ("log", log.check), ("tables", tables.check)],
 )
 def test_fuzz(name: str, target: Target) -> None:
-    """Nothing that a client can say breaks an assertion, and the inputs reach what they are meant for."""
-    outcomes = run(target, inputs=INPUTS, seed=1)
+    """Nothing that a client can say or a disk can do breaks an assertion, and the inputs reach what they are for."""
+    outcomes = run(target, inputs=INPUTS[name], seed=1)
     assert set(outcomes) >= REACHED[name]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from broker.amqp.errors import BrokerError, StoreFailed
 
-__all__ = ["CorruptRecord", "CorruptStore", "Finding", "FolderBusy", "FolderUnwritable"]
+__all__ = ["CorruptFile", "CorruptRecord", "CorruptStore", "Finding", "FolderBusy", "FolderUnwritable"]
 
 
 class CorruptStore(StoreFailed):
@@ -27,6 +27,10 @@ class CorruptStore(StoreFailed):
 
 class CorruptRecord(CorruptStore):
     """Says that a record that was asked for is not what was written."""
+
+
+class CorruptFile(StoreFailed):
+    """Says that a small file, which is read as a whole, is not what was written."""
 
 
 class FolderBusy(BrokerError):

@@ -1,25 +1,29 @@
 """The data folder: locked by one broker at a time, with a folder for each vhost.
 
-    lock              held while a broker runs
-    format            which version of the layout this is
-    vhosts/<name>/    one store; the name is the vhost's, every byte but letters, digits, - and _ as %xx
+    lock                  held while a broker runs
+    format                which version of the layout this is
+    definitions           see `definitions_file`
+    vhosts/<name>/        one store; `folder_name` says how the vhost's name is written
+    vhosts/%removed-<n>/  what is left of a vhost that was removed; no vhost's name is written so
 
-Inside a store: log/ spill/ queues/ checkpoint-<number> running.
+Inside a store: log/ spill/ queues/ checkpoint-<number> running, and name when the folder's own does not say it.
 """
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote, unquote
 
 from broker.amqp.errors import StoreFailed
-from broker.store.damage import FolderUnwritable
+from broker.store.damage import CorruptFile, FolderUnwritable
 from broker.store.files import File, Files
+from broker.store.folder_name import folder_name, is_digest, vhost_name
 
 __all__ = ["DataFolder"]
 
 FORMAT: Final = b"slotmq data folder, format 1\n"
+REMOVED: Final = "%removed-"
 
 
 class DataFolder:
@@ -28,12 +32,13 @@ class DataFolder:
     def __init__(self, files: Files, path: Path, lock: File) -> None:
         self.files = files
         self.path = path
+        self._vhosts = path / "vhosts"
         self._lock = lock
         self._closed = False
 
     @classmethod
     def open(cls, files: Files, path: Path) -> DataFolder:
-        """Makes the folder if need be, locks it and returns it.
+        """Makes the folder if need be, locks it and returns it, without what was left of removed vhosts.
 
         Raises: FolderBusy when another broker has it; FolderUnwritable when it cannot be made or written, or is of
             another format.
@@ -47,12 +52,14 @@ class DataFolder:
             lock = files.lock(path / "lock")
             try:
                 cls._check_format(files, path)
+                opened = cls(files, path, lock)
+                opened._remove_left_over()
             except BaseException:
                 lock.close()
                 raise
         except StoreFailed as error:
             raise FolderUnwritable(path, error.reason) from error
-        return cls(files, path, lock)
+        return opened
 
     @staticmethod
     def _check_format(files: Files, path: Path) -> None:
@@ -60,21 +67,87 @@ class DataFolder:
         found = files.read(stamp) if files.exists(stamp) else b""
         if found and found != FORMAT:
             raise FolderUnwritable(path, f"it says {found[:60]!r}, this version writes {FORMAT!r}")
-        file = files.open(stamp, create=True)
+        if found:
+            return  # not written again: an accident could tear it, and the lock has told whether the folder is writable
+        unfinished = path / "format.unfinished"
+        file = files.open(unfinished, create=True)
         try:
-            file.write_at(0, FORMAT)  # also when it is there: a folder that cannot be written is told now
+            file.write_at(0, FORMAT)
             file.sync()
         finally:
             file.close()
+        files.rename(unfinished, stamp)
         files.sync_folder(path)
 
-    def vhosts(self) -> list[str]:
-        """Returns the names of the vhosts that have a store here."""
-        return sorted(unquote(name) for name in self.files.list(self.path / "vhosts"))
+    def list_vhosts(self) -> list[str]:
+        """Returns the names of the vhosts that have a folder here, sorted.
+
+        Raises: CorruptFile when there is a store whose name cannot be read; StoreFailed.
+        """
+        names = []
+        for entry in self.files.list(self._vhosts):
+            folder = self._vhosts / entry
+            name = self._read_name(folder) if is_digest(entry) else vhost_name(entry)
+            if name is not None:
+                names.append(name)
+            elif is_digest(entry) and self.files.exists(folder / "log"):
+                raise CorruptFile(folder / "name", "it does not say which vhost this folder is")
+        return sorted(names)
 
     def vhost_folder(self, name: str) -> Path:
-        """Returns the folder of a vhost's store, which `VhostStore.open` makes."""
-        return self.path / "vhosts" / quote(name, safe="").replace(".", "%2E").replace("~", "%7E")
+        """Returns the folder of a vhost's store, which `VhostStore.open` makes.
+
+        One that cannot have the vhost's name is made here, so that it never is without that. Raises: StoreFailed.
+        """
+        folder = self._vhosts / folder_name(name)
+        if is_digest(folder.name) and self._read_name(folder) != name:
+            self.files.make_folder(folder)
+            file = self.files.open(folder / "name", create=True)
+            try:
+                file.truncate(0)
+                file.write_at(0, name.encode())
+                file.sync()
+            finally:
+                file.close()
+            self.files.sync_folder(folder)
+            self.files.sync_folder(self._vhosts)
+        return folder
+
+    def remove_vhost(self, name: str) -> None:
+        """Removes a vhost's folder, whose store is closed. *Blocking.* One that is not there is well.
+
+        When it returns, the vhost is gone for good; after an accident before that, all of it is there or nothing.
+        Raises: StoreFailed.
+        """
+        folder = self._vhosts / folder_name(name)
+        if not self.files.exists(folder):
+            return
+        gone = next(path for n in count(1) if not self.files.exists(path := self._vhosts / f"{REMOVED}{n}"))
+        self.files.rename(folder, gone)
+        self.files.sync_folder(self._vhosts)  # or the old name could come back to half of it
+        self._remove_tree(gone)
+
+    def _remove_left_over(self) -> None:
+        for entry in self.files.list(self._vhosts):
+            if entry.startswith(REMOVED):
+                self.files.sync_folder(self._vhosts)  # the new name may be in the page cache alone
+                self._remove_tree(self._vhosts / entry)
+
+    def _remove_tree(self, path: Path) -> None:
+        if not self.files.is_folder(path):
+            self.files.remove(path)
+            return
+        for entry in self.files.list(path):
+            self._remove_tree(path / entry)
+        self.files.remove_folder(path)
+
+    def _read_name(self, folder: Path) -> str | None:
+        """Returns the vhost that the file in a folder names, None when it names none that has this folder."""
+        path = folder / "name"
+        if not self.files.exists(path):
+            return None
+        name = self.files.read(path).decode(errors="replace")
+        return name if folder_name(name) == folder.name else None
 
     def free_bytes(self) -> int:
         """Returns how much the disk still takes."""

@@ -118,6 +118,10 @@ class Files:
         """Tells whether there is such a file or folder."""
         return os.path.exists(path)
 
+    def is_folder(self, path: Path) -> bool:
+        """Tells whether there is a folder of that name; a link to one is none."""
+        return os.path.isdir(path) and not os.path.islink(path)
+
     def size(self, path: Path) -> int:
         """Returns the length in bytes of a file that is not open."""
         with _Failing(path):
@@ -134,7 +138,7 @@ class Files:
             os.makedirs(folder, mode=_FOLDER_MODE, exist_ok=True)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Gives a file another name, replacing what has that name, in one step."""
+        """Gives a file another name, replacing what has that name, or a folder one that is free; in one step."""
         with _Failing(source):
             os.replace(source, target)
 
@@ -143,6 +147,14 @@ class Files:
         with _Failing(path):
             try:
                 os.unlink(path)
+            except FileNotFoundError:
+                pass
+
+    def remove_folder(self, folder: Path) -> None:
+        """Removes an empty folder; one that is gone already is well."""
+        with _Failing(folder):
+            try:
+                os.rmdir(folder)
             except FileNotFoundError:
                 pass
 

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from crc32c import crc32c
 
 from broker.store.files import Files
-from broker.store.record import HEAD, HEAD_BYTES, LENGTH_MIN, MARK, MARK_BYTES, MARK_TAIL, PREFIX_BYTES
+from broker.store.record import HEAD, HEAD_BYTES, INNER, LENGTH_MIN, MARK, MARK_BYTES, MARK_TAIL, PREFIX_BYTES
 from broker.store.replay import Stop
 from broker.store.segment import HEADER_BYTES, OFFSET_BITS, SegmentHeader, decode_header, segment_number, segment_path
 
@@ -146,9 +146,14 @@ def _end_of(block: bytes, at: int) -> int:
 
 
 def _record_at(block: bytes, at: int) -> int:
-    """Returns the end of the whole record at a place, 0 when there is none."""
+    """Returns the end of the whole record that stands alone at a place, 0 when there is none.
+
+    One within a transaction is none: a damaged length may lead to it, and going on there would apply half of that.
+    """
     end = _end_of(block, at)
     if not end:
         return 0
-    checksum = HEAD.unpack_from(block, at)[1]
+    _, checksum, _, _, kind, *_ = HEAD.unpack_from(block, at)
+    if kind & INNER:
+        return 0
     return end if crc32c(memoryview(block)[at + PREFIX_BYTES : end]) == checksum else 0

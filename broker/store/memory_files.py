@@ -11,9 +11,10 @@ from broker.amqp.errors import StoreFailed
 from broker.store.damage import FolderBusy
 from broker.store.files import File, Files
 
-__all__ = ["Content", "MemoryFile", "MemoryFiles"]
+__all__ = ["Content", "MemoryFile", "MemoryFiles", "moved"]
 
 NOT_THERE: Final = "No such file or directory"
+NOT_EMPTY: Final = "Directory not empty"
 
 
 class Content:
@@ -87,6 +88,9 @@ class MemoryFiles(Files):
     def exists(self, path: Path) -> bool:
         return path in self.contents or path in self.folders
 
+    def is_folder(self, path: Path) -> bool:
+        return path in self.folders
+
     def size(self, path: Path) -> int:
         return self.open(path).size()
 
@@ -99,12 +103,21 @@ class MemoryFiles(Files):
         self.folders.update((folder, *folder.parents))
 
     def rename(self, source: Path, target: Path) -> None:
+        if source in self.folders:
+            self.folders = {moved(path, source, target) for path in self.folders}
+            self.contents = {moved(path, source, target): content for path, content in self.contents.items()}
+            return
         if source not in self.contents:
             raise StoreFailed(source, NOT_THERE)
         self.contents[target] = self.contents.pop(source)
 
     def remove(self, path: Path) -> None:
         self.contents.pop(path, None)
+
+    def remove_folder(self, folder: Path) -> None:
+        if any(path.parent == folder for path in (*self.contents, *self.folders)):
+            raise StoreFailed(folder, NOT_EMPTY)
+        self.folders.discard(folder)
 
     def sync_folder(self, folder: Path) -> None:
         if folder not in self.folders:
@@ -129,3 +142,8 @@ class MemoryFiles(Files):
     def _create(self, path: Path) -> Content:
         content = self.contents[path] = Content()
         return content
+
+
+def moved(path: Path, source: Path, target: Path) -> Path:
+    """Returns where a path is when `source` has become `target`."""
+    return target / path.relative_to(source) if path.is_relative_to(source) else path

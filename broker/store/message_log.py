@@ -7,61 +7,24 @@ corruption and which a torn tail.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from broker.amqp.errors import StoreFailed
+from broker.store.batch import Batch, Run
 from broker.store.damage import CorruptRecord
 from broker.store.files import File, Files
 from broker.store.open_files import OpenFiles
-from broker.store.record import MARK_BYTES, encode_mark, is_whole
-from broker.store.segment import (
-    HEADER_BYTES,
-    OFFSET_BITS,
-    OFFSET_MASK,
-    TOKEN_BYTES,
-    SegmentHeader,
-    encode_header,
-    segment_path,
-)
+from broker.store.record import HEAD_BYTES, MARK_BYTES, is_whole
+from broker.store.segment import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK, TOKEN_BYTES, segment_path
+from broker.store.transaction import encode_inner, encode_transaction_head
 
-__all__ = ["Batch", "MessageLog", "Run"]
+__all__ = ["Batch", "MessageLog"]
 
 SEGMENT_MAX_BYTES: Final = 1 << 31  # an offset has 32 bits, and the last record of a segment may stand over its end
 RECORD_MAX_BYTES: Final = 1 << 31
-
-
-class Run:
-    """A piece of a batch that lies in one segment; its first piece becomes the segment's header or a mark."""
-
-    __slots__ = ("offset", "pieces", "previous_end", "segment", "token")
-
-    def __init__(self, segment: int, offset: int, previous_end: int, token: bytes) -> None:
-        self.segment = segment
-        self.offset = offset
-        self.previous_end = previous_end
-        self.token = token
-        self.pieces: list[bytes] = [b""]
-
-    def begin(self, synced: int) -> None:
-        """Puts the header or the mark in front, with what is on disk by now."""
-        if self.offset == 0:
-            self.pieces[0] = encode_header(SegmentHeader(self.segment, self.previous_end, synced, self.token))
-        else:
-            self.pieces[0] = encode_mark(synced, self.token, self.segment << OFFSET_BITS | self.offset)
-
-
-class Batch:
-    """What one write and one sync make safe. Shapes: ``begin`` and ``end`` are positions, the end exclusive."""
-
-    __slots__ = ("begin", "end", "runs", "size_bytes")
-
-    def __init__(self, begin: int, end: int, runs: list[Run], size_bytes: int) -> None:
-        self.begin = begin
-        self.end = end
-        self.runs = runs
-        self.size_bytes = size_bytes
 
 
 class MessageLog:
@@ -99,7 +62,9 @@ class MessageLog:
         self._in_flight: Batch | None = None
         self._runs: list[Run] = []
         self._put = [b""].append  # onto the last run's pieces; never called before there is a run, see the fence
-        self._fence = -1  # from here on append goes the long way: there is no run yet, or the segment is full
+        self._fence = -1  # from here on append goes the long way: no run yet, the segment is full, or a group is open
+        self._group: list[bytes] | None = None  # the inner records of the open group
+        self._group_begin = 0  # ... and the position of the record around them
         self._begun_bytes = 0  # of the runs before the last one
         self._previous_end = previous_end
         self._token = b""  # of the segment that `position` lies in; empty until that has begun
@@ -136,6 +101,25 @@ class MessageLog:
         self.position = after
         return position
 
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Makes one transaction of what is appended inside: after a crash all of it is there or nothing.
+
+        Positions that append returns are final and lie in the segment that `position` names. A group inside a group is
+        part of it; one without records leaves nothing. An exception closes it with what was appended so far, and goes
+        on: that was also done in memory, where ids were given and messages settled, and later records build on it.
+        Invariant: no batch is taken inside.
+        """
+        if self._group is not None:
+            yield
+            return
+        self._fence = -1
+        self._group = []
+        try:
+            yield
+        finally:
+            self._close_group()
+
     @property
     def pending_bytes(self) -> int:
         """How much was appended and not taken yet."""
@@ -158,6 +142,7 @@ class MessageLog:
 
         Raises: RuntimeError when the batch before it was not completed; StoreFailed when a write failed before.
         """
+        assert self._group is None, "half a transaction would be written"
         if self._failed is not None:
             raise self._failed
         if not self._runs:
@@ -201,20 +186,49 @@ class MessageLog:
 
     def _append_at_border(self, record: bytes) -> int:
         assert len(record) <= RECORD_MAX_BYTES
+        if self._group is not None:
+            return self._append_inner(record, self._group)
         if not self._runs:
             self._begin_run()
         self._put(record)
         position = self.position
-        self.position = after = position + len(record)
-        if after >= self._fence:
-            # Roll behind the record, not in front of the next one: `position` always names the segment of the next
-            # record.
-            self._begun_bytes = self.pending_bytes
-            self._previous_end = after
-            self._token = b""
-            self.position = ((after >> OFFSET_BITS) + 1) << OFFSET_BITS | HEADER_BYTES
-            self._begin_run()
+        self.position += len(record)
+        self._roll_if_full()
         return position
+
+    def _append_inner(self, record: bytes, records: list[bytes]) -> int:
+        if not records:
+            if not self._runs:
+                self._begin_run()
+                self._fence = -1
+            self._group_begin = self.position
+        position = self.position if records else self._group_begin + HEAD_BYTES
+        after = position + len(record)
+        assert after - self._group_begin <= RECORD_MAX_BYTES
+        records.append(encode_inner(record))
+        self.position = after
+        return position
+
+    def _close_group(self) -> None:
+        records, self._group = self._group, None
+        if not self._runs:
+            return
+        self._fence = self._segment_end()
+        if records:
+            self._put(encode_transaction_head(self.synced, records))
+            self._runs[-1].pieces.extend(records)
+            self._roll_if_full()
+
+    def _roll_if_full(self) -> None:
+        """Rolls behind a record, not in front of the next one: `position` always names the segment of the next one."""
+        after = self.position
+        if after < self._fence:
+            return
+        self._begun_bytes = self.pending_bytes
+        self._previous_end = after
+        self._token = b""
+        self.position = ((after >> OFFSET_BITS) + 1) << OFFSET_BITS | HEADER_BYTES
+        self._begin_run()
 
     def _begin_run(self) -> None:
         segment, offset = self.position >> OFFSET_BITS, self.position & OFFSET_MASK
@@ -226,7 +240,10 @@ class MessageLog:
         run = Run(segment, offset, self._previous_end, self._token)
         self._runs.append(run)
         self._put = run.pieces.append
-        self._fence = segment << OFFSET_BITS | self._limit
+        self._fence = self._segment_end()
+
+    def _segment_end(self) -> int:
+        return self.position >> OFFSET_BITS << OFFSET_BITS | self._limit
 
     # -- in the writing thread ----------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from broker.store.record import is_whole
 
-__all__ = ["read_records"]
+__all__ = ["read_places", "read_records"]
 
 GAP_MAX_BYTES: Final = 16 * 1024  # a second call costs about as much as reading so much more from the page cache
 SPAN_MAX_BYTES: Final = 4 * 1024 * 1024  # what one call holds in memory
@@ -23,6 +23,19 @@ def read_records(
     Shapes: wanted holds (position, size, anything); read_span(position, size) gives fewer bytes at the end of a
         segment. The record is None when the bytes there are no whole record.
     Cost: one call per run of neighbours, a checksum per record.
+    """
+    sized = ((position, size, (size, extra)) for position, size, extra in wanted)
+    for position, record, (size, extra) in read_places(read_span, sized):
+        yield position, (record if len(record) == size and is_whole(record) else None), extra
+
+
+def read_places(
+    read_span: Callable[[int, int], bytes], wanted: Iterable[tuple[int, int, T]]
+) -> Iterator[tuple[int, bytes, T]]:
+    """Yields (position, bytes, what came with it) for each wanted place, unchecked, in the order of the log.
+
+    Shapes: as for `read_records`; there are fewer bytes at the end of a segment.
+    Cost: one call per run of neighbours; what lies in a short gap is read along, a long one is not.
     """
     span: list[tuple[int, int, T]] = []
     begin = end = 0
@@ -43,7 +56,6 @@ def _position(item: tuple[int, int, object]) -> int:
     return item[0]
 
 
-def _split(block: bytes, begin: int, span: list[tuple[int, int, T]]) -> Iterator[tuple[int, bytes | None, T]]:
+def _split(block: bytes, begin: int, span: list[tuple[int, int, T]]) -> Iterator[tuple[int, bytes, T]]:
     for position, size, extra in span:
-        record = block[position - begin : position - begin + size]
-        yield position, (record if len(record) == size and is_whole(record) else None), extra
+        yield position, block[position - begin : position - begin + size], extra

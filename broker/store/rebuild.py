@@ -10,11 +10,13 @@ from broker.store.queue_log import Entry, QueueLogs
 from broker.store.record import (
     HEAD,
     HEAD_BYTES,
+    INNER,
     LENGTH_MIN,
     MESSAGE,
     MOVED,
     PREFIX_BYTES,
     TARGET,
+    TRANSACTION,
 )
 from broker.store.replay import Stop, cut
 from broker.store.window import QueueReplay
@@ -47,7 +49,10 @@ class EntryRebuild:
                 break
             if crc32c(view[at + PREFIX_BYTES : end]) != checksum:
                 return Stop(at, "the checksum is wrong", 0)
-            if kind in (MESSAGE, MOVED):
+            if kind == TRANSACTION:
+                at += HEAD_BYTES  # it is whole: its records are walked like others
+                continue
+            if kind & ~INNER in (MESSAGE, MOVED):
                 targets_at = at + HEAD_BYTES
                 for number, message_id in TARGET.iter_unpack(block[targets_at : targets_at + targets_bytes]):
                     queue = self.queues.get(number)

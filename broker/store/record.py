@@ -7,7 +7,7 @@ A segment is a file that begins with a header of 64 bytes; records follow it wit
     8   u16 format version                            4   u32  CRC-32C of what follows it
     10  u16 bytes of this header                      8   u64  synced: every byte of the log below it was on disk
     12  u32 segment number                            16  u64  timestamp_ms
-    16  u64 end of the segment before it, a position  24  u8   kind
+    16  u64 end of the segment before it, a position  24  u8   kind, with the bit INNER inside a transaction
     24  u64 synced, as in a record                    25  u8   flags
     32  16s token, random per segment                 26  u16  length of the route
     48  12x                                           28  u32  length of the content header
@@ -23,7 +23,7 @@ Every kind has the same 36 bytes in front. What the rest holds:
     QUEUE_DELETED    u64 queue number
     TOPOLOGY         JSON of one change
     MARK             16s the segment's token, u64 its own position
-    9                kept free for transactions: one record around the records it holds, so whole or not at all
+    TRANSACTION      records, whole ones without a gap, each with the bit INNER in its kind: see `transaction`
 
 The log writes a mark at the front of each batch: behind a damaged record the next boundary is found by searching for
 the token, which no publisher can know.
@@ -43,6 +43,8 @@ from crc32c import crc32c
 __all__ = [
     "HEAD",
     "HEAD_BYTES",
+    "INNER",
+    "KIND_AT",
     "LENGTH_MIN",
     "MARK",
     "MARK_BYTES",
@@ -59,7 +61,9 @@ __all__ = [
     "TARGET",
     "TARGET_BYTES",
     "TOPOLOGY",
+    "TRANSACTION",
     "StoredMessage",
+    "body_bytes",
     "decode_message",
     "decode_topology",
     "encode_mark",
@@ -82,6 +86,8 @@ PURGED: Final = 5
 QUEUE_DELETED: Final = 6
 TOPOLOGY: Final = 7
 MARK: Final = 8
+TRANSACTION: Final = 9
+INNER: Final = 0x80  # so that none of its records is taken for one that stands alone, wherever a search comes upon it
 
 PERSISTENT: Final = 1  # flag of a message: delivery-mode 2
 RUN: Final = 1  # flag of SETTLED
@@ -89,6 +95,7 @@ RUN: Final = 1  # flag of SETTLED
 HEAD: Final = Struct(">IIQQBBHII")  # length, checksum, synced, timestamp_ms, kind, flags, route, header, targets
 HEAD_BYTES: Final = HEAD.size
 PREFIX_BYTES: Final = 8  # length and checksum
+KIND_AT: Final = 24
 LENGTH_MIN: Final = HEAD_BYTES - PREFIX_BYTES  # so a run of zeros, whose CRC-32C would be right, is no record
 TARGET: Final = Struct(">QQ")
 TARGET_BYTES: Final = TARGET.size
@@ -256,7 +263,7 @@ def decode_message(position: int, record: bytes, routes: dict[bytes, tuple[str, 
     route_at = HEAD_BYTES + targets_bytes
     header_at = route_at + route_bytes
     body_at = header_at + header_bytes
-    if kind not in (MESSAGE, MOVED) or body_at > len(record):
+    if kind & ~INNER not in (MESSAGE, MOVED) or body_at > len(record):
         raise ValueError(f"a record of kind {kind} with {len(record)} bytes is no message")
     route = record[route_at:header_at]
     names = None if routes is None else routes.get(route)
@@ -275,6 +282,21 @@ def decode_message(position: int, record: bytes, routes: dict[bytes, tuple[str, 
         record[body_at:],
         record[HEAD_BYTES:route_at],
     )
+
+
+def body_bytes(head: bytes, size: int) -> int:
+    """Returns how long the body of a message's record is, from its head alone.
+
+    Shapes: size is the whole record's length, as the queue log has it.
+    Raises: ValueError when the head is that of another record, or cut off.
+    """
+    if len(head) < HEAD_BYTES:
+        raise ValueError("the head is cut off")
+    length, _, _, _, kind, _, route_bytes, header_bytes, targets_bytes = HEAD.unpack_from(head)
+    body: int = size - HEAD_BYTES - targets_bytes - route_bytes - header_bytes
+    if kind & ~INNER not in (MESSAGE, MOVED) or length + PREFIX_BYTES != size or body < 0:
+        raise ValueError(f"a record of kind {kind} with {length + PREFIX_BYTES} bytes is no message of {size}")
+    return body
 
 
 def _decode_route(route: bytes) -> tuple[str, str]:

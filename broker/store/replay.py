@@ -17,6 +17,8 @@ from broker.store.queue_log import QueueLogs
 from broker.store.record import (
     HEAD,
     HEAD_BYTES,
+    INNER,
+    KIND_AT,
     LENGTH_MIN,
     MARK,
     MARK_TAIL,
@@ -31,8 +33,10 @@ from broker.store.record import (
     TARGET,
     TARGET_BYTES,
     TOPOLOGY,
+    TRANSACTION,
     decode_topology,
 )
+from broker.store.transaction import inner_records
 from broker.store.window import QueueReplay
 
 __all__ = ["Replay", "Stop", "UnknownRecord", "cut"]
@@ -129,10 +133,10 @@ class Replay:
                     self.records += records
                     return Stop(at, "the record belongs elsewhere", 0)
             else:
-                apply = _APPLY.get(kind)
-                if apply is None:
-                    raise UnknownRecord(base + at, kind)
-                apply(self, block[at:end], flags, base + at)
+                damage = self._apply(kind, block[at:end], flags, base + at)
+                if damage:
+                    self.records += records
+                    return Stop(at, damage, 0)
             records += 1
             at = end
         self.records += records
@@ -143,12 +147,41 @@ class Replay:
         for queue in self.queues.values():
             queue.finish()
 
+    def _apply(self, kind: int, record: bytes, flags: int, position: int) -> str:
+        """Applies a whole record of any kind but MARK; returns what is wrong with it, empty when it was applied."""
+        if kind == TRANSACTION:
+            try:
+                inner = inner_records(record)
+            except ValueError as error:
+                return str(error)
+            for place, piece in inner:
+                self._apply_one(piece[KIND_AT] & ~INNER, piece, piece[KIND_AT + 1], position + place)
+            self.records += len(inner)
+        elif kind & INNER:
+            return "the record belongs to a transaction that does not stand around it"
+        else:
+            self._apply_one(kind, record, flags, position)
+        return ""
+
+    def _apply_one(self, kind: int, record: bytes, flags: int, position: int) -> None:
+        apply = _APPLY.get(kind)
+        if apply is None:
+            raise UnknownRecord(position, kind)
+        apply(self, record, flags, position)
+
     def _begin(self, number: int) -> QueueReplay | None:
         if number in self._deleted:
             return None
         self.next_queue_number = max(self.next_queue_number, number + 1)
         queue = self.queues[number] = QueueReplay(QueueState(number, 1), self._logs, *self._window)
         return queue
+
+    def message(self, record: bytes, flags: int, position: int) -> None:
+        targets_end = HEAD_BYTES + HEAD.unpack_from(record)[8]
+        for number, message_id in TARGET.iter_unpack(record[HEAD_BYTES:targets_end]):
+            queue = self.queues.get(number) or self._begin(number)
+            if queue is not None:
+                queue.accept(message_id, position, len(record))
 
     def settled(self, record: bytes, flags: int, position: int) -> None:
         number, *ids = _numbers(record)
@@ -193,8 +226,10 @@ class Replay:
                 queue.move(message_id, position, len(record))
 
 
-# Which method applies a record of which kind; the two that come in masses are in the loop itself.
+# Which method applies a record of which kind; messages and marks that stand alone come in masses: they are in the loop
+# itself.
 _APPLY: Final[dict[int, Callable[[Replay, bytes, int, int], None]]] = {
+    MESSAGE: Replay.message,
     SETTLED: Replay.settled,
     REQUEUED: Replay.requeued,
     PURGED: Replay.purged,

@@ -18,8 +18,8 @@ from broker.store.files import Files
 from broker.store.log_scan import LogFolder
 from broker.store.message_log import MessageLog
 from broker.store.queue_log import NO_ENTRY, Entry, QueueLogs
-from broker.store.reading import read_records
-from broker.store.record import TARGET, StoredMessage, decode_message
+from broker.store.reading import read_places, read_records
+from broker.store.record import HEAD_BYTES, TARGET, StoredMessage, body_bytes, decode_message
 from broker.store.recovery import Recovered, Recovery, RecoveryProgress
 from broker.store.segment import OFFSET_BITS
 from broker.store.spill import Spill, is_spilled
@@ -185,12 +185,7 @@ class VhostStore:
         """
         entries = self._queues.read(queue_number, first, end)
         messages: list[StoredMessage | None] = [None] * (end - first)
-        places = []
-        for index in range(end - first) if wanted is None else wanted:
-            if entries[index] == NO_ENTRY:
-                self._report(0, queue_number, first + index)
-            else:
-                places.append((*entries[index], index))
+        places = self._places(queue_number, first, entries, wanted)
         routes: dict[bytes, tuple[str, str]] = {}
         for position, record, index in read_records(self._read_span, places):
             message = None if record is None else decode_message(position, record, routes)
@@ -199,6 +194,27 @@ class VhostStore:
             else:
                 messages[index] = message
         return messages
+
+    def body_sizes(self, queue_number: int, first: int, end: int, wanted: Iterable[int] | None = None) -> list[int]:
+        """Returns how many bytes the bodies of messages of one queue have; index 0 is id `first`. *Blocking.*
+
+        Shapes: wanted as for `read_slot`; 0 is what was not wanted.
+        Raises: CorruptRecord when there is no message where one should be, unless the store was opened with quarantine:
+            then it is 0 too, and logged. StoreFailed.
+        Cost: reads 36 bytes a message; bodies are read along where they are shorter than what a call costs.
+        """
+        entries = self._queues.read(queue_number, first, end)
+        sizes = [0] * (end - first)
+        heads = [
+            (position, min(size, HEAD_BYTES), (size, index))
+            for position, size, index in self._places(queue_number, first, entries, wanted)
+        ]
+        for position, head, (size, index) in read_places(self._read_span, heads):
+            try:
+                sizes[index] = body_bytes(head, size)
+            except ValueError:
+                self._report(position, queue_number, first + index)
+        return sizes
 
     def drop_entries(self, queue_number: int, first: int, end: int, *, at_once: bool) -> None:
         """Gives up the entries of a deleted slot.
@@ -305,6 +321,18 @@ class VhostStore:
 
     def _read_span(self, position: int, size: int) -> bytes:
         return (self.spill if is_spilled(position >> OFFSET_BITS) else self.log).read_span(position, size)
+
+    def _places(
+        self, queue_number: int, first: int, entries: Sequence[Entry], wanted: Iterable[int] | None
+    ) -> list[tuple[int, int, int]]:
+        """Returns (position, size, index) of the wanted messages; one without an entry is reported."""
+        places = []
+        for index in range(len(entries)) if wanted is None else wanted:
+            if entries[index] == NO_ENTRY:
+                self._report(0, queue_number, first + index)
+            else:
+                places.append((*entries[index], index))
+        return places
 
     def _report(self, position: int, queue_number: int, message_id: int) -> None:
         """Raises: CorruptRecord; with quarantine it is logged instead."""

@@ -15,12 +15,14 @@ from typing import Final
 
 from broker.amqp.errors import StoreFailed
 from broker.store.files import File
-from broker.store.memory_files import Content, MemoryFile, MemoryFiles
+from broker.store.memory_files import Content, MemoryFile, MemoryFiles, moved
 
 
 class PowerLost(Exception):
     """The process is gone in the middle of a file call, which did nothing any more."""
 
+
+Change = tuple[str, Path, Path, Content | None]  # verb, path, new path
 
 SECTOR_BYTES: Final = 512
 TRUNCATE: Final = None
@@ -118,6 +120,42 @@ class TornFile(MemoryFile):
         self._torn.unsynced.append((offset, bytes(block)))
 
 
+class DiskTree:
+    """The folders' entries as the disk has them, while changes come to it in any order.
+
+    Shapes: changes name paths as programs see them; as long as the move of a folder is not on disk, what is below it is
+        found under the old name.
+    """
+
+    def __init__(self, entries: dict[Path, Content], folders: set[Path], changes: list[Change]) -> None:
+        self.entries = entries
+        self.folders = folders
+        self._moves = [(path, target) for verb, path, target, _ in changes if verb == "move"]
+
+    def change(self, change: Change) -> None:
+        """Brings one change to the disk."""
+        verb, path, target, content = change
+        if verb == "move":
+            self._moves.remove((path, target))
+            self.entries = {moved(place, path, target): content for place, content in self.entries.items()}
+            self.folders = {moved(place, path, target) for place in self.folders}
+            return
+        for old, new in reversed(self._moves):
+            path, target = moved(path, new, old), moved(target, new, old)
+        if verb == "make":
+            self.folders.add(path)
+        elif verb == "unmake":
+            self.entries = {place: held for place, held in self.entries.items() if not place.is_relative_to(path)}
+            self.folders = {place for place in self.folders if not place.is_relative_to(path)}
+        elif verb == "remove":
+            self.entries.pop(path, None)
+        else:
+            assert content is not None
+            if verb == "rename":
+                self.entries.pop(path, None)
+            self.entries[target] = content
+
+
 class FaultyFiles(MemoryFiles):
     """Files in memory that count their calls, refuse one of them, and can lose power.
 
@@ -137,7 +175,7 @@ class FaultyFiles(MemoryFiles):
         self.failed = ""
         self.syncs = 0
         self.entries: dict[Path, Content] = {}  # what the folders have on disk
-        self.changes: list[tuple[str, Path, Path, Content | None]] = []  # (verb, path, new path) since, unsynced
+        self.changes: list[Change] = []  # since, unsynced
         if folder is not None:
             self.folders.update((folder, *folder.parents))
         self.durable_folders = set(self.folders)
@@ -174,7 +212,14 @@ class FaultyFiles(MemoryFiles):
     def rename(self, source: Path, target: Path) -> None:
         self.called("rename", source)
         super().rename(source, target)
-        self.changes.append(("rename", source, target, self.contents[target]))
+        if target in self.contents:
+            self.changes.append(("rename", source, target, self.contents[target]))
+            return
+        self.changes = [
+            (verb, moved(path, source, target), moved(to, source, target), content)
+            for verb, path, to, content in self.changes
+        ]
+        self.changes.append(("move", source, target, None))
 
     def remove(self, path: Path) -> None:
         self.called("remove", path)
@@ -182,25 +227,32 @@ class FaultyFiles(MemoryFiles):
             super().remove(path)
             self.changes.append(("remove", path, path, None))
 
+    def remove_folder(self, folder: Path) -> None:
+        self.called("remove_folder", folder)
+        super().remove_folder(folder)
+        self.changes.append(("unmake", folder, folder, None))
+
     def sync_folder(self, folder: Path) -> None:
         self.called("sync_folder", folder)
         super().sync_folder(folder)
+        tree = DiskTree(self.entries, self.durable_folders, self.changes)
         for change in self.changes:
             if change[1].parent == folder:
-                self._change(change, self.entries, self.durable_folders)
+                tree.change(change)
+        self.entries, self.durable_folders = tree.entries, tree.folders
         self.changes = [change for change in self.changes if change[1].parent != folder]
 
     def after_loss(self, seed: int) -> FaultyFiles:
         """Returns the files as they are when the power is back."""
         random = Random(seed)
-        entries, folders = dict(self.entries), set(self.durable_folders)
+        tree = DiskTree(dict(self.entries), set(self.durable_folders), self.changes)
         kept = random.choice((0.0, 0.5, 0.9, 1.0))
         for change in self.changes:
             if random.random() < kept:
-                self._change(change, entries, folders)
+                tree.change(change)
         after = FaultyFiles()
-        after.folders = {folder for folder in folders if folders.issuperset(folder.parents)}
-        for path, content in entries.items():
+        after.folders = {folder for folder in tree.folders if tree.folders.issuperset(folder.parents)}
+        for path, content in tree.entries.items():
             if path.parent in after.folders:
                 assert isinstance(content, TornContent)
                 found = TornContent()
@@ -238,18 +290,3 @@ class FaultyFiles(MemoryFiles):
         content = self.contents[path] = TornContent()
         self.changes.append(("create", path, path, content))
         return content
-
-    @staticmethod
-    def _change(
-        change: tuple[str, Path, Path, Content | None], entries: dict[Path, Content], folders: set[Path]
-    ) -> None:
-        verb, path, target, content = change
-        if verb == "make":
-            folders.add(path)
-        elif verb == "remove":
-            entries.pop(path, None)
-        else:
-            assert content is not None
-            if verb == "rename":
-                entries.pop(path, None)
-            entries[target] = content

@@ -51,6 +51,10 @@ class MortalFiles(Files):
         with self.alive():
             return self.disk.exists(path)
 
+    def is_folder(self, path: Path) -> bool:
+        with self.alive():
+            return self.disk.is_folder(path)
+
     def size(self, path: Path) -> int:
         with self.alive():
             return self.disk.size(path)
@@ -70,6 +74,10 @@ class MortalFiles(Files):
     def remove(self, path: Path) -> None:
         with self.alive():
             self.disk.remove(path)
+
+    def remove_folder(self, folder: Path) -> None:
+        with self.alive():
+            self.disk.remove_folder(folder)
 
     def sync_folder(self, folder: Path) -> None:
         with self.alive():

@@ -1,13 +1,13 @@
-"""A store under work, and what must be true of it after any accident.
+"""A store under work; `store_verdict` says what must be true of it after any accident.
 
 The model plays the floor above: queues with slots of ten messages that are paged out, acked, purged, deleted,
 checkpointed and compacted. It remembers for every record at which log position it ended. A record that ended at or
-before what was confirmable when the accident happened must have its effect; a later one may have it or not.
+before what was confirmable when the accident happened must have its effect; a later one may have it or not, and a
+transaction has all of its effects or none.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,50 +28,13 @@ from broker.store.record import (
 )
 from broker.store.recovery import Recovered
 from broker.store.store import VhostStore
+from tests.fault.store_state import NEVER, ModelMessage, ModelQueue, ModelSlot, ModelTransaction, unsettled
+from tests.fault.store_verdict import verify
 
 FOLDER = Path("/store/vhost")
 SEGMENT_BYTES = 4096
 SLOT_MESSAGES = 10
 ROUTES = [encode_route("topic", f"flight.{word}") for word in ("a", "b", "c")]
-NEVER = 1 << 62
-
-
-@dataclass
-class ModelMessage:
-    """A message of one queue: where its record is, when it was safe, when its settlement was."""
-
-    body: bytes
-    position: int
-    size: int
-    published_end: int
-    settled_end: int = NEVER
-    counts: list[tuple[int, int]] = field(default_factory=list)  # (log end, delivery count)
-
-    @property
-    def settled(self) -> bool:
-        return self.settled_end != NEVER
-
-
-@dataclass
-class ModelSlot:
-    """A slot of the floor above."""
-
-    first: int
-    end: int
-    segments: set[int] = field(default_factory=set)
-    logged: int = 0
-
-
-@dataclass
-class ModelQueue:
-    """A queue of the floor above. A message without a record is None: it was transient."""
-
-    number: int
-    next_id: int = 1
-    messages: dict[int, ModelMessage | None] = field(default_factory=dict)
-    slots: list[ModelSlot] = field(default_factory=list)
-    deleted_end: int = NEVER
-    declared_end: int = 0
 
 
 class StoreModel:
@@ -87,6 +50,7 @@ class StoreModel:
         self.discarded: set[int] = set()  # deleted, and yet recovered until a checkpoint leaves them out
         self.next_number = 1
         self.changes: list[tuple[int, dict[str, Any]]] = []
+        self.transactions: list[ModelTransaction] = []
         self.bodies = 0
         self.confirmable = 0
         self.relocated = 0
@@ -124,6 +88,7 @@ class StoreModel:
                 self.discarded.add(state.number)
         self.queues = queues
         self.changes = [(0, change) for change in topology]
+        self.transactions = []
         self.next_number = self.recovered.next_queue_number
         self.confirmable = self.store.log.confirmable
 
@@ -152,6 +117,7 @@ class StoreModel:
             self.settle_oldest: 8,
             self.requeue: 4,
             self.purge: 2,
+            self.transaction: 8,
             self.transient: 3,
             self.declare: 3,
             self.delete: 1,
@@ -301,6 +267,37 @@ class StoreModel:
             log.append(encode_purged(log.synced, 1, queue.number, upto, excepted))
             self.note_settled(queue, [place for place in waiting if place <= upto and place not in excepted])
 
+    def transaction(self) -> None:
+        """Publishes, settles and declares, all of it or nothing."""
+        published, settled, changes = self.logged()
+        with self.store.log.group():
+            verbs = (
+                self.publish,
+                self.publish,
+                self.settle,
+                self.settle_oldest,
+                self.requeue,
+                self.purge,
+                self.declare,
+            )
+            for verb in self.random.choices(verbs, k=self.random.randint(0, 5)):
+                verb()
+        after = self.logged()
+        change = after[2] if after[2] > changes else 0
+        self.transactions.append(
+            ModelTransaction(self.store.log.position, sorted(after[0] - published), sorted(after[1] - settled), change)
+        )
+
+    def logged(self) -> tuple[set[tuple[int, int]], set[tuple[int, int]], int]:
+        """Returns the messages with a record, those of them that were settled, and how many changes there were."""
+        messages = {
+            (queue.number, message_id): message.settled
+            for queue in self.queues.values()
+            for message_id, message in queue.messages.items()
+            if message is not None and message.published_end != NEVER
+        }
+        return set(messages), {place for place, settled in messages.items() if settled}, len(self.changes)
+
     def commit(self) -> None:
         """Writes and syncs what waits; then it may be confirmed."""
         batch = self.store.log.take()
@@ -395,60 +392,6 @@ class StoreModel:
         self.checkpoint(clean=True)
         self.store.close(clean=True)
 
-    # -- what must be true --------------------------------------------------------------------------------------------
-
     def verify(self, safe: int | None = None) -> None:
         """Compares what was recovered with what was confirmed. Raises: AssertionError."""
-        safe = self.confirmable if safe is None else safe
-        topology = [change for _, change in self.changes]
-        assert self.recovered.topology == topology[: len(self.recovered.topology)], "a change came from nowhere"
-        assert len(self.recovered.topology) >= sum(end <= safe for end, _ in self.changes), "a confirmed change is gone"
-        unsettled_count = 0
-        for queue in self.queues.values():
-            state = self.recovered.queues.get(queue.number)
-            if state is None:
-                lost = [
-                    message_id
-                    for message_id, message in queue.messages.items()
-                    if message is not None and message.published_end <= safe and not message.settled
-                ]
-                assert queue.deleted_end != NEVER or not lost, f"queue {queue.number} is gone with {lost}"
-                continue
-            assert queue.deleted_end > safe, f"queue {queue.number} is back"
-            unsettled_count += self.verify_queue(queue, state, safe)
-        assert self.recovered.queues.keys() <= self.queues.keys() | self.discarded
-        for number in self.recovered.queues.keys() & self.discarded:
-            unsettled_count += sum(len(unsettled(slot)) for slot in self.recovered.queues[number].slots)
-        assert self.recovered.messages == unsettled_count
-        assert self.recovered.next_queue_number >= max(
-            (queue.number + 1 for queue in self.queues.values() if queue.declared_end <= safe), default=1
-        )
-
-    def verify_queue(self, queue: ModelQueue, state: QueueState, safe: int) -> int:
-        """Compares one queue; returns how many messages of it are unsettled."""
-        found: dict[int, tuple[bytes, int]] = {}
-        end = 0
-        for slot in state.slots:
-            assert end <= slot.first < slot.end <= state.next_id, "slots overlap"
-            end = slot.end
-            for index, message in enumerate(self.store.read_slot(queue.number, slot.first, slot.end, unsettled(slot))):
-                if message is not None:
-                    found[slot.first + index] = (message.body, slot.counts.get(index, 0))
-        for message_id, (body, count) in found.items():
-            known = queue.messages.get(message_id)
-            assert known is not None and known.body == body, f"message {message_id} of {queue.number} is another one"
-            assert known.settled_end > safe, f"message {message_id} of {queue.number} was settled and is back"
-            sure = max((number for log_end, number in known.counts if log_end <= safe), default=0)
-            most = max((number for _, number in known.counts), default=0)
-            assert sure <= count <= most, f"message {message_id} was delivered {sure}..{most} times, not {count}"
-        for message_id, known in queue.messages.items():
-            if known is not None and known.published_end <= safe:
-                assert message_id < state.next_id, f"id {message_id} of {queue.number} may be given again"
-                assert message_id in found or known.settled, f"message {message_id} of {queue.number} is lost"
-        return len(found)
-
-
-def unsettled(slot: SlotState) -> list[int]:
-    """Returns the indexes of a slot's messages that are not settled."""
-    bits = int.from_bytes(slot.settled, "little")
-    return [index for index in range(slot.end - slot.first) if not bits >> index & 1]
+        verify(self, self.confirmable if safe is None else safe)

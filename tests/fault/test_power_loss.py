@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.amqp.errors import StoreFailed
+from broker.store.message_log import MessageLog
 from tests.fault.faulty_files import FaultyFiles, PowerLost, TornContent
 from tests.fault.store_model import FOLDER, StoreModel
 
@@ -121,6 +123,21 @@ def test_a_forgotten_sync_is_noticed(missing: str, monkeypatch: pytest.MonkeyPat
         return False
 
     assert any(fails(seed) for seed in range(10))
+
+
+@pytest.mark.fault
+def test_a_transaction_in_pieces_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that writes what a group holds as records of their own does not pass the test above."""
+    monkeypatch.setattr(MessageLog, "group", lambda _: nullcontext())
+
+    def fails(seed: int) -> bool:
+        try:
+            live_and_lose(new_model(seed), seed)
+        except AssertionError as error:
+            return "half of" in str(error)
+        return False
+
+    assert any(fails(seed) for seed in range(60))
 
 
 @pytest.mark.fault

@@ -137,7 +137,7 @@ async def pair_in_a_slot() -> tuple[Life, Queue, Slot]:
     await life.say(publish_pair, "publisher")
     await life.checkpoint()
     queue = queue_of(life.broker, "work-1")
-    (slot,) = [slot for slot in queue.manager.slots.values() if slot.length]
+    (slot,) = [slot for slot in queue.stream.manager.slots.values() if slot.length]
     assert slot.length == 2
     return life, queue, slot
 
@@ -181,7 +181,7 @@ async def test_an_ack_that_is_not_on_disk_leaves_the_message_readable() -> None:
     engine.committer._lazy_s = 3600.0  # nobody waits for the ack's record, so it stays in memory
     acking = asyncio.ensure_future(life.say(ack, "consumer"))
     await wait_until_async(settled, "the ack")
-    engine.pager.log_entries(queue, slot)
+    engine.pager.log_entries(queue.stream, slot)
     await life.kill()
     await acking
     await check_restart(life, life.files.disk.after_kill())
@@ -191,7 +191,7 @@ async def test_an_entry_on_disk_is_not_written_again() -> None:
     """A write that the power loss tears does not touch an entry that the checkpoint refers to."""
     life, queue, slot = await pair_in_a_slot()
     (engine,) = life.broker.engines.values()
-    engine.pager.log_entries(queue, slot)
+    engine.pager.log_entries(queue.stream, slot)
     await life.kill()
     disk = life.files.disk
     for path, content in disk.contents.items():

@@ -92,7 +92,7 @@ async def test_a_failure_under_a_clients_request_ends_the_broker(tmp_path: Path,
             assert failure.reason == REASON
             publisher.send(publish_frames(1, "", "durable", b"late", properties=PERSISTENT))
             port = publisher.socket.getsockname()[1]
-            (transport,) = [one for one in broker.listener.transports if one.peer[1] == port]
+            (transport,) = [one for one in broker.listener.transports if one.peer.port == port]
             received = transport.connection.received
 
             async def read() -> bool:

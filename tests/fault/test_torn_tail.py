@@ -1,4 +1,4 @@
-"""The log is cut at every byte: every record before the cut is there, and the rest is told."""
+"""The log is cut at every byte: every record before it is there, a transaction as a whole, and the rest is told."""
 
 from __future__ import annotations
 
@@ -29,27 +29,46 @@ class Prefix(NamedTuple):
 
 
 def write_log(files: MemoryFiles) -> list[Prefix]:
-    """Writes 200 records of several kinds in batches of ten; returns what each prefix of them says."""
+    """Writes 200 records of several kinds in batches of ten; returns what each prefix of them says.
+
+    Every tenth is a transaction: two messages, one of them settled, a change and the settlement of an older message.
+    """
     store, _ = VhostStore.open(files, FOLDER, segment_bytes=SEGMENT_BYTES, sync=True)
     log = store.log
-    next_id, settled, changes = 1, 0, 0
+    next_id, changes = 1, 0
+    waiting: list[int] = []
     prefixes = [Prefix(HEADER_BYTES, 1, 0, 0)]
     for number in range(RECORDS):
-        if number % 20 == 7 and next_id > 3:
-            log.append(encode_settled(log.synced, 1, 1, [settled + 1]))
-            settled += 1
+        if number % 10 == 4:
+            with log.group():
+                log.append(encode_settled(log.synced, 1, 1, [waiting.pop(0)]))
+                for message_id in (next_id, next_id + 1):
+                    log.append(message(log.synced, number, message_id))
+                log.append(encode_topology(log.synced, 1, {"change": "made", "name": f"q{number}"}))
+                log.append(encode_settled(log.synced, 1, 1, [next_id + 1]))
+            waiting.append(next_id)
+            changes += 1
+            next_id += 2
+        elif number % 20 == 7:
+            log.append(encode_settled(log.synced, 1, 1, [waiting.pop(0)]))
         elif number % 20 == 13:
             log.append(encode_topology(log.synced, 1, {"change": "made", "name": f"q{number}"}))
             changes += 1
         elif number % 20 == 17:
-            log.append(encode_requeued(log.synced, 1, 1, {next_id - 1: 1}))
+            log.append(encode_requeued(log.synced, 1, 1, {waiting[-1]: 1}))
         else:
-            log.append(encode_message(log.synced, 1, 1, ROUTE, b"h", b"b%d" % number, TARGET.pack(1, next_id)))
+            log.append(message(log.synced, number, next_id))
+            waiting.append(next_id)
             next_id += 1
-        prefixes.append(Prefix(log.position & 0xFFFFFFFF, next_id, next_id - 1 - settled, changes))
+        prefixes.append(Prefix(log.position & 0xFFFFFFFF, next_id, len(waiting), changes))
         if number % 10 == 9:
             commit(store)
     return prefixes
+
+
+def message(synced: int, number: int, message_id: int) -> bytes:
+    """Returns the record of a message of queue 1."""
+    return encode_message(synced, 1, 1, ROUTE, b"h", b"b%d" % number, TARGET.pack(1, message_id))
 
 
 def commit(store: VhostStore) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from broker.amqp.errors import StoreFailed
-from broker.store.damage import FolderBusy, FolderUnwritable
+from broker.store.damage import CorruptFile, FolderBusy, FolderUnwritable
 from broker.store.data_folder import DataFolder
+from broker.store.files import Files
 from broker.store.memory_files import MemoryFiles
+from broker.store.store import VhostStore
 
 PATH = Path("/srv/data")
 
@@ -24,15 +26,102 @@ def test_one_broker_at_a_time() -> None:
     DataFolder.open(files, PATH)
 
 
-@pytest.mark.parametrize("name", ["/", "", "a/b", "..", "ü.%2F", "plain-name_1"])
+NAMES = ["/", "", "a/b", ".", "..", "../../etc", "%", "%2F", "%%", "%removed-1", "~", "ü.%2F", "plain-name_1", "\0\n"]
+LONG = ["ü" * 127 + "x", "ü" * 127 + "y", "/" * 255, "." * 67]
+
+
+@pytest.mark.parametrize("name", [*NAMES, *LONG])
 def test_every_vhost_has_a_folder_of_its_own(name: str) -> None:
-    """Any vhost name is one folder name, which says the vhost's name."""
+    """Any vhost name is one folder below vhosts, with a name that a file system takes, and is listed as it was."""
     files = MemoryFiles()
     folder = DataFolder.open(files, PATH)
-    path = folder.vhost_folder(name or "empty")
+    path = folder.vhost_folder(name)
     assert path.parent == PATH / "vhosts"
+    assert path.name not in ("", ".", "..")
+    assert len(path.name.encode()) <= 200
     files.make_folder(path)
-    assert folder.vhosts() == [name or "empty"]
+    folder.close()
+    assert DataFolder.open(files, PATH).list_vhosts() == [name]
+
+
+def test_no_two_vhosts_share_a_folder() -> None:
+    """Names that look alike when they are written stay apart, and a folder of no vhost is passed over."""
+    files = MemoryFiles()
+    folder = DataFolder.open(files, PATH)
+    assert len({folder.vhost_folder(name) for name in [*NAMES, *LONG]}) == len(NAMES) + len(LONG)
+    for name in ("lost+found", "%2f", ".hidden", "%%"):
+        files.make_folder(PATH / "vhosts" / name)
+    assert folder.list_vhosts() == sorted(LONG)
+
+
+def test_the_folder_of_the_default_vhost_stays() -> None:
+    """What an earlier version wrote is found where it was."""
+    assert DataFolder.open(MemoryFiles(), PATH).vhost_folder("/") == PATH / "vhosts" / "%2F"
+
+
+@pytest.mark.parametrize("found", [b"", b"another", b"\xff"])
+def test_a_long_name_that_was_lost_is_written_again(found: bytes) -> None:
+    """The file that says a long name is mended when the vhost is asked for; before that, a store without it is told."""
+    files = MemoryFiles()
+    folder = DataFolder.open(files, PATH)
+    path = folder.vhost_folder(LONG[0])
+    files.contents[path / "name"].block[:] = found
+    assert folder.list_vhosts() == []  # a crash left a folder without a store
+    files.make_folder(path / "log")
+    with pytest.raises(CorruptFile, match="which vhost"):
+        folder.list_vhosts()
+    assert folder.vhost_folder(LONG[0]) == path
+    assert folder.list_vhosts() == LONG[:1]
+
+
+def test_a_removed_vhost_is_gone() -> None:
+    """Its folder goes with everything in it and the others stay; once more changes nothing."""
+    files = MemoryFiles()
+    folder = DataFolder.open(files, PATH)
+    for name in ("a", "b"):
+        VhostStore.open(files, folder.vhost_folder(name), segment_bytes=1000, sync=True)[0].close()
+    there = files.list(PATH / "vhosts" / "b")
+    for _ in range(2):
+        folder.remove_vhost("a")
+        assert folder.list_vhosts() == ["b"]
+        assert files.list(PATH / "vhosts") == ["b"]
+        assert files.list(PATH / "vhosts" / "b") == there
+    assert not [path for path in (*files.contents, *files.folders) if path.is_relative_to(PATH / "vhosts" / "a")]
+
+
+def test_what_a_removal_left_goes_at_the_next_start() -> None:
+    """A removal that was cut short is no vhost, is in nobody's way, and is finished by the next start."""
+    files = MemoryFiles()
+    folder = DataFolder.open(files, PATH)
+    left = PATH / "vhosts" / "%removed-1"
+    files.make_folder(left / "log")
+    files.open(left / "log" / "0000000001.log", create=True)
+    files.make_folder(folder.vhost_folder("a"))
+    assert folder.list_vhosts() == ["a"]
+    folder.remove_vhost("a")
+    assert files.list(PATH / "vhosts") == ["%removed-1"]
+    folder.close()
+    DataFolder.open(files, PATH)
+    assert files.list(PATH / "vhosts") == []
+    assert files.exists(PATH / "vhosts")
+
+
+def test_on_real_files(tmp_path: Path) -> None:
+    """The operating system takes every name, and removal follows no link out of the folder."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_bytes(b"x")
+    folder = DataFolder.open(Files(), tmp_path / "data")
+    for name in [*NAMES, *LONG]:
+        store, _ = VhostStore.open(Files(), folder.vhost_folder(name), segment_bytes=1000, sync=True)
+        store.close()
+    assert folder.list_vhosts() == sorted([*NAMES, *LONG])
+    (folder.vhost_folder("/") / "elsewhere").symlink_to(outside)
+    for name in [*NAMES, *LONG]:
+        folder.remove_vhost(name)
+    folder.close()
+    assert list((tmp_path / "data" / "vhosts").iterdir()) == []
+    assert (outside / "kept").exists()
 
 
 def test_another_format_is_refused() -> None:

@@ -7,7 +7,7 @@ import pytest
 from broker.store.checkpoint import Checkpoint, QueueState, SlotState
 from broker.store.compaction import SlotReference
 from broker.store.damage import CorruptRecord
-from broker.store.record import TARGET, encode_message, encode_settled
+from broker.store.record import HEAD_BYTES, TARGET, encode_message, encode_moved, encode_settled
 from broker.store.segment import segment_path
 from tests.unit.store.room import FOLDER, ROUTE, Room
 
@@ -38,14 +38,7 @@ def test_neighbours_are_read_together() -> None:
     positions = room.publish(1000, 1)
     sizes = [len(room.message(9, body=b"%d" % number)) for number in range(1, 1001)]
     room.store.page_out(1, 1, list(zip(positions, sizes, strict=True)))
-    calls = []
-    read = room.store.log.read_span
-
-    def counted(position: int, size: int) -> bytes:
-        calls.append(size)
-        return read(position, size)
-
-    room.store.log.read_span = counted  # type: ignore[method-assign]
+    calls = count_reads(room)
     assert all(room.store.read_slot(1, 1, 1001))
     assert len(calls) == 1
 
@@ -79,6 +72,72 @@ def test_an_unreadable_message_is_none_in_quarantine() -> None:
     size = len(room.message(9, body=b"1"))
     room.store.page_out(1, 1, [(positions[0] + 1, size), (positions[1], size), None])
     assert [one and one.body for one in room.store.read_slot(1, 1, 4)] == [None, b"2", None]
+
+
+def count_reads(room: Room) -> list[int]:
+    """Returns a list that grows by the size of each piece of the log that is read."""
+    calls = []
+    read = room.store.log.read_span
+
+    def counted(position: int, size: int) -> bytes:
+        calls.append(size)
+        return read(position, size)
+
+    room.store.log.read_span = counted  # type: ignore[method-assign]
+    return calls
+
+
+def test_body_sizes_are_those_of_the_bodies() -> None:
+    """Each wanted message's size, wherever it lies: in a record alone, in a transaction, moved, or in the spill."""
+    room = Room()
+    log = room.store.log
+    records = [room.message(1, body=bytes(size)) for size in (0, 1, 300, 70_000)]
+    entries = [(log.append(records[0]), len(records[0]))]
+    with log.group():
+        entries += [(log.append(record), len(record)) for record in records[1:]]
+    moved = encode_moved(0, room.message(1, 9, body=bytes(17)), TARGET.pack(1, 5))
+    entries.append((log.append(moved), len(moved)))
+    room.commit()
+    spilled = encode_message(0, 1, 0, ROUTE, b"header", bytes(5), b"")
+    entries.append((room.store.spill.append(spilled), len(spilled)))
+    room.store.page_out(1, 1, [*entries, None])
+    assert room.store.body_sizes(1, 1, 7) == [0, 1, 300, 70_000, 17, 5]
+    assert room.store.body_sizes(1, 2, 8, [4, 2, 0]) == [1, 0, 70_000, 0, 5, 0]
+    with pytest.raises(CorruptRecord, match="message 7 of queue 1"):
+        room.store.body_sizes(1, 1, 8)
+
+
+def test_body_sizes_read_heads_only() -> None:
+    """Big bodies are not read; small ones are, where that takes fewer calls."""
+    room = Room()
+    for queue, size in ((1, 10), (2, 100_000)):
+        records = [room.message(queue, body=bytes(size)) for _ in range(10)]
+        entries = [(position, len(records[0])) for position in room.append(*records)]
+        room.store.page_out(queue, 1, entries)
+    calls = count_reads(room)
+    assert room.store.body_sizes(1, 1, 11) == [10] * 10
+    assert len(calls) == 1
+    calls.clear()
+    assert room.store.body_sizes(2, 1, 11) == [100_000] * 10
+    assert calls == [HEAD_BYTES] * 10
+
+
+def test_body_sizes_of_what_is_no_message() -> None:
+    """An entry that points at something else is found out; with quarantine it counts nothing."""
+    for quarantine in (False, True):
+        room = Room(quarantine=quarantine)
+        positions = room.publish(2, 1)
+        settled = encode_settled(0, 1, 1, [1])
+        (other,) = room.append(settled)
+        size = len(room.message(9, body=b"1"))
+        end = room.store.log.position
+        for entry in ((positions[0] + 1, size), (positions[0], size + 1), (other, len(settled)), (end - 5, size)):
+            room.store.page_out(1, 1, [entry, (positions[1], size)])
+            if quarantine:
+                assert room.store.body_sizes(1, 1, 3) == [0, 1]
+            else:
+                with pytest.raises(CorruptRecord, match="message 1 of queue 1"):
+                    room.store.body_sizes(1, 1, 3)
 
 
 def test_a_segment_goes_when_nobody_needs_it() -> None:

@@ -1,0 +1,83 @@
+"""The definitions that belong to no vhost's log, in one file: read at the start, replaced as a whole at each change.
+
+first line    slotmq definitions, format 1, crc32c xxxxxxxx
+the rest      one JSON object in UTF-8; the checksum is that of its bytes
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from crc32c import crc32c
+
+from broker.store.damage import CorruptFile
+from broker.store.files import Files
+
+__all__ = ["DefinitionsFile"]
+
+FORMAT: Final = 1
+NAME: Final = "definitions"
+
+_HEAD: Final = re.compile(rb"slotmq definitions, format (\d{1,9}), crc32c ([0-9a-f]{8})\n")
+
+
+class DefinitionsFile:
+    """One folder's definitions. Both methods are *blocking*; one thread at a time.
+
+    Invariant: after any accident the file holds what was written last or what was written before it.
+    """
+
+    def __init__(self, files: Files, folder: Path) -> None:
+        self.path = folder / NAME
+        self._files = files
+        self._folder = folder
+
+    def read(self) -> dict[str, Any] | None:
+        """Returns what was written last, None when nothing ever was.
+
+        Raises: CorruptFile when that is damaged or a later version wrote it; StoreFailed.
+        """
+        # A folder sync that failed may have left the file's name in the page cache alone: what is read is on disk.
+        self._files.sync_folder(self._folder)
+        if not self._files.exists(self.path):
+            return None
+        block = self._files.read(self.path)
+        head = _HEAD.match(block)
+        if head is None:
+            raise self._damaged("it does not begin as definitions do")
+        if int(head[1]) != FORMAT:
+            raise self._damaged(f"it is of format {int(head[1])}, this version reads format {FORMAT}")
+        content = block[head.end() :]
+        if crc32c(content) != int(head[2], 16):
+            raise self._damaged("the checksum is wrong")
+        try:
+            definitions: dict[str, Any] = json.loads(content)
+        except ValueError as error:
+            raise self._damaged(f"it is no JSON: {error}") from error
+        return definitions
+
+    def write(self, definitions: Mapping[str, Any]) -> None:
+        """Replaces what was written before; when it returns, the new definitions are on disk.
+
+        Raises: TypeError or ValueError when a value is not JSON, before anything is touched; StoreFailed, after which
+            the next start finds the old definitions or the new ones.
+        """
+        content = json.dumps(definitions, ensure_ascii=False, indent=1, allow_nan=False).encode()
+        head = b"slotmq definitions, format %d, crc32c %08x\n" % (FORMAT, crc32c(content))
+        unfinished = self._folder / f"{NAME}.unfinished"
+        self._files.remove(unfinished)  # after a failed sync no later one would write the pages of the same file
+        file = self._files.open(unfinished, create=True)
+        try:
+            file.write_at(0, head + content)
+            file.sync()
+        finally:
+            file.close()
+        self._files.rename(unfinished, self.path)
+        self._files.sync_folder(self._folder)
+
+    def _damaged(self, reason: str) -> CorruptFile:
+        return CorruptFile(self.path, f"{reason}; nothing was changed: put a copy of it back, or move it away")

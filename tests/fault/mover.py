@@ -1,0 +1,111 @@
+"""A client that moves messages in transactions, and the verdict over what it left.
+
+Messages go from one queue into two others, a few in each transaction. At every moment a message is in the first queue
+or in both others: a transaction that was half done would show.
+"""
+
+from __future__ import annotations
+
+import threading
+from random import Random
+
+from pamqp import commands
+
+from tests.broker_process import BrokerAddress
+from tests.raw_client import PeerGone, RawClient, publish_frames
+
+Basic, Queue, Tx, Confirm = commands.Basic, commands.Queue, commands.Tx, commands.Confirm
+SOURCE, TARGETS = "source", ("first", "second")
+PERSISTENT = Basic.Properties(delivery_mode=2)
+
+
+class Mover(threading.Thread):
+    """Moves messages in transactions until the broker goes away or nothing is left."""
+
+    def __init__(self, address: BrokerAddress, random: Random) -> None:
+        super().__init__(daemon=True)
+        self.address = address
+        self.random = random
+        self.attempted: list[set[bytes]] = []
+        self.committed: list[set[bytes]] = []
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Works; a broker that is gone ends it."""
+        try:
+            with RawClient(self.address.host, self.address.port) as client:
+                client.open()
+                client.open_channel(1)
+                client.call(1, Tx.Select(), Tx.SelectOk)
+                while self.move(client):
+                    pass
+        except (PeerGone, ConnectionError):
+            pass
+        except BaseException as error:  # noqa: BLE001 - told by the test
+            self.error = error
+
+    def move(self, client: RawClient) -> bool:
+        """Moves a few messages and tells whether there were any."""
+        moved = set()
+        for _ in range(self.random.randint(1, 6)):
+            client.method(1, Basic.Get(queue=SOURCE))
+            got = client.next().value
+            if not isinstance(got, Basic.GetOk):
+                break
+            _, body = client.expect_content(1)
+            moved.add(body)
+            client.send(publish_frames(1, "amq.fanout", "", body, properties=PERSISTENT))
+            client.method(1, Basic.Ack(got.delivery_tag or 0))
+        if not moved:
+            return False
+        if self.random.random() < 0.1:
+            client.call(1, Tx.Rollback(), Tx.RollbackOk)
+            client.call(1, Basic.Recover(requeue=True), Basic.RecoverOk)
+            return True
+        self.attempted.append(moved)
+        client.call(1, Tx.Commit(), Tx.CommitOk)
+        self.committed.append(moved)
+        return True
+
+
+def fill(address: BrokerAddress, count: int) -> None:
+    """Declares the queues and puts so many numbered messages into the first."""
+    with RawClient(address.host, address.port) as client:
+        client.open()
+        client.open_channel(1)
+        client.declare_queue(1, SOURCE, durable=True)
+        for queue in TARGETS:
+            client.declare_queue(1, queue, durable=True)
+            client.call(1, Queue.Bind(queue=queue, exchange="amq.fanout"), Queue.BindOk)
+        client.call(1, Confirm.Select(), Confirm.SelectOk)
+        bodies = [b"%d" % number + bytes(number % 700) for number in range(count)]
+        client.send(*(publish_frames(1, "", SOURCE, body, properties=PERSISTENT) for body in bodies))
+        while client.expect(Basic.Ack, 1).delivery_tag < count:
+            pass
+
+
+def contents(address: BrokerAddress, queue: str) -> list[bytes]:
+    """Returns what is in a queue, and leaves it there."""
+    with RawClient(address.host, address.port) as client:
+        client.open()
+        client.open_channel(1)
+        bodies = []
+        count = client.call(1, Queue.Declare(queue=queue, passive=True), Queue.DeclareOk).message_count
+        for _ in range(count or 0):
+            client.call(1, Basic.Get(queue=queue), Basic.GetOk)
+            bodies.append(client.expect_content(1)[1])
+        client.close()  # which puts all of it back
+    return bodies
+
+
+def judge(address: BrokerAddress, mover: Mover, count: int) -> None:
+    """Asserts that each transaction moved all of its messages or none, and those that were answered all."""
+    source = contents(address, SOURCE)
+    first, second = (contents(address, queue) for queue in TARGETS)
+    assert len(source) + len(first) == len({*source, *first}) == count
+    assert sorted(first) == sorted(second)
+    there = set(first)
+    for moved in mover.attempted:
+        assert moved <= there or not moved & there, "half of a transaction"
+    for moved in mover.committed:
+        assert moved <= there, "an answered transaction is gone"

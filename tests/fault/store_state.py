@@ -1,0 +1,63 @@
+"""What the model of a store remembers: queues, slots, messages, and at which log position each thing was done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from broker.store.checkpoint import SlotState
+
+NEVER = 1 << 62
+
+
+@dataclass
+class ModelMessage:
+    """A message of one queue: where its record is, when it was safe, when its settlement was."""
+
+    body: bytes
+    position: int
+    size: int
+    published_end: int
+    settled_end: int = NEVER
+    counts: list[tuple[int, int]] = field(default_factory=list)  # (log end, delivery count)
+
+    @property
+    def settled(self) -> bool:
+        return self.settled_end != NEVER
+
+
+@dataclass
+class ModelSlot:
+    """A slot of the floor above."""
+
+    first: int
+    end: int
+    segments: set[int] = field(default_factory=set)
+    logged: int = 0
+
+
+@dataclass
+class ModelQueue:
+    """A queue of the floor above. A message without a record is None: it was transient."""
+
+    number: int
+    next_id: int = 1
+    messages: dict[int, ModelMessage | None] = field(default_factory=dict)
+    slots: list[ModelSlot] = field(default_factory=list)
+    deleted_end: int = NEVER
+    declared_end: int = 0
+
+
+@dataclass
+class ModelTransaction:
+    """What one transaction did. Shapes: pairs of queue number and message id; ``end`` is a log position."""
+
+    end: int
+    published: list[tuple[int, int]]
+    settled: list[tuple[int, int]]
+    changes: int  # how many changes of the topology there are with those of the transaction, 0 when it has none
+
+
+def unsettled(slot: SlotState) -> list[int]:
+    """Returns the indexes of a slot's messages that are not settled."""
+    bits = int.from_bytes(slot.settled, "little")
+    return [index for index in range(slot.end - slot.first) if not bits >> index & 1]

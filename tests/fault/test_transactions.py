@@ -1,0 +1,89 @@
+"""Transactions and the end of the broker: each is there whole or not at all, and there once it was answered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.broker_process import BrokerAddress, BrokerProcess
+from tests.deadline import wait_until, wait_until_async
+from tests.fault.broker_life import Life, new_disk, new_history
+from tests.fault.mover import Mover, fill, judge
+from tests.fault.test_kill9 import SMALL_STORE
+
+pytestmark = pytest.mark.fault
+
+LIVES = 4
+
+
+@pytest.fixture
+def _quiet() -> Iterator[None]:
+    """Keeps the tracebacks of brokers that are killed to itself."""
+    with capture_logs():
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_transactions_survive_kill_9(broker_process: BrokerProcess, seed: int) -> None:
+    """A process that is killed among transactions leaves none of them half done."""
+    random = Random(seed)
+    broker_process.environment |= SMALL_STORE
+    broker_process.start()
+    fill(broker_process.address, 3000)
+    for _life in range(LIVES):
+        mover = Mover(broker_process.address, random)
+        mover.start()
+        enough = random.randint(1, 60)
+        wait_until(lambda: len(mover.committed) >= enough or not mover.is_alive(), f"{enough} commits")  # noqa: B023
+        time.sleep(random.random() * 0.02)  # not to wait for anything: the moment of death, between two commits
+        assert broker_process.alive
+        broker_process.kill()
+        mover.join(30)
+        assert mover.error is None, repr(mover.error)
+        broker_process.start()
+        judge(broker_process.address, mover, 3000)
+    assert not broker_process.errors()
+
+
+async def watch(mover: Mover, life: Life) -> None:
+    """Returns when the work or the life is over."""
+
+    async def over() -> bool:
+        return life.failed or not mover.is_alive()
+
+    await wait_until_async(over, "the end of the work, or of the broker")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_quiet")
+@pytest.mark.parametrize("seed", range(6))
+async def test_transactions_survive_a_power_loss(seed: int) -> None:
+    """A disk that kept what was synced, and any part of the rest, holds none of them half done."""
+    random = Random(seed)
+    disk = new_disk()
+    moved = 0
+    mover: Mover | None = None
+    for number in range(LIVES):
+        life = Life(disk, new_history(), random)
+        assert await life.begin()
+        address = BrokerAddress("127.0.0.1", life.broker.listener.port)
+        if mover is None:
+            await asyncio.to_thread(fill, address, 400)
+        else:
+            await asyncio.to_thread(judge, address, mover, 400)
+        mover = Mover(address, random)
+        disk.lose_at = disk.calls + random.randint(1, 200)
+        mover.start()
+        await watch(mover, life)
+        await life.kill()
+        await asyncio.to_thread(mover.join, 30)
+        assert mover.error is None, repr(mover.error)
+        moved += len(mover.committed)
+        disk = disk.after_loss(seed * LIVES + number)
+    assert moved, "too tame"

@@ -1,0 +1,87 @@
+"""The definitions file: what was written last comes back, and damage is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.store.damage import CorruptFile
+from broker.store.definitions_file import DefinitionsFile
+from broker.store.files import Files
+from broker.store.memory_files import MemoryFiles
+
+FOLDER = Path("/srv/data")
+DEFINITIONS: dict[str, Any] = {"users": [{"name": "ü", "tags": []}], "vhosts": [{"name": "/"}], "n": 1 << 60}
+
+
+def new_file(files: MemoryFiles) -> DefinitionsFile:
+    """Returns the definitions of a folder, as a new process does."""
+    files.make_folder(FOLDER)
+    return DefinitionsFile(files, FOLDER)
+
+
+def test_definitions_come_back() -> None:
+    """Nothing is read before anything was written, then always what was written last."""
+    files = MemoryFiles()
+    assert new_file(files).read() is None
+    versions: list[dict[str, Any]] = [DEFINITIONS, {"users": []}, {}]
+    for definitions in versions:
+        new_file(files).write(definitions)
+        assert new_file(files).read() == definitions
+    assert files.list(FOLDER) == ["definitions"]
+
+
+def test_an_unfinished_file_is_passed_over() -> None:
+    """What a crash left of a file that had no name yet is neither read nor in the way."""
+    files = MemoryFiles()
+    new_file(files).write(DEFINITIONS)
+    files.open(FOLDER / "definitions.unfinished", create=True).write_at(0, b"x" * 5000)
+    assert new_file(files).read() == DEFINITIONS
+    new_file(files).write({"n": 2})
+    assert new_file(files).read() == {"n": 2}
+
+
+def test_every_flip_and_every_cut_is_told() -> None:
+    """No damage is taken for definitions, nor for their absence; the error names the file."""
+    files = MemoryFiles()
+    new_file(files).write(DEFINITIONS)
+    block = files.contents[FOLDER / "definitions"].block
+    whole = bytes(block)
+    for damaged in [whole[:cut] for cut in range(len(whole))] + [
+        whole[:at] + bytes((whole[at] ^ 1 << bit,)) + whole[at + 1 :] for at in range(len(whole)) for bit in range(8)
+    ]:
+        block[:] = damaged
+        with pytest.raises(CorruptFile, match=r"^/srv/data/definitions: .*nothing was changed"):
+            new_file(files).read()
+        assert bytes(block) == damaged
+
+
+def test_a_later_format_is_named() -> None:
+    """A file that a later version wrote is refused with both numbers."""
+    files = MemoryFiles()
+    new_file(files).write(DEFINITIONS)
+    block = files.contents[FOLDER / "definitions"].block
+    block[:] = block.replace(b"format 1,", b"format 12,")
+    with pytest.raises(CorruptFile, match="format 12, this version reads format 1"):
+        new_file(files).read()
+
+
+@pytest.mark.parametrize("value", [object(), float("nan"), "\ud800"])
+def test_what_is_no_json_touches_nothing(value: object) -> None:
+    """Definitions that cannot be written leave the old ones alone."""
+    files = MemoryFiles()
+    new_file(files).write(DEFINITIONS)
+    with pytest.raises((TypeError, ValueError)):
+        new_file(files).write({"bad": value})
+    assert new_file(files).read() == DEFINITIONS
+    assert files.list(FOLDER) == ["definitions"]
+
+
+def test_the_file_is_private(tmp_path: Path) -> None:
+    """It holds password hashes: only the account that runs the broker reads it."""
+    file = DefinitionsFile(Files(), tmp_path)
+    file.write(DEFINITIONS)
+    assert file.path.stat().st_mode & 0o777 == 0o600
+    assert file.read() == DEFINITIONS

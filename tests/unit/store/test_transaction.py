@@ -1,0 +1,319 @@
+"""Transactions: one record around the records that count together or not at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.store.checkpoint import Checkpoint
+from broker.store.compaction import SlotReference
+from broker.store.damage import CorruptStore
+from broker.store.record import (
+    HEAD_BYTES,
+    INNER,
+    KIND_AT,
+    MARK_BYTES,
+    PERSISTENT,
+    TARGET,
+    TRANSACTION,
+    decode_message,
+    encode_mark,
+    encode_message,
+    encode_moved,
+    encode_purged,
+    encode_queue_deleted,
+    encode_requeued,
+    encode_settled,
+    encode_topology,
+    is_whole,
+)
+from broker.store.segment import HEADER_BYTES, segment_path
+from broker.store.transaction import encode_inner, encode_transaction_head, inner_records
+from tests.unit.store.room import FOLDER, ROUTE, Room
+
+SETTLED = encode_settled(5, 6, 7, [8])
+
+
+def message(queue: int, message_id: int, body: bytes = b"body") -> bytes:
+    """Returns the record of one message."""
+    return encode_message(0, 22, PERSISTENT, ROUTE, b"header", body, TARGET.pack(queue, message_id))
+
+
+def transaction(*records: bytes) -> bytes:
+    """Returns the record of a transaction."""
+    inner = [encode_inner(record) for record in records]
+    return encode_transaction_head(3, inner) + b"".join(inner)
+
+
+def test_records_come_out_as_they_went_in() -> None:
+    """A transaction is one whole record; what it holds is whole in itself and differs by one bit of its kind."""
+    records = [message(1, 1), SETTLED, message(2, 9, b"")]
+    outer = transaction(*records)
+    assert is_whole(outer)
+    assert outer[KIND_AT] == TRANSACTION
+    inner = inner_records(outer)
+    at = HEAD_BYTES
+    for (place, found), record in zip(inner, records, strict=True):
+        assert place == at
+        at += len(record)
+        assert is_whole(found)
+        assert found[KIND_AT] == record[KIND_AT] | INNER
+        assert (found[8:KIND_AT], found[KIND_AT + 1 :]) == (record[8:KIND_AT], record[KIND_AT + 1 :])
+    assert at == len(outer)
+
+
+def test_an_inner_message_is_a_message() -> None:
+    """It is decoded like any other, and its copy stands alone."""
+    inner = encode_inner(message(1, 4))
+    found = decode_message(9, inner)
+    assert (found.body, found.targets, found.flags, found.size) == (b"body", TARGET.pack(1, 4), PERSISTENT, len(inner))
+    assert encode_moved(0, inner, found.targets) == encode_moved(0, message(1, 4), found.targets)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [SETTLED, encode_inner(SETTLED) + SETTLED, encode_inner(SETTLED)[:-1], encode_inner(SETTLED) + b"\0" * 60],
+    ids=["alone", "second alone", "cut", "zeros"],
+)
+def test_what_no_writer_writes_is_refused(inner: bytes) -> None:
+    """A record that stands alone, a piece of one, or zeros are no part of a transaction, whatever its checksum says."""
+    with pytest.raises(ValueError, match="bytes into the transaction"):
+        inner_records(encode_transaction_head(0, [inner]) + inner)
+
+
+@pytest.mark.parametrize("record", [encode_mark(0, b"t" * 16, 0), transaction(SETTLED)])
+def test_marks_and_transactions_do_not_nest(record: bytes) -> None:
+    """What recovery looks for as a boundary never stands inside a transaction."""
+    with pytest.raises(AssertionError):
+        encode_inner(record)
+
+
+# -- in the log --------------------------------------------------------------------------------------------------------
+
+
+def test_positions_inside_are_final() -> None:
+    """Each record of a group is where append said, behind the mark of its batch and the head of the transaction."""
+    room = Room()
+    log = room.store.log
+    records = [message(1, number) for number in range(1, 4)]
+    synced = log.synced
+    with log.group():
+        positions = [log.append(record) for record in records]
+    end = log.position
+    room.commit()
+    assert positions[0] & 0xFFFFFFFF == HEADER_BYTES + MARK_BYTES + HEAD_BYTES
+    assert end == positions[-1] + len(records[-1])
+    inner = [encode_inner(record) for record in records]
+    assert [log.read(position, len(records[0])) for position in positions] == inner
+    outer = log.read(positions[0] - HEAD_BYTES, end - positions[0] + HEAD_BYTES)
+    assert outer == encode_transaction_head(synced, inner) + b"".join(inner)
+
+
+def test_a_group_stays_in_one_segment() -> None:
+    """The roll waits for the end of the group; whoever counts references before the append counts the right segment."""
+    room = Room(segment_bytes=300)
+    log = room.store.log
+    for size in range(1, 12):
+        segment = log.position >> 32
+        with log.group():
+            positions = []
+            for _ in range(size):
+                assert log.position >> 32 == segment
+                positions.append(log.append(room.message(1)))
+        assert {position >> 32 for position in positions} == {segment}
+        if size % 3 == 0:
+            room.commit()
+    room.commit()
+    assert log.position >> 32 > 4
+    assert all(size < 300 + 20 * len(room.message(2)) for size in log.segments.values())
+    room.reopen()
+    assert len(room.waiting(1)) == sum(range(1, 12))
+
+
+def test_an_empty_group_leaves_nothing() -> None:
+    """A group without records is not in the log, neither at the beginning of a batch nor within one."""
+    room = Room()
+    log = room.store.log
+    before = log.position
+    with log.group():
+        pass
+    assert (log.position, log.take()) == (before, None)
+    first = log.append(SETTLED)
+    with log.group():
+        pass
+    assert log.append(SETTLED) == first + len(SETTLED)
+
+
+def test_a_group_inside_a_group_is_part_of_it() -> None:
+    """There is one transaction, whatever called what."""
+    room = Room()
+    log = room.store.log
+    with log.group():
+        log.append(message(1, 1))
+        with log.group():
+            log.append(message(1, 2))
+        log.append(message(1, 3))
+    room.commit()
+    recovered = room.reopen()
+    assert (recovered.messages, recovered.records) == (3, 5)  # with the mark and the transaction around them
+
+
+def test_an_exception_leaves_what_was_appended() -> None:
+    """What memory has done already is in the log, whole, and the exception goes on."""
+    room = Room()
+    log = room.store.log
+
+    def fail() -> None:
+        with log.group():
+            log.append(message(1, 1))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    after = log.append(message(1, 2))
+    room.commit()
+    assert is_whole(log.read_span(after, len(message(1, 2))))
+    room.reopen()
+    assert sorted(room.waiting(1)) == [1, 2]
+
+
+def test_no_batch_is_taken_inside() -> None:
+    """Half a transaction is never written."""
+    log = Room().store.log
+    with log.group():
+        log.append(SETTLED)
+        with pytest.raises(AssertionError, match="half a transaction"):
+            log.take()
+
+
+def test_a_transaction_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would make it longer than a record may be is refused before it is in; the rest stands."""
+    monkeypatch.setattr("broker.store.message_log.RECORD_MAX_BYTES", HEAD_BYTES + 2 * len(message(1, 1)))
+    room = Room()
+    log = room.store.log
+    with log.group():
+        log.append(message(1, 1))
+        log.append(message(1, 2))
+        with pytest.raises(AssertionError):
+            log.append(message(1, 3))
+    log.append(message(1, 3))
+    room.commit()
+    room.reopen()
+    assert sorted(room.waiting(1)) == [1, 2, 3]
+
+
+# -- in recovery -------------------------------------------------------------------------------------------------------
+
+
+def test_every_kind_is_replayed() -> None:
+    """Inside a transaction a record does what it does alone; reading it again changes nothing."""
+    room = Room(window_messages=4)
+    room.publish(6, 1)
+    log = room.store.log
+    with log.group():
+        log.append(encode_settled(0, 1, 1, [1]))
+        log.append(encode_requeued(0, 1, 1, {2: 3}))
+        log.append(room.message(1, 2, body=b"7"))
+        log.append(encode_purged(0, 1, 1, 4, [2]))
+        log.append(message(3, 1))
+        log.append(encode_queue_deleted(0, 1, 3))
+        log.append(encode_topology(0, 1, {"change": "made"}))
+    room.commit()
+    for _ in range(2):
+        recovered = room.reopen()
+        assert room.waiting(1) == {2: b"2", 5: b"5", 6: b"6", 7: b"7"}
+        assert room.waiting(2) == {1: b"7"}
+        assert recovered.queues[1].slots[0].counts == {1: 3}
+        assert recovered.topology == [{"change": "made"}]
+        assert recovered.queues.keys() == {1, 2}
+        assert recovered.next_queue_number == 4
+
+
+def test_a_transaction_of_a_checkpoint_is_not_applied_again() -> None:
+    """Messages of known ids, read once more behind a checkpoint that has them, are not second ones."""
+    room = Room()
+    room.publish(2, 1)
+    room.reopen()
+    room.checkpoint()
+    log = room.store.log
+    with log.group():
+        log.append(message(1, 2, b"again"))
+        log.append(message(1, 3, b"3"))
+    room.commit()
+    room.reopen()
+    assert room.waiting(1) == {1: b"1", 2: b"2", 3: b"3"}
+
+
+def test_an_inner_record_that_stands_alone_is_damage() -> None:
+    """Where a transaction does not stand around it, nothing of it counts: the log ends there."""
+    room = Room()
+    room.publish(1, 1)
+    room.append(encode_inner(message(1, 2)))
+    recovered = room.reopen()
+    assert room.waiting(1) == {1: b"1"}
+    assert "belongs to a transaction" in recovered.findings[0].reason
+
+
+def test_a_transaction_of_other_things_is_applied_as_a_whole_or_not() -> None:
+    """Behind a right checksum, a record that cannot stand inside keeps those before it from being applied."""
+    room = Room()
+    room.publish(1, 1)
+    inner = [encode_inner(message(1, 2)), message(1, 3)]
+    room.append(encode_transaction_head(0, inner) + b"".join(inner))
+    room.reopen()
+    assert room.waiting(1) == {1: b"1"}
+
+
+def test_a_later_kind_inside_is_named() -> None:
+    """A kind that this version does not know stops the start, also inside a transaction."""
+    room = Room()
+    later = bytearray(encode_mark(0, b"t" * 16, 0))
+    later[KIND_AT] = 77
+    inner = encode_inner(bytes(later))
+    room.append(encode_transaction_head(0, [inner]) + inner)
+    with pytest.raises(CorruptStore, match="kind 77: a later version"):
+        room.reopen()
+
+
+def test_lost_entries_are_written_again() -> None:
+    """Queue logs are rebuilt from transactions too, and point into them."""
+    room = Room()
+    log = room.store.log
+    with log.group():
+        positions = [log.append(message(1, number, b"%d" % number)) for number in (1, 2)]
+    room.commit()
+    room.reopen()
+    room.checkpoint()
+    for path in [path for path in room.files.contents if path.suffix == ".queue"]:
+        room.files.remove(path)
+    recovered = room.reopen()
+    assert [finding.event for finding in recovered.findings] == ["store.queue_logs_rebuilt"]
+    assert [one and one.position for one in room.store.read_slot(1, 1, 3)] == positions
+
+
+def test_relocation_takes_messages_out_of_a_transaction() -> None:
+    """A segment of transactions is freed like any other: the copies stand alone."""
+    room = Room(segment_bytes=2000)
+    log = room.store.log
+    for start in range(1, 61, 5):
+        with log.group():
+            for number in range(start, start + 5):
+                log.append(message(1, number, b"%d" % number))
+    room.append(encode_settled(0, 1, 1, [number for number in range(1, 61) if number not in (3, 5)]))
+    recovered = room.reopen()
+    slot = recovered.queues[1].slots[0]
+    states = list(recovered.queues.values())
+    room.store.write_checkpoint(Checkpoint(room.store.log.position, False, [], states, 2))
+    pinned = room.store.compactable()[0]
+    relocation = room.store.plan_relocation(pinned, [SlotReference(1, slot.first, slot.end, [2, 4])], 0.5)
+    assert relocation is not None
+    room.store.append_relocation(relocation)
+    room.commit()
+    moves = room.store.finish_relocation(relocation)
+    assert [one and one.body for one in room.store.read_slot(1, 1, 6, [2, 4])] == [None, None, b"3", None, b"5"]
+    room.store.drop_live(pinned, 1)
+    room.store.add_live(moves[0].position >> 32, 1)
+    slot.segments = {moves[0].position >> 32: 2}
+    room.store.write_checkpoint(Checkpoint(room.store.log.position, False, [], states, 2))
+    assert not room.files.exists(segment_path(FOLDER / "log", pinned))
+    room.reopen()
+    assert room.waiting(1) == {3: b"3", 5: b"5"}
