@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from pamqp import commands
 
+from broker.amqp.access import AccessRequest
 from broker.amqp.codec import METHODS, Method, content_frames, decode_method, encode_method, unknown_method
 from broker.amqp.content_header import PROPERTIES_AT, gauge_of
 from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.amqp.framing import FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, PUBLISH, broken_frame
+from broker.amqp.header_facts import plain_facts
 from broker.amqp.session import ChannelSession
 
 if TYPE_CHECKING:
@@ -29,6 +31,10 @@ BASIC_CONTENT_NUMBER: Final = 0x003C0000
 BEGINNING_AND_SIZE: Final = struct.Struct(">IQ")
 # No frame has this type, so every frame of a closing channel is met by _refuse_frame().
 NOTHING: Final = -1
+# No body has this size.
+NOT_SEEN: Final = -1
+# What a channel says before its first publish.
+NO_FACTS: Final = plain_facts(persistent=False, priority=0, expiration_ms=None)
 
 __all__ = ["Channel", "ChannelSession", "ChannelState", "Move"]
 
@@ -62,6 +68,7 @@ def index_of(*methods: type[Method]) -> set[bytes]:
 # Everything a client may ask of an open channel. What is not listed travels from server to client only, or belongs to
 # class connection: RabbitMQ answers both with 503.
 CLIENT_METHODS: Final = index_of(
+    AccessRequest,
     commands.Channel.Flow,
     commands.Exchange.Declare,
     commands.Exchange.Delete,
@@ -116,7 +123,8 @@ TO_SESSION: Final = Move.SESSION
 class Channel:
     """Is one open channel of a connection.
 
-    Invariant: `_expects` is the only frame type that may come next; `persistent` is that of the last content header.
+    Invariant: `_expects` is the only frame type that may come next; `facts` are those of the last content header, which
+        is `_seen_header` unless `_seen_bytes` is negative.
     """
 
     __slots__ = (
@@ -130,11 +138,10 @@ class Channel:
         "_publish",
         "_seen_bytes",
         "_seen_header",
-        "_seen_persistent",
         "_session_open",
         "connection",
+        "facts",
         "number",
-        "persistent",
         "progress",
         "session",
         "state",
@@ -146,7 +153,7 @@ class Channel:
         self.connection = connection
         self.number = number
         self.state = ChannelState.OPEN
-        self.persistent = False
+        self.facts = NO_FACTS
         # Class and method octets of the method in progress: an error that names no method is about this one.
         self.progress = OPEN_METHOD
         self._session_open = False
@@ -160,8 +167,7 @@ class Channel:
         self._known = self._gauge.known
         self._body = bytearray()
         self._seen_header = b""
-        self._seen_bytes = 0
-        self._seen_persistent = False
+        self._seen_bytes = NOT_SEEN
 
     @property
     def unfinished_bytes(self) -> int:
@@ -199,19 +205,19 @@ class Channel:
             self._refuse_frame(FRAME_METHOD, payload)
             return
         if header is self._seen_header and len(body) == self._seen_bytes:
-            # The very header that was measured last, of a body of the size that it announces.
+            # The very header that was measured last, of a body of the size that it announces: the facts are its own.
             self.progress = PUBLISH
-            self.persistent = self._seen_persistent
             self.session.publish(payload, header, body)
             return
         if len(header) > HEADER_FIXED_BYTES:
             beginning, body_bytes = BEGINNING_AND_SIZE.unpack_from(header)
             if beginning == BASIC_CONTENT_NUMBER and 0 < body_bytes == len(body) <= self._limit_bytes:
                 self.progress = PUBLISH
-                persistent = self._known.get(header[PROPERTIES_AT:])
-                if persistent is None:
-                    persistent = self._gauge.persistent(header)
-                self.persistent = self._seen_persistent = persistent
+                facts = self._known.get(header[PROPERTIES_AT:])
+                if facts is None:
+                    # A header that is refused leaves the facts as they were.
+                    facts = self._gauge.facts(header)
+                self.facts = facts
                 self._seen_header, self._seen_bytes = header, body_bytes
                 self.session.publish(payload, header, body)
                 return
@@ -278,7 +284,8 @@ class Channel:
     def _content_header(self, payload: bytes) -> None:
         if payload[:4] != BASIC_CONTENT or len(payload) < HEADER_FIXED_BYTES:
             raise wrong_content_header(payload)
-        self.persistent = self._gauge.persistent(payload)
+        self.facts = self._gauge.facts(payload)
+        self._seen_bytes = NOT_SEEN
         body_bytes: int = BODY_SIZE.unpack_from(payload, 4)[0]
         if body_bytes > self._limit_bytes:
             # Refused before the first octet of it is kept.

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pamqp import base, commands
 
+from broker.amqp.access import ACCESS_METHODS
 from broker.amqp.content_header import Properties, decode_properties
 from broker.amqp.errors import ConnectionFault
 from broker.amqp.framing import FRAME_BODY, FRAME_END_OCTET, FRAME_HEADER, FRAME_METHOD, HEAD, PUBLISH, encode_frame
@@ -50,7 +51,9 @@ DELIVER: Final = b"\x00\x3c\x00\x3c"
 ACK_INDEX: Final = 0x003C0050
 NACK_INDEX: Final = 0x003C0078
 
-METHODS: Final[dict[bytes, type[Method]]] = {LONG.pack(index): kind for index, kind in commands.INDEX_MAPPING.items()}
+METHODS: Final[dict[bytes, type[Method]]] = {
+    LONG.pack(index): kind for index, kind in (commands.INDEX_MAPPING | ACCESS_METHODS).items()
+}
 # Class -> its fields in order, as (name, type).
 FIELDS: Final[dict[type[Method], tuple[tuple[str, str], ...]]] = {
     kind: tuple((name, kind.amqp_type(name)) for name in kind.__slots__) for kind in METHODS.values()

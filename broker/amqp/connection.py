@@ -6,7 +6,7 @@ Errors end here: logic raises them, this file alone turns them into close method
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pamqp import commands
@@ -26,7 +26,15 @@ from broker.amqp.framing import (
     broken_frame,
     describe_frame,
 )
-from broker.amqp.handshake import PROTOCOL_HEADER, PROTOCOL_HEADER_BYTES, ConnectionLimits, serves, start
+from broker.amqp.handshake import (
+    MECHANISMS,
+    PROTOCOL_HEADER,
+    PROTOCOL_HEADER_BYTES,
+    ConnectionLimits,
+    serves,
+    start,
+    tune,
+)
 from broker.amqp.session import ChannelSession, ConnectionSession
 
 __all__ = ["Channel", "ChannelSession", "Connection", "ConnectionLimits", "ConnectionSession", "State"]
@@ -61,6 +69,7 @@ class Connection:
         "heartbeat_s",
         "held",
         "limits",
+        "mechanisms",
         "orderly",
         "out",
         "out_bytes",
@@ -77,12 +86,15 @@ class Connection:
         server_properties: Mapping[str, Any],
         wake: Callable[[Connection], None],
         on_error: Callable[[Connection, int, ProtocolError | Refused], None] | None = None,
+        *,
+        mechanisms: Sequence[str] = MECHANISMS,
     ) -> None:
         """`wake` is called once when output appears, until it is taken.
 
         `on_error` sees each error that closes a channel or the connection, with the channel's number.
         """
         self.limits = limits
+        self.mechanisms = mechanisms
         self.state = State.GREETING
         self.channels: dict[int, Channel] = {}
         self.client_properties: dict[str, Any] = {}
@@ -247,11 +259,23 @@ class Connection:
         elif faulty.state is ChannelState.OPEN:
             self._guard(lambda: faulty.begin_closing(error))
 
+    def admit(self) -> None:
+        """Lets the user in, also when the verdict came after a hold, and proposes limits."""
+        if self.state is not State.STARTING:
+            return
+        self.state = State.TUNING
+        self.send(0, tune(self.limits))
+        if self.held:
+            self.release()
+
     def refuse(self, error: Refused, mechanism: str) -> None:
         """Turns the client away: in words only where it announced that it listens (section 1.4.2.2 wants silence)."""
+        if self.state is not State.STARTING:
+            return
+        self.held = False
         if self._on_error is not None:
             self._on_error(self, 0, error)
-        if self.has_capability("authentication_failure_close"):
+        if error.told and self.has_capability("authentication_failure_close"):
             text = f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
             self._close(ConnectionFault(403, text))
         else:
@@ -336,7 +360,7 @@ class Connection:
         rest = self._greeting[PROTOCOL_HEADER_BYTES:]
         self._greeting = b""
         if verdict:
-            self.send(0, start(self._server_properties))
+            self.send(0, start(self._server_properties, self.mechanisms))
             self.state = State.STARTING
             return rest
         # Section 4.2.2: a server that does not serve the protocol says which it does, and closes.

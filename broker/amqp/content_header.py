@@ -13,13 +13,36 @@ from typing import Any, Final
 
 from pamqp import commands
 
-from broker.amqp.errors import ConnectionFault
+from broker.amqp.header_facts import (
+    MEASURED_DEPTH_MAX,
+    MEASURED_ENTRIES_MAX,
+    MISSING,
+    HeaderFacts,
+    gather_facts,
+)
 from broker.amqp.tables import TABLE_DEPTH_MAX, TABLE_ENTRIES_MAX, TableReader, read_timestamp, syntax_error
+
+__all__ = [
+    "FLAGS",
+    "FLAG_OF",
+    "KINDS",
+    "KNOWN_MAX",
+    "MISSING",
+    "PROPERTIES_AT",
+    "WIDTHS",
+    "HeaderFacts",
+    "HeaderGauge",
+    "Properties",
+    "decode_properties",
+    "facts_of",
+    "gauge_of",
+    "measure_header",
+    "property_flags",
+]
 
 Properties = commands.Basic.Properties
 
 PROPERTIES_AT: Final = 12
-DELIVERY_MODE_PERSISTENT: Final = 2
 FLAGS: Final = struct.Struct(">H")
 # The two lowest bits are no properties of class basic: one is unused, one would announce another flags word.
 UNKNOWN_FLAGS: Final = 0b11
@@ -28,16 +51,13 @@ FLAG_OF: Final[dict[str, int]] = dict(Properties.flags)
 KINDS: Final[tuple[tuple[int, str, str], ...]] = tuple(
     (flag, name, Properties.amqp_type(name)) for name, flag in FLAG_OF.items()
 )
-NOT_YET_PROPERTIES: Final = ("expiration", "user_id")
-NOT_YET_HEADERS: Final = ("CC", "BCC")
-NOT_YET_HEADER_OCTETS: Final = (b"\x02CC", b"\x03BCC")  # as short strings: a header without them need not be decoded
+DELIVERY_MODE_FLAG: Final = FLAG_OF["delivery_mode"]
+# Properties whose text says something to the broker.
+WATCHED_FLAGS: Final = FLAG_OF["expiration"] | FLAG_OF["reply_to"] | FLAG_OF["user_id"]
 WIDTHS: Final = {"octet": 1, "timestamp": 8}
 
 KNOWN_MAX: Final = 1024
 KNOWN_MAX_BYTES: Final = 512
-# Bounds for a header that was measured when it came in, by whatever limits the broker has.
-MEASURED_DEPTH_MAX: Final = 64
-MEASURED_ENTRIES_MAX: Final = 1 << 31
 
 
 class HeaderGauge:
@@ -51,46 +71,34 @@ class HeaderGauge:
     def __init__(self, depth_max: int, entries_max: int) -> None:
         self._depth_max = depth_max
         self._entries_max = entries_max
-        # Property octets -> whether they say persistent. The hot path asks here first.
-        self.known: dict[bytes, bool] = {}
+        # Property octets -> their facts. The hot path asks here first.
+        self.known: dict[bytes, HeaderFacts] = {}
 
-    def persistent(self, header: bytes) -> bool:
-        """Returns whether the message is persistent, having measured the header.
+    def facts(self, header: bytes) -> HeaderFacts:
+        """Returns the facts of the header, having measured it.
 
-        Raises: 502 when the properties do not fill the header exactly, or their table passes the limits; 540 for a
-            property that asks for what is not there yet.
+        Raises: 502 when the properties do not fill the header exactly, or their table passes the limits.
         """
         properties = header[PROPERTIES_AT:]
-        persistent = self.known.get(properties)
-        if persistent is None:
-            persistent = check_content_header(header, self._depth_max, self._entries_max)
-            refuse_not_yet(header)
+        facts = self.known.get(properties)
+        if facts is None:
+            facts = measure_header(header, self._depth_max, self._entries_max)
             if len(properties) <= KNOWN_MAX_BYTES:
                 if len(self.known) >= KNOWN_MAX:
                     self.known.clear()
-                self.known[properties] = persistent
-        return persistent
-
-
-def refuse_not_yet(header: bytes) -> None:
-    """Refuses what would be ignored otherwise: a client that counts on it must not be told that it has it.
-
-    Raises: 540 for expiration and user-id, and for the headers CC and BCC (RabbitMQ's sender-selected distribution).
-    """
-    flags = property_flags(header)
-    for name in NOT_YET_PROPERTIES:
-        if flags & FLAG_OF[name]:
-            raise ConnectionFault(540, f"property '{name}' is not supported")
-    if flags & FLAG_OF["headers"] and any(name in header for name in NOT_YET_HEADER_OCTETS):
-        for name in decode_properties(header).headers or {}:
-            if name in NOT_YET_HEADERS:
-                raise ConnectionFault(540, f"header '{name}' is not supported")
+                self.known[properties] = facts
+        return facts
 
 
 @lru_cache(maxsize=8)
 def gauge_of(depth_max: int = TABLE_DEPTH_MAX, entries_max: int = TABLE_ENTRIES_MAX) -> HeaderGauge:
     """Returns the gauge for these limits, which all connections with the same limits share."""
     return HeaderGauge(depth_max, entries_max)
+
+
+def facts_of(header: bytes) -> HeaderFacts:
+    """Returns the facts of a header that was measured when it came in, by whatever limits the broker had then."""
+    return gauge_of(MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX).facts(header)
 
 
 def property_flags(header: bytes) -> int:
@@ -106,31 +114,45 @@ def property_flags(header: bytes) -> int:
     return flags
 
 
-def check_content_header(header: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max: int = TABLE_ENTRIES_MAX) -> bool:
-    """Returns whether the delivery mode is persistent, having measured every property without decoding one.
+def measure_header(
+    header: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max: int = TABLE_ENTRIES_MAX
+) -> HeaderFacts:
+    """Returns the facts, having measured every property; what nobody asks about is not decoded.
 
     Raises: 502 when the properties do not fill the header exactly.
     """
     flags = property_flags(header)
     at = PROPERTIES_AT + 2
     limit = len(header)
-    persistent = False
+    delivery_mode: int | None = None
+    priority = table_at = 0
+    texts: dict[str, bytes] = {}
     for flag, name, kind in KINDS:
         if not flags & flag:
             continue
         if at >= limit:
             raise syntax_error(f"property {name} is cut short")
-        if name == "delivery_mode":
-            persistent = header[at] == DELIVERY_MODE_PERSISTENT
-        if kind == "table":
+        start = at
+        if kind == "shortstr":
+            at += 1 + header[at]
+            if flag & WATCHED_FLAGS:
+                texts[name] = header[start + 1 : at]
+        elif kind == "octet":
+            at += 1
+            if flag == DELIVERY_MODE_FLAG:
+                delivery_mode = header[start]
+            else:
+                priority = header[start]
+        elif kind == "table":
+            table_at = at
             at = TableReader(header, depth_max, entries_max).skip_table(at, limit)
         else:
-            at += WIDTHS.get(kind) or 1 + header[at]
+            at += WIDTHS[kind]
         if at > limit:
             raise syntax_error(f"property {name} is cut short")
     if at != limit:
         raise syntax_error(f"{limit - at} octets behind the properties")
-    return persistent
+    return gather_facts(header, table_at, delivery_mode, priority, texts)
 
 
 def decode_properties(

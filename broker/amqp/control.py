@@ -10,7 +10,7 @@ from pamqp import commands
 
 from broker.amqp.codec import METHODS, Method, decode_method, unknown_method
 from broker.amqp.errors import ConnectionFault, Refused
-from broker.amqp.handshake import MECHANISMS, capabilities_of, check_tune_ok, tune
+from broker.amqp.handshake import capabilities_of, check_tune_ok
 
 if TYPE_CHECKING:
     from broker.amqp.connection import Connection
@@ -75,18 +75,18 @@ def accept_method(connection: Connection, payload: bytes) -> None:
 
 
 def authenticate(connection: Connection, method: commands.Connection.StartOk) -> None:
-    """Lets the user in and proposes limits, or turns the client away."""
+    """Lets the user in and proposes limits, or turns the client away: now, or when a held connection's session says."""
     connection.client_properties = method.client_properties
     connection.capabilities = capabilities_of(method.client_properties)
     try:
-        if method.mechanism not in MECHANISMS:
-            raise Refused(f"unknown authentication mechanism '{method.mechanism}'")
+        if method.mechanism not in connection.mechanisms:
+            raise Refused(f"unknown authentication mechanism '{method.mechanism}'", told=False)
         connection.session.authenticate(method.mechanism, octets_of(method.response))
     except Refused as error:
         connection.refuse(error, method.mechanism)
     else:
-        connection.state = State.TUNING
-        connection.send(0, tune(connection.limits))
+        if not connection.held:
+            connection.admit()
 
 
 def negotiate(connection: Connection, method: commands.Connection.TuneOk) -> None:

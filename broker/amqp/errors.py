@@ -67,11 +67,12 @@ class ConnectionFault(ProtocolError):
 class Refused(BrokerError):
     """Turns a client away before it is let in.
 
-    The reason is for the log: the client is told less, so that it cannot probe for users.
+    The reason is for the log: the client is told less, so that it cannot probe for users, or nothing at all.
     """
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, told: bool = True) -> None:
         self.reason = reason
+        self.told = told
         super().__init__(reason)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,23 +16,27 @@ PROTOCOL_HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
 HEADERS_SERVED: Final = (PROTOCOL_HEADER, PROTOCOL_HEADER_0_9)
 PROTOCOL_HEADER_BYTES: Final = 8
 
-MECHANISMS: Final = ("PLAIN",)
+MECHANISMS: Final = ("PLAIN", "AMQPLAIN")
 LOCALES: Final = "en_US"
 
 # What this broker does beyond the specification. Clients change their behaviour upon these, so each is true.
 CAPABILITIES: Final = {
     "publisher_confirms": True,
+    "exchange_exchange_bindings": True,
     "basic.nack": True,
     "consumer_cancel_notify": True,
     "connection.blocked": True,
+    "consumer_priorities": True,
     "authentication_failure_close": True,
     "per_consumer_qos": True,
+    "direct_reply_to": True,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Holds what a connection may use. Zero `channel_max` means as many as the protocol has, 65535."""
+    """Holds what a connection may use. Zero `channel_max` means as many as the protocol has, 65535; zero
+    `consumers_max`, which is per channel, no limit."""
 
     frame_max_bytes: int = 131072
     frame_min_bytes: int = 4096
@@ -40,7 +44,9 @@ class ConnectionLimits:
     channel_max: int = 2047
     heartbeat_s: int = 60
     max_message_size_bytes: int = 134217728
+    tx_max_bytes: int = 67108864
     unsent_max_bytes: int = 1 << 19
+    consumers_max: int = 0
     table_depth_max: int = 16
     table_entries_max: int = 4096
 
@@ -60,10 +66,10 @@ def serves(received: bytes) -> bool | None:
     return None if any(header.startswith(begun) for header in HEADERS_SERVED) else False
 
 
-def start(server_properties: Mapping[str, Any]) -> commands.Connection.Start:
+def start(server_properties: Mapping[str, Any], mechanisms: Sequence[str] = MECHANISMS) -> commands.Connection.Start:
     """Returns the connection.start that says who we are and what we can do."""
     properties = {**server_properties, "capabilities": CAPABILITIES}
-    return commands.Connection.Start(server_properties=properties, mechanisms=" ".join(MECHANISMS), locales=LOCALES)
+    return commands.Connection.Start(server_properties=properties, mechanisms=" ".join(mechanisms), locales=LOCALES)
 
 
 def tune(limits: ConnectionLimits) -> commands.Connection.Tune:

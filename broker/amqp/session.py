@@ -30,7 +30,10 @@ class ConnectionSession(Protocol):
     """Does what a connection's methods ask."""
 
     def authenticate(self, mechanism: str, response: bytes) -> None:
-        """Lets the user in, or raises Refused."""
+        """Lets the user in, or raises Refused.
+
+        After connection.hold() the verdict comes later, by connection.admit() or connection.refuse().
+        """
 
     def open(self, vhost: str) -> None:
         """Enters the virtual host, or raises ConnectionFault 530."""

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from broker.amqp.errors import ConnectionFault
 
@@ -21,6 +21,28 @@ TABLE_ENTRIES_MAX: Final = 4096
 LENGTH: Final = struct.Struct(">I")
 DECIMAL: Final = struct.Struct(">BI")
 UNSIGNED_64: Final = struct.Struct(">Q")
+
+# Type octet -> what RabbitMQ calls the type in its texts (rabbit_binary_parser).
+TYPE_NAMES: Final[dict[int, str]] = {
+    ord("t"): "bool",
+    ord("b"): "byte",
+    ord("B"): "unsignedbyte",
+    ord("s"): "short",
+    ord("u"): "unsignedshort",
+    ord("I"): "signedint",
+    ord("i"): "unsignedint",
+    ord("l"): "long",
+    ord("L"): "long",
+    ord("f"): "float",
+    ord("d"): "double",
+    ord("D"): "decimal",
+    ord("T"): "timestamp",
+    ord("V"): "void",
+    ord("S"): "longstr",
+    ord("x"): "binary",
+    ord("A"): "array",
+    ord("F"): "table",
+}
 
 LONG_STRING: Final = ord("S")
 BYTES: Final = ord("x")
@@ -73,6 +95,15 @@ def syntax_error(reason: str) -> ConnectionFault:
     return ConnectionFault(502, reason)
 
 
+class Entry(NamedTuple):
+    """Where one entry of a table stands: its key, where it begins, where its value's type octet is, where it ends."""
+
+    key: bytes
+    start: int
+    value_at: int
+    end: int
+
+
 class TableReader:
     """Reads the tables of one payload.
 
@@ -105,6 +136,28 @@ class TableReader:
     def skip_table(self, at: int, limit: int) -> int:
         """Returns where the table ends, having checked all that table() checks but the keys' UTF-8."""
         return self._skip(at, limit, 1, keyed=True)
+
+    def entries(self, at: int) -> list[Entry]:
+        """Returns where the entries of a measured table stand, whose length octets begin at `at`."""
+        payload = self._payload
+        end = at + 4 + int(LENGTH.unpack_from(payload, at)[0])
+        at += 4
+        entries: list[Entry] = []
+        while at < end:
+            start = at
+            value_at = start + 1 + payload[start]
+            fixed = FIXED.get(payload[value_at])
+            # Every type that has no fixed width is counted octets.
+            at = value_at + (1 + fixed[0] if fixed else 5 + int(LENGTH.unpack_from(payload, value_at + 1)[0]))
+            entries.append(Entry(payload[start + 1 : value_at], start, value_at, at))
+        return entries
+
+    def value(self, at: int, limit: int) -> Any:
+        """Returns the value whose type octet stands at `at`.
+
+        Raises: 502, as table() does.
+        """
+        return self._value(at, limit, 1)[0]
 
     def _extent(self, at: int, limit: int) -> tuple[int, int]:
         """Returns where the counted octets that begin at `at` start and end."""

@@ -64,7 +64,7 @@ class RecordingChannelSession:
         self.owner.raise_for(method.name)
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
-        event = (self.channel.number, publish_fields(payload), header, body, self.channel.persistent)
+        event = (self.channel.number, publish_fields(payload), header, body, self.channel.facts.persistent)
         self.owner.events.append(("publish", *event))
         self.owner.raise_for("Basic.Publish")
 

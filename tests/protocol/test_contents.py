@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from pamqp import commands
 
 from broker.amqp.connection import ConnectionLimits
 from broker.amqp.errors import ChannelError
-from tests.protocol.recording import Peer, closes, header_payload, publish_frames, raw_frame
+from tests.protocol.recording import Peer, closes, header_payload, method_frame, publish_frames, raw_frame
 
 PUBLISH = commands.Basic.Publish(exchange="x", routing_key="k")
 NO_METHOD = (0, 505, "UNEXPECTED_FRAME - expected method frame, got non method frame instead")
@@ -33,6 +34,19 @@ def test_publish_arrives_whole(pieces: int, delivery_mode: int | None) -> None:
     assert peer.say(frames) == []
     event = ("publish", 1, ("x", "k", False, False), header, b"hello world", delivery_mode == 2)
     assert peer.events[3:] == [event]
+
+
+def test_facts_are_those_of_each_header() -> None:
+    """Whether a header was just seen, is known, or comes behind a pause, what the session is told is about this one."""
+    peer = open_peer()
+    ours: dict[str, Any] = {"delivery_mode": 2, "message_id": "ours"}
+    theirs: dict[str, Any] = {"delivery_mode": 1, "message_id": "theirs"}
+    method = len(method_frame(1, PUBLISH))
+    order = [(ours, 0), (ours, 0), (theirs, method), (ours, 0), (theirs, 0), (ours, method), (theirs, 0), (ours, 0)]
+    for properties, pause_at in order:
+        frames = publish_frames(1, b"hello world", **properties)
+        assert peer.say(frames[:pause_at], frames[pause_at:]) == []
+    assert [event[5] for event in peer.events[3:]] == [properties is ours for properties, _ in order]
 
 
 def test_empty_bodies() -> None:

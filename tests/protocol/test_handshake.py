@@ -27,7 +27,7 @@ def test_orderly_connection() -> None:
     """Both sides take the steps of section 2.2.4 in order, and the sessions hear of each."""
     peer = Peer()
     ((_, start),) = peer.say(PROTOCOL_HEADER)
-    assert (start.version_major, start.version_minor, start.mechanisms, start.locales) == (0, 9, "PLAIN", "en_US")
+    assert (start.version_major, start.version_minor, start.mechanisms, start.locales) == (0, 9, "PLAIN AMQPLAIN", "en_US")
     assert start.server_properties["product"] == "SlotMQ"
     assert start.server_properties["capabilities"]["basic.nack"] is True
     ((_, tune),) = peer.say(start_ok())

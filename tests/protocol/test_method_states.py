@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from pamqp import base, commands
 
+from broker.amqp.access import ACCESS_METHODS
 from broker.amqp.errors import ChannelError
 from tests.protocol.recording import (
     FRAME_HEADER,
@@ -45,13 +46,13 @@ ARGUMENTS: dict[str, base.Frame] = {
 FOR_THE_SESSION = set(
     """Channel.Flow Exchange.Declare Exchange.Delete Exchange.Bind Exchange.Unbind Queue.Declare Queue.Bind Queue.Purge
     Queue.Delete Queue.Unbind Basic.Qos Basic.Consume Basic.Cancel Basic.Get Basic.Ack Basic.Reject Basic.RecoverAsync
-    Basic.Recover Basic.Nack Tx.Select Tx.Commit Tx.Rollback Confirm.Select""".split()
+    Basic.Recover Basic.Nack Tx.Select Tx.Commit Tx.Rollback Confirm.Select Access.Request""".split()
 )
-INDEX: dict[int, type[base.Frame]] = commands.INDEX_MAPPING
+INDEX: dict[int, type[base.Frame]] = commands.INDEX_MAPPING | ACCESS_METHODS
 METHODS = {method.name: method for method in INDEX.values()}
-# Methods of other dialects: access.request, a method and a class that never were, file.qos, and class 0.
+# Methods of other dialects: two methods and a class that never were, file.qos, and class 0.
 STRANGERS = {
-    "Access.Request": (30, 10),
+    "Access.99": (30, 99),
     "Basic.99": (60, 99),
     "Class.99": (99, 10),
     "File.Qos": (70, 10),
@@ -269,8 +270,8 @@ def test_method_in_state(situation: str, name: str) -> None:
 
 
 def test_every_method_is_sent() -> None:
-    """The table holds the 0-9-1 methods with RabbitMQ's extensions: 64 of them."""
-    assert len(METHODS) == len(INDEX) == 64
+    """The table holds the 0-9-1 methods with RabbitMQ's extensions, 64 of them, and class access."""
+    assert len(METHODS) == len(INDEX) == 66
     assert {"Basic.Nack", "Confirm.Select", "Connection.UpdateSecret", "Connection.Blocked", "Tx.Commit"} <= set(
         METHODS
     )

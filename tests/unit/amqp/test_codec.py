@@ -81,7 +81,7 @@ def test_delivery_tags_are_unsigned() -> None:
     assert method.delivery_tag == (1 << 64) - 1
 
 
-@pytest.mark.parametrize("payload", [b"\x00\x1e\x00\x0a\x00", b"\x00\x3c\x00\x63", b"\x00\x00\x00\x00", b"\xff" * 50])
+@pytest.mark.parametrize("payload", [b"\x00\x1e\x00\x63\x00", b"\x00\x3c\x00\x63", b"\x00\x00\x00\x00", b"\xff" * 50])
 def test_unknown_method(payload: bytes) -> None:
     """A class or method that does not exist is 540, and named."""
     with pytest.raises(ConnectionFault) as caught:

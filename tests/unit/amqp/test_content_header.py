@@ -13,9 +13,10 @@ from broker.amqp.content_header import (
     KNOWN_MAX,
     HeaderGauge,
     Properties,
-    check_content_header,
     decode_properties,
+    facts_of,
     gauge_of,
+    measure_header,
 )
 from broker.amqp.errors import ConnectionFault
 
@@ -51,7 +52,7 @@ def test_properties(name: str) -> None:
     """Each property alone, none and all are measured and decoded as pamqp wrote them."""
     properties = ALL if name == "all" else {key: value for key, value in ALL.items() if key == name}
     octets = header_of(**properties)
-    assert check_content_header(octets) is ("delivery_mode" in properties)
+    assert measure_header(octets).persistent is ("delivery_mode" in properties)
     assert decode_properties(octets) == Properties(**properties)
 
 
@@ -60,16 +61,16 @@ def test_persistence(mode: int | None, persistent: bool) -> None:
     """Delivery mode 2 is persistent and nothing else is, wherever the octet stands."""
     octets = b"" if mode is None else bytes([mode])
     flags = 0 if mode is None else 1 << 12
-    assert check_content_header(with_flags(flags, octets)) is persistent
+    assert measure_header(with_flags(flags, octets)).persistent is persistent
     text = b"\x03a/b"
-    assert check_content_header(with_flags(flags | 1 << 15, text + octets)) is persistent
+    assert measure_header(with_flags(flags | 1 << 15, text + octets)).persistent is persistent
 
 
 def test_cut_or_long_at_every_octet() -> None:
     """Properties that end early, or before the payload does, are 502."""
     octets = header_of(**ALL)
     for wrong in [octets[:size] for size in range(len(octets))] + [octets + b"\x00"]:
-        for judge in (check_content_header, decode_properties):
+        for judge in (measure_header, decode_properties):
             with pytest.raises(ConnectionFault) as caught:
                 judge(wrong)
             assert caught.value.reply_code == 502
@@ -79,16 +80,16 @@ def test_cut_or_long_at_every_octet() -> None:
 def test_flags_that_class_basic_does_not_have(flags: int) -> None:
     """The two lowest flags announce what class basic does not have."""
     with pytest.raises(ConnectionFault, match="properties that class basic does not have"):
-        check_content_header(with_flags(flags, b"\x00\x00\x00"))
+        measure_header(with_flags(flags, b"\x00\x00\x00"))
 
 
 def test_limits_of_the_headers_table() -> None:
     """The headers of a message are bounded like every table."""
     octets = header_of(headers={"a": [[1]]})
-    check_content_header(octets, depth_max=3, entries_max=3)
+    measure_header(octets, depth_max=3, entries_max=3)
     for limits in ({"depth_max": 2}, {"entries_max": 2}):
         with pytest.raises(ConnectionFault) as caught:
-            check_content_header(octets, **limits)
+            measure_header(octets, **limits)
         assert caught.value.reply_code == 502
 
 
@@ -96,7 +97,7 @@ def test_what_passes_can_be_decoded() -> None:
     """Text that is not UTF-8 and times beyond the calendar are relayed, so decoding them must not fail."""
     table = b"\x00\x00\x00\x04\x02\xff\xfeV"
     octets = with_flags(1 << 13 | 1 << 10 | 1 << 6, table + b"\x02\xff\xfe" + b"\xff" * 8)
-    check_content_header(octets)
+    measure_header(octets)
     properties = decode_properties(octets)
     assert properties.headers == {"\ufffd\ufffd": None}
     assert properties.correlation_id == "\ufffd\ufffd"
@@ -106,12 +107,11 @@ def test_what_passes_can_be_decoded() -> None:
 def test_measured_once() -> None:
     """Properties that were let pass are remembered, whatever the body size; those that were refused are not."""
     gauge = HeaderGauge(16, 4096)
-    for size in (1, 2, 3):
-        assert gauge.persistent(header_of(size, delivery_mode=2, app_id="a"))
-    assert list(gauge.known.values()) == [True]
+    seen = {id(gauge.facts(header_of(size, delivery_mode=2, user_id="u"))) for size in (1, 2, 3)}
+    assert [id(facts) for facts in gauge.known.values()] == list(seen)
     for _ in range(2):
         with pytest.raises(ConnectionFault):
-            gauge.persistent(header_of(app_id="a") + b"?")
+            gauge.facts(header_of(app_id="a") + b"?")
     assert len(gauge.known) == 1
 
 
@@ -119,17 +119,30 @@ def test_memory_is_bounded() -> None:
     """What is remembered has a bound in number and in size."""
     gauge = HeaderGauge(16, 4096)
     for number in range(3 * KNOWN_MAX):
-        gauge.persistent(header_of(message_id=str(number)))
+        gauge.facts(header_of(message_id=str(number)))
         assert len(gauge.known) <= KNOWN_MAX
     kept = len(gauge.known)
-    gauge.persistent(header_of(headers={"a": "x" * 600}))
+    gauge.facts(header_of(headers={"a": "x" * 600}))
     assert len(gauge.known) == kept
 
 
 def test_limits_do_not_share_what_they_know() -> None:
     """Properties that one broker's limits let pass are judged anew by stricter limits."""
     octets = header_of(headers={"a": [[1]], "test": "limits do not share"})
-    gauge_of(16, 4096).persistent(octets)
+    gauge_of(16, 4096).facts(octets)
     with pytest.raises(ConnectionFault):
-        gauge_of(2, 4096).persistent(octets)
+        gauge_of(2, 4096).facts(octets)
     assert gauge_of(16, 4096) is gauge_of(16, 4096)
+
+
+def test_headers_that_were_measured_before() -> None:
+    """What a broker with generous limits let in is read back whatever the limits are now, and remembered."""
+    nested: list[Any] = []
+    for _ in range(40):
+        nested = [nested]
+    octets = header_of(headers={"a": nested}, priority=3, user_id="u")
+    with pytest.raises(ConnectionFault):
+        gauge_of().facts(octets)
+    facts = facts_of(octets)
+    assert (facts.priority, facts.user_id) == (3, "u")
+    assert facts_of(octets) is facts

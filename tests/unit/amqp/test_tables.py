@@ -189,3 +189,16 @@ def test_reads_from_an_offset() -> None:
     inner = table(b"b\x05")
     payload = b"before" + inner + b"after"
     assert TableReader(payload).table(6, len(payload)) == ({"a": 5}, 6 + len(inner))
+
+
+def test_entries_of_a_table() -> None:
+    """Every entry is found where it stands, whatever its type, and its value can be read alone."""
+    payload = b"before" + table(*(octets for octets, _ in VALUES)) + b"after"
+    reader = TableReader(payload)
+    entries = reader.entries(6)
+    assert [entry.key for entry in entries] == [bytes([97 + place]) for place in range(len(VALUES))]
+    assert [payload[entry.value_at : entry.end] for entry in entries] == [octets for octets, _ in VALUES]
+    assert [reader.value(entry.value_at, entry.end) for entry in entries] == [value for _, value in VALUES]
+    bounds = [10, *(entry.end for entry in entries)]
+    assert [entry.start for entry in entries] == bounds[:-1]
+    assert bounds[-1] == len(payload) - len(b"after")

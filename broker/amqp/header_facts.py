@@ -1,0 +1,124 @@
+"""What the broker has to know of a content header to route, store and expire its message."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final
+
+from broker.amqp.expiration import parse_expiration
+from broker.amqp.tables import ARRAY, TYPE_NAMES, Entry, TableReader
+
+# Bounds for a header that was measured when it came in, by whatever limits the broker has.
+MEASURED_DEPTH_MAX: Final = 64
+MEASURED_ENTRIES_MAX: Final = 1 << 31
+
+FACTS_MAX: Final = 1024
+DELIVERY_MODES: Final = (None, 1, 2)
+PERSISTENT_MODE: Final = 2
+DIRECT_REPLY_TO: Final = b"amq.rabbitmq.reply-to"
+CC, BCC, DELAY = b"CC", b"BCC", b"x-delay"
+# As short strings: a table without these octets need not be looked into.
+CC_OCTETS, BCC_OCTETS, DELAY_OCTETS = (bytes([len(name)]) + name for name in (CC, BCC, DELAY))
+MISSING: Final = object()
+
+
+class HeaderFacts:
+    """Says what the broker has to know of a content header, once for all that carry the same properties.
+
+    `special` tells the publisher to look closer: only then is there anything in the attributes behind it. Header values
+    are as decoded, MISSING where there are none; `fault` is the text of the 406 that RabbitMQ has for the properties.
+    Invariant: never changed once made. Those without anything special are shared by all headers that say the same.
+    """
+
+    __slots__ = (
+        "bcc",
+        "cc",
+        "delay",
+        "expiration",
+        "expiration_ms",
+        "fault",
+        "persistent",
+        "priority",
+        "reply_to",
+        "special",
+        "user_id",
+    )
+
+    def __init__(self, persistent: bool, priority: int, expiration_ms: int | None, *, special: bool = False) -> None:
+        """Shapes: priority is 0 when absent, expiration_ms None when absent or no time."""
+        self.persistent = persistent
+        self.priority = priority
+        self.expiration_ms = expiration_ms
+        self.special = special
+        self.expiration: str | None = None
+        self.reply_to: str | None = None
+        self.user_id: str | None = None
+        self.cc: Any = MISSING
+        self.bcc: Any = MISSING
+        self.delay: Any = MISSING
+        self.fault: str | None = None
+
+
+@lru_cache(maxsize=FACTS_MAX)
+def plain_facts(persistent: bool, priority: int, expiration_ms: int | None) -> HeaderFacts:
+    """Returns the facts of properties that the publisher has nothing to ask about."""
+    return HeaderFacts(persistent, priority, expiration_ms)
+
+
+def gather_facts(
+    header: bytes, table_at: int, delivery_mode: int | None, priority: int, texts: dict[str, bytes]
+) -> HeaderFacts:
+    """Returns the facts of a measured header.
+
+    Shapes: `table_at` is where the headers table stands, 0 when there is none; `texts` has what is present of
+        expiration, reply_to and user_id.
+    """
+    persistent = delivery_mode == PERSISTENT_MODE
+    expiration_ms: int | None = None
+    fault: str | None = None
+    if "expiration" in texts:
+        expiration_ms, fault = read_expiration(texts["expiration"])
+    named = named_entries(header, table_at) if table_at and mentions(header) else {}
+    odd_mode = delivery_mode not in DELIVERY_MODES
+    if not (named or odd_mode or fault or "user_id" in texts or texts.get("reply_to") == DIRECT_REPLY_TO):
+        return plain_facts(persistent, priority, expiration_ms)
+    facts = HeaderFacts(persistent, priority, expiration_ms, special=True)
+    facts.expiration, facts.reply_to, facts.user_id = (
+        texts[name].decode("utf-8", "replace") if name in texts else None
+        for name in ("expiration", "reply_to", "user_id")
+    )
+    reader = TableReader(header, MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX, errors="replace")
+    facts.cc, facts.bcc, facts.delay = (
+        reader.value(named[name].value_at, named[name].end) if name in named else MISSING for name in (CC, BCC, DELAY)
+    )
+    facts.fault = fault or refused_routes(header, named)
+    if odd_mode and facts.fault is None:
+        facts.fault = f"invalid message: {{delivery_mode_unknown,{delivery_mode}}}"
+    return facts
+
+
+def mentions(header: bytes) -> bool:
+    """Returns whether an entry that the broker reads can be in the headers table; HOT for headers never seen before."""
+    return CC_OCTETS in header or BCC_OCTETS in header or DELAY_OCTETS in header
+
+
+def read_expiration(octets: bytes) -> tuple[int | None, str | None]:
+    """Returns the time, or the text of the 406 for what is none."""
+    try:
+        return parse_expiration(octets), None
+    except ValueError as error:
+        return None, f"invalid expiration '{octets.decode('utf-8', 'replace')}': {error}"
+
+
+def named_entries(header: bytes, table_at: int) -> dict[bytes, Entry]:
+    """Returns the entries of the headers table that the broker reads; the first counts where a name comes twice."""
+    entries = TableReader(header).entries(table_at)
+    return {entry.key: entry for entry in reversed(entries) if entry.key in (CC, BCC, DELAY)}
+
+
+def refused_routes(header: bytes, named: dict[bytes, Entry]) -> str | None:
+    """Returns the text of the 406 for CC or BCC that is no array; RabbitMQ skips what is no long string in one."""
+    for name in (CC, BCC):
+        if name in named and (kind := header[named[name].value_at]) != ARRAY:
+            return f'invalid message: {{unacceptable_type_in_header,"{name.decode()}",{TYPE_NAMES[kind]}}}'
+    return None

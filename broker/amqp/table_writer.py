@@ -1,0 +1,108 @@
+"""Field tables: written so that what amqp/tables.py reads of them is what was meant."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final
+
+LENGTH: Final = struct.Struct(">I")
+LONG: Final = struct.Struct(">q")
+DOUBLE: Final = struct.Struct(">d")
+DECIMAL: Final = struct.Struct(">BI")
+TIMESTAMP: Final = struct.Struct(">Q")
+
+LONG_MAX: Final = (1 << 63) - 1
+SHORT_STRING_MAX_BYTES: Final = 255
+
+
+def encode_value(value: Any) -> bytes:
+    """Returns a value as type octet and octets.
+
+    A number is a long whatever its size was; a bytearray is a byte array, and bytes are a long string that is no text,
+    as the reader has them.
+    Raises: ValueError for what a table cannot hold.
+    """
+    match value:
+        case str():
+            return b"S" + counted(encode_text(value))
+        case bool():
+            return b"t\x01" if value else b"t\x00"
+        case int():
+            return encode_number(value)
+        case dict():
+            return b"F" + encode_table(value)
+        case list() | tuple():
+            return b"A" + counted(b"".join(map(encode_value, value)))
+        case datetime():
+            return b"T" + TIMESTAMP.pack(int(value.timestamp()))
+        case None:
+            return b"V"
+        case bytearray():
+            return b"x" + counted(value)
+        case bytes():
+            return b"S" + counted(value)
+        case float():
+            return b"d" + DOUBLE.pack(value)
+        case Decimal():
+            return encode_decimal(value)
+    raise ValueError(f"a field table cannot hold a {type(value).__name__}")
+
+
+def encode_table(table: Mapping[str, Any]) -> bytes:
+    """Returns a table, its length in front.
+
+    Raises: ValueError for what a table cannot hold.
+    """
+    return counted(b"".join(encode_entry(key, value) for key, value in table.items()))
+
+
+def encode_entry(key: str, value: Any) -> bytes:
+    """Returns one entry of a table.
+
+    Raises: ValueError for what a table cannot hold.
+    """
+    return encode_short_text(key) + encode_value(value)
+
+
+def encode_short_text(text: str) -> bytes:
+    """Returns a short string.
+
+    Raises: ValueError when it has more than 255 octets.
+    """
+    octets = encode_text(text)
+    if len(octets) > SHORT_STRING_MAX_BYTES:
+        raise ValueError(f"a short string cannot hold {len(octets)} octets")
+    return bytes([len(octets)]) + octets
+
+
+def encode_text(text: str) -> bytes:
+    """Returns text in UTF-8; octets that were none when they were read are what they were."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def encode_number(number: int) -> bytes:
+    """Returns a long, or the timestamp beyond the calendar that alone is read as a larger number."""
+    if -LONG_MAX - 1 <= number <= LONG_MAX:
+        return b"l" + LONG.pack(number)
+    if 0 < number <= 2 * LONG_MAX + 1:
+        return b"T" + TIMESTAMP.pack(number)
+    raise ValueError(f"a field table cannot hold the number {number}")
+
+
+def encode_decimal(number: Decimal) -> bytes:
+    """Returns a decimal, whose digits are unsigned in RabbitMQ."""
+    sign, digits, exponent = number.as_tuple()
+    if sign or not isinstance(exponent, int) or not -255 <= exponent <= 0:
+        raise ValueError(f"a field table cannot hold the decimal {number}")
+    whole = int("".join(map(str, digits)))
+    if whole >> 32:
+        raise ValueError(f"a field table cannot hold the decimal {number}")
+    return b"D" + DECIMAL.pack(-exponent, whole)
+
+
+def counted(octets: bytes | bytearray) -> bytes:
+    """Returns octets behind their length."""
+    return LENGTH.pack(len(octets)) + octets
