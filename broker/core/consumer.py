@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
+
+from broker.amqp.errors import ChannelError
+from broker.core.arguments import amqp_type, type_class
+from broker.core.resource import Resource
 
 if TYPE_CHECKING:
     from broker.core.queue import Queue
     from broker.core.session.basic import BasicSession
 
-__all__ = ["Consumer"]
+__all__ = ["UNLIMITED", "Consumer", "consumer_priority"]
 
 _FRAME_HEAD: Final = Struct(">BHI")
 _DELIVER: Final = b"\x00\x3c\x00\x3c"  # class 60, method 60
@@ -20,7 +25,8 @@ HEADS_MAX: Final = 256  # one head per length of exchange and key; a short strin
 class Consumer:
     """Takes messages of one queue as far as its prefetch and its connection allow.
 
-    Units: ``prefetch`` is in messages, 0 for no limit.
+    Units: ``prefetch`` is in messages, 0 for no limit. Of consumers with room those of the highest
+        ``priority`` are served.
     """
 
     __slots__ = (
@@ -32,6 +38,7 @@ class Consumer:
         "no_ack",
         "outflow",
         "prefetch",
+        "priority",
         "queue",
         "session",
         "tag",
@@ -48,6 +55,7 @@ class Consumer:
         exclusive: bool,
         arguments: dict[str, Any],
         prefetch: int,
+        priority: int = 0,
     ) -> None:
         self.tag = tag
         self.queue = queue
@@ -58,6 +66,7 @@ class Consumer:
         self.exclusive = exclusive
         self.arguments = arguments
         self.prefetch = prefetch
+        self.priority = priority
         self.unacked = 0
         raw = tag.encode()
         self._tag_bytes = bytes((len(raw),)) + raw
@@ -90,3 +99,15 @@ class Consumer:
     def cancelled_by_broker(self) -> None:
         """Tells the client that its queue is gone (consumer_cancel_notify)."""
         self.session.consumer_cancelled(self)
+
+
+def consumer_priority(resource: Resource, arguments: Mapping[str, Any]) -> int:
+    """Returns the priority that a consumer asks for, 0 when it does not.
+
+    Raises: ChannelError 406 when it is no integer.
+    Source: RabbitMQ, rabbit_amqqueue:check_consume_arguments.
+    """
+    priority = arguments.get("x-priority", 0)
+    if type_class(priority) != "int":
+        raise ChannelError(406, f"invalid arg 'x-priority' for {resource}: {{unacceptable_type,{amqp_type(priority)}}}")
+    return int(priority)

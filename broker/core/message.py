@@ -8,6 +8,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
+from broker.amqp.content_header import HeaderFacts
 from broker.store.record import encode_route
 
 __all__ = ["OVERHEAD_BYTES", "Envelope", "Message"]
@@ -41,16 +42,21 @@ class Message:
     """One published message, shared by every queue that took it.
 
     Shapes: ``header`` is the payload of the content header frame (class, weight, body size, flags, properties).
-    Units: ``charge`` is what each holding slot counts for it, in bytes: its share of the memory.
+    Units: ``charge`` is what each holding slot counts for it, in bytes: its share of the memory. ``timestamp_ms`` is
+        when the broker took it, on the broker's clock; what expires counts from there.
     Invariant: ``entry`` is None until a record of it was appended; then the record's position, in the log or the spill,
         and its length, which is what a queue log keeps of it.
     """
 
-    __slots__ = ("body", "charge", "entry", "envelope", "header")
+    __slots__ = ("body", "charge", "entry", "envelope", "facts", "header", "timestamp_ms")
 
-    def __init__(self, envelope: Envelope, header: bytes, body: bytes, charge: int) -> None:
+    def __init__(
+        self, envelope: Envelope, header: bytes, body: bytes, charge: int, facts: HeaderFacts, timestamp_ms: int
+    ) -> None:
         self.envelope = envelope
         self.header = header
         self.body = body
         self.charge = charge
+        self.facts = facts
+        self.timestamp_ms = timestamp_ms
         self.entry: tuple[int, int] | None = None

@@ -1,32 +1,34 @@
-"""A queue: gives its next message id, knows its consumers and bindings (street step 7 and 12).
+"""A queue: its streams, its consumers, and the rules that hold for it (street step 7).
 
-Its messages are in slots and nowhere else; whoever wants one asks the slot manager for it.
+Its messages are in slots and nowhere else; whoever wants one asks a slot manager for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from broker.core.deadlines import Deadlines
 from broker.core.message import Message
-from broker.slots.manager import SlotManager
+from broker.core.round import Round
+from broker.core.rules import DROP_HEAD, REJECT_PUBLISH_DLX, QueueRules, queue_rules
+from broker.core.stream import Stream
 from broker.slots.slot import Owner, Slot
-from broker.store.record import encode_purged, encode_queue_deleted, encode_requeued, encode_settled
-from broker.store.spill import SPILLED
 
 if TYPE_CHECKING:
     from broker.core.consumer import Consumer
     from broker.routing.binding import Binding
     from broker.routing.exchange import Exchange
-    from broker.store.checkpoint import QueueState
     from broker.store.store import VhostStore
 
 __all__ = ["Queue", "QueuePorts", "QueueWorker"]
 
+LOOK_MESSAGES: Final = 1000  # so many expire in one look; the next look follows at once
+
 
 class Clock(Protocol):
-    """The wall clock, in milliseconds, as exact as a record's timestamp needs."""
+    """The broker's clock, in milliseconds, as exact as a record's timestamp needs."""
 
     now_ms: int
 
@@ -39,38 +41,46 @@ class QueueWorker(Protocol):
     def wake(self, queue: Queue) -> None:
         """Has the queue served in this loop turn."""
 
+    def serve(self, queue: Queue) -> None:
+        """Serves the queue at once."""
+
 
 @dataclass(slots=True)
 class QueuePorts:
     """What a queue needs from the floors around it; one object for all queues of a vhost.
 
-    ``kept`` hears of each slot that begins to hold messages in memory, ``read`` brings a
-    paged-out slot back and then calls, ``settled`` collects the queues whose settlements are to be logged at the end
-    of the loop turn.
+    ``kept`` hears of each slot that begins to hold messages in memory, ``read`` brings a paged-out slot back and then
+    calls, ``measure`` finds the body sizes of a paged-out slot, ``settled`` collects the streams whose settlements are
+    to be logged at the end of the loop turn. ``bury`` dead-letters a message, ``unused`` hears of a queue that expired.
     """
 
     store: VhostStore
     assign: Callable[[Queue], QueueWorker]
     retire: Callable[[Queue], None]
-    kept: Callable[[Queue, Slot], None]
-    read: Callable[[Queue, Slot, Callable[[], None]], None]
+    kept: Callable[[Stream, Slot], None]
+    read: Callable[[Stream, Slot, Callable[[], None]], None]
+    measure: Callable[[Stream, Slot], None]
     clock: Clock
+    deadlines: Deadlines
+    bury: Callable[[Queue, Message, str], None]
+    unused: Callable[[Queue], None]
     window_messages: int = 1000
     window_bytes: int = 1 << 20
-    settled: list[Queue] = field(default_factory=list)
+    settled: list[Stream] = field(default_factory=list)
 
 
 class Queue:
     """One queue of a vhost.
 
-    Invariant: ``ready`` and ``unacked`` are the slot manager's counts; ``awake`` is set while the worker has it on its
-        list.
+    Shapes: ``streams`` has one stream per priority level, the lowest first; ``stream`` is the only one, or the lowest.
+    Invariant: ``plain`` says that a publish need not look at the queue's rules; ``awake`` is set while the worker has
+        it on its list.
     """
 
     __slots__ = (
-        "_pending",
         "_ports",
-        "_turn",
+        "_reading",
+        "_serving",
         "arguments",
         "auto_delete",
         "awake",
@@ -81,11 +91,14 @@ class Queue:
         "exclusive_owner",
         "failures",
         "had_consumers",
-        "last_segment",
-        "last_slot",
-        "manager",
         "name",
         "number",
+        "operator_policy",
+        "plain",
+        "policy",
+        "rules",
+        "streams",
+        "timed",
         "worker",
     )
 
@@ -99,6 +112,7 @@ class Queue:
         arguments: dict[str, Any],
         number: int,
         ports: QueuePorts,
+        rules: QueueRules | None = None,
     ) -> None:
         self.name = name
         self.durable = durable
@@ -107,212 +121,310 @@ class Queue:
         self.arguments = arguments
         self.number = number
         self.bindings: dict[Binding, Exchange] = {}
-        self.consumers: list[Consumer] = []
         self.had_consumers = False
         self.deleted = False
         self.awake = False
         self.failures = 0  # how many workers it has ended
-        self.last_segment = -1  # the log segment that last_slot is known to count in
-        self.last_slot: Slot | None = None
+        self.policy: str | None = None
+        self.operator_policy: str | None = None
+        self.rules = queue_rules(arguments) if rules is None else rules
+        self.consumers = Round(single_active=self.rules.single_active)
+        self.plain = True
+        self.timed = False  # some message of it may expire; once true it stays so, the look costs little
         self._ports = ports
-        self._turn = 0
-        self._pending: list[int] = []  # ids settled in this loop turn, to be logged as one record
-        self.manager = SlotManager(
-            ports.window_messages,
-            ports.window_bytes,
-            on_open=self._slot_opened,
-            on_delete=self._slot_deleted,
-        )
+        self._reading = False  # one look waits for a slot from disk
+        self._serving = False
+        self.streams = tuple(Stream(self, level, number + level, ports) for level in range(self.rules.max_priority + 1))
         self.worker = ports.assign(self)
+        self._take_rules(self.rules)
+        self.used()
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r}, ready={self.ready}, unacked={self.unacked})"
 
     @property
+    def stream(self) -> Stream:
+        """The only stream, or that of the lowest level."""
+        return self.streams[0]
+
+    @property
+    def levels(self) -> int:
+        """How many numbers it takes in the store, from its own on."""
+        return len(self.streams)
+
+    @property
     def ready(self) -> int:
         """Messages that wait to be delivered."""
-        return self.manager.ready
+        streams = self.streams
+        return streams[0].manager.ready if len(streams) == 1 else sum(stream.manager.ready for stream in streams)
 
     @property
     def unacked(self) -> int:
         """Messages that were delivered and not yet acked."""
-        return self.manager.unacked
+        return sum(stream.manager.unacked for stream in self.streams)
 
-    def restore(self, state: QueueState, *, redelivered: bool) -> None:
-        """Takes the messages that recovery found; all of them lie on disk."""
-        slots = [
-            Slot.restored(
-                found.first,
-                found.end - found.first,
-                found.settled,
-                found.counts,
-                set(found.segments),
-                charge_bytes=found.size_bytes,
-                recovered=redelivered or found.redelivered,
-            )
-            for found in state.slots
-        ]
-        self.manager.restore(state.next_id, slots)
+    @property
+    def ready_bytes(self) -> int:
+        """What the bodies of the ready messages amount to, as far as a limit makes it counted."""
+        return sum(stream.manager.ready_bytes for stream in self.streams)
+
+    # -- rules --------------------------------------------------------------------------------------------------------
+
+    def apply_rules(self, rules: QueueRules) -> None:
+        """Takes other rules, because a policy changed, and brings the queue within them.
+
+        Invariant: its levels, and whether one consumer is active at a time, are of its declaration.
+        """
+        if rules != self.rules:
+            self._take_rules(rules)
+            self.used()
+            self.look()
+            self.enforce()
+
+    def _take_rules(self, rules: QueueRules) -> None:
+        self.rules = rules
+        self.plain = len(self.streams) == 1 and not rules.limited and rules.ttl_ms is None
+        self.timed = self.timed or rules.ttl_ms is not None
+        for stream in self.streams:
+            counting = stream.manager.size_of is not None
+            if rules.max_bytes is not None and not counting:
+                stream.count_sizes(_body_bytes)
+            elif rules.max_bytes is None and counting:
+                stream.manager.count_no_sizes()
+
+    def used(self) -> None:
+        """Puts off the end of a queue that expires when nobody uses it: a consumer, basic.get and a declare are use."""
+        deadlines = self._ports.deadlines
+        expires_ms = self.rules.expires_ms
+        if expires_ms is None or self.consumers or self.deleted:
+            deadlines.cancel(("unused", self))
+        else:
+            deadlines.set(("unused", self), self._ports.clock.now_ms + expires_ms, self._unused)
+
+    def _unused(self) -> None:
+        if not self.consumers and not self.deleted:
+            self._ports.unused(self)
 
     # -- accept -------------------------------------------------------------------------------------------------------
 
-    def accept(self, message: Message) -> int:
-        """Takes a message and returns the id it got."""
-        message_id = self.manager.publish(message, message.charge)
-        if self.consumers and not self.awake:
-            self.worker.wake(self)
-        return message_id
+    def stream_for(self, message: Message) -> Stream:
+        """Returns the stream of a message's priority level."""
+        streams = self.streams
+        return streams[min(message.facts.priority, len(streams) - 1)]
 
-    def accept_logged(self, message: Message, segment: int) -> int:
-        """Takes a message whose record is about to be appended to log segment `segment`; returns the id it got."""
-        slot = self.manager.open
-        if segment != self.last_segment or slot is not self.last_slot:
-            self.last_segment = segment
-            self.last_slot = slot
-            self.refer(slot, segment)
-        message_id = self.manager.publish(message, message.charge)
-        if self.consumers and not self.awake:
-            self.worker.wake(self)
-        return message_id
+    def admits(self, message: Message) -> bool:
+        """Tells whether the queue takes a message: a full one that rejects publishes does not.
 
-    def refer(self, slot: Slot, segment: int) -> None:
-        """Counts a slot among those that keep a segment, of the log or of the spill, on disk."""
-        if segment not in slot.segments:
-            slot.segments.add(segment)
-            self._ports.store.add_live(segment, 1)
+        With reject-publish-dlx it is dead-lettered instead.
+        """
+        rules = self.rules
+        if rules.overflow == DROP_HEAD or not rules.limited or not self._full_with(message):
+            return True
+        self._serve()  # consumers that wait leave room before a publisher is told that there is none
+        if not self._full_with(message):
+            return True
+        if rules.overflow == REJECT_PUBLISH_DLX:
+            self._ports.bury(self, message, "maxlen")
+        return False
+
+    def _full_with(self, message: Message) -> bool:
+        rules = self.rules
+        if rules.max_length is not None and self.ready >= rules.max_length:
+            return True
+        return rules.max_bytes is not None and self.ready_bytes + len(message.body) > rules.max_bytes
+
+    def accepted(self, message: Message) -> None:
+        """Does what the rules ask once a message was accepted by one of the streams."""
+        expires_ms = self.expires_ms(message)
+        if expires_ms is not None:
+            self.timed = True
+            if not self.consumers.able():
+                self.look()
+            else:  # it has this turn to be delivered, even if its time is 0
+                standing_ms = self._ports.deadlines.at_ms(self)
+                if standing_ms is None or expires_ms < standing_ms:
+                    self._ports.deadlines.set(self, expires_ms, self.look)
+        self.enforce()
+
+    def returned(self) -> None:
+        """Does what the rules ask once messages came back, and has them delivered again."""
+        if self.timed:
+            self.look()
+        if self.rules.limited:
+            self.enforce()
+        self.wake()
+
+    # -- limits -------------------------------------------------------------------------------------------------------
+
+    def enforce(self) -> None:
+        """Drops messages from the head until the queue is within its limits."""
+        rules = self.rules
+        if rules.overflow != DROP_HEAD or not rules.limited or not self._over():
+            return
+        self._serve()
+        while self._over() and not self.deleted:
+            stream, slot = self._head()
+            assert slot is not None
+            if slot.contents is None and rules.dead_letter_exchange is not None:
+                self._read_then(stream, slot, self.enforce)
+                return
+            limit = 1 if rules.max_bytes is not None else self.ready - (rules.max_length or 0)
+            stream.bury(slot, stream.manager.take(slot, limit), "maxlen")
+
+    def _over(self) -> bool:
+        rules = self.rules
+        if rules.max_length is not None and self.ready > rules.max_length:
+            return True
+        return rules.max_bytes is not None and self.ready_bytes > rules.max_bytes
+
+    def _serve(self) -> None:
+        if not self._serving and not self.deleted and self.consumers.able():
+            self._serving = True
+            try:
+                self.worker.serve(self)
+            finally:
+                self._serving = False
+
+    # -- expiry -------------------------------------------------------------------------------------------------------
+
+    def expires_ms(self, message: Message) -> int | None:
+        """Returns the moment at which a message of this queue expires, None when it does not."""
+        ttl_ms = self.rules.ttl_ms
+        own_ms = message.facts.expiration_ms
+        if own_ms is None:
+            return None if ttl_ms is None else message.timestamp_ms + ttl_ms
+        return message.timestamp_ms + (own_ms if ttl_ms is None else min(own_ms, ttl_ms))
+
+    def look(self) -> None:
+        """Drops what has expired at the head, and looks again when the next head is due.
+
+        A message expires at the head of its queue only, as in RabbitMQ's classic queues. One that was read back from
+        disk for a look stays in memory until the pager wants its place.
+        """
+        deadlines = self._ports.deadlines
+        deadlines.cancel(self)
+        if not self.timed or self.deleted:
+            return
+        now_ms = self._ports.clock.now_ms
+        left = LOOK_MESSAGES
+        while True:
+            stream, slot = self._head()
+            if slot is None:
+                return
+            if slot.contents is None:
+                self._read_then(stream, slot, self.look)
+                return
+            expired = 0
+            at_ms: int | None = None
+            for index in slot.front(left):
+                message: Message | None = slot.contents[index]
+                at_ms = None if message is None else self.expires_ms(message)
+                if at_ms is None or at_ms > now_ms:
+                    break
+                expired += 1
+            if not expired:
+                if at_ms is not None:
+                    deadlines.set(self, at_ms, self.look)
+                return
+            stream.bury(slot, stream.manager.take(slot, expired), "expired")
+            left -= expired
+            if left <= 0:
+                deadlines.set(self, now_ms, self.look)
+                return
+
+    def drop_expired(self, stream: Stream, slot: Slot, indexes: Sequence[int]) -> Sequence[int]:
+        """Returns what of messages that were taken has not expired; the rest is dropped."""
+        assert slot.contents is not None
+        now_ms = self._ports.clock.now_ms
+        expired = []
+        for index in indexes:
+            message: Message | None = slot.contents[index]
+            at_ms = None if message is None else self.expires_ms(message)
+            if at_ms is not None and at_ms < now_ms:
+                expired.append(index)
+        if not expired:
+            return indexes
+        gone = set(expired)
+        left = [index for index in indexes if index not in gone]
+        stream.bury(slot, expired, "expired")
+        return left
+
+    def _head(self) -> tuple[Stream, Slot | None]:
+        """Returns the highest level that has a ready message, and the slot of its lowest."""
+        for stream in reversed(self.streams):
+            slot = stream.manager.front()
+            if slot is not None:
+                return stream, slot
+        return self.streams[0], None
+
+    def _read_then(self, stream: Stream, slot: Slot, then: Callable[[], None]) -> None:
+        if not self._reading:
+            self._reading = True
+            self._ports.read(stream, slot, lambda: self._was_read(then))
+
+    def _was_read(self, then: Callable[[], None]) -> None:
+        self._reading = False
+        if not self.deleted:
+            then()
 
     # -- consumers ----------------------------------------------------------------------------------------------------
 
+    @property
+    def active_consumer(self) -> Consumer | None:
+        """The one consumer that is served, where the queue has a single active one."""
+        return self.consumers.active
+
     def add_consumer(self, consumer: Consumer) -> None:
-        """Adds a consumer at the end of the round."""
-        self.consumers.append(consumer)
+        """Adds a consumer behind those of its priority."""
+        self.consumers.add(consumer)
         self.had_consumers = True
+        self.used()
         self.wake()
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Removes a consumer; the last one's leases go back to the slot manager."""
         self.consumers.remove(consumer)
-        if not self.consumers:
-            self.manager.give_back_all(self.worker.owner)
+        if self.consumers:
+            self.wake()  # another one may be the active one now
+        else:
+            for stream in self.streams:
+                stream.manager.give_back_all(self.worker.owner)
+            self.used()
 
-    def round(self) -> list[Consumer]:
-        """Returns the consumers that can take a message now, the one whose turn it is first."""
-        consumers = self.consumers
-        if len(consumers) == 1:
-            return consumers if consumers[0].room() > 0 else []
-        turn = self._turn % len(consumers) if consumers else 0
-        return [consumer for consumer in consumers[turn:] + consumers[:turn] if consumer.room() > 0]
-
-    def passed_turn(self, consumer: Consumer) -> None:
-        """Notes who was served last."""
-        self._turn = self.consumers.index(consumer) + 1
+    def lease(self) -> tuple[Stream, Slot] | None:
+        """Leases the slot with the next message to its worker, of the highest level that has one."""
+        owner = self.worker.owner
+        for stream in reversed(self.streams):
+            if stream.manager.ready:
+                slot = stream.manager.get(owner)
+                if slot is not None:
+                    return stream, slot
+        return None
 
     def wake(self) -> None:
         """Has the worker look at this queue when there is something to deliver and somebody to deliver to."""
-        if not self.awake and self.consumers and self.manager.ready:
+        if not self.awake and self.consumers and self.ready:
             self.worker.wake(self)
 
-    # -- settle -------------------------------------------------------------------------------------------------------
-
-    def settle(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settles messages that were handed out: acked, rejected or delivered without acknowledgement.
-
-        Those that have a record get one record of their settlement at the end of the loop turn.
-        """
-        if self.deleted:
-            return
-        if self.durable:
-            self._note_settled(slot, indexes)
-        self.manager.settle(slot, indexes)
-
-    def requeue(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Puts messages back in their place, redelivered."""
-        if self.deleted:
-            return
-        self.manager.requeue(slot, indexes)
-        if self.durable:
-            logged = self._logged_of(slot, indexes)
-            if logged:
-                log, first = self._ports.store.log, slot.first
-                counts = {first + index: slot.counts[index] for index in logged}
-                log.append(encode_requeued(log.synced, self._ports.clock.now_ms, self.number, counts))
-        self.wake()
-
-    def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settles ready messages that cannot be read any more."""
-        self.manager.lose(slot, indexes)
-        if self.durable:
-            self._note_settled(slot, indexes)
+    # -- empty and delete ---------------------------------------------------------------------------------------------
 
     def purge(self) -> int:
         """Drops every ready message and returns how many; the unacked ones stay."""
-        count = self.manager.ready
-        if not count:
-            return 0
-        manager = self.manager
-        upto = manager.next_id - 1
-        manager.purge()
-        if self.durable:
-            store = self._ports.store
-            unacked = [slot.first + index for slot in manager.slots.values() for index in slot.unacked()]
-            store.log.append(encode_purged(store.log.synced, self._ports.clock.now_ms, self.number, upto, unacked))
-        return count
-
-    def log_settlements(self) -> None:
-        """Appends one record for all that was settled in this loop turn."""
-        ids, self._pending = self._pending, []
-        if ids and not self.deleted:
-            log = self._ports.store.log
-            log.append(encode_settled(log.synced, self._ports.clock.now_ms, self.number, ids))
+        return sum(stream.purge() for stream in self.streams)
 
     def delete(self) -> int:
         """Tells the consumers, drops everything and returns how many messages were ready."""
-        count = self.manager.ready
+        count = self.ready
         self.deleted = True
-        consumers, self.consumers = self.consumers, []
-        for consumer in consumers:
+        for consumer in self.consumers.clear():
             consumer.cancelled_by_broker()
-        self.manager.clear()
-        self._pending.clear()
-        store = self._ports.store
-        if self.durable:
-            store.log.append(encode_queue_deleted(store.log.synced, self._ports.clock.now_ms, self.number))
-        store.forget_queue(self.number, at_once=not self.durable)
+        for stream in self.streams:
+            stream.delete()
+        self._ports.deadlines.cancel(self)
+        self._ports.deadlines.cancel(("unused", self))
         self._ports.retire(self)
         return count
 
-    def _note_settled(self, slot: Slot, indexes: Sequence[int]) -> None:
-        pending = self._pending
-        if not pending:
-            self._ports.settled.append(self)
-        first = slot.first
-        pending.extend([first + index for index in self._logged_of(slot, indexes)])
 
-    @staticmethod
-    def _logged_of(slot: Slot, indexes: Sequence[int]) -> list[int]:
-        """Returns those of the messages that have a record in the log.
-
-        A transient message's id is given again after a crash, so the log must not say anything about it.
-        """
-        contents = slot.contents
-        if contents is None:
-            return [index for index in indexes if not slot.is_volatile(index)]
-        logged = []
-        for index in indexes:
-            message: Message | None = contents[index]
-            if message is None:  # it could not be read
-                if not slot.is_volatile(index):
-                    logged.append(index)
-            elif message.entry is not None and message.entry[0] < SPILLED:
-                logged.append(index)
-        return logged
-
-    def _slot_opened(self, slot: Slot) -> None:
-        self._ports.kept(self, slot)
-
-    def _slot_deleted(self, slot: Slot) -> None:
-        store = self._ports.store
-        for segment in slot.segments:
-            store.drop_live(segment, 1)
-        if slot.logged:
-            store.drop_entries(self.number, slot.first, slot.end, at_once=not self.durable)
+def _body_bytes(message: Message) -> int:
+    return len(message.body)

@@ -19,7 +19,7 @@ from broker.store.spill import is_spilled
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from broker.core.queue import Queue
+    from broker.core.stream import Stream
     from broker.core.vhost import Vhost
     from broker.delivery.committer import Committer
     from broker.delivery.pager import Pager
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpointer"]
 
-SLICE_QUEUES: Final = 64  # queues snapshot per loop turn
+SLICE_STREAMS: Final = 64  # streams looked at per loop turn
 
 _log = structlog.get_logger()
 
@@ -78,11 +78,11 @@ class Checkpointer:
     async def _complete_queue_logs(self) -> None:
         """Writes most of the entries that the snapshot will need, a few queues per loop turn."""
         await self._committer.drain()
-        for count, queue in enumerate(self._durable_queues(), 1):
-            if not queue.deleted:
-                for slot in list(queue.manager.slots.values()):
-                    self._pager.log_entries(queue, slot, for_checkpoint=True)
-            if count % SLICE_QUEUES == 0:
+        for count, stream in enumerate(self._durable_streams(), 1):
+            if not stream.deleted:
+                for slot in list(stream.manager.slots.values()):
+                    self._pager.log_entries(stream, slot, for_checkpoint=True)
+            if count % SLICE_STREAMS == 0:
                 await asyncio.sleep(0)
 
     def _snapshot(self, *, clean: bool) -> Checkpoint:
@@ -91,13 +91,13 @@ class Checkpointer:
         Cost: n slots, about 3 us each, and the entries of what was published since they were last completed.
         """
         states: list[QueueState] = []
-        for queue in self._durable_queues():
-            queue.log_settlements()
-            manager = queue.manager
+        for stream in self._durable_streams():
+            stream.log_settlements()
+            manager = stream.manager
             for slot in manager.slots.values():
-                self._pager.log_entries(queue, slot, for_checkpoint=True)
+                self._pager.log_entries(stream, slot, for_checkpoint=True)
             slots = [self._slot_state(slot) for slot in manager.slots.values() if slot.length]
-            states.append(QueueState(number=queue.number, next_id=manager.next_id, slots=slots))
+            states.append(QueueState(number=stream.number, next_id=manager.next_id, slots=slots))
         return Checkpoint(
             position=self._store.log.position,
             clean=clean,
@@ -106,8 +106,8 @@ class Checkpointer:
             next_queue_number=self._vhost.next_queue_number,
         )
 
-    def _durable_queues(self) -> list[Queue]:
-        return [queue for queue in self._vhost.queues.values() if queue.durable]
+    def _durable_streams(self) -> list[Stream]:
+        return [stream for queue in self._vhost.queues.values() if queue.durable for stream in queue.streams]
 
     @staticmethod
     def _slot_state(slot: Slot) -> SlotState:

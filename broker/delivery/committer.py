@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.core.session.publisher import Publisher
+    from broker.core.confirmable import Confirmable
     from broker.store.message_log import Batch, MessageLog
 
 __all__ = ["Committer"]
@@ -38,7 +38,7 @@ class Committer:
         self._fail = fail
         self._lazy_s = lazy_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="committer")
-        self._waiting: list[Publisher] = []
+        self._waiting: list[Confirmable] = []
         self._running = False
         self._lazy: asyncio.TimerHandle | None = None
         self._synced_waiters: list[asyncio.Future[None]] = []
@@ -46,14 +46,19 @@ class Committer:
         self.urgent = False  # something waits for the disk that is not a publisher (topology, a checkpoint)
         self.syncs = 0
 
-    def wait(self, publisher: Publisher) -> None:
-        """Has a publisher confirmed as soon as what it published so far is safe."""
-        self._waiting.append(publisher)
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for the disk."""
+        return self._running or self.urgent or bool(self._waiting)
+
+    def wait(self, waiter: Confirmable) -> None:
+        """Has a publisher or a transaction confirmed as soon as what it did so far is safe."""
+        self._waiting.append(waiter)
         self._schedule()
 
     def turn(self) -> None:
         """Confirms what needs no disk, and starts a sync when something waits for one and none is running."""
-        for_disk: list[Publisher] = []
+        for_disk: list[Confirmable] = []
         for publisher in self._waiting:
             if publisher.logged > publisher.confirmed:
                 for_disk.append(publisher)
@@ -125,7 +130,7 @@ class Committer:
         self,
         done: asyncio.Future[None],
         batch: Batch,
-        confirms: list[tuple[Publisher, int]],
+        confirms: list[tuple[Confirmable, int]],
         waiters: list[asyncio.Future[None]],
     ) -> None:
         self._running = False
@@ -139,7 +144,7 @@ class Committer:
             self.abort(error)
             self._fail(error)
 
-    def _finish(self, confirms: list[tuple[Publisher, int]], waiters: list[asyncio.Future[None]]) -> None:
+    def _finish(self, confirms: list[tuple[Confirmable, int]], waiters: list[asyncio.Future[None]]) -> None:
         for publisher, upto in confirms:
             publisher.confirm(upto)
         for waiter in waiters:

@@ -17,7 +17,7 @@ from broker.store.compaction import Move, SlotReference
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from broker.core.queue import Queue
+    from broker.core.stream import Stream
     from broker.core.vhost import Vhost
     from broker.delivery.committer import Committer
     from broker.store.store import VhostStore
@@ -55,9 +55,9 @@ class Compactor:
             holders = self._holders(segment)
             references = [
                 SlotReference(
-                    queue.number, slot.first, slot.first + slot.logged, list(slot.acks.unsettled(0, slot.logged))
+                    stream.number, slot.first, slot.first + slot.logged, list(slot.acks.unsettled(0, slot.logged))
                 )
-                for queue, slot in holders
+                for stream, slot in holders
             ]
             relocation = await loop.run_in_executor(
                 self._thread, self._store.plan_relocation, segment, references, self._below_ratio
@@ -71,28 +71,29 @@ class Compactor:
             _log.info("segment.relocated", segment=segment, live_bytes=relocation.live_bytes)
             return
 
-    def _holders(self, segment: int) -> list[tuple[Queue, Slot]]:
+    def _holders(self, segment: int) -> list[tuple[Stream, Slot]]:
         return [
-            (queue, slot)
+            (stream, slot)
             for queue in self._vhost.queues.values()
-            for slot in queue.manager.slots.values()
+            for stream in queue.streams
+            for slot in stream.manager.slots.values()
             if segment in slot.segments
         ]
 
-    def _apply(self, segment: int, holders: list[tuple[Queue, Slot]], moves: list[Move]) -> None:
+    def _apply(self, segment: int, holders: list[tuple[Stream, Slot]], moves: list[Move]) -> None:
         """Points slots, and messages that are in memory, at the copies; slots that went meanwhile need nothing."""
         moved: dict[int, dict[int, Move]] = {}
         for one in moves:
             moved.setdefault(one.queue_number, {})[one.message_id] = one
-        for queue, slot in holders:
+        for stream, slot in holders:
             if slot.tenure is Tenure.DELETED:
                 continue
-            mine = moved.get(queue.number, {})
+            mine = moved.get(stream.number, {})
             for index in slot.acks.unsettled(0, slot.length):
                 move = mine.get(slot.first + index)
                 if move is None:
                     continue
-                queue.refer(slot, move.position >> 32)
+                stream.refer(slot, move.position >> 32)
                 message = slot.contents[index] if slot.contents is not None else None
                 if message is not None:
                     message.entry = (move.position, move.size)

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.core.deadlines import Deadlines
 from broker.core.queue import QueuePorts
 from broker.core.vhost import Vhost
+from broker.core.vhost_limits import VhostLimits
 from broker.delivery.checkpointer import Checkpointer
 from broker.delivery.committer import Committer
 from broker.delivery.compactor import Compactor
@@ -20,7 +22,9 @@ from broker.routing.pattern import PatternLimits
 from broker.store.record import encode_topology
 
 if TYPE_CHECKING:
+    from broker.core.message import Message
     from broker.core.queue import Queue
+    from broker.core.stream import Stream
     from broker.delivery.turn import Turn
     from broker.settings import Settings
     from broker.store.recovery import Recovered
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Engine"]
 
 NODE: Final = "local"
+ALARM_MAX_MS: Final = 3_600_000
 CACHE_ROUNDS: Final = 4  # a route cache judges its use after so many times its size in misses
 
 
@@ -53,10 +58,13 @@ class Engine:
         self._turn = turn
         self._loop = loop
         self._fail = fail
-        self._settled: list[Queue] = []
+        self._settled: list[Stream] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._checkpoint: asyncio.Task[None] | None = None
         self._closed = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self.deadlines = Deadlines()
+        self.deadlines.armed = self._arm
         self.recovered_clean = False
         self._checkpoint_at = loop.time()
         self._checkpoint_interval_s = settings.store.checkpoint_interval_ms / 1000
@@ -70,7 +78,11 @@ class Engine:
             retire=self.workers.release,
             kept=self.pager.kept,
             read=self.reader.read,
+            measure=self.reader.measure,
             clock=turn,
+            deadlines=self.deadlines,
+            bury=self._bury,
+            unused=self._unused,
             window_messages=settings.slots.window_messages,
             window_bytes=settings.slots.window_bytes,
             settled=self._settled,
@@ -87,9 +99,22 @@ class Engine:
                 settings.routing.cache_bytes,
                 settings.routing.cache_entries * CACHE_ROUNDS + 1,
             ),
+            limits=VhostLimits(
+                settings.limits.exchanges_max, settings.limits.queues_max, settings.limits.bindings_max
+            ),
         )
         self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._thread)
         self.compactor = Compactor(self.vhost, store, self.committer, self._thread, settings.store.compact_below_ratio)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is under way: nothing to deliver, to read, to log or to sync for somebody."""
+        return not (self._settled or self.committer.busy or self.workers.busy or self.reader.busy)
+
+    def run_due(self) -> None:
+        """Does what the deadlines say until nothing is due any more."""
+        while (next_ms := self.deadlines.next_ms) is not None and next_ms <= self._turn.now_ms:
+            self.deadlines.run(self._turn.now_ms)
 
     def restore(self, recovered: Recovered) -> None:
         """Makes the vhost that recovery found."""
@@ -97,18 +122,26 @@ class Engine:
         vhost = self.vhost
         vhost.restore(recovered.topology)
         vhost.next_queue_number = max(vhost.next_queue_number, recovered.next_queue_number)
-        queues = {queue.number: queue for queue in vhost.queues.values()}
+        streams = {stream.number: stream for queue in vhost.queues.values() for stream in queue.streams}
         for number, state in recovered.queues.items():
-            if number in queues:
-                queues[number].restore(state, redelivered=not recovered.clean)
+            if number in streams:
+                streams[number].restore(state, redelivered=not recovered.clean)
             else:
                 self.store.discard(state)
+        vhost.restored()
 
     def turn(self) -> None:
-        """Logs what was settled, starts the sync, delivers while it runs, pages: once per loop turn."""
+        """Logs what was settled, starts the sync, delivers while it runs, drops what is due, pages: once per loop
+        turn.
+        """
         self._log_settlements()
         self.committer.turn()
         self.workers.turn()
+        due_ms = self.deadlines.next_ms
+        if due_ms is not None and due_ms <= self._turn.now_ms:
+            self.deadlines.run(self._turn.now_ms)
+            self._arm()
+            self._turn.schedule()
         if self._settled:
             self._turn.schedule()  # what was delivered without acknowledgement is logged by the next turn
         if self.pager.pressed:
@@ -145,6 +178,8 @@ class Engine:
         if self._closed:
             return
         self._closed = True
+        if self._alarm is not None:
+            self._alarm.cancel()
         self.committer.close()
         self.reader.close()
         self._thread.shutdown(wait=True)
@@ -156,12 +191,34 @@ class Engine:
         self.committer.urgent = True
         self._turn.schedule()
 
+    def _bury(self, queue: Queue, message: Message, reason: str) -> None:
+        self.vhost.dead_letters.bury(queue, message, reason)
+
+    def _unused(self, queue: Queue) -> None:
+        self.vhost.queue_unused(queue)
+
+    def _arm(self) -> None:
+        """Has a turn run when the next deadline is due."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        next_ms = self.deadlines.next_ms
+        if next_ms is not None and not self._closed:
+            wait_ms = min(max(next_ms - self._turn.now_ms, 0), ALARM_MAX_MS)
+            self._alarm = self._loop.call_later(wait_ms / 1000, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._turn.schedule()
+        if (self.deadlines.next_ms or 0) > self._turn.now_ms:
+            self._arm()  # a clock and a timer differ by a little, and a far deadline is waited for in pieces
+
     def _log_settlements(self) -> None:
         if self._settled:
             settled = self._settled[:]
             self._settled.clear()
-            for queue in settled:
-                queue.log_settlements()
+            for stream in settled:
+                stream.log_settlements()
 
     async def _write_down(self) -> None:
         """Takes a checkpoint, then frees a segment; never both at a time."""

@@ -11,11 +11,12 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from broker.amqp.codec import content_frames
+from broker.core.delivery_count import with_delivery_count
 
 if TYPE_CHECKING:
     from broker.core.consumer import Consumer
     from broker.core.message import Message
-    from broker.core.queue import Queue
+    from broker.core.stream import Stream
     from broker.slots.slot import Slot
 
 __all__ = ["deliver", "spread"]
@@ -25,7 +26,7 @@ _FRAME: Final = Struct(">BHI")  # type, channel, size
 _FRAME_AFTER: Final = Struct(">BBHI")  # the previous frame's end octet, then the next frame's head
 
 
-def deliver(consumer: Consumer, queue: Queue, slot: Slot, indexes: Sequence[int]) -> int:
+def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[int]) -> int:
     """Appends deliver, header and body frames to the consumer's connection and returns how many messages it took.
 
     Stops when the connection's output reaches high water; the caller puts the rest back. What needs no acknowledgement
@@ -47,6 +48,7 @@ def deliver(consumer: Consumer, queue: Queue, slot: Slot, indexes: Sequence[int]
     deliveries = session.unacked.deliveries
     tag = session.unacked.last_tag
     all_fresh = not slot.recovered and not slot.counts
+    counted = stream.queue.rules.counts_deliveries and bool(slot.counts)
     head_of = consumer.deliver_head
     pack_tag, pack_frame, pack_after = _TAG.pack, _FRAME.pack, _FRAME_AFTER.pack
     taken = 0
@@ -57,7 +59,7 @@ def deliver(consumer: Consumer, queue: Queue, slot: Slot, indexes: Sequence[int]
             message: Message = contents[index]
             tag += 1
             suffix = message.envelope.suffix
-            header = message.header
+            header = with_delivery_count(message.header, slot.counts.get(index, 0)) if counted else message.header
             body = message.body
             size = len(body)
             flags = pack_tag(tag, False if all_fresh else slot.redelivered(index))
@@ -79,7 +81,7 @@ def deliver(consumer: Consumer, queue: Queue, slot: Slot, indexes: Sequence[int]
                 out += (head_of(len(suffix)), flags, suffix, frames)
                 out_bytes += len(frames) + len(suffix) + 32
             if not no_ack:
-                deliveries[tag] = (queue, slot, index, consumer)
+                deliveries[tag] = (stream, slot, index, consumer)
             taken += 1
     finally:  # whatever happens, a tag that went out is not given again
         session.unacked.last_tag = tag
@@ -89,7 +91,7 @@ def deliver(consumer: Consumer, queue: Queue, slot: Slot, indexes: Sequence[int]
             session.outstanding += taken
     if taken:
         if no_ack:
-            queue.settle(slot, indexes[:taken])
+            stream.settle(slot, indexes[:taken])
         session.last_served = consumer
         consumer.outflow.last_served = session
         connection.touch()

@@ -17,7 +17,8 @@ from broker.store.spill import SPILLED
 
 if TYPE_CHECKING:
     from broker.core.message import Message
-    from broker.core.queue import Clock, Queue
+    from broker.core.queue import Clock
+    from broker.core.stream import Stream
     from broker.slots.slot import Slot
     from broker.store.store import VhostStore
 
@@ -43,12 +44,12 @@ class Pager:
         self.resident_bytes = 0
         self.pressed = False
         self.paged_out = 0
-        self._resident: dict[Slot, tuple[Queue, int]] = {}
-        self._candidates: list[tuple[int, Slot, Queue]] = []
+        self._resident: dict[Slot, tuple[Stream, int]] = {}
+        self._candidates: list[tuple[int, Slot, Stream]] = []
 
-    def kept(self, queue: Queue, slot: Slot) -> None:
+    def kept(self, stream: Stream, slot: Slot) -> None:
         """Hears that a slot begins to hold messages in memory."""
-        self._resident[slot] = (queue, self._clock.now_ms)
+        self._resident[slot] = (stream, self._clock.now_ms)
 
     def tick(self) -> None:
         """Recounts what is resident, seals old slots, and decides whether there is pressure.
@@ -59,17 +60,17 @@ class Pager:
         old_ms = self._clock.now_ms - self._window_ms
         gone = []
         aged = []
-        for slot, (queue, since_ms) in self._resident.items():
+        for slot, (stream, since_ms) in self._resident.items():
             if slot.contents is None or slot.tenure is Tenure.DELETED:
                 gone.append(slot)
                 continue
             if slot.fill is Fill.OPEN and since_ms < old_ms:
-                aged.append(queue)
+                aged.append(stream)
             total += slot.bytes * slot.unsettled // slot.length
         for slot in gone:
             del self._resident[slot]
-        for queue in aged:
-            queue.manager.seal()
+        for stream in aged:
+            stream.manager.seal()
         self.resident_bytes = total
         self.pressed = total > self.budget_bytes
         if self.pressed:
@@ -82,19 +83,19 @@ class Pager:
                 self.pressed = False
                 self._candidates.clear()
                 return
-            _distance, slot, queue = self._candidates.pop()
-            if slot.contents is None or slot.tenure is Tenure.DELETED or queue.deleted or self._in_service(slot):
+            _distance, slot, stream = self._candidates.pop()
+            if slot.contents is None or slot.tenure is Tenure.DELETED or stream.deleted or self._in_service(slot):
                 continue
             if slot.fill is Fill.OPEN:
-                queue.manager.seal()
-            if not slot.unsettled or not self.log_entries(queue, slot):
+                stream.manager.seal()
+            if not slot.unsettled or not self.log_entries(stream, slot):
                 continue
             self.resident_bytes -= slot.bytes * slot.unsettled // slot.length
             slot.contents = None
             self.paged_out += 1
             self._resident.pop(slot, None)
 
-    def log_entries(self, queue: Queue, slot: Slot, *, for_checkpoint: bool = False) -> bool:
+    def log_entries(self, stream: Stream, slot: Slot, *, for_checkpoint: bool = False) -> bool:
         """Writes the queue-log entries that a resident slot still lacks, and spills what has no record to point to.
 
         Tells False, and writes nothing, when a record of it is not in the log file yet. A checkpoint has it written
@@ -103,7 +104,7 @@ class Pager:
         """
         if slot.contents is None:
             return True
-        if not for_checkpoint and queue.durable and self._unwritten(slot.contents):
+        if not for_checkpoint and stream.durable and self._unwritten(slot.contents):
             return False
         start = slot.logged
         entries: list[Entry | None] = []
@@ -111,16 +112,16 @@ class Pager:
         for index in range(start, slot.length):
             message: Message | None = slot.contents[index]
             entry = None if message is None else message.entry
-            if message is not None and not self._serves(entry, queue):
+            if message is not None and not self._serves(entry, stream):
                 entry = None
                 unlogged.append(index)
             entries.append(entry)
         if entries:
-            self._write(queue, slot, start, entries)
+            self._write(stream, slot, start, entries)
             slot.logged = slot.length
             slot.unlogged += unlogged
         if not for_checkpoint and slot.unlogged:
-            self._spill(queue, slot)
+            self._spill(stream, slot)
         return True
 
     def _unwritten(self, contents: list[Message | None]) -> bool:
@@ -133,15 +134,15 @@ class Pager:
                 return message.entry[0] >= self._store.log.written
         return False
 
-    def _write(self, queue: Queue, slot: Slot, start: int, entries: list[Entry | None]) -> None:
+    def _write(self, stream: Stream, slot: Slot, start: int, entries: list[Entry | None]) -> None:
         for index, entry in enumerate(entries, start):
             if entry is not None and entry[0] >= SPILLED:
-                queue.refer(slot, entry[0] >> 32)
-                if queue.durable:
+                stream.refer(slot, entry[0] >> 32)
+                if stream.durable:
                     slot.mark_volatile(index)
-        self._store.page_out(queue.number, slot.first + start, entries)
+        self._store.page_out(stream.number, slot.first + start, entries)
 
-    def _serves(self, entry: Entry | None, queue: Queue) -> bool:
+    def _serves(self, entry: Entry | None, stream: Stream) -> bool:
         """Tells whether a record that a message has already is one that this queue's slots may point to.
 
         A durable queue's slots keep the log segments they need on disk; for any other queue the log may be reclaimed,
@@ -150,10 +151,10 @@ class Pager:
         if entry is None:
             return False
         if entry[0] < SPILLED:
-            return queue.durable
+            return stream.durable
         return entry[0] >> 32 in self._store.spill.live
 
-    def _spill(self, queue: Queue, slot: Slot) -> None:
+    def _spill(self, stream: Stream, slot: Slot) -> None:
         """Writes what is still in memory alone to the spill, with one call, and then its entries."""
         assert slot.contents is not None
         indexes = [index for index in slot.unlogged if slot.contents[index] is not None]
@@ -161,12 +162,12 @@ class Pager:
         records = [
             encode_message(
                 0,
-                self._clock.now_ms,
+                message.timestamp_ms,
                 0,
                 message.envelope.route,
                 message.header,
                 message.body,
-                TARGET.pack(queue.number, slot.first + index),
+                TARGET.pack(stream.number, slot.first + index),
             )
             for index, message in zip(indexes, messages, strict=True)
         ]
@@ -177,18 +178,18 @@ class Pager:
             if message.entry is None or message.entry[0] >= SPILLED:
                 message.entry = entries[index]  # other transient queues that hold it may point there too
         for run in _runs(indexes):
-            self._write(queue, slot, run.start, [entries[index] for index in run])
+            self._write(stream, slot, run.start, [entries[index] for index in run])
         slot.unlogged = []  # not before: were the spill to fail, they still have no place on disk
 
-    def _rank(self) -> list[tuple[int, Slot, Queue]]:
+    def _rank(self) -> list[tuple[int, Slot, Stream]]:
         """Lists what may be paged out; the last one goes first."""
         ranked = []
-        for slot, (queue, _since) in self._resident.items():
-            if not queue.deleted and not self._in_service(slot):
-                head = next(iter(queue.manager.slots))
-                ranked.append((slot.first - head, slot.first, slot, queue))
+        for slot, (stream, _since) in self._resident.items():
+            if not stream.deleted and not self._in_service(slot):
+                head = next(iter(stream.manager.slots))
+                ranked.append((slot.first - head, slot.first, slot, stream))
         ranked.sort(key=lambda entry: entry[:2])
-        return [(distance, slot, queue) for distance, _first, slot, queue in ranked]
+        return [(distance, slot, stream) for distance, _first, slot, stream in ranked]
 
     @staticmethod
     def _in_service(slot: Slot) -> bool:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from broker.amqp.content_header import facts_of
 from broker.core.message import OVERHEAD_BYTES, Envelope, Message
 from broker.slots.slot import Tenure
 
 if TYPE_CHECKING:
-    from broker.core.queue import Queue
+    from broker.core.stream import Stream
     from broker.slots.slot import Slot
     from broker.store.record import StoredMessage
     from broker.store.store import VhostStore
@@ -35,7 +36,7 @@ class SlotReader:
         self,
         store: VhostStore,
         loop: asyncio.AbstractEventLoop,
-        kept: Callable[[Queue, Slot], None],
+        kept: Callable[[Stream, Slot], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._store = store
@@ -47,7 +48,12 @@ class SlotReader:
         self._envelopes: dict[tuple[str, str], Envelope] = {}
         self.reads = 0
 
-    def read(self, queue: Queue, slot: Slot, then: Callable[[], None]) -> None:
+    @property
+    def busy(self) -> bool:
+        """Whether something is being read."""
+        return bool(self._waiting)
+
+    def read(self, stream: Stream, slot: Slot, then: Callable[[], None]) -> None:
         """Has `then` called on the loop once the slot's messages are in memory, or the slot is gone."""
         waiting = self._waiting.get(slot)
         if waiting is not None:
@@ -60,22 +66,33 @@ class SlotReader:
         for segment in needed:
             self._store.add_live(segment, 1)  # the files stay until they are read, whatever becomes of the slot
         future = self._loop.run_in_executor(
-            self._thread, self._store.read_slot, queue.number, slot.first, slot.end, wanted
+            self._thread, self._store.read_slot, stream.number, slot.first, slot.end, wanted
         )
-        future.add_done_callback(lambda done: self._loaded(done, queue, slot, needed))
+        future.add_done_callback(lambda done: self._loaded(done, stream, slot, needed))
 
-    def read_ahead(self, queue: Queue, slot: Slot) -> None:
+    def read_ahead(self, stream: Stream, slot: Slot) -> None:
         """Starts reading the slot after this one, when it lies on disk: it is asked for next."""
-        following = queue.manager.after(slot)
+        following = stream.manager.after(slot)
         if following is not None and following.contents is None and following not in self._waiting:
-            self.read(queue, following, lambda: None)
+            self.read(stream, following, lambda: None)
+
+    def measure(self, stream: Stream, slot: Slot) -> None:
+        """Tells the stream's slot manager the body sizes of a slot that lies on disk, as soon as they were read."""
+        wanted = list(slot.acks.unsettled(0, slot.length))
+        needed = tuple(slot.segments)
+        for segment in needed:
+            self._store.add_live(segment, 1)
+        future = self._loop.run_in_executor(
+            self._thread, self._store.body_sizes, stream.number, slot.first, slot.end, wanted
+        )
+        future.add_done_callback(lambda done: self._measured(done, stream, slot, needed))
 
     def close(self) -> None:
         """Ends the threads."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _loaded(
-        self, done: asyncio.Future[list[StoredMessage | None]], queue: Queue, slot: Slot, needed: tuple[int, ...]
+        self, done: asyncio.Future[list[StoredMessage | None]], stream: Stream, slot: Slot, needed: tuple[int, ...]
     ) -> None:
         waiting = self._waiting.pop(slot)
         if done.cancelled():
@@ -85,13 +102,28 @@ class SlotReader:
             for segment in needed:
                 self._store.drop_live(segment, 1)
             if slot.tenure is not Tenure.DELETED and slot.contents is None:
-                self._load(queue, slot, done.result())
+                self._load(stream, slot, done.result())
             for then in waiting:
                 then()
         except Exception as error:  # noqa: BLE001 - a lost store, or a defect: nothing may be confirmed after it
             self._fail(error)
 
-    def _load(self, queue: Queue, slot: Slot, found: list[StoredMessage | None]) -> None:
+    def _measured(
+        self, done: asyncio.Future[list[int]], stream: Stream, slot: Slot, needed: tuple[int, ...]
+    ) -> None:
+        if done.cancelled():
+            return
+        done.exception()
+        try:
+            for segment in needed:
+                self._store.drop_live(segment, 1)
+            if slot.tenure is not Tenure.DELETED:
+                stream.manager.sizes_known(slot, done.result())
+                stream.queue.enforce()
+        except Exception as error:  # noqa: BLE001 - a lost store, or a defect: nothing may be confirmed after it
+            self._fail(error)
+
+    def _load(self, stream: Stream, slot: Slot, found: list[StoredMessage | None]) -> None:
         acks = slot.acks
         slot.contents = [
             None if stored is None or index in acks else self._message(stored) for index, stored in enumerate(found)
@@ -100,10 +132,10 @@ class SlotReader:
         charge = sum(message.charge for message in slot.contents if message is not None)
         slot.bytes = charge * slot.length // max(slot.unsettled, 1)
         lost = [index for index in slot.ready_indexes() if slot.contents[index] is None]
-        self._kept(queue, slot)
+        self._kept(stream, slot)
         if lost:
-            _log.error("messages.lost", queue=queue.name, slot=slot.first, count=len(lost))
-            queue.lose(slot, lost)
+            _log.error("messages.lost", queue=stream.queue.name, slot=slot.first, count=len(lost))
+            stream.lose(slot, lost)
 
     def _message(self, stored: StoredMessage) -> Message:
         address = (stored.exchange, stored.key)
@@ -112,6 +144,8 @@ class SlotReader:
             if len(self._envelopes) >= ENVELOPES_MAX:
                 self._envelopes.clear()
             envelope = self._envelopes[address] = Envelope(*address)
-        message = Message(envelope, stored.header, stored.body, OVERHEAD_BYTES + len(stored.header) + len(stored.body))
+        header = stored.header
+        charge = OVERHEAD_BYTES + len(header) + len(stored.body)
+        message = Message(envelope, header, stored.body, charge, facts_of(header), stored.timestamp_ms)
         message.entry = (stored.position, stored.size)
         return message

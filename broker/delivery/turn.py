@@ -33,6 +33,7 @@ class Outlet(Protocol):
 class Turn:
     """Runs at most once per loop iteration, and only when something asked for it.
 
+    Invariant: ``scheduled`` is set from when a turn was asked for until it runs.
     Units: ``now_ms`` is the wall clock when the present turn was asked for, which is as exact as a record's timestamp
         needs.
     """
@@ -43,7 +44,7 @@ class Turn:
         self._loop = loop
         self._wall_clock_s = wall_clock_s
         self._fail = fail
-        self._scheduled = False
+        self.scheduled = False
         self._touched: list[Outlet] = []
         self._paused: list[Outlet] = []
         self.engines: list[Engine] = []
@@ -58,8 +59,8 @@ class Turn:
 
     def schedule(self) -> None:
         """Has a turn run before the loop waits again."""
-        if not self._scheduled:
-            self._scheduled = True
+        if not self.scheduled:
+            self.scheduled = True
             self.read_clock()
             self._loop.call_soon(self.run)
 
@@ -79,7 +80,7 @@ class Turn:
 
     def run(self) -> None:
         """Does everything that was asked for since the last turn."""
-        self._scheduled = False
+        self.scheduled = False
         if self.dead:
             return
         self.count += 1

@@ -18,6 +18,7 @@ from broker.slots.slot import Owner
 if TYPE_CHECKING:
     from broker.core.consumer import Consumer
     from broker.core.queue import Queue
+    from broker.core.stream import Stream
     from broker.delivery.reader import SlotReader
     from broker.slots.slot import Slot
 
@@ -65,7 +66,7 @@ class Worker:
             if budget <= 0:
                 self.ready.extend(ready[place:])
                 break
-            before = queue.manager.ready
+            before = queue.ready
             try:
                 more = not queue.deleted and self._serve(queue)
             except Exception:
@@ -76,33 +77,53 @@ class Worker:
                 self.ready.append(queue)
             else:
                 queue.awake = False
-            handed_out += max(0, before - queue.manager.ready)
-            budget -= max(1, before - queue.manager.ready)
+            taken = before - queue.ready
+            handed_out += max(0, taken)
+            budget -= max(1, taken)
         if self.ready:
             self._schedule()
         return handed_out
 
+    def serve(self, queue: Queue) -> None:
+        """Serves one queue at once: it is full, and consumers that wait may leave room.
+
+        Whatever a defect raises is raised again by the turn that follows.
+        """
+        if self._serve(queue):
+            self.wake(queue)
+
     def _serve(self, queue: Queue) -> bool:
         """Delivers from one queue; tells whether it could go on at once in the next turn."""
-        manager = queue.manager
+        more = self._serve_streams(queue)
+        if queue.timed and not queue.deleted:
+            queue.look()  # another message is at the head now
+        return more
+
+    def _serve_streams(self, queue: Queue) -> bool:
         budget = TURN_MESSAGES
         while budget > 0:
-            consumers = queue.round()
+            consumers = queue.consumers.next()
             if not consumers:
                 return False  # credit wakes it
-            slot = manager.get(self.owner)
-            if slot is None:
+            found = queue.lease()
+            if found is None:
                 return False  # a publish wakes it
+            stream, slot = found
+            manager = stream.manager
             if slot.contents is None:
-                self._reader.read(queue, slot, queue.wake)
+                self._reader.read(stream, slot, queue.wake)
                 return False
             if not slot.cursor:
-                self._reader.read_ahead(queue, slot)
+                self._reader.read_ahead(stream, slot)
             rooms = [consumer.room() for consumer in consumers]
             indexes = manager.take(slot, min(sum(rooms), CHUNK_MESSAGES))
             budget -= len(indexes)
+            if queue.timed:
+                indexes = queue.drop_expired(stream, slot, indexes)
+                if not indexes or queue.deleted:
+                    continue
             try:
-                left = self._deliver(queue, slot, indexes, consumers, rooms)
+                left = self._deliver(stream, slot, indexes, consumers, rooms)
             except Exception:
                 held = {index for consumer in consumers for index in consumer.session.unacked.indexes_of(slot)}
                 manager.put_back(slot, [i for i in indexes if i not in held and i not in slot.acks])
@@ -113,18 +134,18 @@ class Worker:
 
     @staticmethod
     def _deliver(
-        queue: Queue, slot: Slot, indexes: Sequence[int], consumers: list[Consumer], rooms: list[int]
+        stream: Stream, slot: Slot, indexes: Sequence[int], consumers: list[Consumer], rooms: list[int]
     ) -> Sequence[int]:
         """Delivers in a round and returns what nobody took."""
         if len(consumers) == 1:
-            return indexes[deliver(consumers[0], queue, slot, indexes) :]
+            return indexes[deliver(consumers[0], stream, slot, indexes) :]
         left: list[int] = []
         for consumer, share in zip(consumers, spread(indexes, rooms), strict=True):
             if share:
                 room = consumer.room()  # less than it was, when consumers share a prefetch or a connection
-                taken = deliver(consumer, queue, slot, share[:room])
+                taken = deliver(consumer, stream, slot, share[:room])
                 left.extend(share[taken:])
-                queue.passed_turn(consumer)
+                stream.queue.consumers.served(consumer)
         left.sort()
         return left
 
@@ -138,6 +159,11 @@ class Workers:
         self._schedule = schedule
         self._born = 0
         self.workers: list[Worker] = [self._new_worker() for _ in range(count)]
+
+    @property
+    def busy(self) -> bool:
+        """Whether some queue is to be served."""
+        return any(worker.ready for worker in self.workers)
 
     def assign(self, queue: Queue) -> Worker:
         """Gives a queue to the worker with the fewest queues and returns that worker."""
@@ -168,7 +194,8 @@ class Workers:
         self.workers.remove(worker)
         self.workers.append(self._new_worker())
         for queue in worker.queues:
-            queue.manager.give_back_all(worker.owner)
+            for stream in queue.streams:
+                stream.manager.give_back_all(worker.owner)
             queue.awake = False
             queue.worker = self.assign(queue)
             if queue.failures < FAILURES_MAX:

@@ -9,6 +9,7 @@ and a slot without unsettled messages can go without a safe zone.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any
@@ -27,7 +28,8 @@ class SlotManager:
 
     Shapes: ``slots`` maps the first id to its slot, ascending; exactly one is open and it is the last.
     Units: ``window_messages`` and ``window_bytes`` seal the open slot, whichever is reached first.
-    Invariant: every unsettled id lies in exactly one slot; ``ready + unacked`` is their number.
+    Invariant: every unsettled id lies in exactly one slot; ``ready + unacked`` is their number. ``ready_bytes`` counts
+        the ready messages of slots whose sizes are known, and only while `count_sizes` holds.
     """
 
     __slots__ = (
@@ -37,6 +39,8 @@ class SlotManager:
         "on_open",
         "open",
         "ready",
+        "ready_bytes",
+        "size_of",
         "slots",
         "unacked",
         "window_bytes",
@@ -57,7 +61,9 @@ class SlotManager:
         self.on_open = on_open
         self.on_delete = on_delete
         self.ready = 0
+        self.ready_bytes = 0
         self.unacked = 0
+        self.size_of: Callable[[Any], int] | None = None
         self.slots: dict[int, Slot] = {}
         self._offers: list[int] = []  # heap of first ids: slots that may have ready messages
         self._epoch = 0
@@ -94,6 +100,8 @@ class SlotManager:
         slot.length += 1
         slot.bytes += charge_bytes
         self.ready += 1
+        if self.size_of is not None:
+            self._count_size(slot, self.size_of(content))
         if not slot.offered:
             if slot.length == 1:
                 self.on_open(slot)
@@ -154,17 +162,41 @@ class SlotManager:
         taken = len(indexes)
         self.ready -= taken
         self.unacked += taken
+        if slot.sizes is not None:
+            self.ready_bytes -= slot.size_of(indexes)
         return indexes
+
+    def front(self) -> Slot | None:
+        """Returns the slot with the lowest ready message, whoever leases it: what is ready may be dropped and expire.
+
+        Cost: O(log n) amortised, n slots with ready messages.
+        """
+        offers = self._offers
+        while offers:
+            slot = self.slots.get(offers[0])
+            if slot is not None and slot.ready:
+                return slot
+            heappop(offers)
+            if slot is not None:
+                slot.offered = False
+        return None
+
+    def pick(self, slot: Slot, index: int) -> None:
+        """Hands out one certain ready message, wherever it stands. Raises: ValueError when it is not ready."""
+        slot.pick(index)
+        self.ready -= 1
+        self.unacked += 1
+        self.ready_bytes -= slot.size_of((index,))
 
     def put_back(self, slot: Slot, indexes: Sequence[int]) -> None:
         """Takes back messages that were taken and not sent."""
         slot.put_back(indexes)
-        self._again_ready(slot, len(indexes))
+        self._again_ready(slot, indexes)
 
     def requeue(self, slot: Slot, indexes: Sequence[int]) -> None:
         """Takes back messages that a consumer had; they come before everything fresh, in their old order."""
         slot.requeue(indexes)
-        self._again_ready(slot, len(indexes))
+        self._again_ready(slot, indexes)
 
     def give_back(self, slot: Slot) -> None:
         """Ends the lease of one slot (WSO2's re-assign when the last subscriber leaves).
@@ -195,10 +227,11 @@ class SlotManager:
     def recall(self, slot: Slot) -> int:
         """Makes the unacked messages of one slot ready again; returns how many."""
         lost = slot.recall()
-        self.ready += lost
-        self.unacked -= lost
+        self.ready += len(lost)
+        self.unacked -= len(lost)
+        self.ready_bytes += slot.size_of(lost)
         self._offer(slot)
-        return lost
+        return len(lost)
 
     def leased_to(self, owner: Owner) -> list[Slot]:
         """Lists the slots that `owner` leases, ascending."""
@@ -217,6 +250,7 @@ class SlotManager:
         """Settles ready messages of a slot that cannot be read any more."""
         slot.lose(indexes)
         self.ready -= len(indexes)
+        self.ready_bytes -= slot.size_of(indexes)
         self._delete_if_done(slot)
 
     def purge(self) -> list[tuple[Slot, list[int]]]:
@@ -227,6 +261,7 @@ class SlotManager:
                 purged.append((slot, slot.purge()))
                 self._delete_if_done(slot)
         self.ready = 0
+        self.ready_bytes = 0
         return purged
 
     def clear(self) -> None:
@@ -236,7 +271,50 @@ class SlotManager:
             if slot is not self.open:
                 self._delete(slot)
         self.ready = 0
+        self.ready_bytes = 0
         self.unacked = 0
+
+    # -- sizes --------------------------------------------------------------------------------------------------------
+
+    def count_sizes(self, size_of: Callable[[Any], int]) -> list[Slot]:
+        """Counts from here on what the ready messages' contents amount to; returns the slots that lie on disk.
+
+        Their messages count nothing until `sizes_known` tells.
+        """
+        self.size_of = size_of
+        self.ready_bytes = 0
+        unknown = []
+        for slot in self.slots.values():
+            if slot.contents is None:
+                unknown.append(slot)
+                slot.sizes = None
+            else:
+                sizes = (0 if content is None else size_of(content) for content in slot.contents)
+                self.sizes_known(slot, sizes)
+        return unknown
+
+    def count_no_sizes(self) -> None:
+        """Ends the counting."""
+        self.size_of = None
+        self.ready_bytes = 0
+        for slot in self.slots.values():
+            slot.sizes = None
+
+    def sizes_known(self, slot: Slot, sizes: Iterable[int]) -> None:
+        """Counts the ready messages of a slot that were not counted. Shapes: one size per message of the slot."""
+        if self.size_of is None or slot.tenure is Tenure.DELETED:
+            return
+        self.ready_bytes -= slot.size_of(slot.ready_indexes())
+        slot.sizes = array("L", sizes)
+        self.ready_bytes += slot.size_of(slot.ready_indexes())
+
+    def _count_size(self, slot: Slot, size_bytes: int) -> None:
+        if slot.sizes is None:
+            if slot.length > 1:
+                return  # sizes of its older messages are still to be told
+            slot.sizes = array("L")
+        slot.sizes.append(size_bytes)
+        self.ready_bytes += size_bytes
 
     def _new_slot(self, first: int) -> Slot:
         slot = self.slots[first] = Slot(first)
@@ -247,9 +325,11 @@ class SlotManager:
             slot.offered = True
             heappush(self._offers, slot.first)
 
-    def _again_ready(self, slot: Slot, count: int) -> None:
-        self.ready += count
-        self.unacked -= count
+    def _again_ready(self, slot: Slot, indexes: Sequence[int]) -> None:
+        self.ready += len(indexes)
+        self.unacked -= len(indexes)
+        if slot.sizes is not None:
+            self.ready_bytes += slot.size_of(indexes)
         self._offer(slot)
 
     def _delete_if_done(self, slot: Slot) -> None:

@@ -7,9 +7,11 @@ ids are dense per queue, so no two slots overlap.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from enum import Enum
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from bitarray import bitarray
@@ -69,7 +71,7 @@ class Slot:
 
     Shapes: ``contents[i]`` is message ``first + i`` or None once settled; ``contents is None`` when the slot is on
         disk. ``returned`` is a heap of indexes below ``cursor``. ``counts`` maps an index to its delivery count.
-    Units: ``bytes`` is the memory charge of what was published into it.
+    Units: ``bytes`` is the memory charge of what was published into it; ``sizes`` are in bytes too.
     Invariant: ``holes`` settled messages lie at or beyond ``cursor`` (purged or recovered without a record).
     """
 
@@ -89,6 +91,7 @@ class Slot:
         "recovered",
         "returned",
         "segments",
+        "sizes",
         "tenure",
         "unlogged",
         "volatile",
@@ -113,6 +116,7 @@ class Slot:
         self.logged = 0  # the queue log has the entries below this index, ...
         self.unlogged: list[int] = []  # ... but for these: transient, in memory, and passed over by a checkpoint
         self.volatile: bitarray | None = None  # what of it is on disk and yet does not outlive the process
+        self.sizes: array[int] | None = None  # what each message counts for its queue's limit in bytes, where one holds
 
     @classmethod
     def restored(
@@ -209,6 +213,37 @@ class Slot:
         self.cursor = stop
         return taken
 
+    def front(self, limit: int) -> list[int]:
+        """Lists up to `limit` ready messages in the order in which `take` hands them out, without doing so.
+
+        Cost: what is listed, and the settled messages passed over.
+        """
+        if self.returned:
+            return nsmallest(limit, self.returned)
+        return list(islice(self.acks.unsettled(self.cursor, self.length), limit))
+
+    def pick(self, index: int) -> None:
+        """Hands out one certain ready message, wherever it stands. Raises: ValueError when it is not ready.
+
+        Cost: everything ready before it when it is fresh, else what was returned.
+        """
+        if index < self.cursor:
+            self.returned.remove(index)
+            heapify(self.returned)
+            return
+        before = list(self.acks.unsettled(self.cursor, index))
+        if index >= self.length or index in self.acks:
+            raise ValueError(f"message {index} of slot {self.first} is not ready")
+        self.holes -= self.acks.settled_between(self.cursor, index)
+        self.cursor = index + 1
+        for passed in before:
+            heappush(self.returned, passed)
+
+    def size_of(self, indexes: Iterable[int]) -> int:
+        """Returns what messages count for a limit in bytes; nothing as long as their sizes are not known."""
+        sizes = self.sizes
+        return 0 if sizes is None else sum([sizes[index] for index in indexes])
+
     def put_back(self, indexes: Sequence[int]) -> None:
         """Takes back messages that were handed out and never sent: they are as fresh as before."""
         if not indexes:
@@ -264,8 +299,8 @@ class Slot:
         self.holes += sum(1 for index in gone if index >= self.cursor)
         self.settle(indexes)
 
-    def recall(self) -> int:
-        """Makes every unacked message ready again, one delivery more each; returns how many.
+    def recall(self) -> list[int]:
+        """Makes every unacked message ready again, one delivery more each; returns their indexes.
 
         This is what becomes of a slot whose owner is gone.
         """
@@ -274,7 +309,7 @@ class Slot:
             self.counts[index] = self.counts.get(index, 0) + 1
         self.returned.extend(lost)
         heapify(self.returned)
-        return len(lost)
+        return lost
 
     def redelivered(self, index: int) -> bool:
         """Tells whether the message may have been delivered before."""

@@ -9,8 +9,10 @@ import pytest
 from pamqp import commands, frame, header
 from pamqp.body import ContentBody
 
+from broker.amqp.content_header import facts_of
 from broker.core.consumer import Consumer
 from broker.core.message import Envelope, Message
+from broker.core.rules import QueueRules
 from broker.core.outflow import Outflow
 from broker.core.unacked import Unacked
 from broker.delivery.flusher import deliver, spread
@@ -55,7 +57,7 @@ class Place:
         for body in bodies:
             content = header.ContentHeader(body_size=len(body), properties=commands.Basic.Properties(app_id="a"))
             payload = frame.marshal(content, 1)[7:-1]
-            self.manager.publish(Message(Envelope("exchange", "the.key"), payload, body, 1), 1)
+            self.manager.publish(Message(Envelope("exchange", "the.key"), payload, body, 1, facts_of(payload), 0), 1)
         slot = self.manager.get(OWNER)
         assert slot is not None
         self.slot: Slot = slot
@@ -72,8 +74,8 @@ class Place:
             last_served=None,
         )
         self.session = session
-        queue: Any = SimpleNamespace(settle=lambda _slot, indexes: self.settled.extend(indexes))
-        self.queue = queue
+        self.queue: Any = SimpleNamespace(rules=QueueRules())
+        self.stream: Any = SimpleNamespace(queue=self.queue, settle=lambda _slot, indexes: self.settled.extend(indexes))
         self.consumer = Consumer("tag", self.queue, session, no_ack=no_ack, exclusive=False, arguments={}, prefetch=0)
 
     def _touch(self) -> None:
@@ -85,7 +87,7 @@ class Place:
 
     def deliver(self, *indexes: int) -> int:
         """Delivers and returns how many were taken."""
-        return deliver(self.consumer, self.queue, self.slot, indexes)
+        return deliver(self.consumer, self.stream, self.slot, indexes)
 
     def sent(self) -> list[tuple[int | None, bool, bytes]]:
         """Returns (tag, redelivered, body) of each whole delivery in the output."""

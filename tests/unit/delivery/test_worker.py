@@ -10,10 +10,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.amqp.errors import StoreFailed
+from broker.core.round import Round
 from broker.core.unacked import Unacked
 from broker.delivery import worker as worker_module
 from broker.delivery.worker import FAILURES_MAX, FULL_QUEUES, TURN_MESSAGES, Worker, Workers
 from broker.slots.manager import SlotManager
+from broker.slots.slot import Slot
 
 
 class Taker:
@@ -21,6 +23,8 @@ class Taker:
 
     def __init__(self, room: int = 1 << 30) -> None:
         self.left = room
+        self.priority = 0
+        self.exclusive = False
         self.session = SimpleNamespace(unacked=Unacked())
 
     def room(self) -> int:
@@ -36,20 +40,27 @@ class StandIn:
         self.manager = SlotManager(100)
         for number in range(messages):
             self.manager.publish(f"{name}-{number}", 1)
-        self.consumers = list(consumers)
+        self.consumers = Round()
+        for consumer in consumers:
+            as_consumer: Any = consumer
+            self.consumers.add(as_consumer)
+        self.streams = (self,)
+        self.queue = self
+        self.timed = False
         self.awake = False
         self.failures = 0
         self.deleted = False
         self.worker: Worker
-        self.served: list[Taker] = []
 
-    def round(self) -> list[Taker]:
-        """Returns the consumers that have room."""
-        return [consumer for consumer in self.consumers if consumer.room()]
+    @property
+    def ready(self) -> int:
+        """Returns how many messages wait."""
+        return self.manager.ready
 
-    def passed_turn(self, consumer: Taker) -> None:
-        """Notes who was served."""
-        self.served.append(consumer)
+    def lease(self) -> tuple[StandIn, Slot] | None:
+        """Leases what comes next to its worker."""
+        slot = self.manager.get(self.worker.owner)
+        return None if slot is None else (self, slot)
 
     def wake(self) -> None:
         """Has its worker look at it."""

@@ -125,3 +125,54 @@ def test_purge_is_a_watermark_less_the_unacked() -> None:
     assert (made.ready, made.unacked) == (0, 2)
     assert gone == [5, 9]
     assert take_all(made, ONE) == []
+
+
+def test_the_bytes_of_ready_messages_follow_every_move() -> None:
+    """Publish, take, return, requeue, recall, loss and purge all move the count that a limit in bytes looks at."""
+    made = SlotManager(window_messages=3)
+    made.count_sizes(len)
+    for content in ("a", "bb", "ccc", "dddd", "eeeee"):
+        made.publish(content, 1)
+    assert made.ready_bytes == 15
+    slot = made.get(ONE)
+    assert slot is not None
+    made.take(slot, 2)
+    assert made.ready_bytes == 12
+    made.put_back(slot, [1])
+    assert made.ready_bytes == 14
+    made.requeue(slot, [0])
+    assert made.ready_bytes == 15
+    made.take(slot, 3)
+    made.recall(slot)
+    assert made.ready_bytes == 15
+    made.lose(slot, [2])
+    assert made.ready_bytes == 12
+    made.pick(slot, 1)
+    assert made.ready_bytes == 10
+    made.purge()
+    assert made.ready_bytes == 0
+
+
+def test_sizes_of_slots_on_disk_count_once_they_are_told() -> None:
+    """A limit that comes later finds resident messages at once, and those on disk when somebody measured them."""
+    made = SlotManager(window_messages=2)
+    for content in ("a", "bb", "ccc"):
+        made.publish(content, 1)
+    on_disk = made.slots[1]
+    on_disk.contents = None
+    assert made.count_sizes(len) == [on_disk]
+    assert made.ready_bytes == 3
+    made.take(on_disk, 1)
+    made.sizes_known(on_disk, [1, 2])
+    assert made.ready_bytes == 5
+    made.count_no_sizes()
+    assert made.ready_bytes == 0
+
+
+def test_the_front_is_ready_whoever_leases_it() -> None:
+    """What waits in a slot that another owner holds may be dropped or expire all the same."""
+    made = SlotManager(window_messages=2)
+    made.publish("a", 1)
+    assert made.front() is made.get(ONE)
+    made.purge()
+    assert made.front() is None

@@ -140,6 +140,51 @@ def test_recall_makes_every_unacked_message_ready_once_more() -> None:
     slot = filled(5)
     slot.take(4)
     slot.settle([1])
-    assert slot.recall() == 3
+    assert len(slot.recall()) == 3
     assert list(slot.take(9)) == [0, 2, 3]
     assert slot.counts == {0: 1, 2: 1, 3: 1}
+
+
+def test_front_lists_what_take_would_hand_out() -> None:
+    """Returned messages come first, then fresh ones past the settled; listing hands nothing out."""
+    slot = Slot(1)
+    slot.length = 6
+    slot.contents = list("abcdef")
+    slot.take(3)
+    slot.settle([0])
+    slot.requeue([2])
+    assert slot.front(5) == [2]
+    slot.take(1)
+    slot.lose([4])
+    assert slot.front(5) == [3, 5]
+    assert list(slot.take(5)) == [3, 5]
+
+
+@pytest.mark.parametrize("picked", [0, 2, 4])
+def test_a_certain_message_can_be_picked(picked: int) -> None:
+    """Whatever it is, the others stay ready in their order, and it can be settled."""
+    slot = Slot(1)
+    slot.length = 5
+    slot.contents = list("abcde")
+    slot.take(1)
+    slot.requeue([0])
+    slot.pick(picked)
+    assert slot.ready == 4
+    slot.settle([picked])
+    rest: list[int] = []
+    while slot.ready:
+        rest += slot.take(5)
+    assert rest == [index for index in range(5) if index != picked]
+
+
+def test_what_is_not_ready_cannot_be_picked() -> None:
+    """Neither a settled message, nor one that was handed out, nor one that is not there."""
+    slot = Slot(1)
+    slot.length = 4
+    slot.contents = list("abcd")
+    slot.take(1)
+    slot.lose([2])
+    for index in (0, 2, 9):
+        with pytest.raises(ValueError, match="not"):
+            slot.pick(index)
+    assert slot.ready == 2

@@ -1,0 +1,84 @@
+"""Deadlines: what is to happen at which moment, as a value. Whoever has a clock calls `run`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from heapq import heapify, heappop, heappush
+
+__all__ = ["Deadlines"]
+
+
+def _nothing() -> None:
+    """Hears of a new first deadline when nobody else does."""
+
+
+class Deadlines:
+    """Holds one moment and one action per key.
+
+    Units: moments are in milliseconds of the broker's clock.
+    Invariant: ``next_ms`` is the earliest moment that stands, None when none does. ``armed`` is called whenever an
+        earlier one than all others was set.
+    Cost: O(log n) to set and to cancel, amortised: what was replaced stays in the heap until it comes up, or until most
+        of the heap is such.
+    """
+
+    __slots__ = ("_actions", "_heap", "_serial", "armed")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Hashable]] = []
+        self._actions: dict[Hashable, tuple[int, int, Callable[[], None]]] = {}
+        self._serial = 0
+        self.armed: Callable[[], None] = _nothing
+
+    def __len__(self) -> int:
+        return len(self._actions)
+
+    @property
+    def next_ms(self) -> int | None:
+        """The earliest moment at which something is to happen."""
+        heap = self._heap
+        while heap and not self._stands(heap[0]):
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def at_ms(self, key: Hashable) -> int | None:
+        """Returns the moment set for a key, None when there is none."""
+        found = self._actions.get(key)
+        return None if found is None else found[0]
+
+    def set(self, key: Hashable, at_ms: int, action: Callable[[], None]) -> None:
+        """Has `action` called at that moment, in place of what was set for the key before."""
+        known = self._actions.get(key)
+        if known is not None and known[0] == at_ms:
+            return
+        first_ms = self.next_ms
+        self._serial += 1
+        self._actions[key] = (at_ms, self._serial, action)
+        heappush(self._heap, (at_ms, self._serial, key))
+        self._tidy()
+        if first_ms is None or at_ms < first_ms:
+            self.armed()
+
+    def cancel(self, key: Hashable) -> None:
+        """Forgets what was set for a key, if anything was."""
+        self._actions.pop(key, None)
+        self._tidy()
+
+    def run(self, now_ms: int) -> None:
+        """Calls what is due, earliest first; what an action sets for now has its turn in the next run."""
+        due: list[tuple[int, int, Hashable]] = []
+        heap = self._heap
+        while heap and heap[0][0] <= now_ms:
+            due.append(heappop(heap))
+        for entry in due:
+            if self._stands(entry):
+                self._actions.pop(entry[2])[2]()
+
+    def _stands(self, entry: tuple[int, int, Hashable]) -> bool:
+        found = self._actions.get(entry[2])
+        return found is not None and found[1] == entry[1]
+
+    def _tidy(self) -> None:
+        if len(self._heap) > 64 and len(self._heap) > 4 * len(self._actions):
+            self._heap = [entry for entry in self._heap if self._stands(entry)]
+            heapify(self._heap)

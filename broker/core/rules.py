@@ -1,0 +1,89 @@
+"""The rules of one queue: what its arguments and the policies that match it come to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = ["DROP_HEAD", "PLAIN", "REJECT_PUBLISH", "REJECT_PUBLISH_DLX", "QueueRules", "queue_rules"]
+
+DROP_HEAD: Final = "drop-head"
+REJECT_PUBLISH: Final = "reject-publish"
+REJECT_PUBLISH_DLX: Final = "reject-publish-dlx"
+QUORUM_DELIVERY_LIMIT: Final = 20  # RabbitMQ 4's default for quorum queues
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRules:
+    """What holds for one queue. None means no limit.
+
+    Units: ``ttl_ms`` is how long a message may wait, ``expires_ms`` how long the queue may go unused. ``max_length``
+        counts ready messages, ``max_bytes`` their bodies. A message is dead-lettered once it came back more than
+        ``delivery_limit`` times. ``max_priority`` 0 is a queue without priorities.
+    """
+
+    ttl_ms: int | None = None
+    expires_ms: int | None = None
+    max_length: int | None = None
+    max_bytes: int | None = None
+    overflow: str = DROP_HEAD
+    dead_letter_exchange: str | None = None
+    dead_letter_key: str | None = None
+    delivery_limit: int | None = None
+    max_priority: int = 0
+    single_active: bool = False
+    counts_deliveries: bool = False
+
+    @property
+    def limited(self) -> bool:
+        """Whether the queue may be full."""
+        return self.max_length is not None or self.max_bytes is not None
+
+
+PLAIN: Final = QueueRules()
+_NOTHING: Final[Mapping[str, Any]] = {}
+
+
+def queue_rules(
+    arguments: Mapping[str, Any], policy: Mapping[str, Any] = _NOTHING, operator: Mapping[str, Any] = _NOTHING
+) -> QueueRules:
+    """Returns the rules of a queue with these arguments under a policy's and an operator policy's definition.
+
+    The arguments were checked when the queue was declared, the definitions when the policies were set.
+    Source: RabbitMQ, rabbit_queue_type and rabbit_policy: of numbers the least counts, of texts the client's own before
+        the policy's; an operator's text before both.
+    """
+    if not arguments and not policy and not operator:
+        return PLAIN
+
+    def least(name: str) -> int | None:
+        given = (arguments.get(f"x-{name}"), policy.get(name), operator.get(name))
+        return min((int(value) for value in given if value is not None), default=None)
+
+    def chosen(name: str) -> str | None:
+        for value in (operator.get(name), arguments.get(f"x-{name}"), policy.get(name)):
+            if value is not None:
+                return str(value)
+        return None
+
+    quorum = arguments.get("x-queue-type") == "quorum"
+    limit = least("delivery-limit")
+    if limit is None and quorum:
+        limit = QUORUM_DELIVERY_LIMIT
+    if limit is not None and limit < 0:
+        limit = None  # RabbitMQ 4: -1 is no limit
+    exchange = chosen("dead-letter-exchange")
+    return QueueRules(
+        ttl_ms=least("message-ttl"),
+        expires_ms=least("expires"),
+        max_length=least("max-length"),
+        max_bytes=least("max-length-bytes"),
+        overflow=chosen("overflow") or DROP_HEAD,
+        dead_letter_exchange=exchange,
+        dead_letter_key=None if exchange is None else chosen("dead-letter-routing-key"),
+        delivery_limit=limit,
+        max_priority=int(arguments.get("x-max-priority", 0)),
+        single_active=arguments.get("x-single-active-consumer") is True,
+        counts_deliveries=quorum,
+    )

@@ -1,0 +1,250 @@
+"""A stream: dense message ids, a slot manager, and one number in the store (street steps 7, 12 and 13).
+
+A queue without priorities is one stream; a priority queue is one per level. What happens to a message that was handed
+out (settled, requeued, buried) happens here, and is noted for the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from broker.core.message import Message
+from broker.slots.manager import SlotManager
+from broker.slots.slot import Slot, Tenure
+from broker.store.record import encode_purged, encode_queue_deleted, encode_requeued, encode_settled
+from broker.store.spill import SPILLED
+
+if TYPE_CHECKING:
+    from broker.core.queue import Queue, QueuePorts
+    from broker.store.checkpoint import QueueState
+    from broker.store.store import VhostStore
+
+__all__ = ["Stream"]
+
+
+class Stream:
+    """One level of a queue.
+
+    Invariant: ``number`` is that of its message ids in the store, and of no other stream ever.
+    """
+
+    __slots__ = (
+        "_pending",
+        "_ports",
+        "deleted",
+        "durable",
+        "last_segment",
+        "last_slot",
+        "level",
+        "manager",
+        "number",
+        "queue",
+    )
+
+    def __init__(self, queue: Queue, level: int, number: int, ports: QueuePorts) -> None:
+        self.queue = queue
+        self.level = level
+        self.number = number
+        self.durable = queue.durable
+        self.deleted = False
+        self.last_segment = -1  # the log segment that last_slot is known to count in
+        self.last_slot: Slot | None = None
+        self._ports = ports
+        self._pending: list[int] = []  # ids settled in this loop turn, to be logged as one record
+        self.manager = SlotManager(
+            ports.window_messages,
+            ports.window_bytes,
+            on_open=self._slot_opened,
+            on_delete=self._slot_deleted,
+        )
+
+    def __repr__(self) -> str:
+        return f"Stream({self.queue.name!r}, level={self.level}, number={self.number})"
+
+    @property
+    def store(self) -> VhostStore:
+        """Where its messages lie when they are on disk."""
+        return self._ports.store
+
+    def restore(self, state: QueueState, *, redelivered: bool) -> None:
+        """Takes the messages that recovery found; all of them lie on disk."""
+        slots = [
+            Slot.restored(
+                found.first,
+                found.end - found.first,
+                found.settled,
+                found.counts,
+                set(found.segments),
+                charge_bytes=found.size_bytes,
+                recovered=redelivered or found.redelivered,
+            )
+            for found in state.slots
+        ]
+        self.manager.restore(state.next_id, slots)
+        if self.manager.size_of is not None:
+            self.count_sizes(self.manager.size_of)
+
+    # -- accept -------------------------------------------------------------------------------------------------------
+
+    def accept(self, message: Message) -> int:
+        """Takes a message and returns the id it got."""
+        message_id = self.manager.publish(message, message.charge)
+        queue = self.queue
+        if queue.consumers and not queue.awake:
+            queue.worker.wake(queue)
+        return message_id
+
+    def accept_logged(self, message: Message, segment: int) -> int:
+        """Takes a message whose record is about to be appended to log segment `segment`; returns the id it got."""
+        slot = self.manager.open
+        if segment != self.last_segment or slot is not self.last_slot:
+            self.last_segment = segment
+            self.last_slot = slot
+            self.refer(slot, segment)
+        message_id = self.manager.publish(message, message.charge)
+        queue = self.queue
+        if queue.consumers and not queue.awake:
+            queue.worker.wake(queue)
+        return message_id
+
+    def refer(self, slot: Slot, segment: int) -> None:
+        """Counts a slot among those that keep a segment, of the log or of the spill, on disk."""
+        if segment not in slot.segments:
+            slot.segments.add(segment)
+            self._ports.store.add_live(segment, 1)
+
+    # -- what was handed out ------------------------------------------------------------------------------------------
+
+    def settle(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Settles messages that were handed out: acked, dropped or delivered without acknowledgement.
+
+        Those that have a record get one record of their settlement at the end of the loop turn.
+        """
+        if self.deleted:
+            return
+        if self.durable:
+            self._note_settled(slot, indexes)
+        self.manager.settle(slot, indexes)
+
+    def bury(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
+        """Settles messages that were handed out, and dead-letters them where the queue says so.
+
+        Those that lie on disk stay unacked until they were read. The dead letter's record is appended before the
+        settlement's: a crash between the two duplicates, and loses nothing.
+        """
+        if self.deleted or not indexes:
+            return
+        if self.queue.rules.dead_letter_exchange is not None:
+            if slot.contents is None:
+                self._ports.read(self, slot, lambda: self._bury_again(slot, indexes, reason))
+                return
+            bury = self._ports.bury
+            for index in indexes:
+                message: Message | None = slot.contents[index]
+                if message is not None:  # None: it could not be read any more, which was logged
+                    bury(self.queue, message, reason)
+        self.settle(slot, indexes)
+
+    def _bury_again(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
+        if slot.tenure is not Tenure.DELETED:
+            self.bury(slot, indexes, reason)
+
+    def requeue(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Puts messages back in their place, redelivered; those that came back too often are dead-lettered."""
+        if self.deleted:
+            return
+        self.manager.requeue(slot, indexes)
+        if self.durable:
+            logged = self._logged_of(slot, indexes)
+            if logged:
+                log, first = self._ports.store.log, slot.first
+                counts = {first + index: slot.counts[index] for index in logged}
+                log.append(encode_requeued(log.synced, self._ports.clock.now_ms, self.number, counts))
+        limit = self.queue.rules.delivery_limit
+        if limit is not None:
+            worn = [index for index in indexes if slot.counts[index] > limit]
+            for index in worn:
+                self.manager.pick(slot, index)
+            self.bury(slot, worn, "delivery_limit")
+        self.queue.returned()
+
+    def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Settles ready messages that cannot be read any more."""
+        self.manager.lose(slot, indexes)
+        if self.durable:
+            self._note_settled(slot, indexes)
+
+    def purge(self) -> int:
+        """Drops every ready message and returns how many; the unacked ones stay."""
+        manager = self.manager
+        count = manager.ready
+        if not count:
+            return 0
+        upto = manager.next_id - 1
+        manager.purge()
+        if self.durable:
+            store = self._ports.store
+            unacked = [slot.first + index for slot in manager.slots.values() for index in slot.unacked()]
+            store.log.append(encode_purged(store.log.synced, self._ports.clock.now_ms, self.number, upto, unacked))
+        return count
+
+    def log_settlements(self) -> None:
+        """Appends one record for all that was settled in this loop turn."""
+        ids, self._pending = self._pending, []
+        if ids and not self.deleted:
+            log = self._ports.store.log
+            log.append(encode_settled(log.synced, self._ports.clock.now_ms, self.number, ids))
+
+    def delete(self) -> None:
+        """Drops everything, for good."""
+        self.deleted = True
+        self.manager.clear()
+        self._pending.clear()
+        store = self._ports.store
+        if self.durable:
+            store.log.append(encode_queue_deleted(store.log.synced, self._ports.clock.now_ms, self.number))
+        store.forget_queue(self.number, at_once=not self.durable)
+
+    # -- sizes --------------------------------------------------------------------------------------------------------
+
+    def count_sizes(self, size_of: Callable[[Message], int]) -> None:
+        """Counts what the ready messages amount to; those on disk as soon as they were measured."""
+        for slot in self.manager.count_sizes(size_of):
+            self._ports.measure(self, slot)
+
+    def _note_settled(self, slot: Slot, indexes: Sequence[int]) -> None:
+        pending = self._pending
+        if not pending:
+            self._ports.settled.append(self)
+        first = slot.first
+        pending.extend([first + index for index in self._logged_of(slot, indexes)])
+
+    @staticmethod
+    def _logged_of(slot: Slot, indexes: Sequence[int]) -> list[int]:
+        """Returns those of the messages that have a record in the log.
+
+        A transient message's id is given again after a crash, so the log must not say anything about it.
+        """
+        contents = slot.contents
+        if contents is None:
+            return [index for index in indexes if not slot.is_volatile(index)]
+        logged = []
+        for index in indexes:
+            message: Message | None = contents[index]
+            if message is None:  # it could not be read
+                if not slot.is_volatile(index):
+                    logged.append(index)
+            elif message.entry is not None and message.entry[0] < SPILLED:
+                logged.append(index)
+        return logged
+
+    def _slot_opened(self, slot: Slot) -> None:
+        self._ports.kept(self, slot)
+
+    def _slot_deleted(self, slot: Slot) -> None:
+        store = self._ports.store
+        for segment in slot.segments:
+            store.drop_live(segment, 1)
+        if slot.logged:
+            store.drop_entries(self.number, slot.first, slot.end, at_once=not self.durable)

@@ -1,0 +1,292 @@
+"""Changes of what belongs to the whole broker: vhosts, users, rights, policies, parameters.
+
+Each change is made in memory, written down and synced before whoever asked hears of it, one after the other. The file
+is a definitions document, so what is read at the start is what an import reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from broker.amqp.errors import StoreFailed
+from broker.core.auth.users import user_of
+from broker.core.definitions.export import operator_policy, policy_fields
+from broker.core.policy import Policy
+
+if TYPE_CHECKING:
+    from broker.core.auth.permissions import Permissions
+    from broker.core.auth.users import User, Users
+    from broker.core.definitions.document import Document, PolicyEntry
+    from broker.core.vhost import Vhost
+    from broker.delivery.vhosts import Vhosts
+    from broker.store.definitions_file import DefinitionsFile
+
+__all__ = ["Administration", "policy_of"]
+
+_log = structlog.get_logger()
+
+
+class Administration:
+    """Carries out changes one at a time.
+
+    Raises: ValueError from each change that cannot be, with the reason in RabbitMQ's words where it has some;
+        StoreFailed when it could not be written down, which ends the broker.
+    Invariant: a change that was begun is finished, whatever becomes of whoever asked.
+    """
+
+    def __init__(
+        self,
+        file: DefinitionsFile,
+        vhosts: Vhosts,
+        users: Users,
+        permissions: Permissions,
+        *,
+        vhosts_max: int,
+        close_connections: Callable[[Callable[[Any], bool], str], int],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """`close_connections` closes those whose session it is told to, with a reason, and returns how many."""
+        self.vhosts = vhosts
+        self.users = users
+        self.permissions = permissions
+        self.vhosts_max = vhosts_max
+        self.vhost_facts: dict[str, dict[str, Any]] = {}
+        self.parameters: dict[tuple[str, str, str], Any] = {}
+        self.global_parameters: dict[str, Any] = {}
+        self._file = file
+        self._close_connections = close_connections
+        self._fail = fail
+        self._lock = asyncio.Lock()
+        self._changes: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    # -- vhosts -------------------------------------------------------------------------------------------------------
+
+    async def add_vhost(self, name: str, facts: Mapping[str, Any]) -> None:
+        """Adds a vhost with an empty store."""
+        await self.alone(lambda: self.make_vhost(name, facts))
+
+    async def make_vhost(self, name: str, facts: Mapping[str, Any]) -> None:
+        """Adds a vhost, as a part of a change."""
+        if name in self.vhosts:
+            raise ValueError(f"Virtual host '{name}' already exists")
+        self.check_new_vhosts([name])
+        try:
+            await self.vhosts.add(name)
+        except StoreFailed as failed:  # nobody was promised anything yet, so the others need not suffer
+            raise ValueError(f"cannot create vhost '{name}': {failed}") from failed
+        self.vhost_facts[name] = dict(facts)
+        _log.info("vhost.created", vhost=name)
+
+    def check_new_vhosts(self, names: Iterable[str]) -> None:
+        """Accepts names for vhosts that are not there yet."""
+        names = list(names)
+        for name in names:
+            if not self.vhosts.fits(name):
+                raise ValueError(f"cannot create vhost '{name}': the name is empty or longer than 255 bytes")
+        if names and len(self.vhosts) + len(names) > self.vhosts_max:
+            raise ValueError(f"cannot create vhost '{names[-1]}': vhost limit of {self.vhosts_max} is reached")
+
+    async def delete_vhost(self, name: str) -> None:
+        """Deletes a vhost: closes its connections, then its store, then removes its files."""
+        await self.alone(lambda: self._delete_vhost(name))
+
+    async def _delete_vhost(self, name: str) -> None:
+        self.vhost_named(name)
+        self.drop_vhost(name)
+        await self._save()  # before the files go: what is half deleted at a crash must not come back
+        try:
+            await self.vhosts.remove(name)
+        except Exception as error:
+            self._fail(error)
+            raise
+        _log.info("vhost.deleted", vhost=name)
+
+    def drop_vhost(self, name: str) -> None:
+        """Forgets a vhost whose engine and files are still there."""
+        vhost = self.vhosts.hide(name)
+        self._close_connections(lambda session: session.vhost is vhost, f"vhost '{name}' is deleted")
+        self.permissions.forget_vhost(name)
+        self.vhost_facts.pop(name, None)
+        for key in [key for key in self.parameters if key[0] == name]:
+            del self.parameters[key]
+
+    def vhost_named(self, name: str) -> Vhost:
+        """Returns a vhost. Raises: ValueError."""
+        vhost = self.vhosts.get(name)
+        if vhost is None:
+            raise ValueError(f"Virtual host '{name}' does not exist")
+        return vhost
+
+    # -- users --------------------------------------------------------------------------------------------------------
+
+    async def add_user(self, name: str, password: str, tags: Iterable[str]) -> None:
+        """Adds a user."""
+        entry = {"name": name, "password": password, "tags": list(tags)}
+        user = await asyncio.to_thread(user_of, entry)  # a hash is slow by intent
+
+        def add() -> None:
+            if name in self.users:
+                raise ValueError(f"User '{name}' already exists")
+            self.users.put(user)
+
+        await self.alone(add)
+
+    async def set_user(self, name: str, password: str | None, tags: Iterable[str] | None) -> None:
+        """Changes a user's password or tags, or both."""
+
+        def change() -> None:
+            if tags is not None:
+                self.users.set_tags(name, tags)
+            if password is not None:
+                self.users.set_password(name, password)
+
+        await self.alone(change)
+
+    async def delete_user(self, name: str) -> None:
+        """Deletes a user with all rights."""
+        await self.alone(lambda: self.users.delete(name))
+
+    # -- rights -------------------------------------------------------------------------------------------------------
+
+    async def set_permission(self, user: str, vhost: str, configure: str, write: str, read: str) -> None:
+        """Gives a user rights in a vhost."""
+
+        def change() -> None:
+            self.vhost_named(vhost)
+            self.permissions.set(user, vhost, configure, write, read)
+
+        await self.alone(change)
+
+    async def clear_permission(self, user: str, vhost: str) -> None:
+        """Takes a user's rights in a vhost."""
+
+        def change() -> None:
+            self.vhost_named(vhost)
+            self.permissions.clear(user, vhost)
+
+        await self.alone(change)
+
+    async def set_topic_permission(self, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
+        """Narrows a user's routing keys at a topic exchange."""
+
+        def change() -> None:
+            self.vhost_named(vhost)
+            self.permissions.topics.set(user, vhost, exchange, write, read)
+
+        await self.alone(change)
+
+    async def clear_topic_permission(self, user: str, vhost: str, exchange: str | None) -> None:
+        """Takes back what was said about a user's routing keys."""
+
+        def change() -> None:
+            self.vhost_named(vhost)
+            self.permissions.topics.clear(user, vhost, exchange)
+
+        await self.alone(change)
+
+    # -- policies -----------------------------------------------------------------------------------------------------
+
+    async def set_policy(self, vhost: str, policy: Policy, *, operator: bool) -> None:
+        """Sets a policy, in place of one of its name."""
+        await self.alone(lambda: self.vhost_named(vhost).policies.set(policy, operator=operator))
+
+    async def clear_policy(self, vhost: str, name: str, *, operator: bool) -> None:
+        """Deletes a policy."""
+
+        def change() -> None:
+            if not self.vhost_named(vhost).policies.clear(name, operator=operator):
+                raise ValueError(f"{'Operator policy' if operator else 'Policy'} '{name}' does not exist")
+
+        await self.alone(change)
+
+    # -- all at once --------------------------------------------------------------------------------------------------
+
+    async def alone(self, work: Callable[[], Awaitable[None] | None]) -> None:
+        """Does some work while nothing else is changed, and writes down what came of it."""
+        task = asyncio.get_running_loop().create_task(self._alone(work))
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        await asyncio.shield(task)
+
+    async def _alone(self, work: Callable[[], Awaitable[None] | None]) -> None:
+        async with self._lock:
+            if self._closed:
+                raise ValueError("the broker is stopping")
+            pending = work()
+            if pending is not None:
+                await pending
+            await self._save()
+
+    async def close(self) -> None:
+        """Returns when the last change is written; there will be no other."""
+        self._closed = True
+        await asyncio.gather(*self._changes, return_exceptions=True)
+
+    async def _save(self) -> None:
+        try:
+            await asyncio.to_thread(self._file.write, self.document())
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    def document(self) -> dict[str, Any]:
+        """Returns all of it as a definitions document."""
+        vhosts = self.vhosts
+        return {
+            "users": self.users.to_json(),
+            "vhosts": [{"name": name, **self.vhost_facts.get(name, {})} for name in sorted(vhosts)],
+            "permissions": self.permissions.to_json(),
+            "topic_permissions": self.permissions.topics.to_json(),
+            "policies": [
+                {"vhost": name, **policy_fields(policy)}
+                for name in sorted(vhosts)
+                for policy in vhosts[name].policies.list()
+            ],
+            "parameters": [
+                *({"vhost": key[0], "component": key[1], "name": key[2], "value": value}
+                  for key, value in sorted(self.parameters.items(), key=lambda item: item[0])),
+                *({"vhost": name, **operator_policy(policy)}
+                  for name in sorted(vhosts)
+                  for policy in vhosts[name].policies.list(operator=True)),
+            ],
+            "global_parameters": [{"name": name, "value": value} for name, value in self.global_parameters.items()],
+        }  # fmt: skip
+
+    def take(self, document: Document, users: Iterable[User]) -> None:
+        """Takes what a document says of the whole broker; all of its vhosts are there. Raises: ValueError."""
+        for user in users:
+            self.users.put(user)
+        self.vhost_facts.update({vhost.name: dict(vhost.facts) for vhost in document.vhosts})
+        for right in document.permissions:
+            if not self.users.is_configured(right.user):  # they may do everything
+                self.permissions.set(right.user, right.vhost, right.configure, right.write, right.read)
+        for topic in document.topic_permissions:
+            if not self.users.is_configured(topic.user):
+                self.permissions.topics.set(topic.user, topic.vhost, topic.exchange, topic.write, topic.read)
+        for vhost in dict.fromkeys(policy.vhost for policy in document.policies):
+            self._take_policies(vhost, document)
+        self.parameters.update(
+            {(found.vhost, found.component, found.name): found.value for found in document.parameters}
+        )
+        self.global_parameters.update({found.name: found.value for found in document.global_parameters})
+
+    def _take_policies(self, vhost: str, document: Document) -> None:
+        """Sets all policies of a vhost at once: each time they change, every queue is looked at."""
+        policies = self.vhosts[vhost].policies
+        ours = [found for found in document.policies if found.vhost == vhost]
+        kept = {
+            key: {policy.name: policy.to_json() for policy in policies.list(operator=operator)}
+            | {found.name: policy_of(found).to_json() for found in ours if found.operator is operator}
+            for key, operator in (("policies", False), ("operator_policies", True))
+        }
+        policies.from_json({key: list(by_name.values()) for key, by_name in kept.items()})
+
+
+def policy_of(entry: PolicyEntry) -> Policy:
+    """Returns the policy of a document's entry."""
+    return Policy(entry.name, entry.pattern, entry.apply_to, entry.definition, entry.priority)

@@ -1,0 +1,232 @@
+"""Takes a definitions document into the running broker: all of it, or nothing.
+
+First the whole document is rehearsed: each vhost that it speaks of is made once more in memory, as it is now, and the
+document's exchanges, queues and bindings are declared there by the same code that serves clients. Only when nothing was
+refused is any of it done in earnest. Long documents are taken in pieces, with everybody else's turn in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from broker.amqp.errors import ChannelError, ProtocolError
+from broker.core.auth.permissions import patterns
+from broker.core.auth.topic_permissions import topic_permission_of
+from broker.core.auth.users import User, user_of
+from broker.core.definitions.document import BindingEntry, Document, ExchangeEntry, QueueEntry
+from broker.core.definitions.reading import BadDefinitions
+from broker.core.policy import Policies
+from broker.delivery.administration import Administration, policy_of
+
+if TYPE_CHECKING:
+    from broker.core.vhost import Vhost
+    from broker.delivery.rehearsal import Rehearsal
+
+__all__ = ["DefinitionsImport"]
+
+Tell = Callable[[Mapping[str, Any]], None]
+Entry = ExchangeEntry | QueueEntry | BindingEntry
+
+ENTRIES_AT_ONCE: Final = 100
+NOT_FOUND: Final = 404
+BROKERS_OWN: Final = "amq."  # RabbitMQ passes over such entries too: they are there, or may not be declared
+
+_log = structlog.get_logger()
+
+
+class DefinitionsImport:
+    """Takes one document.
+
+    Raises: BadDefinitions, naming the entry, when any of it cannot be; then nothing is changed.
+    """
+
+    def __init__(self, document: Document, administration: Administration, rehearse: Rehearsal, tell: Tell) -> None:
+        self._document = document
+        self._administration = administration
+        self._rehearse = rehearse
+        self._tell = tell
+        self._users: list[User] = []
+        self._undo: list[Callable[[], Any]] = []
+        self.skipped: list[str] = []
+
+    async def run(self) -> dict[str, int]:
+        """Takes the document and returns how many entries of each kind it has, once all of it is on disk.
+
+        `skipped` then says which bindings were passed over.
+        """
+        await self._administration.alone(self._take)
+        document = self._document
+        counts = {name: len(getattr(document, name)) for name in document.__slots__}
+        for reason in self.skipped:
+            _log.warning("definitions.binding_skipped", reason=reason)
+        _log.info("definitions.imported", **{name: count for name, count in counts.items() if count})
+        return counts
+
+    async def _take(self) -> None:
+        await self._check()
+        administration = self._administration
+        made = []
+        try:
+            for vhost in self._document.vhosts:
+                if vhost.name not in administration.vhosts:
+                    await administration.make_vhost(vhost.name, vhost.facts)
+                    made.append(vhost.name)
+            self.skipped = await self._declare_all("importing", administration.vhosts.__getitem__, self._undo)
+        except (BadDefinitions, ValueError):
+            for undo in reversed(self._undo):
+                undo()
+            for name in made:
+                administration.drop_vhost(name)
+                await administration.vhosts.remove(name)
+            raise
+        administration.take(self._document, self._users)  # checked, and nobody else had a turn: it cannot be refused
+        await administration.vhosts.drain()
+
+    # -- the check ----------------------------------------------------------------------------------------------------
+
+    async def _check(self) -> None:
+        administration, document = self._administration, self._document
+        known = {*administration.vhosts, *(vhost.name for vhost in document.vhosts)}
+        for part in ("permissions", "topic_permissions", "policies", "parameters", "exchanges", "queues", "bindings"):
+            for number, entry in enumerate(getattr(document, part)):
+                if entry.vhost not in known:
+                    raise BadDefinitions(f"{part}[{number}]: Virtual host '{entry.vhost}' does not exist")
+        names = dict.fromkeys(vhost.name for vhost in document.vhosts if vhost.name not in administration.vhosts)
+        try:
+            administration.check_new_vhosts(names)
+        except ValueError as error:
+            raise BadDefinitions(f"vhosts: {error}") from None
+        await self._check_users()
+        self._check_rights()
+        self._check_policies()
+        with self._rehearse(document.topology_vhosts) as copies:
+            await self._declare_all("checking", copies.__getitem__, [])
+
+    async def _check_users(self) -> None:
+        for number, entry in enumerate(self._document.users):
+            fields = {name: getattr(entry, name) for name in ("name", "password_hash", "hashing_algorithm", "password")}
+            fields["tags"] = list(entry.tags)
+            try:
+                if entry.password:  # a hash is slow by intent
+                    self._users.append(await asyncio.to_thread(user_of, fields))
+                else:
+                    self._users.append(user_of(fields))
+            except ValueError as error:
+                raise BadDefinitions(f"users[{number}]: {error}") from None
+
+    def _check_rights(self) -> None:
+        known = {*self._administration.users, *(user.name for user in self._users)}
+        document = self._document
+        for number, right in enumerate(document.permissions):
+            try:
+                if right.user not in known:
+                    raise ValueError(f"User '{right.user}' does not exist")
+                patterns(right.configure, right.write, right.read)
+            except ValueError as error:
+                raise BadDefinitions(f"permissions[{number}]: {error}") from None
+        for number, topic in enumerate(document.topic_permissions):
+            try:
+                if topic.user not in known:
+                    raise ValueError(f"User '{topic.user}' does not exist")
+                topic_permission_of({name: getattr(topic, name) for name in topic.__slots__})
+            except ValueError as error:
+                raise BadDefinitions(f"topic_permissions[{number}]: {error}") from None
+
+    def _check_policies(self) -> None:
+        nowhere = Policies(lambda: None)
+        for number, entry in enumerate(self._document.policies):
+            try:
+                nowhere.set(policy_of(entry), operator=entry.operator)
+            except ValueError as error:
+                raise BadDefinitions(f"policies[{number}] '{entry.name}': {error}") from None
+
+    # -- exchanges, queues, bindings ----------------------------------------------------------------------------------
+
+    async def _declare_all(
+        self, step: str, vhost_of: Callable[[str], Vhost], undo: list[Callable[[], Any]]
+    ) -> list[str]:
+        """Declares everything and returns which bindings had an end that is not there.
+
+        Those are passed over, as RabbitMQ does: its 3.x exports leave out internal exchanges and keep their bindings.
+        """
+        skipped: list[str] = []
+        total = len(self._document.exchanges) + len(self._document.queues) + len(self._document.bindings)
+        for done, (part, number, entry) in enumerate(self._topology()):
+            if done % ENTRIES_AT_ONCE == 0:
+                self._tell({"step": step, "done": done, "total": total})
+                await asyncio.sleep(0)
+            vhost = vhost_of(entry.vhost)
+            try:
+                if isinstance(entry, ExchangeEntry):
+                    _declare_exchange(vhost, entry, undo)
+                elif isinstance(entry, QueueEntry):
+                    _declare_queue(vhost, entry, undo)
+                else:
+                    _bind(vhost, entry, undo)
+            except (ProtocolError, ValueError) as error:
+                if (
+                    isinstance(entry, BindingEntry)
+                    and isinstance(error, ChannelError)
+                    and error.reply_code == NOT_FOUND
+                ):
+                    skipped.append(f"{part}[{number}]: {error}")
+                    continue
+                raise BadDefinitions(f"{part}[{number}]: {error}") from None
+        self._tell({"step": step, "done": total, "total": total})
+        return skipped
+
+    def _topology(self) -> Iterator[tuple[str, int, Entry]]:
+        parts: dict[str, Sequence[Entry]] = {
+            "exchanges": self._document.exchanges,
+            "queues": self._document.queues,
+            "bindings": self._document.bindings,
+        }
+        for part, entries in parts.items():
+            for number, entry in enumerate(entries):
+                yield part, number, entry
+
+
+def _declare_exchange(vhost: Vhost, entry: ExchangeEntry, undo: list[Callable[[], Any]]) -> None:
+    if not entry.name or entry.name.startswith(BROKERS_OWN):
+        return
+    new = entry.name not in vhost.exchanges
+    vhost.declare_exchange(
+        entry.name,
+        entry.type,
+        durable=entry.durable,
+        auto_delete=entry.auto_delete,
+        internal=entry.internal,
+        arguments=dict(entry.arguments),
+    )
+    if new:
+        undo.append(lambda: vhost.delete_exchange(entry.name))
+
+
+def _declare_queue(vhost: Vhost, entry: QueueEntry, undo: list[Callable[[], Any]]) -> None:
+    if not entry.name or entry.name.startswith(BROKERS_OWN):
+        return
+    new = entry.name not in vhost.queues
+    vhost.declare_queue(
+        entry.name, durable=entry.durable, auto_delete=entry.auto_delete, arguments=dict(entry.arguments)
+    )
+    if new:
+        undo.append(lambda: vhost.delete_queue(entry.name, None))
+
+
+def _bind(vhost: Vhost, entry: BindingEntry, undo: list[Callable[[], Any]]) -> None:
+    if not entry.source:  # the default exchange: each queue is bound to it by its name already
+        return
+    bindings, before = vhost.bindings, vhost.bindings.count
+    ends = (entry.destination, entry.source, entry.routing_key, dict(entry.arguments))
+    if entry.to_exchange:
+        bindings.bind_exchange(*ends)
+    else:
+        bindings.bind_queue(*ends, None)
+    if bindings.count > before:
+        undo.append(
+            lambda: bindings.unbind_exchange(*ends) if entry.to_exchange else bindings.unbind_queue(*ends, None)
+        )

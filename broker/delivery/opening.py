@@ -1,0 +1,105 @@
+"""The start: vhosts, users and rights as the last run left them, and the definitions that the settings name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from broker.core.auth.first_user import create_first_user
+from broker.core.auth.users import User, user_of
+from broker.core.definitions.document import Document, VhostEntry
+from broker.core.definitions.reading import BadDefinitions, read_document
+from broker.delivery.definitions_import import DefinitionsImport
+from broker.delivery.rehearsal import Rehearsal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from broker.delivery.administration import Administration
+    from broker.settings import Settings
+    from broker.store.data_folder import DataFolder
+    from broker.store.definitions_file import DefinitionsFile
+
+__all__ = ["configured_users", "open_all"]
+
+_log = structlog.get_logger()
+
+ADMINISTRATOR: Final = ("administrator",)
+DEFAULT_FACTS: Final = {"description": "Default virtual host"}
+
+
+def configured_users(settings: Settings) -> list[User]:
+    """Returns the users of the settings."""
+    return [User(name, secret.get_secret_value(), ADMINISTRATOR) for name, secret in settings.auth.users.items()]
+
+
+async def open_all(
+    administration: Administration, rehearsal: Rehearsal, folder: DataFolder, file: DefinitionsFile, settings: Settings
+) -> None:
+    """Opens what is there, or begins with the default vhost and user, then takes the definitions of the settings.
+
+    Raises: BadDefinitions, CorruptStore, StoreFailed; ValueError for a bad name in the settings.
+    """
+    named = _load(settings.server.load_definitions)
+    found = file.read()
+    if found is not None:
+        _restore(administration, folder, read_document(found))
+    else:
+        _begin(administration, folder, settings, has_users=bool(named and named.users))
+        await administration.alone(lambda: None)
+    if named is not None:
+        try:
+            await DefinitionsImport(named, administration, rehearsal, _tell).run()
+        except BadDefinitions as bad:
+            raise BadDefinitions(f"{settings.server.load_definitions}: {bad}") from None
+
+
+def _restore(administration: Administration, folder: DataFolder, document: Document) -> None:
+    names = [vhost.name for vhost in document.vhosts]
+    for name in folder.list_vhosts():
+        if name not in names:  # its deletion was written down, and a crash came before its files were gone
+            _log.info("vhost.removed", vhost=name)
+            folder.remove_vhost(name)
+    for name in names:
+        administration.vhosts.open(name)
+    administration.take(document, [user_of(_stored(entry)) for entry in document.users])
+
+
+def _stored(entry: Any) -> dict[str, Any]:
+    return {name: getattr(entry, name) for name in ("name", "password_hash", "hashing_algorithm", "tags")}
+
+
+def _begin(administration: Administration, folder: DataFolder, settings: Settings, *, has_users: bool) -> None:
+    """Begins with what a new folder has, or with the vhosts of a folder that knew of nothing but them."""
+    auth = settings.auth
+    for name in dict.fromkeys([auth.default_vhost, *folder.list_vhosts()]):
+        administration.vhosts.open(name)
+    administration.take(Document(vhosts=(VhostEntry(auth.default_vhost, DEFAULT_FACTS),)), [])
+    if auth.begins_with_default_user and not has_users:
+        password = auth.default_pass.get_secret_value()
+        create_first_user(
+            administration.users, administration.permissions, auth.default_user, password, auth.default_vhost
+        )
+
+
+def _load(path: str) -> Document | None:
+    """Returns the document at a path, None for no path. *Blocking.* Raises: BadDefinitions."""
+    if not path:
+        return None
+    try:
+        raw = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise BadDefinitions(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise BadDefinitions(f"{path}: not valid JSON: {error}") from None
+    try:
+        return read_document(raw)
+    except BadDefinitions as bad:
+        raise BadDefinitions(f"{path}: {bad}") from None
+
+
+def _tell(progress: Mapping[str, Any]) -> None:
+    _log.info("definitions.importing", **progress)

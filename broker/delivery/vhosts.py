@@ -1,0 +1,164 @@
+"""The vhosts of the broker: each with its own engine and store, made and deleted while the others work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from broker.delivery.engine import Engine
+from broker.store.store import VhostStore
+
+if TYPE_CHECKING:
+    from broker.core.vhost import Vhost
+    from broker.delivery.turn import Turn
+    from broker.settings import Settings
+    from broker.store.data_folder import DataFolder
+    from broker.store.recovery import Recovered, RecoveryProgress
+
+__all__ = ["NAME_MAX_BYTES", "Vhosts"]
+
+_log = structlog.get_logger()
+
+NAME_MAX_BYTES: Final = 255  # a short string, AMQP 0-9-1 section 4.2.5.3
+
+
+class Vhosts(Mapping[str, "Vhost"]):
+    """Holds the vhosts by name. As a mapping it is what connections open.
+
+    Invariant: a vhost is in the mapping from when it can be used until its deletion begins; its engine lives longer.
+    """
+
+    def __init__(
+        self,
+        folder: DataFolder,
+        settings: Settings,
+        turn: Turn,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        generate: Callable[[], str],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._turn = turn
+        self._loop = loop
+        self._generate = generate
+        self._fail = fail
+        self._by_name: dict[str, Vhost] = {}
+        self._pending_bytes = 0
+        self._counted_at = -1
+        self.engines: dict[str, Engine] = {}
+
+    def __getitem__(self, name: str) -> Vhost:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def fits(self, name: str) -> bool:
+        """Tells whether a client can say the name."""
+        return 0 < len(name.encode("utf-8", "replace")) <= NAME_MAX_BYTES
+
+    def open(self, name: str) -> Vhost:
+        """Returns a vhost with what its folder holds. *Blocking*: for the start. Raises: CorruptStore, StoreFailed."""
+        return self._start(name, *self._open_store(name))
+
+    async def add(self, name: str) -> Vhost:
+        """Returns a new vhost; its files are made in a thread. Raises: StoreFailed when they cannot be made."""
+        return self._start(name, *await self._loop.run_in_executor(None, self._open_store, name))
+
+    def hide(self, name: str) -> Vhost:
+        """Takes a vhost out of the mapping and returns it: no connection opens it any more."""
+        return self._by_name.pop(name)
+
+    async def remove(self, name: str) -> None:
+        """Ends the engine of a hidden vhost and removes its folder. Raises: StoreFailed."""
+        engine = self.engines[name]
+        await engine.committer.drain()
+        await engine.stop()
+        del self.engines[name]
+        self._turn.engines.remove(engine)
+        await self._loop.run_in_executor(None, self._folder.remove_vhost, name)
+
+    def pending_bytes(self) -> int:
+        """Returns how much waits in memory for the log files. Cost: a look at each vhost, once a turn."""
+        if self._counted_at != self._turn.count:
+            self._counted_at = self._turn.count
+            self._pending_bytes = sum([engine.store.log.pending_bytes for engine in self.engines.values()])
+        return self._pending_bytes
+
+    def page(self) -> None:
+        """Recounts what is in memory; called ten times a second."""
+        for engine in list(self.engines.values()):
+            engine.page()
+
+    def tick(self) -> None:
+        """Starts the checkpoints that are due; called once a second."""
+        for engine in list(self.engines.values()):
+            engine.tick()
+
+    async def drain(self) -> None:
+        """Returns when everything appended so far is on disk. Raises: what ended the broker."""
+        for engine in list(self.engines.values()):
+            await engine.committer.drain()
+
+    async def stop(self) -> None:
+        """Writes everything down, cleanly, and closes the stores."""
+        for engine in list(self.engines.values()):
+            await engine.stop()
+
+    def abort(self, failure: BaseException) -> None:
+        """Hears that the broker has failed: nothing is confirmed any more."""
+        for engine in self.engines.values():
+            engine.committer.abort(failure)
+
+    def close(self, *, unchanged: bool = False) -> None:
+        """Closes what is still open. `unchanged` says that nothing happened since the stores were opened."""
+        for engine in self.engines.values():
+            engine.close(clean=unchanged and engine.recovered_clean)
+
+    def _open_store(self, name: str) -> tuple[VhostStore, Recovered]:
+        settings = self._settings
+        return VhostStore.open(
+            self._folder.files,
+            self._folder.vhost_folder(name),
+            segment_bytes=settings.store.segment_bytes,
+            sync=settings.store.sync,
+            progress=_tell_progress,
+            quarantine=settings.store.on_corruption == "quarantine",
+            window_messages=settings.slots.window_messages,
+            window_bytes=settings.slots.window_bytes,
+        )
+
+    def _start(self, name: str, store: VhostStore, recovered: Recovered) -> Vhost:
+        engine = Engine(name, store, self._settings, self._turn, self._loop, generate=self._generate, fail=self._fail)
+        self.engines[name] = engine
+        engine.restore(recovered)
+        self._turn.engines.append(engine)
+        self._by_name[name] = engine.vhost
+        if recovered.records or recovered.messages:
+            _log.info(
+                "store.recovered",
+                vhost=name,
+                clean=recovered.clean,
+                messages=recovered.messages,
+                records=recovered.records,
+                cut_bytes=recovered.cut_bytes,
+            )
+        return engine.vhost
+
+
+def _tell_progress(progress: RecoveryProgress) -> None:
+    fields: dict[str, Any] = {
+        "percent": progress.done_bytes * 100 // (progress.total_bytes or 1),
+        "done_bytes": progress.done_bytes,
+        "total_bytes": progress.total_bytes,
+        "records": progress.records,
+    }
+    _log.info("store.recovering", **fields)

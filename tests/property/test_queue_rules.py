@@ -1,0 +1,208 @@
+"""A queue under rules against the plainest model of one: the same order, the same losses, for the same reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.amqp.header_facts import HeaderFacts
+from broker.core.deadlines import Deadlines
+from broker.core.message import Envelope, Message
+from broker.core.queue import Queue, QueuePorts
+from broker.core.rules import DROP_HEAD, REJECT_PUBLISH, QueueRules
+from broker.core.stream import Stream
+from broker.slots.slot import Owner, Slot
+
+ENVELOPE = Envelope("", "q")
+
+
+class Bench:
+    """A queue on its own: no store behind it, a clock that the test moves, and a list of what was buried."""
+
+    def __init__(self, rules: QueueRules) -> None:
+        self.clock = SimpleNamespace(now_ms=1000)
+        self.deadlines = Deadlines()
+        self.buried: list[tuple[int, str]] = []
+        self.on_disk: list[tuple[Stream, Slot, Callable[[], None]]] = []
+        self.ids: dict[int, Message] = {}
+        worker: Any = SimpleNamespace(owner=Owner("n", "w"), wake=lambda _queue: None, serve=lambda _queue: None)
+        log = SimpleNamespace(synced=0, append=lambda _record: 0, add_live=lambda *_: None, drop_live=lambda *_: None)
+        store: Any = SimpleNamespace(
+            log=log,
+            drop_live=lambda *_: None,
+            add_live=lambda *_: None,
+            drop_entries=lambda *_, **__: None,
+            forget_queue=lambda *_, **__: None,
+        )
+        ports = QueuePorts(
+            store=store,
+            assign=lambda _queue: worker,
+            retire=lambda _queue: None,
+            kept=lambda _stream, _slot: None,
+            read=lambda stream, slot, then: self.on_disk.append((stream, slot, then)),
+            measure=lambda _stream, _slot: None,
+            clock=self.clock,
+            deadlines=self.deadlines,
+            bury=lambda _queue, message, reason: self.buried.append((int(message.body), reason)),
+            unused=lambda _queue: None,
+            window_messages=3,
+        )
+        self.queue = Queue(
+            "q",
+            durable=True,
+            exclusive_owner=None,
+            auto_delete=False,
+            arguments={},
+            number=1,
+            ports=ports,
+            rules=rules,
+        )
+
+    def publish(self, number: int, priority: int, ttl_ms: int | None) -> bool:
+        """Offers a message as a publisher's slow road does, and tells whether the queue took it."""
+        facts: Any = SimpleNamespace(priority=priority, expiration_ms=ttl_ms)
+        message = Message(ENVELOPE, b"", b"%d" % number, 1, facts, self.clock.now_ms)
+        if not self.queue.admits(message):
+            return False
+        self.queue.stream_for(message).accept(message)
+        self.queue.accepted(message)
+        return True
+
+    def get(self) -> tuple[Stream, Slot, int] | None:
+        """Takes one message as basic.get does."""
+        if self.queue.timed:
+            self.queue.look()
+        found = self.queue.lease()
+        if found is None:
+            return None
+        stream, slot = found
+        index = stream.manager.take(slot, 1)[0]
+        if self.queue.timed:
+            self.queue.look()
+        return stream, slot, index
+
+    def pass_time(self, by_ms: int) -> None:
+        """Moves the clock and does what has become due."""
+        self.clock.now_ms += by_ms
+        while (next_ms := self.deadlines.next_ms) is not None and next_ms <= self.clock.now_ms:
+            self.deadlines.run(self.clock.now_ms)
+
+    def ready(self) -> list[int]:
+        """Returns the numbers of the ready messages in the order in which they would be delivered."""
+        numbers = []
+        for stream in reversed(self.queue.streams):
+            for slot in stream.manager.slots.values():
+                assert slot.contents is not None
+                numbers += [int(slot.contents[index].body) for index in slot.ready_indexes()]
+        return numbers
+
+
+class Model:
+    """The same queue as a sorted list."""
+
+    def __init__(self, rules: QueueRules) -> None:
+        self.rules = rules
+        self.now_ms = 1000
+        self.waiting: list[tuple[int, int, int | None, int]] = []  # (-level, number, expires_ms, size)
+        self.buried: list[tuple[int, str]] = []
+
+    def publish(self, number: int, priority: int, ttl_ms: int | None) -> bool:
+        rules, size = self.rules, len(str(number))
+        if rules.overflow == REJECT_PUBLISH and self.over(1, size):
+            return False
+        lives = [one for one in (ttl_ms, rules.ttl_ms) if one is not None]
+        expires_ms = self.now_ms + min(lives) if lives else None
+        self.waiting.append((-min(priority, rules.max_priority), number, expires_ms, size))
+        self.tidy()
+        return True
+
+    def over(self, more: int = 0, more_bytes: int = 0) -> bool:
+        rules = self.rules
+        size = sum(entry[3] for entry in self.waiting) + more_bytes
+        by_length = rules.max_length is not None and len(self.waiting) + more > rules.max_length
+        return by_length or (rules.max_bytes is not None and size > rules.max_bytes)
+
+    def tidy(self) -> None:
+        self.waiting.sort()
+        self.expire()
+        while self.rules.overflow == DROP_HEAD and self.over():
+            self.drop("maxlen")
+            self.waiting.sort()
+
+    def expire(self) -> None:
+        while self.waiting and self.waiting[0][2] is not None and self.waiting[0][2] <= self.now_ms:
+            self.drop("expired")
+
+    def drop(self, reason: str) -> None:
+        number = self.waiting.pop(0)[1]
+        if self.rules.dead_letter_exchange is not None:
+            self.buried.append((number, reason))
+
+
+RULES = st.builds(
+    QueueRules,
+    ttl_ms=st.none() | st.integers(0, 30),
+    max_length=st.none() | st.integers(0, 6),
+    max_bytes=st.none() | st.integers(0, 12),
+    overflow=st.sampled_from([DROP_HEAD, REJECT_PUBLISH]),
+    dead_letter_exchange=st.sampled_from([None, "dlx"]),
+    max_priority=st.integers(0, 3),
+)
+STEPS = st.lists(
+    st.tuples(st.just("publish"), st.integers(0, 5), st.none() | st.integers(0, 30))
+    | st.tuples(st.sampled_from(["get", "ack", "requeue", "reject"]), st.integers(0, 9), st.none())
+    | st.tuples(st.just("pass"), st.integers(0, 20), st.none())
+    | st.tuples(st.just("purge"), st.just(0), st.none()),
+    max_size=60,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(RULES, STEPS)
+def test_a_queue_keeps_its_rules(rules: QueueRules, steps: list[tuple[str, int, int | None]]) -> None:
+    """Order, expiry, limits, refusals, returns and dead letters are those of the model after each step."""
+    bench, model = Bench(rules), Model(rules)
+    held: list[tuple[tuple[Stream, Slot, int], tuple[int, int, int | None, int]]] = []
+    for number, (verb, amount, ttl_ms) in enumerate(steps):
+        if verb == "publish":
+            assert bench.publish(number, amount, ttl_ms) == model.publish(number, amount, ttl_ms)
+        elif verb == "get":
+            got = bench.get()
+            model.expire()
+            assert (got is None) == (not model.waiting)
+            if got is not None:
+                held.append((got, model.waiting.pop(0)))
+                model.expire()
+        elif verb in ("ack", "requeue", "reject") and held:
+            (stream, slot, index), entry = held.pop(amount % len(held))
+            if verb == "ack":
+                stream.settle(slot, [index])
+            elif verb == "reject":
+                stream.bury(slot, [index], "rejected")
+                if rules.dead_letter_exchange is not None:
+                    model.buried.append((entry[1], "rejected"))
+            else:
+                stream.requeue(slot, [index])
+                model.waiting.append(entry)
+                model.tidy()
+        elif verb == "pass":
+            bench.pass_time(amount)
+            model.now_ms += amount
+            model.expire()
+        elif verb == "purge":
+            assert bench.queue.purge() == len(model.waiting)
+            model.waiting.clear()
+        assert bench.ready() == [entry[1] for entry in model.waiting]
+        assert bench.buried == model.buried
+        assert bench.queue.ready == len(model.waiting)
+        assert bench.queue.unacked == len(held)
+    assert not bench.on_disk
+
+
+def test_facts_have_what_the_rules_look_at() -> None:
+    """The stand-in for a message's facts has no attribute that the real ones lack."""
+    assert {"priority", "expiration_ms"} <= set(HeaderFacts.__slots__)

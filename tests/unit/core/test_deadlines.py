@@ -1,0 +1,80 @@
+"""Deadlines: the earliest first, one per key, and nothing twice."""
+
+from __future__ import annotations
+
+from broker.core.deadlines import Deadlines
+
+
+def test_what_is_due_is_called_earliest_first() -> None:
+    """Only what is due happens, in the order of the moments and not in that of the calls."""
+    called: list[str] = []
+    deadlines = Deadlines()
+    deadlines.set("late", 30, lambda: called.append("late"))
+    deadlines.set("second", 20, lambda: called.append("second"))
+    deadlines.set("first", 10, lambda: called.append("first"))
+    deadlines.run(20)
+    assert called == ["first", "second"]
+    assert deadlines.next_ms == 30
+
+
+def test_a_key_has_one_moment() -> None:
+    """Setting a key again moves it, forward or back, and the old moment does nothing."""
+    called: list[int] = []
+    deadlines = Deadlines()
+    deadlines.set("key", 10, lambda: called.append(10))
+    deadlines.set("key", 50, lambda: called.append(50))
+    deadlines.run(40)
+    assert called == []
+    deadlines.set("key", 45, lambda: called.append(45))
+    deadlines.run(45)
+    deadlines.run(50)
+    assert called == [45]
+    assert deadlines.next_ms is None
+
+
+def test_a_cancelled_moment_does_not_come() -> None:
+    """Cancelling forgets the key; cancelling what is not there changes nothing."""
+    called: list[str] = []
+    deadlines = Deadlines()
+    deadlines.set("key", 10, lambda: called.append("key"))
+    deadlines.cancel("key")
+    deadlines.cancel("other")
+    deadlines.run(10)
+    assert called == []
+    assert deadlines.next_ms is None
+
+
+def test_an_action_that_sets_its_key_for_now_has_the_next_run() -> None:
+    """A look that did not finish comes again, and does not keep one run going for ever."""
+    called: list[int] = []
+    deadlines = Deadlines()
+
+    def again() -> None:
+        called.append(len(called))
+        deadlines.set("key", 10, again)
+
+    deadlines.set("key", 10, again)
+    deadlines.run(10)
+    assert called == [0]
+    deadlines.run(10)
+    assert called == [0, 1]
+
+
+def test_the_hook_hears_of_a_new_first_moment_only() -> None:
+    """Whoever has the timer is told when it has to ring earlier, and not for each deadline behind that."""
+    rung: list[int | None] = []
+    deadlines = Deadlines()
+    deadlines.armed = lambda: rung.append(deadlines.next_ms)
+    deadlines.set("a", 30, lambda: None)
+    deadlines.set("b", 40, lambda: None)
+    deadlines.set("c", 20, lambda: None)
+    assert rung == [30, 20]
+
+
+def test_a_deadline_that_moves_often_does_not_fill_the_heap() -> None:
+    """A queue that is used again and again leaves a bounded number of dead entries behind."""
+    deadlines = Deadlines()
+    for moment in range(10_000):
+        deadlines.set("key", moment, lambda: None)
+    assert len(deadlines) == 1
+    assert len(deadlines._heap) <= 65

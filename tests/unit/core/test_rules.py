@@ -1,0 +1,61 @@
+"""The rules of a queue: arguments, policy and operator policy merged as RabbitMQ merges them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.core.rules import DROP_HEAD, PLAIN, QueueRules, queue_rules
+
+
+def test_nothing_said_is_plain() -> None:
+    """A queue without arguments and policies has no limit at all."""
+    assert queue_rules({}) is PLAIN
+    assert queue_rules({"x-queue-mode": "lazy"}) == PLAIN
+    assert PLAIN.overflow == DROP_HEAD
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("message-ttl", "ttl_ms"),
+        ("expires", "expires_ms"),
+        ("max-length", "max_length"),
+        ("max-length-bytes", "max_bytes"),
+        ("delivery-limit", "delivery_limit"),
+    ],
+)
+def test_of_numbers_the_least_holds(name: str, field: str) -> None:
+    """Whoever says the smaller number wins: the client, the policy or the operator."""
+    for argument, policy, operator in ((3, 7, 9), (9, 3, 7), (7, 9, 3)):
+        rules = queue_rules({f"x-{name}": argument}, {name: policy}, {name: operator})
+        assert getattr(rules, field) == 3
+    assert getattr(queue_rules({}, {name: 5}), field) == 5
+
+
+def test_a_clients_text_holds_before_the_policys() -> None:
+    """A dead-letter exchange or overflow that the client chose stays; what it left open the policy fills in."""
+    policy = {"dead-letter-exchange": "policy", "dead-letter-routing-key": "key", "overflow": "reject-publish"}
+    rules = queue_rules({"x-dead-letter-exchange": "own"}, policy)
+    assert (rules.dead_letter_exchange, rules.dead_letter_key, rules.overflow) == ("own", "key", "reject-publish")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "limit"),
+    [
+        ({"x-queue-type": "quorum"}, 20),
+        ({"x-queue-type": "quorum", "x-delivery-limit": 3}, 3),
+        ({"x-queue-type": "quorum", "x-delivery-limit": -1}, None),
+        ({"x-queue-type": "classic"}, None),
+    ],
+)
+def test_a_quorum_queue_has_a_delivery_limit_by_itself(arguments: dict[str, Any], limit: int | None) -> None:
+    """Twenty returns by default, another number when it is given, none for -1, none for a classic queue."""
+    assert queue_rules(arguments).delivery_limit == limit
+
+
+def test_levels_and_the_single_active_consumer_are_the_declarations() -> None:
+    """No policy can change what decides the shape of a queue."""
+    rules = queue_rules({"x-max-priority": 4, "x-single-active-consumer": True}, {"max-priority": 9})
+    assert rules == QueueRules(max_priority=4, single_active=True)
