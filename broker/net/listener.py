@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import platform
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -14,14 +14,17 @@ from broker import __version__
 from broker.amqp.connection import Connection, ConnectionLimits
 from broker.amqp.errors import ChannelError, ProtocolError, Refused
 from broker.core.session.connection import SessionOfConnection
+from broker.net.address import close
 from broker.net.transport import Stop, Transport
 
 if TYPE_CHECKING:
+    from broker.core.auth.logins import Logins
     from broker.core.auth.permissions import Permissions
-    from broker.core.auth.users import Users
+    from broker.core.session.channel import SessionOfChannel
     from broker.core.vhost import Vhost
     from broker.delivery.turn import Turn
     from broker.net.intake import Intake
+    from broker.net.tls import TlsContext
     from broker.settings import Settings
 
 __all__ = ["Listener"]
@@ -51,55 +54,116 @@ class Listener:
         turn: Turn,
         intake: Intake,
         *,
-        users: Users,
+        logins: Logins,
         permissions: Permissions,
         vhosts: Mapping[str, Vhost],
+        tls: TlsContext | None = None,
     ) -> None:
         self._settings = settings
         self._turn = turn
         self._intake = intake
-        self._users = users
+        self._logins = logins
         self._permissions = permissions
         self._vhosts = vhosts
         self._limits = ConnectionLimits(
             frame_max_bytes=settings.amqp.frame_max_bytes,
+            frame_min_bytes=min(settings.amqp.frame_min_bytes, settings.amqp.frame_max_bytes),
             initial_frame_max_bytes=min(settings.amqp.initial_frame_max_bytes, settings.amqp.frame_max_bytes),
             channel_max=settings.amqp.channel_max,
             heartbeat_s=settings.amqp.heartbeat_s,
             max_message_size_bytes=settings.amqp.max_message_size_bytes,
+            tx_max_bytes=settings.amqp.tx_max_bytes,
+            consumers_max=settings.limits.consumers_max,
             table_depth_max=settings.amqp.table_depth_max,
             table_entries_max=settings.amqp.table_entries_max,
         )
         self._servers: list[asyncio.Server] = []
+        self._tls = tls
+        self._tls_bound: list[socket.socket] = []
+        self._tls_servers: list[asyncio.Server] = []
+        self._reloading = asyncio.Lock()
+        self.channel_opened: Callable[[SessionOfChannel], None] | None = None
         self._empty = asyncio.Event()
         self._empty.set()
         self.transports: set[Transport] = set()
         self._stopping = False
         self.port = 0
+        self.tls_port = 0
 
-    async def start(self, bound: list[socket.socket]) -> None:
-        """Begins to listen on bound sockets; `port` then says where."""
+    async def start(self, bound: list[socket.socket], tls_bound: list[socket.socket] | None = None) -> None:
+        """Begins to listen on bound sockets, with TLS on the second; `port` and `tls_port` then say where."""
         loop = asyncio.get_running_loop()
         backlog = self._settings.server.backlog
         self.port = bound[0].getsockname()[1]
         for one in bound:
             self._servers.append(await loop.create_server(self._transport, sock=one, backlog=backlog))
+        if self._tls is not None and tls_bound:
+            self._tls_bound = tls_bound
+            self.tls_port = tls_bound[0].getsockname()[1]
+            self._tls_servers = await self._listen_with_tls(self._tls)
+
+    async def reload_tls(self) -> None:
+        """Accepts new connections with the certificate as it is now; those that are open keep theirs.
+
+        The sockets stay bound and listening, so nobody is turned away meanwhile.
+        """
+        if self._tls is None:
+            return
+        async with self._reloading:
+            if self._stopping or not self._tls.reload():
+                return
+            fresh = await self._listen_with_tls(self._tls)
+            stale, self._tls_servers = self._tls_servers, fresh
+            for server in stale + ([] if self._tls_bound else fresh):  # it began to stop meanwhile
+                server.close()
+
+    async def _listen_with_tls(self, tls: TlsContext) -> list[asyncio.Server]:
+        loop = asyncio.get_running_loop()
+        return [
+            await loop.create_server(
+                self._transport,
+                sock=one.dup(),
+                backlog=self._settings.server.backlog,
+                ssl=tls.context,
+                ssl_handshake_timeout=self._settings.tls.handshake_timeout_ms / 1000,
+            )
+            for one in self._tls_bound
+        ]
+
+    def sessions(self) -> list[SessionOfConnection]:
+        """Returns the session of each client."""
+        return [transport.session for transport in self.transports]
+
+    def force_close(self, matches: Callable[[SessionOfConnection], bool], reason: str) -> None:
+        """Closes the connections that match, because an operator said so. Source: RabbitMQ's reply code."""
+        for session in self.sessions():
+            if matches(session):
+                session.force_close(reason)
 
     def tick(self) -> None:
-        """Looks after heartbeats and close deadlines; called once a second."""
+        """Looks after heartbeats, close deadlines and consumers that never ack; called once a second."""
+        timeout_ms = self._settings.amqp.consumer_timeout_ms
         for transport in list(self.transports):
             transport.tick()
+            if timeout_ms and transport.is_open:
+                transport.session.close_overdue(self._turn.now_ms, timeout_ms)
 
     def refuse_new(self) -> None:
         """Accepts no more sockets."""
         self._stopping = True
-        for server in self._servers:
+        for server in self._servers + self._tls_servers:
             server.close()
+        close(self._tls_bound)
+        self._tls_bound = []
 
     def stop_reading(self) -> None:
         """Reads nothing more from anybody: what was taken so far is what will be finished."""
         for transport in list(self.transports):
             transport.stop(Stop.STOPPING)
+
+    async def empty(self) -> None:
+        """Returns when no client is left."""
+        await self._empty.wait()
 
     async def close(self, timeout_s: float) -> None:
         """Says good-bye to every client and waits for their close-ok, then drops those that are left.
@@ -110,7 +174,7 @@ class Listener:
             transport.say_goodbye()
         try:
             async with asyncio.timeout(timeout_s):
-                await self._empty.wait()
+                await self.empty()
         except TimeoutError:
             _log.warning("connection.dropped", count=len(self.transports), reason="no close-ok while stopping")
         self.abort()
@@ -135,16 +199,21 @@ class Listener:
         def session(connection: Connection) -> SessionOfConnection:
             transport.session = SessionOfConnection(
                 connection,
-                users=self._users,
+                logins=self._logins,
                 permissions=self._permissions,
                 vhosts=self._vhosts,
-                peer_address=transport.peer[0],
-                peer_port=transport.peer[1],
+                peer=transport.peer,
+                opened=self.channel_opened,
             )
             return transport.session
 
         connection = Connection(
-            session, self._limits, SERVER_PROPERTIES, lambda _connection: self._turn.touch(transport), self._told
+            session,
+            self._limits,
+            SERVER_PROPERTIES,
+            lambda _connection: self._turn.touch(transport),
+            self._told,
+            mechanisms=self._logins.mechanisms(transport.peer),
         )
         transport.session.outflow.high_water_bytes = self._settings.flow.high_water_bytes
         return connection

@@ -16,6 +16,8 @@ import structlog
 
 from broker.amqp.connection import Connection, State
 from broker.amqp.errors import ConnectionFault, Refused
+from broker.core.auth.peer import Peer
+from broker.net.tls import peer_of
 
 if TYPE_CHECKING:
     from broker.core.session.connection import SessionOfConnection
@@ -76,15 +78,14 @@ class Transport(asyncio.Protocol):
         self._finishing = False
         self.connection: Connection
         self.session: SessionOfConnection
-        self.peer: tuple[str, int] = ("", 0)
+        self.peer = Peer("")
 
     # -- callbacks of the loop ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
         """Makes the connection machine for an accepted socket."""
         self._socket = transport
-        peer = transport.get_extra_info("peername") or ("", 0)
-        self.peer = (peer[0], peer[1])
+        self.peer = peer_of(transport)
         self.connection = self._machine(self)
         transport.set_write_buffer_limits(high=self.session.outflow.high_water_bytes)
         if not self._on_made(self):

@@ -1,30 +1,24 @@
-"""The two steps of the route cache: routing key -> route per exchange, publish payload -> entry per user."""
+"""The steps of the route cache: routing key -> route per exchange, exchange and key -> route through others per vhost,
+publish payload -> entry per user.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
-ENTRY_BYTES = 400
+from broker.routing.route import Route
+
+__all__ = ["ENTRY_BYTES", "BoundedCache", "CacheLimits", "CompositeCache", "PublishCache", "Route", "RouteCache"]
+
+ENTRY_BYTES: Final = 400
 """What an entry costs beside its key and its destinations: places in two dicts, the objects, a first sight."""
 
-SKIPPED_WINDOWS = 8
-
-
-class Route:
-    """Where a routing key leads.
-
-    Invariant: `live` is true only while the exchange's cache holds this route, and is cleared by whatever bind, unbind
-    or delete touches it, or by its eviction. A route that was not cached is never live: use it once.
-    """
-
-    __slots__ = ("destinations", "live")
-
-    def __init__(self, destinations: tuple[Any, ...], live: bool = False) -> None:
-        self.destinations = destinations
-        self.live = live
+SKIPPED_WINDOWS: Final = 8
+SCANS_PER_ADMISSION: Final = 64
+"""How often an admitted key may be looked at to find out whether a changed pattern matches it."""
 
 
 class Routed(Protocol):
@@ -156,39 +150,90 @@ class BoundedCache(Generic[K, V]):
 class RouteCache(BoundedCache[str, Route]):
     """Routes of one exchange by routing key.
 
-    Cost: drop_all costs what the cache holds, which the admissions since the last one have paid for.
+    Cost: what drop_where and drop_all cost the admissions since the last drop_all have paid for.
     """
 
-    __slots__ = ("hits",)
+    __slots__ = ("_scans", "hits")
 
     def __init__(self, limits: CacheLimits | None = None) -> None:
         super().__init__(limits)
         self.hits = 0
+        self._scans = 0
 
     def offer(self, key: str, destinations: tuple[Any, ...]) -> Route:
         """Return the route of a key that is not cached: live if it was admitted, else for this once."""
         self.misses += 1
-        route = Route(destinations)
         if self._admission.second_sight(key):
-            route.live = self._insert(key, route, ENTRY_BYTES + len(key) + 8 * len(destinations))
-        return route
+            route = Route(destinations, live=True)
+            if self._insert(key, route, ENTRY_BYTES + len(key) + 8 * len(destinations)):
+                self._scans += SCANS_PER_ADMISSION
+                return route
+        return Route(destinations)
 
     def drop(self, key: str) -> None:
-        """Invalidate the route of one key."""
+        """End the route of one key."""
         if key in self.entries:
             self._discard(key)
 
+    def drop_where(self, touched: Callable[[Sequence[str]], Sequence[str]]) -> None:
+        """End the routes of those keys that `touched` picks out of all.
+
+        A storm of bindings must not look at every key each time: when the admissions no longer pay, every route ends.
+        To bind as often as to publish ends in the bypass, too.
+        """
+        if not self.entries:
+            return
+        self._scans -= len(self.entries)
+        if self._scans < 0:
+            self.drop_all()
+            return
+        stale = touched(list(self.entries))
+        for key in stale:
+            self._discard(key)
+        if stale:
+            self._admission.gained(-1)
+
     def drop_all(self) -> None:
-        """Invalidate every route."""
+        """End every route."""
+        self._scans = 0
         if self.entries:
-            for route in self.entries.values():
-                route.live = False
+            routes = list(self.entries.values())
             self._clear()
-            self._admission.gained(-1)  # so that binding as often as publishing ends in the bypass, and rarely does not
+            for route in routes:
+                route.end()
+            self._admission.gained(-1)
 
     def _discard(self, key: str) -> Route:
         route = super()._discard(key)
-        route.live = False
+        route.end()
+        return route
+
+
+class CompositeCache(BoundedCache[tuple[str, str], Route]):
+    """Routes through several exchanges, by the name of the first and the routing key.
+
+    A hit is `entries.get(name_and_key)` and a test of `live`; what has ended gives way when it is made again.
+    """
+
+    __slots__ = ()
+
+    def offer(self, name_and_key: tuple[str, str], destinations: tuple[Any, ...], parts: Sequence[Route]) -> Route:
+        """Return the route of a key that is not cached or has ended: live if it was admitted and its parts live."""
+        self.misses += 1
+        if name_and_key in self.entries:
+            self._discard(name_and_key)
+            self._admission.gained(-1)
+        elif not self._admission.second_sight(name_and_key):
+            return Route(destinations)
+        route = Route(destinations, live=True, parts=parts)
+        weight_bytes = ENTRY_BYTES + len(name_and_key[1]) + 8 * len(destinations) + 100 * len(parts)
+        if route.live and not self._insert(name_and_key, route, weight_bytes):
+            route.end()
+        return route
+
+    def _discard(self, name_and_key: tuple[str, str]) -> Route:
+        route = super()._discard(name_and_key)
+        route.end()
         return route
 
 

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from typing import Any
 
 from broker.routing.binding import Binding, make_binding
-from broker.routing.cache import CacheLimits, Route, RouteCache
+from broker.routing.cache import CacheLimits, RouteCache
 from broker.routing.destinations import Destinations, count_down, count_up
-from broker.routing.headers import HeadersPredicate, freeze_headers
-from broker.routing.index import TopicIndex
-from broker.routing.pattern import Pattern, PatternLimits, parse_pattern
+from broker.routing.message_fields import MessageFields
+from broker.routing.pattern import PatternLimits
+from broker.routing.route import Route
 
 
 class Exchange(ABC):
     """An exchange of one vhost: a set of bindings, and the routes they make.
 
-    Subclasses keep the bindings in the structure that answers best, and clear `live` of the routes a change touches.
+    Subclasses keep the bindings in the structure that answers best, and end the routes that a change touches. A
+    destination may itself be an exchange; what it does with the message is the router's business.
+
+    Invariant: `onward` counts the bindings to each destination that is an exchange, and a binding is in the `incoming`
+        of such a destination exactly as long as it is among the `bindings` here.
     """
 
-    type: ClassVar[str]
-    by_headers: ClassVar[bool] = False
+    type: str
+    by_headers: bool = False
+    """Whether routing looks at more of a message than its routing key."""
+    delayed: bool = False
+    """Whether a message with x-delay waits here; routing knows nothing of time."""
 
     def __init__(
         self,
@@ -38,7 +45,12 @@ class Exchange(ABC):
         self.internal = internal
         self.arguments: Mapping[str, Any] = arguments or {}
         self.had_bindings = False
+        self.onward: Destinations = {}
+        self.incoming: dict[Binding, Exchange] = {}
+        alternate = self.arguments.get("alternate-exchange")
+        self._alternate: str | None = alternate if isinstance(alternate, str) else None
         self._bindings: dict[Binding, Binding] = {}
+        self._standing: Route | None = None
 
     def __repr__(self) -> str:
         return f"<{self.type} exchange {self.name!r} bindings={len(self._bindings)}>"
@@ -47,6 +59,34 @@ class Exchange(ABC):
     def bindings(self) -> Collection[Binding]:
         """Return the bindings in the order in which they were made; copy it before changing them."""
         return self._bindings.keys()
+
+    @property
+    def alternate(self) -> str | None:
+        """Return the name of the exchange that gets what no binding takes; at first that of the arguments."""
+        return self._alternate
+
+    @alternate.setter
+    def alternate(self, name: str | None) -> None:
+        if name != self._alternate:
+            self._alternate = name
+            self._end_standing()
+            self._drop_routes()
+
+    @property
+    def standing(self) -> Route:
+        """Return a route that leads nowhere, live while the exchange, its alternate and its onward exchanges stay.
+
+        It is what those hold on to who have to ask for each message.
+        """
+        if self._standing is None:
+            self._standing = Route((), live=True)
+        return self._standing
+
+    def check_key(self, key: str, limits: PatternLimits) -> None:  # noqa: B027 most types take any key
+        """Check a binding key against limits, which hold for who binds and not for what is stored already.
+
+        Raises: BindingKeyError.
+        """
 
     def bind(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> Binding | None:
         """Return the new binding, or None if an equal one was there.
@@ -59,37 +99,62 @@ class Exchange(ABC):
         self._attach(binding)
         self._bindings[binding] = binding
         self.had_bindings = True
+        if isinstance(destination, Exchange):
+            destination.incoming[binding] = self
+            if count_up(self.onward, destination):
+                self._end_standing()
         return binding
 
     def unbind(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> Binding | None:
         """Return the binding that was removed, or None if there was none."""
-        binding = self._bindings.pop(make_binding(self.name, destination, key, arguments), None)
+        binding = self._bindings.get(make_binding(self.name, destination, key, arguments))
         if binding is not None:
-            self._detach(binding)
+            self.remove(binding)
         return binding
 
     def remove(self, binding: Binding) -> None:
         """Remove a binding that a destination knows. Raises: KeyError. Cost: its key, not the other bindings."""
-        self._detach(self._bindings.pop(binding))
+        destination = self._bindings.pop(binding).destination
+        self._detach(binding)
+        if isinstance(destination, Exchange):
+            del destination.incoming[binding]
+            if count_down(self.onward, destination):
+                self._end_standing()
 
     def remove_all(self) -> list[Binding]:
         """Remove every binding and return them, for the destinations to forget; no route stays live.
 
         This is how an exchange is deleted: whoever kept a route, even one that led nowhere, must ask for the name.
+        What is bound to lead here is in `incoming`, and is for the caller to remove at its source.
         """
         removed = list(self._bindings)
         for binding in removed:
             self.remove(binding)
+        self._end_standing()
         self._drop_routes()
         return removed
 
     @abstractmethod
     def route(self, key: str) -> Route:
-        """Return the route of a message by its routing key."""
+        """Return the route of a message by its routing key; its destinations may be exchanges."""
+
+    def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
+        """Return the destinations of one message by all there is to know of it.
+
+        Shapes: `keys` are the routing key and those of CC and BCC behind it.
+        """
+        if len(keys) == 1:
+            return self.route(keys[0]).destinations
+        return tuple(dict.fromkeys(destination for key in keys for destination in self.route(key).destinations))
 
     def match_headers(self, headers: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the destinations of a message by its headers; only a headers exchange has an answer."""
         raise TypeError(f"a {self.type} exchange does not route by headers")
+
+    def _end_standing(self) -> None:
+        if self._standing is not None:
+            self._standing.end()
+            self._standing = None
 
     @abstractmethod
     def _attach(self, binding: Binding) -> None: ...
@@ -148,13 +213,26 @@ class DirectExchange(KeyedExchange):
 
 
 class DefaultExchange(KeyedExchange):
-    """Leads a message to the queue that its routing key names; no binding is ever made or removed."""
+    """Leads a message to the queue that its routing key names; no binding is ever made or removed.
+
+    Nothing is alternate to it, and it is itself no alternate that leads anywhere: that has no binding to follow.
+    Source: RabbitMQ 3.10, rabbit_exchange:route/2.
+    """
 
     type = "direct"
 
     def __init__(self, lookup: Callable[[str], Any | None], *, cache_limits: CacheLimits | None = None) -> None:
         super().__init__("", durable=True, cache_limits=cache_limits)
         self._lookup = lookup
+
+    @property
+    def alternate(self) -> str | None:
+        """Return None, whatever a policy says."""
+        return None
+
+    @alternate.setter
+    def alternate(self, name: str | None) -> None:
+        pass
 
     def touch(self, queue_name: str) -> None:
         """Invalidate the route of a queue that has just been declared or deleted."""
@@ -168,35 +246,6 @@ class DefaultExchange(KeyedExchange):
     def _resolve(self, key: str) -> tuple[Any, ...]:
         queue = self._lookup(key)
         return () if queue is None else (queue,)
-
-
-class TopicExchange(KeyedExchange):
-    """Leads a message to the destinations bound with a pattern that matches its routing key."""
-
-    type = "topic"
-
-    def __init__(self, name: str, *, pattern_limits: PatternLimits | None = None, **settings: Any) -> None:
-        super().__init__(name, **settings)
-        self._index = TopicIndex(limits=pattern_limits)
-
-    def _attach(self, binding: Binding) -> None:
-        pattern = self._index.parse(binding.key)
-        if self._index.add(pattern, binding.destination):
-            self._invalidate(pattern)
-
-    def _detach(self, binding: Binding) -> None:
-        pattern = parse_pattern(binding.key)
-        if self._index.remove(pattern, binding.destination):
-            self._invalidate(pattern)
-
-    def _resolve(self, key: str) -> tuple[Any, ...]:
-        return self._index.match(key)
-
-    def _invalidate(self, pattern: Pattern) -> None:
-        if pattern.literal:
-            self.cache.drop(pattern.text)
-        else:
-            self.cache.drop_all()
 
 
 class FanoutExchange(Exchange):
@@ -215,6 +264,10 @@ class FanoutExchange(Exchange):
             self._route = Route(tuple(self._destinations), live=True)
         return self._route
 
+    def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
+        """Return all destinations."""
+        return self.route("").destinations
+
     def _attach(self, binding: Binding) -> None:
         if count_up(self._destinations, binding.destination):
             self._drop_routes()
@@ -225,71 +278,5 @@ class FanoutExchange(Exchange):
 
     def _drop_routes(self) -> None:
         if self._route is not None:
-            self._route.live = False
+            self._route.end()
             self._route = None
-
-
-class HeadersExchange(Exchange):
-    """Leads a message to the destinations whose binding arguments its headers satisfy."""
-
-    type = "headers"
-    by_headers = True
-
-    def __init__(self, name: str, **settings: Any) -> None:
-        super().__init__(name, **settings)
-        self._predicates: dict[Binding, HeadersPredicate] = {}
-        self._route = Route((), live=True)
-
-    def route(self, key: str) -> Route:
-        """Return a route that leads nowhere and is live as long as the exchange: each message asks match_headers."""
-        return self._route
-
-    def match_headers(self, headers: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the destinations of a message by its headers. Cost: all bindings, as in RabbitMQ."""
-        frozen = freeze_headers(headers)
-        matched: dict[Any, None] = {}
-        for binding, predicate in self._predicates.items():
-            if binding.destination not in matched and predicate.matches(frozen):
-                matched[binding.destination] = None
-        return tuple(matched)
-
-    def _attach(self, binding: Binding) -> None:
-        self._predicates[binding] = HeadersPredicate(binding.arguments)
-
-    def _detach(self, binding: Binding) -> None:
-        del self._predicates[binding]
-
-    def _drop_routes(self) -> None:
-        self._route.live = False
-        self._route = Route((), live=True)
-
-
-EXCHANGE_TYPES: dict[str, type[Exchange]] = {
-    kind.type: kind for kind in (DirectExchange, FanoutExchange, TopicExchange, HeadersExchange)
-}
-
-
-def make_exchange(
-    name: str,
-    type: str,
-    *,
-    durable: bool = False,
-    auto_delete: bool = False,
-    internal: bool = False,
-    arguments: Mapping[str, Any] | None = None,
-    cache_limits: CacheLimits | None = None,
-    pattern_limits: PatternLimits | None = None,
-) -> Exchange:
-    """Return a new exchange; limits are for the types that they concern.
-
-    Raises: ValueError on a type that is not known; the caller's 503.
-    """
-    kind = EXCHANGE_TYPES.get(type)
-    if kind is None:
-        raise ValueError(f"unknown exchange type '{type}'")
-    settings: dict[str, Any] = {}
-    if issubclass(kind, KeyedExchange):
-        settings["cache_limits"] = cache_limits
-    if issubclass(kind, TopicExchange):
-        settings["pattern_limits"] = pattern_limits
-    return kind(name, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments, **settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from datetime import datetime
 from typing import Any
 
 from broker.routing.binding import freeze_value
@@ -26,7 +27,7 @@ class HeadersPredicate:
 
     A void value asks for presence alone. Without fields to compare, `all` matches every message and `any` none.
 
-    Source: RabbitMQ, rabbit_exchange_type_headers.
+    Source: RabbitMQ 3.10, rabbit_exchange_type_headers.
     """
 
     __slots__ = ("_every", "_wanted")
@@ -34,13 +35,13 @@ class HeadersPredicate:
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         self._every, with_x = _match_kind(arguments)
         self._wanted: tuple[tuple[str, Hashable], ...] = tuple(
-            (name, None if value is None else freeze_value(value))
+            (name, None if value is None else comparable_value(value))
             for name, value in arguments.items()
             if name != "x-match" and (with_x or not name.startswith("x-"))
         )
 
     def matches(self, headers: Mapping[str, Hashable]) -> bool:
-        """Return whether frozen headers (name -> freeze_value) satisfy the binding."""
+        """Return whether headers (name -> comparable_value) satisfy the binding."""
         every = self._every
         for name, value in self._wanted:
             met = name in headers and (value is None or headers[name] == value)
@@ -49,9 +50,31 @@ class HeadersPredicate:
         return every
 
 
-def freeze_headers(headers: Mapping[str, Any]) -> dict[str, Hashable]:
+def comparable_headers(headers: Mapping[str, Any]) -> dict[str, Hashable]:
     """Return message headers in the form that predicates compare."""
-    return {name: freeze_value(value) for name, value in headers.items()}
+    return {name: comparable_value(value) for name, value in headers.items()}
+
+
+def comparable_value(value: Any) -> Hashable:
+    """Return a hashable form of a field value: equal to another exactly if RabbitMQ calls the two values equal.
+
+    It compares the outermost values without their types: 1 is 1.0, a timestamp is its seconds, a long string is the
+    binary of the same octets, and an empty array is an empty table. Within arrays and tables types count.
+    """
+    if isinstance(value, bool):
+        return freeze_value(value)
+    if isinstance(value, str | int | float):
+        return value
+    if isinstance(value, datetime):
+        return int(value.timestamp())
+    if isinstance(value, bytes | bytearray):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return bytes(value)
+    if isinstance(value, list | tuple | Mapping) and not value:
+        return ()
+    return freeze_value(value)
 
 
 def _match_kind(arguments: Mapping[str, Any]) -> tuple[bool, bool]:

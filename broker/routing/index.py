@@ -6,7 +6,8 @@ from collections.abc import Hashable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from broker.routing.destinations import Destinations, count_down, count_up
-from broker.routing.pattern import Pattern, PatternLimits, parse_pattern, split_words
+from broker.routing.dialect import AMQP, TopicDialect
+from broker.routing.pattern import Pattern, PatternLimits
 from broker.routing.trie import Trie
 
 T = TypeVar("T")
@@ -34,10 +35,16 @@ class TopicIndex:
     Cost: add and remove cost the words of their key, whatever else is bound, by however many destinations.
     """
 
-    __slots__ = ("_engine", "_literals", "_patterns", "limits")
+    __slots__ = ("_dialect", "_engine", "_literals", "_patterns", "limits")
 
-    def __init__(self, engine: TopicEngine[Destinations] | None = None, limits: PatternLimits | None = None) -> None:
+    def __init__(
+        self,
+        engine: TopicEngine[Destinations] | None = None,
+        limits: PatternLimits | None = None,
+        dialect: TopicDialect = AMQP,
+    ) -> None:
         self.limits = limits or PatternLimits()
+        self._dialect = dialect
         self._engine: TopicEngine[Destinations] = Trie() if engine is None else engine
         self._literals: dict[str, Destinations] = {}
         self._patterns: dict[str, Destinations] = {}
@@ -48,7 +55,7 @@ class TopicIndex:
 
     def parse(self, key: str) -> Pattern:
         """Return the binding key as a pattern within the limits. Raises: BindingKeyError."""
-        return parse_pattern(key, self.limits)
+        return self._dialect.parse(key, self.limits)
 
     def add(self, pattern: Pattern, destination: Hashable) -> bool:
         """Count one more binding and return whether the destination is new under this pattern."""
@@ -81,7 +88,7 @@ class TopicIndex:
         literal = self._literals.get(key)
         if not self._patterns:
             return () if literal is None else tuple(literal)
-        targets = self._engine.match(split_words(key))
+        targets = self._engine.match(self._dialect.words(key))
         if literal is not None:
             targets.append(literal)
         if len(targets) == 1:
@@ -90,3 +97,10 @@ class TopicIndex:
         for target in targets:
             merged |= target
         return tuple(merged)
+
+
+def matching_keys(pattern: Pattern, keys: Sequence[str], dialect: TopicDialect) -> list[str]:
+    """Return those of the routing keys that one wildcard pattern matches."""
+    engine: TopicEngine[bool] = Trie()
+    engine.add(pattern.words, True)
+    return [key for key in keys if engine.match(dialect.words(key))]

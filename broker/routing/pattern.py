@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 STAR = "*"
@@ -9,7 +10,7 @@ HASH = "#"
 
 
 class BindingKeyError(ValueError):
-    """A binding key over the limits on `#` or on words."""
+    """A binding key that is no pattern of its dialect, or is over the limits on `#` or on words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +74,14 @@ def parse_pattern(key: str, limits: PatternLimits | None = None) -> Pattern:
     else:
         pattern = Pattern(key, tuple(words), literal=STAR not in words)
     if limits is not None:
-        _check_limits(key, pattern, limits)
+        check_limits(key, pattern.words, limits)
     return pattern
 
 
-def _check_limits(key: str, pattern: Pattern, limits: PatternLimits) -> None:
-    hashes = pattern.words.count(HASH)
+def check_limits(key: str, words: Sequence[str], limits: PatternLimits) -> None:
+    """Check the words of a binding key in canonical form. Raises: BindingKeyError."""
+    hashes = words.count(HASH)
     if hashes > limits.hashes:
         raise BindingKeyError(f"binding key '{key}' has {hashes} '#' words, the limit is {limits.hashes}")
-    if len(pattern.words) > limits.words:
-        raise BindingKeyError(f"binding key '{key}' has {len(pattern.words)} words, the limit is {limits.words}")
+    if len(words) > limits.words:
+        raise BindingKeyError(f"binding key '{key}' has {len(words)} words, the limit is {limits.words}")

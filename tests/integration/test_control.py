@@ -11,28 +11,41 @@ from typing import Any
 import pytest
 
 from broker.cli.control_client import Unanswered, ask
-from broker.net.control import (
-    CLIENTS_MAX,
-    REQUEST_MAX_BYTES,
-    SOCKET_NAME,
-    SOCKET_PATH_MAX_BYTES,
-    ControlRefused,
-    ControlSocket,
-    Verb,
-)
+from broker.net import control as control_module
+from broker.net.control import CLIENTS_MAX, ROWS_AT_ONCE, ControlSocket
+from broker.net.control_address import SOCKET_NAME, SOCKET_PATH_MAX_BYTES
+from broker.net.control_request import ControlRefused, Request, Verb
 
 
-def refuse(_request: Any) -> Any:
+def echo(request: Request) -> Any:
+    """A verb that answers with what it was asked."""
+    return dict(request._fields)
+
+
+def refuse(_request: Request) -> Any:
     """A verb that says no."""
     raise ControlRefused("no queue 'q'")
 
 
-def crash(_request: Any) -> Any:
+def crash(_request: Request) -> Any:
     """A verb with a defect."""
     raise ZeroDivisionError
 
 
-VERBS: dict[str, Verb] = {"echo": dict, "refuse": refuse, "crash": crash}
+async def work(request: Request) -> Any:
+    """A verb that takes its time, and says how far it is."""
+    for done in range(request.integer("steps", 2)):
+        request.tell({"done": done})
+        await asyncio.sleep(0)
+    return "done"
+
+
+def rows(request: Request) -> Any:
+    """A verb with a long answer."""
+    return [{"number": number, "text": "x" * 100} for number in range(request.integer("count", 0))]
+
+
+VERBS: dict[str, Verb] = {"echo": echo, "refuse": refuse, "crash": crash, "work": work, "rows": rows}
 
 
 @pytest.fixture
@@ -92,10 +105,34 @@ async def test_what_is_no_request_is_refused(folder: Path, line: bytes) -> None:
     assert answered["ok"] is True
 
 
-async def test_request_without_end_is_bounded(folder: Path) -> None:
+async def test_request_without_end_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line over the limit is refused and ends the conversation."""
-    (answer,) = await raw(folder, b"x" * (REQUEST_MAX_BYTES + 2))
-    assert answer == {"ok": False, "error": f"a request has at most {REQUEST_MAX_BYTES} bytes"}
+    monkeypatch.setattr(control_module, "REQUEST_MAX_BYTES", 1 << 16)
+    control = ControlSocket(tmp_path, VERBS)
+    await control.start()
+    (answer,) = await raw(tmp_path, b"x" * ((1 << 16) + 2))
+    assert answer == {"ok": False, "error": f"a request has at most {1 << 16} bytes"}
+    await control.close()
+
+
+async def test_progress_is_told_before_the_answer(folder: Path) -> None:
+    """Whoever asks hears how far a slow verb is, in order, and then its result."""
+    told: list[Any] = []
+    assert await asyncio.to_thread(ask, folder, "work", told=told.append, steps=3) == "done"
+    assert told == [{"done": 0}, {"done": 1}, {"done": 2}]
+
+
+@pytest.mark.parametrize("count", [0, ROWS_AT_ONCE, ROWS_AT_ONCE + 1, 3 * ROWS_AT_ONCE])
+async def test_long_list_arrives_whole(folder: Path, count: int) -> None:
+    """A list that is written in pieces is the list that the verb returned."""
+    found = await asyncio.to_thread(ask, folder, "rows", count=count)
+    assert [row["number"] for row in found] == list(range(count))
+
+
+async def test_request_of_a_megabyte_is_heard(folder: Path) -> None:
+    """A definitions file fits into a request."""
+    answer = await asyncio.to_thread(ask, folder, "echo", text="x" * (1 << 20))
+    assert len(answer["text"]) == 1 << 20
 
 
 async def test_clients_are_bounded(folder: Path) -> None:
@@ -159,8 +196,8 @@ async def test_long_path_is_reached_through_its_folder(tmp_path: Path) -> None:
 async def test_broker_without_a_socket_serves_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a long path has no way in, start warns and goes on, and asking says why in one line."""
     folder = long_folder(tmp_path)
-    is_folder = Path.is_dir
-    monkeypatch.setattr(Path, "is_dir", lambda path: str(path) != "/proc/self/fd" and is_folder(path))
+    is_folder = os.path.isdir
+    monkeypatch.setattr(os.path, "isdir", lambda path: path != "/proc/self/fd" and is_folder(path))
     control = ControlSocket(folder, VERBS)
     await control.start()
     with pytest.raises(Unanswered, match=f"longer than the {SOCKET_PATH_MAX_BYTES} bytes of a socket address"):

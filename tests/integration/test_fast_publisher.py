@@ -55,11 +55,11 @@ async def test_a_fast_publisher_does_not_starve_the_others(tmp_path: Path) -> No
             thread.start()
             accepted: list[int] = []
             queue = queue_of(broker, "flood")
-            await asyncio.to_thread(round_trips, broker.listener.port, accepted, lambda: queue.manager.next_id)
+            await asyncio.to_thread(round_trips, broker.listener.port, accepted, lambda: queue.stream.manager.next_id)
             stop.set()
             await asyncio.to_thread(thread.join)
         message_bytes = len(publish_frames(1, "", "flood", b"x" * 16))
         bound = TURNS_OF_A_ROUND_TRIP * READ_BUDGET_BYTES // message_bytes
         assert len(accepted) == ROUND_TRIPS
         assert sorted(accepted)[ROUND_TRIPS // 2] < bound
-        assert queue.manager.next_id > ROUND_TRIPS * 100  # it was a flood
+        assert queue.stream.manager.next_id > ROUND_TRIPS * 100  # it was a flood

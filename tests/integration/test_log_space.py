@@ -24,7 +24,7 @@ async def test_segments_go_when_their_slots_are_settled(tmp_path: Path) -> None:
             await publish(channel, "q", range(start, start + 500))
         assert segment_files(tmp_path) >= 4
         await drain(channel, queue, 4000)
-        queue_of(broker, "q").manager.seal()
+        queue_of(broker, "q").stream.manager.seal()
         await broker.engines["/"].checkpointer.take()
         assert segment_files(tmp_path) <= 2
         assert broker.engines["/"].store.log.live == {}

@@ -186,7 +186,7 @@ async def test_a_read_keeps_the_segments_it_needs(tmp_path: Path) -> None:
 
             await talk(broker, prepare)
             page_out(broker, "kept")
-            (slot,) = [slot for slot in queue_of(broker, "kept").manager.slots.values() if slot.length]
+            (slot,) = [slot for slot in queue_of(broker, "kept").stream.manager.slots.values() if slot.length]
             (segment,) = slot.segments
             await engine.checkpointer.take()
             gate = Gate(broker, "_read_span")  # the reader knows by then where the message lies
@@ -217,7 +217,7 @@ async def test_who_fetches_and_leaves_gives_the_lease_back(tmp_path: Path) -> No
             transport.abort()  # its socket is not read while it waits: this is how a lost heartbeat ends it
             await talk(broker, client.expect_end)
         assert not broker.listener.transports
-        slot = next(iter(queue_of(broker, "q").manager.slots.values()))
+        slot = next(iter(queue_of(broker, "q").stream.manager.slots.values()))
         assert slot.lease is not None
         gate.open()
         await reads_are_over(broker)
@@ -234,7 +234,7 @@ async def test_a_slot_that_came_back_counts_for_what_it_holds(tmp_path: Path) ->
             await talk(broker, consume_acked, client, 90)
             page_out(broker, "q")
             await talk(broker, get, client, "q")
-            engine, (slot, _) = broker.engines["/"], queue_of(broker, "q").manager.slots.values()
+            engine, (slot, _) = broker.engines["/"], queue_of(broker, "q").stream.manager.slots.values()
             engine.pager.tick()
             assert slot.contents is not None
             held = sum(message.charge for message in slot.contents if message is not None)
@@ -259,7 +259,7 @@ async def test_ids_of_transient_messages_are_given_again(tmp_path: Path, monkeyp
         logged.extend(ids)
         return encode_settled(synced, now_ms, number, ids)
 
-    monkeypatch.setattr("broker.core.queue.encode_settled", spy)
+    monkeypatch.setattr("broker.core.stream.encode_settled", spy)
     async with mortal_broker(tmp_path, SMALL, crash=True) as broker:
         with await talk(broker, connect, broker) as client:
 
@@ -323,7 +323,7 @@ async def test_a_start_that_fails_changes_nothing(tmp_path: Path, monkeypatch: p
             await talk(broker, lambda: declare(client, "q", durable=True))
             await talk(broker, lambda: publish(client, "q", [b"fresh"]))
 
-    async def refuse(_listener: Listener, _bound: object) -> None:
+    async def refuse(_listener: Listener, *_bound: object) -> None:
         raise OSError("not today")
 
     with monkeypatch.context() as patch:

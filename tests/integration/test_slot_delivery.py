@@ -53,7 +53,7 @@ class Miser(SlotManager):
 
 async def test_without_the_slot_manager_nothing_is_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slot manager that hands out nothing stops every way of getting a message, basic.get included."""
-    monkeypatch.setattr("broker.core.queue.SlotManager", Miser)
+    monkeypatch.setattr("broker.core.stream.SlotManager", Miser)
     async with running_broker(tmp_path / "data") as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q", durable=True)
         await publish(channel, "q", range(3))
@@ -72,9 +72,9 @@ async def test_a_dead_workers_queues_move(tmp_path: Path, monkeypatch: pytest.Mo
     failures: list[str] = []
 
     def fails_once(worker: Worker, queue: Any) -> bool:
-        if not failures and queue.manager.ready == 50:
+        if not failures and queue.stream.manager.ready == 50:
             failures.append(worker.owner.worker)
-            queue.manager.get(worker.owner)
+            queue.stream.manager.get(worker.owner)
             raise RuntimeError("a defect")
         return serve(worker, queue)
 
@@ -101,7 +101,7 @@ async def test_a_backlog_is_paged_out_and_comes_back(tmp_path: Path, durable: bo
         engine = broker.engines["/"]
         while engine.pager.resident_bytes > 1 << 20 or not engine.pager.paged_out:  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.01)
-        on_disk = [slot for slot in inside.manager.slots.values() if not slot.resident]
+        on_disk = [slot for slot in inside.stream.manager.slots.values() if not slot.resident]
         assert len(on_disk) > 5
         first = await queue.get()
         assert int(first.body) == 0
@@ -110,7 +110,7 @@ async def test_a_backlog_is_paged_out_and_comes_back(tmp_path: Path, durable: bo
         assert [int(message.body) for message in got] == list(range(2000))
         assert [message.redelivered for message in got] == [True] + [False] * 1999
         assert engine.reader.reads >= len(on_disk) // 2
-        assert (inside.ready, inside.unacked, len(inside.manager.slots)) == (0, 0, 1)
+        assert (inside.ready, inside.unacked, len(inside.stream.manager.slots)) == (0, 0, 1)
 
 
 async def test_basic_get_waits_for_the_disk(tmp_path: Path) -> None:
@@ -121,8 +121,8 @@ async def test_basic_get_waits_for_the_disk(tmp_path: Path) -> None:
             await channel.declare_queue("q", durable=True)
             await publish(channel, "q", range(30))
         engine, inside = broker.engines["/"], queue_of(broker, "q")
-        for slot in list(inside.manager.slots.values())[:3]:
-            assert engine.pager.log_entries(inside, slot)
+        for slot in list(inside.stream.manager.slots.values())[:3]:
+            assert engine.pager.log_entries(inside.stream, slot)
             slot.contents = None
         kinds = await asyncio.to_thread(get_all_at_once, broker.listener.port, 12)
     assert kinds == [*range(12), 18]
@@ -156,7 +156,7 @@ async def test_a_lone_message_is_delivered_from_the_open_slot(tmp_path: Path) ->
         turns = broker.turn.count
         await publish(channel, "q", range(1))
         message = await arrived.get()
-        slot = queue_of(broker, "q").manager.open
+        slot = queue_of(broker, "q").stream.manager.open
         assert (slot.first, slot.length, slot.fill.value) == (1, 1, "open")
         assert broker.turn.count - turns <= 4
         await message.ack()

@@ -60,7 +60,7 @@ async def test_one_message_walks_the_street(tmp_path: Path) -> None:
                     break
                 await channel.get_exchange("street")  # a round trip behind the ack
                 sys.setprofile(None)
-        manager = broker.engines["/"].vhost.queues["house"].manager
+        manager = broker.engines["/"].vhost.queues["house"].stream.manager
         assert (manager.ready, manager.unacked, len(manager.slots)) == (0, 0, 1)
     finally:
         sys.setprofile(None)

@@ -10,11 +10,16 @@ BROKER = Path(__file__).parents[2] / "broker"
 # Beside store/files.py, the one place where the store's files are touched.
 MAY_CALL_FILES = {
     "store/files.py",
+    "cli/broker_folder.py",  # reads the settings file for the data folder, and nothing else
+    "cli/definitions.py",  # reads and writes the document that the user names
+    "cli/rabbitmq_variables.py",  # reads the files that variables name
     "cli/settings_layers.py",  # reads the settings file
-    "cli/control_client.py",  # holds the folder of a socket whose path is too long
     "cli/standard_streams.py",  # opens the null device
     "delivery/machine.py",  # reads what the kernel says of memory
+    "delivery/opening.py",  # reads the definitions that the settings name
     "net/control.py",  # makes and removes its socket
+    "net/control_address.py",  # holds the folder of a socket whose path is too long
+    "net/tls.py",  # looks at the certificates, which OpenSSL reads
 }
 OS_CALLS = set(
     "open fdopen read write pread pwrite preadv pwritev readv writev fsync fdatasync sync truncate ftruncate "

@@ -1,36 +1,55 @@
 """Decides whether a user may configure, write to or read from an exchange or a queue.
 
-Every place of the sessions asks this one object, so that finer rules change nothing but this file.
+Every place of the sessions asks this one object. A user of the settings may do everything in every vhost; any other
+has, in each vhost, three regular expressions over names, and perhaps some over the routing keys of an exchange.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal
 
 from broker.amqp.errors import ChannelError, ConnectionFault
-from broker.core.auth.users import User
+from broker.core.auth.topic_permissions import TopicPermissions
+from broker.core.auth.users import User, Users
+from broker.core.bounded_pattern import BoundedPattern
 from broker.core.resource import Resource
+
+__all__ = ["Kind", "Permissions", "permission_of", "right_pattern"]
 
 Kind = Literal["configure", "write", "read"]
 """RabbitMQ's three rights: declare and delete; publish to, and bind a queue; consume from, and bind to an exchange."""
 
+KINDS: Final[tuple[Kind, ...]] = ("configure", "write", "read")
+ANSWERS_MAX: Final = 65_536
+
 
 class Permissions:
-    """Allows everything to every configured user and nothing to anybody else."""
+    """Holds the rights of each user in each vhost.
 
-    __slots__ = ("_names",)
+    `listeners` hear the user and the vhost of each change, `topics` holds the finer rights.
+    Cost: an answer is computed once per user, kind and resource, up to ANSWERS_MAX of them.
+    """
 
-    def __init__(self, names: Container[str]) -> None:
-        """Takes the names of the configured users; the container is read live, so a removed user loses its rights."""
-        self._names = names
+    __slots__ = ("_answers", "_rights", "_users", "listeners", "topics")
+
+    def __init__(self, users: Users) -> None:
+        """Takes the users; whoever is deleted there loses the rights here."""
+        self._users = users
+        self._rights: dict[tuple[str, str], dict[Kind, BoundedPattern]] = {}
+        self._answers: dict[tuple[str, Kind, Resource], bool] = {}
+        self.listeners: list[Callable[[str, str], None]] = []
+        self.topics = TopicPermissions(users, self._tell)
+        users.listeners.append(self._user_changed)
+
+    # -- questions ----------------------------------------------------------------------------------------------------
 
     def check_vhost(self, user: User, vhost: str) -> None:
         """Lets the user open the vhost.
 
         Raises: 530, which closes the connection.
         """
-        if user.name not in self._names:
+        if not self.allows_vhost(user, vhost):
             raise ConnectionFault(530, f"access to vhost '{vhost}' refused for user '{user.name}'")
 
     def check(self, user: User, resource: Resource, kind: Kind) -> None:
@@ -38,20 +57,150 @@ class Permissions:
 
         Raises: 403, which closes the channel.
         """
-        if self._allows(user, resource, kind):
-            return
-        if resource.kind == "exchange" and resource.name == "":
-            resource = resource._replace(name="amq.default")  # the name RabbitMQ's rights and texts give it
-        raise ChannelError(403, f"access to {resource} refused for user '{user.name}'")
+        if not self.allows(user, resource, kind):
+            raise refused(user, resource)
+
+    def check_any(self, user: User, resource: Resource) -> None:
+        """Lets the user see that an exchange or queue is there: who has no right to it is told nothing about it.
+
+        Raises: 403, which closes the channel. Source: CVE-2026-57221, passive declare.
+        """
+        if not any(self.allows(user, resource, kind) for kind in KINDS):
+            raise refused(user, resource)
 
     def check_topic(self, user: User, exchange: Resource, key: str, kind: Kind) -> None:
         """Lets the user publish to or bind one routing key of a topic exchange.
 
         Raises: 403, which closes the channel.
         """
-        if not self._allows(user, exchange, kind):
-            where = f"'{exchange.name}' in vhost '{exchange.vhost}'"
-            raise ChannelError(403, f"access to topic '{key}' in exchange {where} refused for user '{user.name}'")
+        name = user.name
+        if self._users.is_configured(name) or (name in self._users and self.topics.allows(name, exchange, key, kind)):
+            return
+        raise ChannelError(403, f"access to topic '{key}' in {exchange} refused for user '{name}'")
 
-    def _allows(self, user: User, _resource: Resource, _kind: Kind) -> bool:
-        return user.name in self._names
+    def allows_vhost(self, user: User, vhost: str) -> bool:
+        """Tells whether the user may open the vhost."""
+        return self._users.is_configured(user.name) or (user.name, vhost) in self._rights
+
+    def allows(self, user: User, resource: Resource, kind: Kind) -> bool:
+        """Tells whether the user has one right to a resource."""
+        key = (user.name, kind, resource)
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = self._answer(user.name, resource, kind)
+            if len(self._answers) >= ANSWERS_MAX:
+                self._answers.clear()
+            self._answers[key] = answer
+        return answer
+
+    def _answer(self, user: str, resource: Resource, kind: Kind) -> bool:
+        if self._users.is_configured(user):
+            return True
+        rights = self._rights.get((user, resource.vhost))
+        return rights is not None and rights[kind].search(named(resource).name)
+
+    # -- changes ------------------------------------------------------------------------------------------------------
+
+    def set(self, user: str, vhost: str, configure: str, write: str, read: str) -> None:
+        """Gives a user rights in a vhost, in place of those they had there.
+
+        Raises: ValueError for a user who is not there or is one of the settings, and for a bad expression.
+        """
+        check_user(self._users, user)
+        self._rights[user, vhost] = patterns(configure, write, read)
+        self._tell(user, vhost)
+
+    def clear(self, user: str, vhost: str) -> None:
+        """Takes all rights in a vhost. Raises: ValueError for a user who is not there or is one of the settings."""
+        check_user(self._users, user)
+        if self._rights.pop((user, vhost), None) is not None:
+            self._tell(user, vhost)
+
+    def forget_vhost(self, vhost: str) -> None:
+        """Forgets the rights in a vhost that is gone."""
+        self.topics.forget_vhost(vhost)
+        for user in [user for user, where in self._rights if where == vhost]:
+            del self._rights[user, vhost]
+            self._tell(user, vhost)
+
+    def listing(self, *, user: str | None = None, vhost: str | None = None) -> list[dict[str, str]]:
+        """Returns the rights as RabbitMQ's definitions have them, of one user or in one vhost where that is asked."""
+        return [
+            {"user": name, "vhost": where, **{kind: rights[kind].text for kind in KINDS}}
+            for (name, where), rights in sorted(self._rights.items())
+            if user in (None, name) and vhost in (None, where)
+        ]
+
+    def to_json(self) -> list[dict[str, str]]:
+        """Returns all rights as RabbitMQ's definitions have them."""
+        return self.listing()
+
+    def from_json(self, permissions: Iterable[Mapping[str, Any]]) -> None:
+        """Takes rights back, in place of those that are there; nobody is told. Raises: ValueError."""
+        read = [permission_of(entry) for entry in permissions]
+        self._rights = {(user, vhost): patterns(*texts) for user, vhost, *texts in read}
+        self._answers.clear()
+
+    def _user_changed(self, name: str) -> None:
+        if name not in self._users:
+            self.topics.forget_user(name)
+            for vhost in [where for user, where in self._rights if user == name]:
+                del self._rights[name, vhost]
+        self._forget_answers(name)
+
+    def _tell(self, user: str, vhost: str) -> None:
+        self._forget_answers(user)
+        for listener in self.listeners:
+            listener(user, vhost)
+
+    def _forget_answers(self, user: str) -> None:
+        self._answers = {key: answer for key, answer in self._answers.items() if key[0] != user}
+
+
+def permission_of(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
+    """Returns user, vhost, configure, write and read of an entry of RabbitMQ's definitions. Raises: ValueError."""
+    fields = [entry.get(key) for key in ("user", "vhost", *KINDS)]
+    if not all(isinstance(value, str) for value in fields):
+        raise ValueError("a permission should name user, vhost, configure, write and read as texts")
+    user, vhost, configure, write, read = map(str, fields)
+    patterns(configure, write, read)
+    return user, vhost, configure, write, read
+
+
+def patterns(configure: str, write: str, read: str) -> dict[Kind, BoundedPattern]:
+    """Returns the three compiled. Raises: ValueError naming the one that is no regular expression."""
+    texts: dict[Kind, str] = {"configure": configure, "write": write, "read": read}
+    return {kind: right_pattern(text) for kind, text in texts.items()}
+
+
+def right_pattern(text: str) -> BoundedPattern:
+    """Returns an expression that searches names; the empty one matches the empty name alone.
+
+    Raises: ValueError. Source: rabbit_auth_backend_internal.
+    """
+    try:
+        pattern = BoundedPattern(text or "^$")
+    except ValueError as error:
+        raise ValueError(f"regular expression '{text[:100]}' is invalid: {error}") from None
+    pattern.text = text
+    return pattern
+
+
+def check_user(users: Users, name: str) -> None:
+    """Accepts a user whose rights can be changed. Raises: ValueError."""
+    if users.is_configured(name):
+        raise ValueError(f"User '{name}' is one of the settings (auth.users), which have all rights in every vhost")
+    if name not in users:
+        raise ValueError(f"User '{name}' does not exist")
+
+
+def named(resource: Resource) -> Resource:
+    """Returns the resource under the name that RabbitMQ's rights and texts give it."""
+    if resource.kind == "exchange" and resource.name == "":
+        return resource._replace(name="amq.default")
+    return resource
+
+
+def refused(user: User, resource: Resource) -> ChannelError:
+    """Returns the 403 in RabbitMQ's words."""
+    return ChannelError(403, f"access to {named(resource)} refused for user '{user.name}'")

@@ -1,95 +1,226 @@
-"""Knows the configured users and checks a PLAIN answer against them.
+"""Knows the users: those of the settings, which nobody changes at run time, and those that were added since.
 
-Never logs, prints or quotes what a client answered: the reasons name the user at most.
+Never logs, prints or quotes a password or a hash.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from hashlib import sha256
-from ipaddress import IPv6Address, ip_address
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, Final
 
-from broker.amqp.errors import Refused
+from broker.core.auth.password import ARGON2, DUMMY_HASH, SALT_BYTES, SHA256, argon2_hash, check_hash, matches
 
-MECHANISM = "PLAIN"
-LOOPBACK_ONLY = frozenset({"guest"})  # RabbitMQ's loopback_users: its password is known to everybody
+__all__ = ["User", "Users", "prove", "user_of"]
+
+NAME_MAX_BYTES: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Is somebody who may log in."""
+    """Is somebody who may log in: with the plain password of the settings, or with one that is kept as a hash."""
 
     name: str
-    password: str = field(repr=False)
+    password: str = field(default="", repr=False)
     tags: tuple[str, ...] = ()
+    password_hash: str = field(default="", repr=False)
+    hashing_algorithm: str = ARGON2
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the user as RabbitMQ's definitions have it."""
+        return {
+            "name": self.name,
+            "password_hash": self.password_hash,
+            "hashing_algorithm": self.hashing_algorithm,
+            "tags": list(self.tags),
+        }
 
 
 class Users:
-    """Holds the configured users by name."""
+    """Holds the users by name.
 
-    __slots__ = ("_by_name", "_loopback_only")
+    Invariant: a configured user shadows a stored one of the same name, and only stored ones change.
+    `listeners` hear the name of each user that was added, changed or deleted.
+    """
 
-    def __init__(self, users: Iterable[User], loopback_only: Iterable[str] = LOOPBACK_ONLY) -> None:
-        """Takes the users, and the names that may only come from a loopback address."""
-        self._by_name = {user.name: user for user in users}
-        self._loopback_only = frozenset(loopback_only)
+    __slots__ = ("_configured", "_key", "_proven", "_stored", "listeners", "random_bytes")
+
+    def __init__(self, configured: Iterable[User] = (), *, random_bytes: Callable[[int], bytes] = os.urandom) -> None:
+        """Takes the users of the settings."""
+        self._configured = {user.name: user for user in configured}
+        self._stored: dict[str, User] = {}
+        self.random_bytes = random_bytes
+        self._key = random_bytes(32)
+        self._proven: dict[str, bytes] = {}
+        self.listeners: list[Callable[[str], None]] = []
 
     def __contains__(self, name: object) -> bool:
-        """Tells whether a user of that name is configured."""
-        return name in self._by_name
+        """Tells whether there is a user of that name."""
+        return name in self._configured or name in self._stored
 
     def __iter__(self) -> Iterator[str]:
-        """Iterates over the names."""
-        return iter(self._by_name)
+        """Iterates over the names, in order."""
+        return iter(sorted(self._configured.keys() | self._stored.keys()))
 
-    def authenticate(self, mechanism: str, response: bytes, peer_address: str) -> User:
-        """Returns the user that the answer proves.
+    def get(self, name: str) -> User | None:
+        """Returns the user, or None."""
+        return self._configured.get(name) or self._stored.get(name)
 
-        Raises: Refused, with the reason for the log.
-        Source: RFC 4616; RabbitMQ's texts.
+    def is_configured(self, name: str) -> bool:
+        """Tells whether the user is one of the settings."""
+        return name in self._configured
+
+    def listing(self) -> list[User]:
+        """Returns all users in order of their names."""
+        return [user for name in self if (user := self.get(name)) is not None]
+
+    # -- changes ------------------------------------------------------------------------------------------------------
+
+    def add(self, name: str, password: str, tags: Iterable[str] = ()) -> User:
+        """Adds a user; with an empty password nobody logs in as them.
+
+        Raises: ValueError when there is one, or the name is none. Cost: one argon2 hash.
         """
-        if mechanism != MECHANISM:
-            raise Refused(f"{mechanism} login refused: unknown authentication mechanism")
-        name, password = split_plain(response)
-        if not password:
-            raise Refused(f"{MECHANISM} login refused: user '{name}' attempted to log in with a blank password")
-        user = self._by_name.get(name)
-        # An unknown user costs the same comparison, so the time tells nobody which names exist.
-        right = hmac.compare_digest(_digest(password), _digest(user.password.encode() if user is not None else b""))
-        if user is None or not right:
-            raise Refused(f"{MECHANISM} login refused: user '{name}' - invalid credentials")
-        if name in self._loopback_only and not is_loopback(peer_address):
-            raise Refused(f"{MECHANISM} login refused: user '{name}' can only connect via localhost")
+        if name in self:
+            raise ValueError(f"User '{name}' already exists")
+        return self._with_password(User(checked_name(name), tags=checked_tags(tags)), password)
+
+    def put(self, user: User) -> None:
+        """Adds or replaces a stored user, as definitions do; one of the settings goes on shadowing it."""
+        checked_name(user.name)
+        check_hash(user.password_hash, user.hashing_algorithm)
+        self._store(user)
+
+    def delete(self, name: str) -> None:
+        """Deletes a user. Raises: ValueError for one that is not there or is one of the settings."""
+        self._stored_user(name)
+        del self._stored[name]
+        self._proven.pop(name, None)
+        self._tell(name)
+
+    def set_password(self, name: str, password: str) -> None:
+        """Changes a password. Raises: ValueError as delete(). Cost: one argon2 hash."""
+        self._with_password(self._stored_user(name), password)
+
+    def clear_password(self, name: str) -> None:
+        """Leaves a user no password to log in with. Raises: ValueError as delete()."""
+        self._store(replace(self._stored_user(name), password_hash=""))
+
+    def set_tags(self, name: str, tags: Iterable[str]) -> None:
+        """Changes a user's tags. Raises: ValueError as delete()."""
+        self._store(replace(self._stored_user(name), tags=checked_tags(tags)))
+
+    def _stored_user(self, name: str) -> User:
+        if name in self._configured:
+            raise ValueError(f"User '{name}' is one of the settings (auth.users); change it there")
+        user = self._stored.get(name)
+        if user is None:
+            raise ValueError(f"User '{name}' does not exist")
         return user
 
+    def _with_password(self, user: User, password: str) -> User:
+        secret = password.encode()
+        hashed = argon2_hash(secret, self.random_bytes(SALT_BYTES)) if secret else ""
+        user = replace(user, password_hash=hashed, hashing_algorithm=ARGON2)
+        self._store(user)
+        if hashed:
+            self.remember(user, secret)
+        return user
 
-def split_plain(response: bytes) -> tuple[str, bytes]:
-    """Returns the name and the password of a PLAIN answer: NUL name NUL password.
+    def _store(self, user: User) -> None:
+        self._stored[user.name] = user
+        self._tell(user.name)
 
-    An authorization identity in front is refused as RabbitMQ does: nobody here acts for somebody else.
-    Raises: Refused, without quoting the answer.
+    def _tell(self, name: str) -> None:
+        for listener in self.listeners:
+            listener(name)
+
+    # -- passwords ----------------------------------------------------------------------------------------------------
+
+    def knows(self, name: str, password: bytes) -> bool:
+        """Tells, in microseconds, whether the password is right: one of the settings, or proven before.
+
+        False may also mean that only prove() can tell.
+        """
+        user = self.get(name)
+        if user is None:
+            return False
+        if user.password:
+            return hmac.compare_digest(self._digest(password, ""), self._digest(user.password.encode(), ""))
+        proven = self._proven.get(name, b"")
+        return hmac.compare_digest(proven, self._digest(password, user.password_hash))
+
+    def remember(self, user: User, password: bytes) -> None:
+        """Remembers a password that was proven, as a keyed digest, so that the next login costs no hash.
+
+        Invariant: it is bound to the hash that proved it, so it ends with a change of the password.
+        """
+        if user.password_hash:
+            self._proven[user.name] = self._digest(password, user.password_hash)
+
+    def _digest(self, password: bytes, password_hash: str) -> bytes:
+        keyed = blake2b(key=self._key, digest_size=32)
+        keyed.update(len(password).to_bytes(8, "big") + password + password_hash.encode())
+        return keyed.digest()
+
+    # -- JSON ---------------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Returns the stored users as RabbitMQ's definitions have them; those of the settings are not among them."""
+        return [self._stored[name].to_json() for name in sorted(self._stored)]
+
+    def from_json(self, users: Iterable[Mapping[str, Any]]) -> None:
+        """Takes stored users back, in place of those that are there; nobody is told. Raises: ValueError."""
+        read = [user_of(entry, self.random_bytes) for entry in users]
+        self._stored = {user.name: user for user in read}
+        self._proven.clear()
+
+
+def prove(user: User | None, password: bytes) -> bool:
+    """Tells, slowly, whether a password is right. Whoever is turned away waited for one argon2 hash, so the time tells
+    nobody which names exist.
     """
-    parts = response.split(b"\0")
-    if len(parts) != 3 or parts[0]:
-        raise Refused(f"{MECHANISM} login refused: response invalid")
+    if user is not None and matches(password, user.password_hash, user.hashing_algorithm):
+        return True
+    if user is None or user.hashing_algorithm != ARGON2 or not user.password_hash:
+        matches(password, DUMMY_HASH, ARGON2)
+    return False
+
+
+def user_of(entry: Mapping[str, Any], random_bytes: Callable[[int], bytes] = os.urandom) -> User:
+    """Returns the user of an entry of RabbitMQ's definitions, which has a hash or a plain password.
+
+    Raises: ValueError with the reason.
+    """
+    name = checked_name(entry.get("name"))
+    tags = entry.get("tags") or ()
+    if isinstance(tags, str):  # RabbitMQ before 3.9 has them as one text
+        tags = tags.split(",")
+    password, password_hash = entry.get("password"), entry.get("password_hash", "")
+    algorithm = entry.get("hashing_algorithm", SHA256)
+    if isinstance(password, str) and password and not password_hash:
+        return User(name, "", checked_tags(tags), argon2_hash(password.encode(), random_bytes(SALT_BYTES)), ARGON2)
     try:
-        return parts[1].decode(), parts[2]
-    except UnicodeDecodeError:
-        raise Refused(f"{MECHANISM} login refused: response invalid") from None
+        check_hash(str(password_hash), str(algorithm))
+    except ValueError as error:
+        raise ValueError(f"user '{name}': {error}") from None
+    return User(name, "", checked_tags(tags), str(password_hash), str(algorithm))
 
 
-def is_loopback(address: str) -> bool:
-    """Tells whether a peer's address is this machine's loopback; an address that cannot be read is not."""
-    try:
-        parsed = ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
-        return parsed.ipv4_mapped.is_loopback
-    return parsed.is_loopback
+def checked_name(name: Any) -> str:
+    """Returns the name. Raises: ValueError for one that is empty, too long, or has control characters."""
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError("a user's name should be a text that says something")
+    if len(name.encode("utf-8", "replace")) > NAME_MAX_BYTES or any(ord(letter) < 32 for letter in name):
+        raise ValueError(f"a user's name has at most {NAME_MAX_BYTES} bytes and no control characters")
+    return name
 
 
-def _digest(password: bytes) -> bytes:
-    return sha256(password).digest()
+def checked_tags(tags: Any) -> tuple[str, ...]:
+    """Returns the tags without spaces around them, each once. Raises: ValueError for one that is no text."""
+    if not isinstance(tags, list | tuple | set | frozenset) or not all(isinstance(tag, str) for tag in tags):
+        raise ValueError("tags should be a list of texts")
+    return tuple(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))

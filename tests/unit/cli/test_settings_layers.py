@@ -145,3 +145,16 @@ def test_missing_file_is_one_line(tmp_path: Path) -> None:
     """A file that is not there, or is a folder, is told with the system's reason."""
     assert problems(tmp_path / "none.toml") == (f"{tmp_path}/none.toml: cannot be read: No such file or directory",)
     assert problems(tmp_path) == (f"{tmp_path}: cannot be read: Is a directory",)
+
+
+def test_sections_that_do_not_go_together_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which names both keys; sections of their own say what they miss."""
+    monkeypatch.setenv("SLOTMQ_TLS__CERTFILE", "cert.pem")
+    monkeypatch.setenv("SLOTMQ_TLS__PORT", "5672")
+    with pytest.raises(SettingsError) as refused:
+        load()
+    assert refused.value.problems == ("tls.port and server.port are both 5672",)
+    monkeypatch.setenv("SLOTMQ_TLS__VERIFY", "peer")
+    with pytest.raises(SettingsError) as refused:
+        load()
+    assert refused.value.problems == ('tls: verify = "peer" needs cafile: nobody is trusted without',)

@@ -14,7 +14,15 @@ OPEN: dict[str, Any] = {
 
 def answer(*slots: dict[str, Any], **others: Any) -> dict[str, Any]:
     """An answer of the broker about queue q."""
-    return {"queue": "q", "vhost": "/", "ready": 4, "unacked": 0, "slot_count": len(slots), "slots": slots} | others
+    return {
+        "queue": "q",
+        "vhost": "/",
+        "ready": 4,
+        "unacked": 0,
+        "levels": 1,
+        "slot_count": len(slots),
+        "slots": slots,
+    } | others
 
 
 def test_each_slot_is_a_row() -> None:
@@ -25,6 +33,12 @@ def test_each_slot_is_a_row() -> None:
         "1001-1003  open    local/w1  0/3       48     resident",
         "queue 'q' in vhost '/': 2 slots, 4 messages ready, 0 unacked",
     ]
+
+
+def test_levels_of_a_priority_queue_are_told_apart() -> None:
+    """The ids of each level are its own, so each row says its level."""
+    lines = table(answer(SEALED | {"level": 3}, OPEN | {"level": 0}, levels=4)).splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["level", "3", "0"]
 
 
 def test_slot_without_messages_has_no_last_id() -> None:

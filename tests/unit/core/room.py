@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from struct import Struct
 from types import SimpleNamespace
@@ -12,9 +13,13 @@ from pamqp import commands
 
 from broker.amqp.codec import Method, content_frames, decode_method, encode_method
 from broker.amqp.connection import Connection, ConnectionLimits
+from broker.amqp.content_header import facts_of
 from broker.amqp.framing import FRAME_METHOD
+from broker.core.auth.logins import Logins
+from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Permissions
 from broker.core.auth.users import User, Users
+from broker.core.deadlines import Deadlines
 from broker.core.message import Envelope, Message
 from broker.core.queue import Queue, QueuePorts
 from broker.core.session.connection import SessionOfConnection
@@ -25,6 +30,7 @@ from broker.slots.slot import Owner
 GUEST = User("guest", "guest", ("administrator",))
 Reply = TypeVar("Reply")
 FRAME_HEAD = Struct(">BHI")
+NO_PROPERTIES = b"\x00\x3c" + bytes(12)  # a content header of an empty body
 
 
 class RecordingLog:
@@ -32,18 +38,21 @@ class RecordingLog:
 
     def __init__(self) -> None:
         self.records: list[bytes] = []
+        self.groups: list[list[bytes]] = []
         self.position = 0
         self.synced = 0
 
     def append(self, record: bytes) -> int:
         self.records.append(record)
-        return len(self.records) - 1
+        self.position = len(self.records)
+        return self.position - 1
 
-    def add_live(self, segment: int, number: int) -> None:
-        """Counts nothing."""
-
-    def drop_live(self, segment: int, number: int) -> None:
-        """Counts nothing."""
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Notes which records were appended inside."""
+        begin = len(self.records)
+        yield
+        self.groups.append(self.records[begin:])
 
 
 class RecordingStore:
@@ -59,6 +68,12 @@ class RecordingStore:
     def drop_entries(self, number: int, first: int, end: int, *, at_once: bool) -> None:
         """Has no entries to drop."""
 
+    def add_live(self, segment: int, number: int) -> None:
+        """Counts nothing."""
+
+    def drop_live(self, segment: int, number: int) -> None:
+        """Counts nothing."""
+
 
 class IdleWorker:
     """Owns leases and delivers nothing."""
@@ -67,6 +82,9 @@ class IdleWorker:
 
     def wake(self, queue: Queue) -> None:
         """Sleeps on."""
+
+    def serve(self, queue: Queue) -> None:
+        """Delivers nothing."""
 
 
 class IdleCommitter:
@@ -95,13 +113,19 @@ class Room:
             self.assigned.append(queue.number)
             return worker
 
+        self.clock = SimpleNamespace(now_ms=0)
+        self.deadlines = Deadlines()
         ports = QueuePorts(
             store=store,
             assign=assign,
             retire=lambda queue: self.retired.append(queue.name),
             kept=lambda _queue, _slot: None,
-            clock=SimpleNamespace(now_ms=0),
-            read=lambda _queue, _slot, _then: None,
+            clock=self.clock,
+            read=lambda _stream, _slot, _then: None,
+            measure=lambda _stream, _slot: None,
+            deadlines=self.deadlines,
+            bury=self._bury,
+            unused=self._unused,
         )
         self.committer = IdleCommitter()
         self.vhost = Vhost(
@@ -112,6 +136,12 @@ class Room:
             generate=lambda: next(names),
             pattern_limits=pattern_limits,
         )
+
+    def _bury(self, queue: Queue, message: Message, reason: str) -> None:
+        self.vhost.dead_letters.bury(queue, message, reason)
+
+    def _unused(self, queue: Queue) -> None:
+        self.vhost.queue_unused(queue)
 
     def enter(self, user: User = GUEST, peer_address: str = "127.0.0.1") -> Client:
         """Returns a client of its own connection with channel 1 open."""
@@ -131,15 +161,17 @@ class Client:
     """Speaks AMQP to a connection machine, in memory."""
 
     def __init__(self, room: Room, users: Users, permissions: Permissions, peer_address: str) -> None:
+        self.users = users
+        self.permissions = permissions
         self.sessions: list[SessionOfConnection] = []
 
         def enter(connection: Connection) -> SessionOfConnection:
             session = SessionOfConnection(
                 connection,
-                users=users,
+                logins=Logins(users),
                 permissions=permissions,
                 vhosts={room.vhost.name: room.vhost},
-                peer_address=peer_address,
+                peer=Peer(peer_address),
             )
             self.sessions.append(session)
             return session
@@ -221,11 +253,14 @@ def describe(method: Method) -> str:
 def put(queue: Queue, number: int = 1) -> None:
     """Has a queue accept transient messages."""
     for _ in range(number):
-        queue.accept(Message(Envelope("", queue.name), b"", b"", 1))
+        queue.stream.accept(Message(Envelope("", queue.name), NO_PROPERTIES, b"", 1, facts_of(NO_PROPERTIES), 0))
 
 
 class IdleConsumer:
     """Takes nothing and remembers that it was cancelled."""
+
+    exclusive = False
+    priority = 0
 
     def __init__(self) -> None:
         self.cancelled = False

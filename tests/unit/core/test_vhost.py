@@ -167,9 +167,9 @@ def test_an_unacked_message_does_not_keep_a_queue_from_being_empty() -> None:
     vhost = Room().vhost
     queue = vhost.declare_queue("q")
     put(queue)
-    slot = queue.manager.get(queue.worker.owner)
+    slot = queue.stream.manager.get(queue.worker.owner)
     assert slot is not None
-    queue.manager.take(slot, 1)
+    queue.stream.manager.take(slot, 1)
     assert vhost.delete_queue("q", None, if_empty=True) == 0
 
 

@@ -12,8 +12,8 @@ from pamqp.body import ContentBody
 from broker.amqp.content_header import facts_of
 from broker.core.consumer import Consumer
 from broker.core.message import Envelope, Message
-from broker.core.rules import QueueRules
 from broker.core.outflow import Outflow
+from broker.core.rules import QueueRules
 from broker.core.unacked import Unacked
 from broker.delivery.flusher import deliver, spread
 from broker.slots.manager import SlotManager
@@ -74,9 +74,11 @@ class Place:
             last_served=None,
         )
         self.session = session
-        self.queue: Any = SimpleNamespace(rules=QueueRules())
-        self.stream: Any = SimpleNamespace(queue=self.queue, settle=lambda _slot, indexes: self.settled.extend(indexes))
-        self.consumer = Consumer("tag", self.queue, session, no_ack=no_ack, exclusive=False, arguments={}, prefetch=0)
+        queue: Any = SimpleNamespace(rules=QueueRules())
+        self.stream: Any = SimpleNamespace(queue=queue, settle=lambda _slot, indexes: self.settled.extend(indexes))
+        self.consumer: Consumer = Consumer(
+            "tag", self.queue, session, no_ack=no_ack, exclusive=False, arguments={}, prefetch=0
+        )
 
     def _touch(self) -> None:
         self.touches += 1

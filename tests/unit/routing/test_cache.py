@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from broker.routing.cache import ENTRY_BYTES, CacheLimits, PublishCache, Route, RouteCache
+from broker.routing.cache import ENTRY_BYTES, CacheLimits, CompositeCache, PublishCache, RouteCache
+from broker.routing.route import Route
 
 
 @dataclass(slots=True)
@@ -156,7 +157,7 @@ def test_publish_cache_replaces_a_dead_entry() -> None:
     for _ in range(2):
         cache.offer(b"p", old)
     used_bytes = cache.used_bytes
-    old.route.live = False
+    old.route.end()
     assert cache.offer(b"p", new)
     assert cache.entries[b"p"] is new
     assert cache.used_bytes == used_bytes - 99 * 16
@@ -179,3 +180,49 @@ def test_publish_cache_is_bounded(payload_bytes: int) -> None:
         assert payload in cache.entries
     cache.drop_all()
     assert (len(cache), cache.used_bytes) == (0, 0)
+
+
+def test_drop_where_ends_what_is_picked_out() -> None:
+    """The others stay, and their space with them."""
+    cache = RouteCache()
+    for key in ("a", "b", "c"):
+        cache.offer(key, ("q",))
+        cache.offer(key, ("q",))
+    routes = dict(cache.entries)
+    cache.drop_where(lambda keys: [key for key in keys if key != "b"])
+    assert {key: route.live for key, route in routes.items()} == {"a": False, "b": True, "c": False}
+    assert list(cache.entries) == ["b"]
+    assert cache.used_bytes == ENTRY_BYTES + 1 + 8
+
+
+def test_composites_live_as_their_parts() -> None:
+    """One that ended gives way at once to what is made anew; with a dead part there is nothing to keep."""
+    cache = CompositeCache()
+    part = Route((), live=True)
+    assert not cache.offer(("x", "k"), ("q",), [part]).live
+    route = cache.offer(("x", "k"), ("q",), [part])
+    assert route.live
+    assert cache.entries == {("x", "k"): route}
+    part.end()
+    assert not route.live
+    new = Route((), live=True)
+    again = cache.offer(("x", "k"), ("r",), [new])
+    assert again.live
+    assert cache.entries == {("x", "k"): again}
+    new.end()
+    assert not cache.offer(("x", "k"), ("r",), [new]).live
+    assert (len(cache), cache.used_bytes) == (0, 0)
+
+
+def test_evicted_composites_are_forgotten_by_their_parts() -> None:
+    """The cache is bounded, and so is what a lasting part remembers."""
+    cache = CompositeCache(CacheLimits(entries=16))
+    part = Route((), live=True)
+    for number in range(200):
+        for _ in range(2):
+            cache.offer(("x", str(number)), ("q",), [part])
+    assert len(cache) <= 16
+    assert part.made is not None
+    assert list(part.made) == list(cache.entries.values())
+    part.end()
+    assert not any(route.live for route in cache.entries.values())

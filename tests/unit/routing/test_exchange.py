@@ -2,7 +2,8 @@
 
 import pytest
 
-from broker.routing.exchange import DefaultExchange, Exchange, make_exchange
+from broker.routing.exchange import DefaultExchange, Exchange
+from broker.routing.exchange_types import make_exchange
 from broker.routing.pattern import BindingKeyError, PatternLimits
 
 ROUTED = ["direct", "fanout", "topic"]

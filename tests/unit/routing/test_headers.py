@@ -1,11 +1,12 @@
 """The headers exchange."""
 
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from broker.routing.exchange import make_exchange
+from broker.routing.exchange_types import make_exchange
 from broker.routing.headers import BindingArgumentError
 
 MATCHES: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
@@ -32,9 +33,22 @@ MATCHES: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
     ("x-match is never a field", {"x-match": "any-with-x"}, {"x-match": "any-with-x"}, False),
     ("a name may begin with x", {"xa": 1}, {}, False),
     ("true is not 1", {"a": True}, {"a": 1}, False),
-    ("1 is not 1.0", {"a": 1}, {"a": 1.0}, False),
+    ("true is true", {"a": True}, {"a": True}, True),
+    ("numbers are compared, not their types", {"a": 1}, {"a": 1.0}, True),
+    ("large numbers too", {"a": 2**53 + 1}, {"a": float(2**53)}, False),
+    ("a timestamp is its seconds", {"a": 1577836800}, {"a": datetime(2020, 1, 1, tzinfo=UTC)}, True),
+    ("within an array types count", {"a": [1]}, {"a": [1.0]}, False),
+    ("within a table types count", {"a": {"b": 1}}, {"a": {"b": 1.0}}, False),
+    ("nothing in an array is nothing in a table", {"a": []}, {"a": {}}, True),
+    ("an empty array is not empty text", {"a": []}, {"a": ""}, False),
     ("1 is not a decimal", {"a": 1}, {"a": Decimal(1)}, False),
-    ("text is not bytes", {"a": "x"}, {"a": b"x"}, False),
+    ("text is not a number", {"a": "1"}, {"a": 1}, False),
+    ("text is the binary of its octets", {"a": "é"}, {"a": bytearray("é".encode())}, True),
+    ("octets that are no text", {"a": b"\xff"}, {"a": bytearray(b"\xff")}, True),
+    ("other octets", {"a": b"\xff"}, {"a": b"\xfe"}, False),
+    ("only x- fields under all-with-x", {"x-match": "all-with-x"}, {}, True),
+    ("void counts an x- field", {"x-match": "all-with-x", "x-a": None}, {"x-a": 1}, True),
+    ("X- is not x-", {"X-a": 1}, {}, False),
     ("tables by value", {"a": {"b": [1, 2]}}, {"a": {"b": [1, 2]}}, True),
     ("names by case", {"a": 1}, {"A": 1}, False),
 ]

@@ -1,28 +1,70 @@
-"""Permissions: who is configured may do everything, who is not may do nothing, in RabbitMQ's words."""
+"""Permissions: who may do what, in RabbitMQ's words, and which method asks for which right."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 from pamqp import commands
 
 from broker.amqp.codec import Method
 from broker.amqp.errors import ChannelError, ConnectionFault
-from broker.core.auth.permissions import Permissions
-from broker.core.auth.users import User
+from broker.core.auth.permissions import KINDS, Kind, Permissions
+from broker.core.auth.users import User, Users
 from broker.core.resource import Resource
 from tests.unit.core.room import Room
 
-ALICE, MALLORY = User("alice", "a"), User("mallory", "m")
-PERMISSIONS = Permissions({"alice"})
+CONFIGURED, ALICE, MALLORY = User("configured", "c"), User("alice"), User("mallory")
 QUEUE = Resource("queue", "/", "q")
+TOPIC = Resource("exchange", "/", "amq.topic")
 
 
-def test_a_configured_user_may_do_everything() -> None:
-    """Nothing is raised."""
-    PERMISSIONS.check_vhost(ALICE, "/")
-    PERMISSIONS.check_topic(ALICE, Resource("exchange", "/", "x"), "a.b", "read")
-    for kind in ("configure", "write", "read"):
-        PERMISSIONS.check(ALICE, QUEUE, kind)
+def rights() -> Permissions:
+    """Returns those of one user of the settings, of alice, who has some, and of mallory, who has none."""
+    users = Users([CONFIGURED])
+    users.put(ALICE)
+    users.put(MALLORY)
+    permissions = Permissions(users)
+    permissions.set("alice", "/", "^own", "own|^amq\\.(topic|default)$", "")
+    return permissions
+
+
+def test_a_user_of_the_settings_may_do_everything_in_every_vhost() -> None:
+    """Nothing is raised, and nobody can take it away."""
+    permissions = rights()
+    permissions.check_vhost(CONFIGURED, "any")
+    permissions.check_topic(CONFIGURED, TOPIC, "a.b", "read")
+    for kind in KINDS:
+        permissions.check(CONFIGURED, QUEUE, kind)
+    for change in (
+        lambda: permissions.set("configured", "/", "", "", ""),
+        lambda: permissions.clear("configured", "/"),
+        lambda: permissions.topics.set("configured", "/", "x", "", ""),
+    ):
+        with pytest.raises(ValueError, match="User 'configured' is one of the settings"):
+            change()
+
+
+@pytest.mark.parametrize(
+    ("kind", "resource", "allowed"),
+    [
+        ("configure", Resource("queue", "/", "own.q"), True),
+        ("configure", Resource("queue", "/", "not.own"), False),
+        ("write", Resource("queue", "/", "not.own"), True),
+        ("write", Resource("exchange", "/", ""), True),
+        ("write", Resource("exchange", "/", "amq.topic"), True),
+        ("write", Resource("exchange", "/", "amq.topic2"), False),
+        ("write", Resource("queue", "other", "own"), False),
+        ("read", Resource("queue", "/", "own"), False),
+        ("read", Resource("queue", "/", ""), True),
+    ],
+)
+def test_a_right_is_an_expression_over_names(kind: Kind, resource: Resource, allowed: bool) -> None:
+    """Unanchored, in one vhost; the empty one matches nothing; the default exchange is called amq.default."""
+    permissions = rights()
+    assert permissions.allows(ALICE, resource, kind) is allowed
+    assert permissions.allows(ALICE, resource, kind) is allowed  # the answer that was kept
+    assert not permissions.allows(MALLORY, resource, kind)
 
 
 @pytest.mark.parametrize(
@@ -35,34 +77,149 @@ def test_a_configured_user_may_do_everything() -> None:
          "ACCESS_REFUSED - access to exchange 'amq.default' in vhost 'v' refused for user 'mallory'"),
     ],
 )  # fmt: skip
-def test_another_user_may_touch_nothing(resource: Resource, text: str) -> None:
-    """403; the default exchange is called amq.default."""
-    with pytest.raises(ChannelError) as refused:
-        PERMISSIONS.check(MALLORY, resource, "write")
-    assert refused.value.reply_text == text
+def test_a_refusal_is_told_in_rabbitmqs_words(resource: Resource, text: str) -> None:
+    """403; also where no right of any kind would do."""
+    permissions = rights()
+    for refusal in (lambda: permissions.check(MALLORY, resource, "write"),
+                    lambda: permissions.check_any(MALLORY, resource)):  # fmt: skip
+        with pytest.raises(ChannelError) as refused:
+            refusal()
+        assert refused.value.reply_text == text
 
 
-def test_another_user_may_open_no_vhost_and_use_no_topic() -> None:
+def test_any_right_is_enough_to_see_that_a_queue_is_there() -> None:
+    """What somebody may only write to is no secret to them."""
+    rights().check_any(ALICE, Resource("queue", "/", "not.own"))
+    with pytest.raises(ChannelError):
+        rights().check_any(ALICE, Resource("queue", "/", "secret"))
+
+
+def test_a_user_without_rights_may_open_no_vhost_and_use_no_topic_once_deleted() -> None:
     """530 and 403."""
-    with pytest.raises(ConnectionFault) as refused:
-        PERMISSIONS.check_vhost(MALLORY, "/")
-    assert refused.value.reply_text == "NOT_ALLOWED - access to vhost '/' refused for user 'mallory'"
+    permissions = rights()
+    permissions.check_vhost(ALICE, "/")
+    for user, vhost in ((ALICE, "other"), (MALLORY, "/")):
+        with pytest.raises(ConnectionFault) as refused:
+            permissions.check_vhost(user, vhost)
+        text = f"NOT_ALLOWED - access to vhost '{vhost}' refused for user '{user.name}'"
+        assert refused.value.reply_text == text
     with pytest.raises(ChannelError) as topic:
-        PERMISSIONS.check_topic(MALLORY, Resource("exchange", "/", "x"), "a.b", "write")
+        permissions.check_topic(User("gone"), Resource("exchange", "/", "x"), "a.b", "write")
     assert topic.value.reply_text == (
-        "ACCESS_REFUSED - access to topic 'a.b' in exchange 'x' in vhost '/' refused for user 'mallory'"
+        "ACCESS_REFUSED - access to topic 'a.b' in exchange 'x' in vhost '/' refused for user 'gone'"
     )
+
+
+def test_a_change_is_seen_at_once_and_told() -> None:
+    """What was answered before is forgotten, for this user."""
+    permissions, told = rights(), []
+    permissions.listeners.append(lambda user, vhost: told.append((user, vhost)))
+    assert not permissions.allows(ALICE, QUEUE, "read")
+    permissions.set("alice", "/", "", "", "q")
+    assert permissions.allows(ALICE, QUEUE, "read")
+    permissions.clear("alice", "/")
+    assert not permissions.allows(ALICE, QUEUE, "read") and not permissions.allows_vhost(ALICE, "/")
+    permissions.clear("alice", "/")
+    permissions.topics.set("alice", "/", "amq.topic", "", "")
+    permissions.topics.clear("alice", "/")
+    assert told == [("alice", "/")] * 4
+
+
+def test_the_rights_of_a_user_or_a_vhost_that_is_gone_go_too() -> None:
+    """A namesake begins without any."""
+    users = Users()
+    permissions = Permissions(users)
+    for name in ("alice", "bob"):
+        users.put(User(name))
+        for vhost in ("/", "v"):
+            permissions.set(name, vhost, ".*", ".*", ".*")
+            permissions.topics.set(name, vhost, "amq.topic", "", "")
+    assert permissions.allows(ALICE, QUEUE, "read")
+    users.delete("alice")
+    users.put(User("alice"))
+    assert not permissions.allows(ALICE, QUEUE, "read")
+    permissions.forget_vhost("v")
+    assert [(row["user"], row["vhost"]) for row in permissions.listing()] == [("bob", "/")]
+    assert [(row["user"], row["vhost"]) for row in permissions.topics.listing()] == [("bob", "/")]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda rights: rights.set("nobody", "/", "", "", ""), "User 'nobody' does not exist"),
+        (lambda rights: rights.clear("nobody", "/"), "User 'nobody' does not exist"),
+        (lambda rights: rights.topics.clear("nobody", "/"), "User 'nobody' does not exist"),
+        (lambda rights: rights.set("alice", "/", "", "(", ""), r"regular expression '\(' is invalid: missing \)"),
+        (lambda rights: rights.topics.set("alice", "/", "x", "[", ""), r"regular expression '\[' is invalid"),
+        (lambda rights: rights.from_json([{"user": "alice"}]), "a permission should name"),
+        (lambda rights: rights.topics.from_json([{"user": "alice"}]), "a topic permission should name"),
+    ],
+)
+def test_a_change_that_cannot_be_changes_nothing(change: Callable[[Permissions], None], reason: str) -> None:
+    """And says why."""
+    permissions = rights()
+    before = permissions.to_json()
+    with pytest.raises(ValueError, match=reason):
+        change(permissions)
+    assert (permissions.to_json(), permissions.topics.to_json()) == (before, [])
+
+
+def test_rights_come_back_from_json_as_they_were() -> None:
+    """The texts are those that were set, not what they are read as."""
+    permissions, again = rights(), rights()
+    permissions.set("alice", "v", "", "a", "b")
+    permissions.topics.set("alice", "v", "amq.topic", "^{username}", "")
+    again.from_json(permissions.to_json())
+    again.topics.from_json(permissions.topics.to_json())
+    assert again.listing(vhost="v") == [{"user": "alice", "vhost": "v", "configure": "", "write": "a", "read": "b"}]
+    assert again.listing(user="mallory") == []
+    assert again.topics.listing(user="alice") == [
+        {"user": "alice", "vhost": "v", "exchange": "amq.topic", "write": "^{username}", "read": ""}
+    ]
+    assert again.to_json() == permissions.to_json()
+
+
+@pytest.mark.parametrize(
+    ("write", "key", "allowed"),
+    [
+        ("^ok\\.", "ok.a", True),
+        ("^ok\\.", "no.a", False),
+        ("", "any", False),
+        ("^{username}\\.{vhost}$", "al.*ce./", True),
+        ("^{username}\\.", "alice.", False),
+        ("^{client_id}$", "{client_id}", True),
+        ("^{other}$", "{other}", True),
+    ],
+)
+def test_a_topic_right_is_an_expression_over_routing_keys(write: str, key: str, allowed: bool) -> None:
+    """Names in it stand for themselves: a user called al.*ce is no expression. Other exchanges stay open."""
+    users = Users()
+    users.put(User("al.*ce"))
+    permissions = Permissions(users)
+    permissions.topics.set("al.*ce", "/", "amq.topic", write, ".*")
+    user = User("al.*ce")
+    if allowed:
+        permissions.check_topic(user, TOPIC, key, "write")
+    else:
+        with pytest.raises(ChannelError):
+            permissions.check_topic(user, TOPIC, key, "write")
+    permissions.check_topic(user, TOPIC, key, "read")
+    permissions.check_topic(user, Resource("exchange", "/", "other"), key, "write")
+    permissions.check_topic(user, Resource("exchange", "v", "amq.topic"), key, "write")
 
 
 class Ledger(Permissions):
     """Allows everything and writes down what it was asked."""
 
     def __init__(self) -> None:
-        super().__init__({"guest"})
+        super().__init__(Users([User("guest", "guest")]))
         self.asked: list[tuple[str, ...]] = []
 
     def check(self, user: User, resource: Resource, kind: str) -> None:
         self.asked.append((kind, resource.kind, resource.name))
+
+    def check_any(self, user: User, resource: Resource) -> None:
+        self.asked.append(("any", resource.kind, resource.name))
 
     def check_topic(self, user: User, exchange: Resource, key: str, kind: str) -> None:
         self.asked.append((kind, "topic", key))
@@ -72,10 +229,22 @@ class Ledger(Permissions):
     ("method", "asked"),
     [
         (commands.Exchange.Declare(exchange="x"), [("configure", "exchange", "x")]),
-        (commands.Exchange.Declare(exchange="amq.topic", passive=True), []),
+        (commands.Exchange.Declare(exchange="x", arguments={"alternate-exchange": "amq.fanout"}),
+         [("configure", "exchange", "x"), ("read", "exchange", "x"), ("write", "exchange", "amq.fanout")]),
+        (commands.Exchange.Declare(exchange="amq.topic", passive=True), [("any", "exchange", "amq.topic")]),
+        (commands.Exchange.Declare(exchange="nowhere", passive=True), [("any", "exchange", "nowhere")]),
+        (commands.Exchange.Bind(destination="amq.direct", source="amq.fanout", routing_key="k"),
+         [("write", "exchange", "amq.direct"), ("read", "exchange", "amq.fanout")]),
+        (commands.Exchange.Bind(destination="amq.direct", source="amq.topic", routing_key="k"),
+         [("write", "exchange", "amq.direct"), ("read", "exchange", "amq.topic"), ("read", "topic", "k")]),
+        (commands.Exchange.Unbind(destination="amq.direct", source="amq.fanout", routing_key="k"),
+         [("write", "exchange", "amq.direct"), ("read", "exchange", "amq.fanout")]),
         (commands.Exchange.Delete(exchange="x"), [("configure", "exchange", "x")]),
         (commands.Queue.Declare(queue="new"), [("configure", "queue", "new")]),
-        (commands.Queue.Declare(queue="q", passive=True), []),
+        (commands.Queue.Declare(queue="new", arguments={"x-dead-letter-exchange": "dead"}),
+         [("configure", "queue", "new"), ("read", "queue", "new"), ("write", "exchange", "dead")]),
+        (commands.Queue.Declare(queue="q", passive=True), [("any", "queue", "q")]),
+        (commands.Queue.Declare(queue="nowhere", passive=True), [("any", "queue", "nowhere")]),
         (commands.Queue.Delete(queue="q"), [("configure", "queue", "q")]),
         (commands.Queue.Purge(queue="q"), [("read", "queue", "q")]),
         (commands.Queue.Bind(queue="q", exchange="amq.direct", routing_key="k"),
@@ -111,14 +280,14 @@ def test_each_method_asks_for_the_rights_that_rabbitmq_asks_for(method: Method, 
 def test_what_nobody_may_do_is_told_before_what_this_user_may_not(method: Method, text: str) -> None:
     """The reason that holds for everybody comes first, as in RabbitMQ."""
     client = Room().enter()
-    client.session.permissions = Permissions(set())
+    client.session.permissions = Permissions(Users())
     assert client.refused(method) == f"channel 403 ACCESS_REFUSED - {text}"
 
 
 def test_a_bind_without_the_right_to_the_queue_is_refused_before_its_exchange_is_looked_at() -> None:
     """The right to write to the queue comes before everything else, as in RabbitMQ."""
     client = Room().enter()
-    client.session.permissions = Permissions(set())
+    client.session.permissions = Permissions(Users())
     close = client.refused(commands.Queue.Bind(queue="q", exchange=""))
     assert close == "channel 403 ACCESS_REFUSED - access to queue 'q' in vhost '/' refused for user 'guest'"
 
@@ -134,7 +303,7 @@ class QueuesOnly(Permissions):
 def test_a_bind_to_the_default_exchange_is_refused_before_the_right_to_it_is_asked() -> None:
     """Nobody can bind to it."""
     client = Room().enter()
-    client.session.permissions = QueuesOnly(set())
+    client.session.permissions = QueuesOnly(Users())
     for method in (commands.Queue.Bind(queue="q", exchange="x"), commands.Queue.Bind(queue="q", exchange="")):
         close = client.refused(method)
         client.tell(1, commands.Channel.CloseOk())

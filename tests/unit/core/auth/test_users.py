@@ -1,86 +1,180 @@
-"""Checking a PLAIN answer, and where guest may come from."""
+"""The users: of the settings, added, changed, deleted, and read from definitions."""
 
 from __future__ import annotations
 
+from base64 import b64encode
+from hashlib import md5, sha256, sha512
+from typing import Any
+
 import pytest
 
-from broker.amqp.errors import Refused
-from broker.core.auth.users import User, Users, is_loopback, split_plain
+from broker.core.auth import password as passwords
+from broker.core.auth.password import ARGON2, SHA256, check_hash, matches
+from broker.core.auth.users import User, Users, prove, user_of
 
-USERS = Users([User("guest", "guest"), User("zo\u00eb", "p\u00e4ss"), User("open", "")])
+SALT = b"\x90\x8d\xc6\x0a"
+# RabbitMQ's own example, from its documentation on passwords: "test12" with this salt.
+DOCUMENTED = "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"
+
+
+def right(users: Users, name: str, password: bytes) -> bool:
+    """Tells whether the password is right, whatever that costs."""
+    return users.knows(name, password) or prove(users.get(name), password)
+
+
+def test_an_added_user_logs_in_with_its_password_and_no_other() -> None:
+    """New passwords are argon2id, and the hash is what is kept."""
+    users = Users()
+    user = users.add("alice", "s3cret", ["monitoring", " management ", "monitoring"])
+    assert user.password_hash.startswith("$argon2id$")
+    assert user.tags == ("monitoring", "management")
+    assert right(users, "alice", b"s3cret") and not right(users, "alice", b"S3cret")
+    assert "s3cret" not in repr(user) and user.password_hash not in repr(user)
+
+
+def test_a_proven_password_costs_no_second_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is remembered until it changes."""
+    users = Users()
+    users.put(user_of({"name": "alice", "password": "old"}))
+    user = users.get("alice")
+    assert user is not None and not users.knows("alice", b"old")
+    assert prove(user, b"old")
+    users.remember(user, b"old")
+    monkeypatch.setattr(passwords, "verify_secret", None)
+    assert users.knows("alice", b"old") and not users.knows("alice", b"new")
+    users.put(user_of({"name": "alice", "password": "new"}))
+    assert not users.knows("alice", b"old")
+
+
+def test_whoever_is_turned_away_waited_for_one_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unknown user, one of the settings, one without a password and one with a quick hash cost the same."""
+    users = Users([User("configured", "plain")])
+    users.put(user_of({"name": "slow", "password": "x"}))
+    users.put(user_of({"name": "quick", "password_hash": DOCUMENTED}))
+    users.put(user_of({"name": "locked", "password_hash": ""}))
+    computed: list[str] = []
+    verify = passwords.verify_secret
+
+    def counted(*arguments: Any) -> bool:
+        computed.append("argon2")
+        return verify(*arguments)
+
+    monkeypatch.setattr(passwords, "verify_secret", counted)
+    for name in ("configured", "slow", "quick", "locked", "nobody"):
+        computed.clear()
+        assert not right(users, name, b"wrong")
+        assert computed == ["argon2"], name
+
+
+@pytest.mark.parametrize("password", [b"", b"x"])
+def test_nobody_logs_in_without_a_password(password: bytes) -> None:
+    """Neither an empty hash nor a cleared password lets anybody in."""
+    users = Users([User("configured", "")])
+    users.add("empty", "")
+    users.add("cleared", "x")
+    users.clear_password("cleared")
+    assert not any(right(users, name, password) for name in users)
 
 
 @pytest.mark.parametrize(
-    ("response", "peer", "name"),
+    ("algorithm", "digest"),
     [
-        (b"\0guest\0guest", "127.0.0.1", "guest"),
-        (b"\0guest\0guest", "::1", "guest"),
-        ("\0zo\u00eb\0p\u00e4ss".encode(), "203.0.113.9", "zo\u00eb"),
+        (SHA256, sha256),
+        ("rabbit_password_hashing_sha512", sha512),
+        ("rabbit_password_hashing_md5", md5),
     ],
 )
-def test_the_right_answer_lets_in(response: bytes, peer: str, name: str) -> None:
-    """Names and passwords are UTF-8."""
-    assert USERS.authenticate("PLAIN", response, peer).name == name
+def test_a_hash_of_rabbitmq_is_verified(algorithm: str, digest: type) -> None:
+    """Salt of four bytes, digest of salt and password, in base64."""
+    stored = b64encode(SALT + digest(SALT + b"test12").digest()).decode()
+    check_hash(stored, algorithm)
+    assert matches(b"test12", stored, algorithm) and not matches(b"test13", stored, algorithm)
+
+
+def test_the_hash_of_rabbitmqs_documentation_is_verified() -> None:
+    """The one of its page on passwords."""
+    assert matches(b"test12", DOCUMENTED, SHA256)
 
 
 @pytest.mark.parametrize(
-    ("response", "peer", "reason"),
+    ("entry", "reason"),
     [
-        (b"\0guest\0Guest", "127.0.0.1", "user 'guest' - invalid credentials"),
-        (b"\0nobody\0guest", "127.0.0.1", "user 'nobody' - invalid credentials"),
-        (b"\0guest\0guest", "198.51.100.1", "user 'guest' can only connect via localhost"),
-        (b"\0guest\0wrong", "198.51.100.1", "user 'guest' - invalid credentials"),
-        (b"\0open\0", "127.0.0.1", "user 'open' attempted to log in with a blank password"),
+        ({}, "name"),
+        ({"name": " "}, "name"),
+        ({"name": "a" * 256}, "at most 255 bytes"),
+        ({"name": "a\nb"}, "control characters"),
+        ({"name": "a", "tags": 7}, "tags"),
+        ({"name": "a", "tags": [7]}, "tags"),
+        ({"name": "a", "password_hash": "x", "hashing_algorithm": "rot13"}, "unknown hashing algorithm 'rot13'"),
+        ({"name": "a", "password_hash": "***"}, "user 'a': the password hash is not base64"),
+        ({"name": "a", "password_hash": "AAAA"}, "has not the length"),
+        ({"name": "a", "password_hash": "$argon2i$v=19$m=8,t=1,p=1$c2FsdHNhbHQ$aGFzaGhhc2g",
+          "hashing_algorithm": ARGON2}, "not argon2id"),
+        ({"name": "a", "password_hash": "$argon2id$v=19$m=9999999,t=1,p=1$c2FsdHNhbHQ$aGFzaGhhc2g",
+          "hashing_algorithm": ARGON2}, "asks for more than"),
+        ({"name": "a", "password_hash": "argon", "hashing_algorithm": ARGON2}, "no argon2 hash"),
     ],
-)
-def test_a_wrong_answer_does_not(response: bytes, peer: str, reason: str) -> None:
-    """An empty password never lets in, not even where one is configured."""
-    with pytest.raises(Refused) as refused:
-        USERS.authenticate("PLAIN", response, peer)
-    assert refused.value.reason == f"PLAIN login refused: {reason}"
+)  # fmt: skip
+def test_a_user_that_definitions_describe_wrongly_is_refused(entry: dict, reason: str) -> None:
+    """With a reason that does not quote the hash."""
+    with pytest.raises(ValueError, match=reason):
+        user_of(entry)
 
 
-def test_a_mechanism_that_is_not_offered_lets_nobody_in() -> None:
-    """The answer is not even looked at."""
-    with pytest.raises(Refused, match="ANONYMOUS login refused: unknown authentication mechanism"):
-        USERS.authenticate("ANONYMOUS", b"\0guest\0guest", "127.0.0.1")
+@pytest.mark.parametrize("tags", ["administrator, management", ["administrator", "management"]])
+def test_tags_come_as_a_list_or_as_text(tags: object) -> None:
+    """RabbitMQ before 3.9 exports them as one text."""
+    assert user_of({"name": "a", "password_hash": "", "tags": tags}).tags == ("administrator", "management")
 
 
-@pytest.mark.parametrize(
-    "response", [b"", b"guest", b"\0guest", b"act-as\0guest\0guest", b"\0a\0b\0c", b"\0\xff\0guest"]
-)
-def test_an_answer_that_is_not_plain_is_refused_unquoted(response: bytes) -> None:
-    """The reason goes to the log, so nothing of the answer is in it."""
-    with pytest.raises(Refused) as refused:
-        split_plain(response)
-    assert refused.value.reason == "PLAIN login refused: response invalid"
+def test_users_come_back_from_json_as_they_were() -> None:
+    """Those of the settings stay out of it."""
+    users = Users([User("configured", "x")])
+    users.add("alice", "s3cret", ["policymaker"])
+    users.put(user_of({"name": "bob", "password_hash": DOCUMENTED}))
+    again = Users()
+    again.from_json(users.to_json())
+    assert [user.name for user in again.listing()] == ["alice", "bob"]
+    assert again.listing() == [users.get("alice"), users.get("bob")]
+    assert right(again, "alice", b"s3cret") and right(again, "bob", b"test12")
 
 
-@pytest.mark.parametrize(
-    ("address", "loopback"),
-    [
-        ("127.0.0.1", True),
-        ("127.9.9.9", True),
-        ("::1", True),
-        ("::ffff:127.0.0.1", True),
-        ("fe80::1%lo", False),
-        ("10.0.0.1", False),
-        ("::ffff:10.0.0.1", False),
-        ("localhost", False),
-        ("", False),
-    ],
-)
-def test_loopback_is_read_from_the_peers_address(address: str, loopback: bool) -> None:
-    """An IPv4 address inside an IPv6 one counts as itself; what cannot be read does not count."""
-    assert is_loopback(address) is loopback
+def test_a_user_of_the_settings_shadows_a_stored_one_and_does_not_change() -> None:
+    """The settings have the last word; taken out of them, the stored one is there again."""
+    users = Users([User("alice", "configured")])
+    users.put(user_of({"name": "alice", "password_hash": DOCUMENTED}))
+    assert right(users, "alice", b"configured") and not right(users, "alice", b"test12")
+    for change in (users.delete, users.clear_password, lambda name: users.set_password(name, "x"),
+                   lambda name: users.set_tags(name, [])):  # fmt: skip
+        with pytest.raises(ValueError, match="User 'alice' is one of the settings"):
+            change("alice")
+    with pytest.raises(ValueError, match="User 'alice' already exists"):
+        users.add("alice", "x")
 
 
-def test_nobody_but_guest_is_bound_to_the_loopback_unless_told() -> None:
-    """The names are the caller's choice."""
-    users = Users([User("guest", "guest")], loopback_only=())
-    assert users.authenticate("PLAIN", b"\0guest\0guest", "198.51.100.1").name == "guest"
+def test_who_is_not_there_cannot_be_changed() -> None:
+    """In RabbitMQ's words."""
+    with pytest.raises(ValueError, match="User 'nobody' does not exist"):
+        Users().delete("nobody")
 
 
-def test_a_user_does_not_print_its_password() -> None:
-    """What is logged by accident shows the name alone."""
-    assert "s3cret" not in repr(User("alice", "s3cret"))
+def test_listeners_hear_of_every_change() -> None:
+    """Adding, each change, and deleting; reading back at the start is none."""
+    users = Users()
+    heard: list[str] = []
+    users.listeners.append(heard.append)
+    users.from_json([{"name": "zoe", "password_hash": "", "hashing_algorithm": ARGON2, "tags": []}])
+    assert heard == []
+    users.add("alice", "x")
+    users.set_password("alice", "y")
+    users.set_tags("alice", ["management"])
+    users.clear_password("alice")
+    users.delete("alice")
+    assert heard == ["alice"] * 5
+
+
+def test_the_same_password_has_another_hash_for_another_user() -> None:
+    """The salt is random, and what is random is passed in."""
+    counted = iter(range(256))
+    users = Users(random_bytes=lambda size: bytes((next(counted),)) * size)
+    assert users.add("a", "x").password_hash != users.add("b", "x").password_hash

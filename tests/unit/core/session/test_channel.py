@@ -1,4 +1,4 @@
-"""The channel's dispatch: what is not built, what only servers send, flow, confirms, and what ends with a channel."""
+"""The channel's dispatch: what only servers send, flow, confirms, and what ends with a channel."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from tests.unit.core.room import Room
 @pytest.mark.parametrize(
     ("method", "close"),
     [
-        (commands.Tx.Select(), "connection 540 NOT_IMPLEMENTED - tx.select"),
-        (commands.Tx.Commit(), "connection 540 NOT_IMPLEMENTED - tx.commit"),
-        (commands.Tx.Rollback(), "connection 540 NOT_IMPLEMENTED - tx.rollback"),
         (commands.Channel.Flow(active=False), "connection 540 NOT_IMPLEMENTED - active=false"),
         (commands.Basic.ConsumeOk("t"), "connection 503 COMMAND_INVALID - unimplemented method"),
         (commands.Channel.FlowOk(active=True), "connection 503 COMMAND_INVALID - unimplemented method"),
@@ -22,8 +19,15 @@ from tests.unit.core.room import Room
     ids=lambda value: value.name if isinstance(value, Method) else "",
 )
 def test_what_a_client_may_not_ask_closes_the_connection(method: Method, close: str) -> None:
-    """A method that is not built is 540, one that only a server sends is 503."""
+    """To stop deliveries is 540, a method that only a server sends is 503."""
     assert Room().enter().refused(method) == close
+
+
+def test_access_is_granted() -> None:
+    """A client of an older AMQP that asks for access gets RabbitMQ's ticket."""
+    client = Room().enter()
+    client.machine.feed(b"\x01\x00\x01\x00\x00\x00\x07\x00\x1e\x00\x0a\x01/\x1f\xce")
+    assert client.machine.take_output() == b"\x01\x00\x01\x00\x00\x00\x06\x00\x1e\x00\x0b\x00\x01\xce"
 
 
 def test_flow_on_is_answered() -> None:

@@ -6,11 +6,17 @@ import pytest
 from pamqp import commands
 
 from broker.amqp.codec import Method
-from tests.unit.core.room import Room
+from broker.core.auth.users import User
+from tests.unit.core.room import Client, Room
 
 Declare, Delete = commands.Exchange.Declare, commands.Exchange.Delete
+Bind, Unbind = commands.Exchange.Bind, commands.Exchange.Unbind
 INEQUIVALENT = "channel 406 PRECONDITION_FAILED - inequivalent arg "
+FAILED = "channel 406 PRECONDITION_FAILED - "
 TOPIC = Declare(exchange="x", exchange_type="topic")
+MQTT = Declare(exchange="x", exchange_type="topic", arguments={"x-topic-dialect": "mqtt"})
+HASH = Declare(exchange="x", exchange_type="x-consistent-hash")
+ALTERNATE = Declare(exchange="x", exchange_type="topic", arguments={"alternate-exchange": "other"})
 DEFAULT = "channel 403 ACCESS_REFUSED - operation not permitted on the default exchange"
 
 REFUSALS: list[tuple[str, list[Method], Method, str]] = [
@@ -32,18 +38,46 @@ REFUSALS: list[tuple[str, list[Method], Method, str]] = [
     ("default exchange, passive", [], Declare(exchange="", passive=True), DEFAULT),
     ("passive, not there", [], Declare(exchange="x", passive=True),
      "channel 404 NOT_FOUND - no exchange 'x' in vhost '/'"),
-    ("alternate exchange", [], Declare(exchange="x", arguments={"alternate-exchange": "amq.fanout"}),
-     "connection 540 NOT_IMPLEMENTED - argument 'alternate-exchange' for exchange 'x' in vhost '/' is not supported"),
+    ("alternate exchange of a wrong type", [], Declare(exchange="x", arguments={"alternate-exchange": 1}),
+     FAILED + "invalid type 'signedint' for arg 'alternate-exchange' in exchange 'x' in vhost '/'"),
+    ("alternate exchange differs", [ALTERNATE], TOPIC,
+     INEQUIVALENT + "'alternate-exchange' for exchange 'x' in vhost '/': "
+     "received none but current is the value 'other' of type 'longstr'"),
+    ("dialect differs", [TOPIC], Declare(exchange="x", exchange_type="topic", arguments={"x-topic-dialect": "mqtt"}),
+     INEQUIVALENT + "'x-topic-dialect' for exchange 'x' in vhost '/': "
+     "received the value 'mqtt' of type 'longstr' but current is none"),
+    ("unknown dialect", [], Declare(exchange="x", exchange_type="topic", arguments={"x-topic-dialect": "stomp"}),
+     "channel 406 PRECONDITION_FAILED - Invalid argument, 'x-topic-dialect' must be one of amqp, mqtt, not 'stomp'"),
+    ("delayed without a type", [], Declare(exchange="x", exchange_type="x-delayed-message"),
+     "channel 406 PRECONDITION_FAILED - Invalid argument, 'x-delayed-type' must be an existing exchange type"),
+    ("delayed of an unknown type", [],
+     Declare(exchange="x", exchange_type="x-delayed-message", arguments={"x-delayed-type": "x-random"}),
+     "connection 503 COMMAND_INVALID - unknown exchange type 'x-random'"),
     ("delete the default exchange", [], Delete(exchange=""), DEFAULT),
     ("delete a predeclared one", [], Delete(exchange="amq.topic"),
      "channel 403 ACCESS_REFUSED - deletion of system exchange 'amq.topic' in vhost '/' not allowed"),
     ("delete one in use",
      [TOPIC, commands.Queue.Declare(queue="q"), commands.Queue.Bind(queue="q", exchange="x", routing_key="#")],
      Delete(exchange="x", if_unused=True), "channel 406 PRECONDITION_FAILED - exchange 'x' in vhost '/' in use"),
-    ("bind exchanges", [], commands.Exchange.Bind(destination="x", source="amq.topic"),
-     "connection 540 NOT_IMPLEMENTED - exchange.bind"),
-    ("unbind exchanges", [], commands.Exchange.Unbind(destination="x", source="amq.topic"),
-     "connection 540 NOT_IMPLEMENTED - exchange.unbind"),
+    ("bind: no source", [TOPIC], Bind(destination="x", source="y"),
+     "channel 404 NOT_FOUND - no exchange 'y' in vhost '/'"),
+    ("bind: no destination", [TOPIC], Bind(destination="y", source="x"),
+     "channel 404 NOT_FOUND - no exchange 'y' in vhost '/'"),
+    ("bind: neither", [], Bind(destination="x", source="y"), "channel 404 NOT_FOUND - no exchange 'y' in vhost '/'"),
+    ("bind: default source", [TOPIC], Bind(destination="x", source=""), DEFAULT),
+    ("bind: default destination", [TOPIC], Bind(destination="", source="x"), DEFAULT),
+    ("bind: x-match", [TOPIC], Bind(destination="x", source="amq.match", arguments={"x-match": 1}),
+     "channel 406 PRECONDITION_FAILED - Invalid x-match field type signedint (value 1); expected longstr"),
+    ("bind: no weight", [HASH], Bind(destination="amq.topic", source="x", routing_key="k"),
+     'channel 406 PRECONDITION_FAILED - The binding key must be an integer: <<"k">>'),
+    ("bind: weight zero", [HASH], Bind(destination="amq.topic", source="x", routing_key="0"),
+     "channel 406 PRECONDITION_FAILED - The binding key must be greater than 0"),
+    ("bind: no topic filter", [MQTT], Bind(destination="amq.topic", source="x", routing_key="a/#/b"),
+     FAILED + "binding key 'a/#/b' is not a topic filter: '#' has to be the last level"),
+    ("bind: too many hashes", [], Bind(destination="amq.fanout", source="amq.topic", routing_key="#.a.#.b.#"),
+     FAILED + "binding key '#.a.#.b.#' has 3 '#' words, the limit is 2"),
+    ("unbind: default source", [TOPIC], Unbind(destination="x", source=""), DEFAULT),
+    ("unbind: default destination", [TOPIC], Unbind(destination="", source="x"), DEFAULT),
 ]  # fmt: skip
 
 
@@ -107,3 +141,83 @@ def test_an_internal_exchange_is_declared_but_takes_no_publish() -> None:
     assert client.publish("x", "k") == [
         "channel 403 ACCESS_REFUSED - cannot publish to internal exchange 'x' in vhost '/'"
     ]
+
+
+@pytest.mark.parametrize(
+    ("destination", "source"), [("x", "gone"), ("gone", "x"), ("gone", "gone"), ("x", "amq.topic"), ("x", "x")]
+)
+def test_unbinding_what_is_not_bound_is_no_error(destination: str, source: str) -> None:
+    """It is unbound already, whichever end is missing."""
+    client = Room().enter()
+    client.tell(1, TOPIC)
+    client.call(1, Unbind(destination=destination, source=source), commands.Exchange.UnbindOk)
+
+
+def test_an_exchange_is_bound_once_and_unbound() -> None:
+    """A message goes on to what is bound behind; internal exchanges may stand at both ends."""
+    room = Room()
+    client = room.enter()
+    client.tell(1, Declare(exchange="x", exchange_type="fanout", internal=True))
+    client.tell(1, commands.Queue.Declare(queue="q"))
+    client.tell(1, commands.Queue.Bind(queue="q", exchange="x"))
+    for _ in range(2):
+        client.call(1, Bind(destination="x", source="amq.topic", routing_key="a.#"), commands.Exchange.BindOk)
+    assert len(room.vhost.exchanges["amq.topic"].bindings) == 1
+    client.publish("amq.topic", "a.b")
+    client.publish("amq.topic", "b")
+    assert room.vhost.queues["q"].ready == 1
+    client.call(1, Unbind(destination="x", source="amq.topic", routing_key="a.#"), commands.Exchange.UnbindOk)
+    client.publish("amq.topic", "a.b")
+    assert room.vhost.queues["q"].ready == 1
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        Bind(destination="amq.fanout", source="amq.topic", nowait=True),
+        Unbind(destination="amq.fanout", source="amq.topic", nowait=True),
+    ],
+)
+def test_binding_with_nowait_is_not_answered(method: Method) -> None:
+    """The method is done and nothing is said."""
+    assert Room().enter().tell(1, method) == []
+
+
+def limited_client(configure: str, write: str, read: str) -> Client:
+    """Returns a client of bob, who has these rights and no other."""
+    client = Room().enter()
+    client.users.put(User("bob"))
+    client.permissions.set("bob", "/", configure, write, read)
+    client.session.user = User("bob")
+    return client
+
+
+@pytest.mark.parametrize(
+    ("rights", "method", "refused"),
+    [
+        (("", "", "amq.topic"), Bind(destination="x", source="amq.topic"), "access to exchange 'x'"),
+        (("", "x", ""), Bind(destination="x", source="amq.topic"), "access to exchange 'amq.topic'"),
+        (("", "", "amq.topic"), Unbind(destination="x", source="amq.topic"), "access to exchange 'x'"),
+        (("", "x", ""), Unbind(destination="x", source="amq.topic"), "access to exchange 'amq.topic'"),
+        (("x", "other", ""), ALTERNATE, "access to exchange 'x'"),
+        (("x", "", "x"), ALTERNATE, "access to exchange 'other'"),
+        (("y", "y", "y"), Declare(exchange="x", passive=True), "exchange 'x'"),
+    ],
+)
+def test_a_right_that_is_missing_is_named(rights: tuple[str, str, str], method: Method, refused: str) -> None:
+    """Write on the destination and read on the source; for an alternate exchange read on the exchange, write on it."""
+    told = limited_client(*rights).refused(method)
+    assert told.startswith("channel 403 ACCESS_REFUSED - ")
+    assert refused in told
+
+
+def test_whoever_may_not_bind_a_topic_cannot_bind_exchanges_by_it() -> None:
+    """Topic rights hold for the source."""
+    client = limited_client("", ".*", ".*")
+    client.permissions.topics.set("bob", "/", "amq.topic", ".*", "^mine\\.")
+    client.call(1, Bind(destination="amq.fanout", source="amq.topic", routing_key="mine.a"), commands.Exchange.BindOk)
+    told = client.refused(Bind(destination="amq.fanout", source="amq.topic", routing_key="yours.a"))
+    assert told == (
+        "channel 403 ACCESS_REFUSED - "
+        "access to topic 'yours.a' in exchange 'amq.topic' in vhost '/' refused for user 'bob'"
+    )

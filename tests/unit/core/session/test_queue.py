@@ -23,7 +23,6 @@ X_MATCH = 'Invalid x-match field value <<"some">>; expected all, any, all-with-x
 RESERVED = "channel 403 ACCESS_REFUSED - queue name 'amq.mine' contains reserved prefix 'amq.*'"
 INEQUIVALENT = "channel 406 PRECONDITION_FAILED - inequivalent arg "
 INVALID = "channel 406 PRECONDITION_FAILED - invalid "
-NOT_YET = "connection 540 NOT_IMPLEMENTED - argument"
 DEFAULT = "channel 403 ACCESS_REFUSED - operation not permitted on the default exchange"
 
 
@@ -106,27 +105,11 @@ def test_a_method_that_cannot_be_done_closes_the_channel_with_rabbitmqs_text(
     assert given(*before).refused(method) == close
 
 
-@pytest.mark.parametrize(
-    "argument",
-    [
-        "x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-overflow", "x-dead-letter-exchange",
-        "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-max-priority", "x-single-active-consumer",
-        "x-delivery-limit",
-    ],
-)  # fmt: skip
-def test_an_argument_that_is_not_built_yet_is_refused_by_name(argument: str) -> None:
-    """A client that asks for a limit and does not get it must hear so."""
-    room = Room()
-    client = room.enter()
-    close = client.refused(Declare(queue="q", arguments={argument: 5}))
-    assert close == f"{NOT_YET} '{argument}' for queue 'q' in vhost '/' is not supported"
-    assert not room.vhost.queues
-
-
-def test_a_stream_is_refused() -> None:
+def test_a_stream_is_refused_with_what_there_is_instead() -> None:
     """A queue that forgets what it delivered is not a stream, so it does not pass for one."""
     close = Room().enter().refused(Declare(queue="q", durable=True, arguments={"x-queue-type": "stream"}))
-    assert close == f"{NOT_YET} 'x-queue-type' with value 'stream' for queue 'q' in vhost '/' is not supported"
+    assert close.startswith(INVALID + "arg 'x-queue-type' for queue 'q' in vhost '/': \"streams are not supported; ")
+    assert "type 'quorum'" in close
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,39 @@
+"""The user that a broker begins with, when it has never had any: RabbitMQ's default_user."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Final
+
+from broker.core.auth.password import RABBIT_SALT_BYTES, SHA256, salted_sha256
+from broker.core.auth.permissions import Permissions
+from broker.core.auth.users import User, Users, prove
+
+__all__ = ["create_first_user", "everybody_knows"]
+
+TAGS: Final = ("administrator",)
+ALL: Final = ".*"
+
+
+def create_first_user(users: Users, permissions: Permissions, name: str, password: str, vhost: str) -> None:
+    """Adds the first user with all rights in one vhost. From then on it is a user like any other.
+
+    Raises: ValueError for a bad name. Cost: one argon2 hash, but for a password that is the name: everybody tries that
+    first, no hash protects it.
+    """
+    if name in users:
+        return
+    if password == name:
+        salt = users.random_bytes(RABBIT_SALT_BYTES)
+        users.put(User(name, "", TAGS, salted_sha256(password.encode(), salt), SHA256))
+    else:
+        users.add(name, password, TAGS)
+    permissions.set(name, vhost, ALL, ALL, ALL)
+
+
+def everybody_knows(users: Users, loopback_only: Container[str]) -> bool:
+    """Tells whether guest may log in as guest from anywhere, which is worth a warning."""
+    guest = users.get("guest")
+    if guest is None or guest.name in loopback_only:
+        return False
+    return users.knows(guest.name, b"guest") or (guest.hashing_algorithm == SHA256 and prove(guest, b"guest"))

@@ -1,0 +1,125 @@
+"""Logins: a client's answer becomes a user, at once or when a slow hash was computed.
+
+Never logs, prints or quotes what a client answered: the reasons name the user at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from broker.amqp.errors import Refused
+from broker.core.auth.attempts import Attempts
+from broker.core.auth.certificate import NameSource, login_name
+from broker.core.auth.mechanisms import AMQPLAIN, EXTERNAL, PASSWORDS, PLAIN
+from broker.core.auth.peer import Peer, is_loopback
+from broker.core.auth.users import User, Users, prove
+
+__all__ = ["LOOPBACK_ONLY", "Logins", "PasswordCheck", "Verdict"]
+
+LOOPBACK_ONLY: Final = frozenset({"guest"})  # RabbitMQ's loopback_users: its password is known to everybody
+
+PasswordCheck = Callable[[Callable[[], bool], Callable[[bool], None], float], None]
+"""Runs the first, which is slow and changes nothing of ours, and calls the second with its answer after a delay."""
+
+Verdict = User | Refused
+
+
+def check_now(job: Callable[[], bool], then: Callable[[bool], None], _delay_s: float) -> None:
+    """Checks a password at once: for whoever has no loop to hold up."""
+    then(job())
+
+
+class Logins:
+    """Decides who a client is.
+
+    Invariant: an empty password lets nobody in, and EXTERNAL only whom a verified certificate names.
+    """
+
+    __slots__ = ("_attempts", "_certificate_name", "_check", "_loopback_only", "_mechanisms", "users")
+
+    def __init__(
+        self,
+        users: Users,
+        *,
+        loopback_only: Iterable[str] = LOOPBACK_ONLY,
+        mechanisms: Iterable[str] = (PLAIN, AMQPLAIN),
+        certificate_name: tuple[NameSource, str] = ("distinguished_name", "dns"),
+        check: PasswordCheck = check_now,
+        now_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`loopback_only` are the names that may come from a loopback address only."""
+        self.users = users
+        self._loopback_only = frozenset(loopback_only)
+        self._mechanisms = tuple(mechanisms)
+        self._certificate_name = certificate_name
+        self._check = check
+        self._attempts = Attempts(now_s)
+
+    def mechanisms(self, peer: Peer) -> Sequence[str]:
+        """Returns what is offered to a client: EXTERNAL where it was asked for a certificate."""
+        return [name for name in self._mechanisms if name != EXTERNAL or (peer.tls is not None and peer.verified)]
+
+    def decide(self, mechanism: str, response: bytes, peer: Peer, then: Callable[[Verdict], None]) -> None:
+        """Calls `then` with the user that an answer proves, or with the refusal: now, or when a hash was computed.
+
+        Source: RabbitMQ's texts.
+        """
+        try:
+            if mechanism == EXTERNAL and EXTERNAL in self.mechanisms(peer):
+                then(self._by_certificate(peer))
+            elif mechanism in PASSWORDS and mechanism in self._mechanisms:
+                self._by_password(mechanism, response, peer, then)
+            else:
+                raise Refused(f"{mechanism[:64]} login refused: unknown authentication mechanism", told=False)
+        except Refused as refused:
+            then(refused)
+
+    def _by_certificate(self, peer: Peer) -> User:
+        assert peer.tls is not None
+        name = login_name(peer.tls.certificate, *self._certificate_name) if peer.tls.certificate else None
+        if name is None:
+            reason = "no name found" if peer.tls.certificate else "no peer certificate"
+            raise Refused(f"{EXTERNAL} login refused: {reason}")
+        user = self.users.get(name)
+        if user is None:
+            raise Refused(f"{EXTERNAL} login refused: user '{name}' - invalid credentials")
+        return self._welcome(EXTERNAL, user, peer)
+
+    def _by_password(self, mechanism: str, response: bytes, peer: Peer, then: Callable[[Verdict], None]) -> None:
+        name, password = PASSWORDS[mechanism](response)
+        if not password:
+            raise Refused(f"{mechanism} login refused: user '{name}' attempted to log in with a blank password")
+        user, network = self.users.get(name), peer.network
+        known = self.users.knows(name, password)
+        delay_s = self._attempts.delay_s(network)
+        if known and user is not None and not delay_s:
+            then(self._welcome(mechanism, user, peer))
+            return
+        if not self._attempts.begin(network):
+            raise Refused(f"{mechanism} login refused: too many failed logins from {peer.address}")
+
+        def checked(right: bool) -> None:
+            self._attempts.end(network)
+            try:
+                now = self.users.get(name)
+                # Whose password changed while the hash was computed has to come again.
+                if not right or user is None or now is None or now.password_hash != user.password_hash:
+                    self._attempts.failed(network)
+                    raise Refused(f"{mechanism} login refused: user '{name}' - invalid credentials")
+                self.users.remember(now, password)
+                verdict: Verdict = self._welcome(mechanism, now, peer)
+            except Refused as refused:
+                verdict = refused
+            then(verdict)
+
+        def job() -> bool:
+            # Asked again in the thread: of many clients of a user who come at once, the first computes the hash.
+            return self.users.knows(name, password) or prove(user, password)
+
+        self._check((lambda: True) if known else job, checked, delay_s)
+
+    def _welcome(self, mechanism: str, user: User, peer: Peer) -> User:
+        if user.name in self._loopback_only and not is_loopback(peer.address):
+            raise Refused(f"{mechanism} login refused: user '{user.name}' can only connect via localhost")
+        return user

@@ -1,0 +1,107 @@
+"""Password hashes: argon2id for new ones, and RabbitMQ's own, which definitions bring along."""
+
+from __future__ import annotations
+
+import binascii
+import hmac
+from base64 import b64decode, b64encode
+from hashlib import md5, sha256, sha512
+from typing import Final
+
+from argon2 import extract_parameters
+from argon2.exceptions import Argon2Error, InvalidHash, UnsupportedParametersError
+from argon2.low_level import Type, hash_secret, verify_secret
+
+__all__ = [
+    "ALGORITHMS",
+    "ARGON2",
+    "DUMMY_HASH",
+    "RABBIT_SALT_BYTES",
+    "SALT_BYTES",
+    "SHA256",
+    "argon2_hash",
+    "check_hash",
+    "matches",
+    "salted_sha256",
+    "verify_secret",
+]
+
+ARGON2: Final = "argon2id"
+SHA256: Final = "rabbit_password_hashing_sha256"
+DIGESTS: Final = {SHA256: sha256, "rabbit_password_hashing_sha512": sha512, "rabbit_password_hashing_md5": md5}
+ALGORITHMS: Final = (ARGON2, *DIGESTS)
+
+SALT_BYTES: Final = 16
+RABBIT_SALT_BYTES: Final = 4
+# OWASP's recommendation for argon2id: 19 MiB, two passes, one lane.
+MEMORY_KIB: Final = 19 * 1024
+PASSES: Final = 2
+# What a hash from elsewhere may cost. It is computed at each first login, in a thread.
+MEMORY_MAX_KIB: Final = 256 * 1024
+PASSES_MAX: Final = 16
+LANES_MAX: Final = 16
+
+# The hash of a password that nobody has: who is unknown is turned away as slowly as who is wrong.
+DUMMY_HASH: Final = "$argon2id$v=19$m=19456,t=2,p=1$bm9ib2R5LWhhcy1pdAAAAA$X5LvczWqw3REP8hHi8a3th8bqC+MzU9U8foqXamiymw"
+
+
+def argon2_hash(password: bytes, salt: bytes) -> str:
+    """Returns the encoded hash of a new password. Cost: some 15 ms and 19 MiB."""
+    return hash_secret(
+        password, salt, time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=1, hash_len=32, type=Type.ID
+    ).decode()
+
+
+def salted_sha256(password: bytes, salt: bytes) -> str:
+    """Returns RabbitMQ's hash: salt and digest in base64. For a password that is no secret it is good enough."""
+    return b64encode(salt + sha256(salt + password).digest()).decode()
+
+
+def matches(password: bytes, password_hash: str, algorithm: str) -> bool:
+    """Tells whether a password is the hashed one; an empty one never is, nor is any for an empty hash.
+
+    Cost: an argon2 hash takes some 15 ms, without the interpreter lock.
+    """
+    if not password or not password_hash:
+        return False
+    if algorithm == ARGON2:
+        try:
+            return verify_secret(password_hash.encode(), password, Type.ID)
+        except Argon2Error:
+            return False
+    digest = DIGESTS[algorithm]
+    stored = b64decode(password_hash)
+    salt = stored[:RABBIT_SALT_BYTES]
+    return hmac.compare_digest(stored[RABBIT_SALT_BYTES:], digest(salt + password).digest())
+
+
+def check_hash(password_hash: str, algorithm: str) -> None:
+    """Accepts a hash that comes from elsewhere; an empty one is a user that no password lets in.
+
+    Raises: ValueError with the reason, which does not quote the hash.
+    """
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"unknown hashing algorithm '{algorithm}'; known: {', '.join(ALGORITHMS)}")
+    if not password_hash:
+        return
+    if algorithm == ARGON2:
+        _check_argon2(password_hash)
+        return
+    try:
+        stored = b64decode(password_hash, validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("the password hash is not base64") from None
+    if len(stored) != RABBIT_SALT_BYTES + DIGESTS[algorithm]().digest_size:
+        raise ValueError(f"the password hash has not the length that {algorithm} has")
+
+
+def _check_argon2(password_hash: str) -> None:
+    try:
+        asked = extract_parameters(password_hash)
+    except (InvalidHash, UnsupportedParametersError, ValueError):
+        raise ValueError("the password hash is no argon2 hash") from None
+    if asked.type is not Type.ID:
+        raise ValueError("the password hash is not argon2id")
+    if asked.memory_cost > MEMORY_MAX_KIB or asked.time_cost > PASSES_MAX or asked.parallelism > LANES_MAX:
+        raise ValueError(f"the password hash asks for more than {MEMORY_MAX_KIB} KiB, {PASSES_MAX} passes or "
+                         f"{LANES_MAX} lanes")  # fmt: skip

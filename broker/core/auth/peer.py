@@ -1,0 +1,68 @@
+"""Who is at the other end of a connection, as far as the network knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address, ip_address
+from typing import Any
+
+__all__ = ["Peer", "TlsFacts", "is_loopback"]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFacts:
+    """Is what a TLS handshake agreed on.
+
+    Shapes: `certificate` is the client's, verified, as ssl.SSLSocket.getpeercert() describes it; empty when it has
+    none.
+    """
+
+    protocol: str
+    cipher: str
+    certificate: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Is a client's end of a connection, and ours; `verified` when this listener asks clients for certificates."""
+
+    address: str
+    port: int = 0
+    server_address: str = ""
+    server_port: int = 0
+    tls: TlsFacts | None = None
+    verified: bool = False
+
+    @property
+    def name(self) -> str:
+        """The connection's name, as RabbitMQ prints it."""
+        client = f"{bracketed(self.address)}:{self.port}"
+        return f"{client} -> {bracketed(self.server_address)}:{self.server_port}"
+
+    @property
+    def network(self) -> str:
+        """The address, or for IPv6 the network that one host is given: it may use all of its addresses."""
+        try:
+            parsed = ip_address(self.address.partition("%")[0])
+        except ValueError:
+            return self.address
+        if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is None:
+            return f"{int(parsed) >> 64:x}::/64"
+        return self.address
+
+
+def bracketed(address: str) -> str:
+    """Returns an address that a port can follow."""
+    return f"[{address}]" if ":" in address else address
+
+
+def is_loopback(address: str) -> bool:
+    """Tells whether a peer's address is this machine's loopback; an address that cannot be read is not."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
+        return parsed.ipv4_mapped.is_loopback
+    return parsed.is_loopback

@@ -1,0 +1,63 @@
+"""Takes effect of a change of users and rights on the connections that are open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from broker.core.auth.permissions import Permissions
+from broker.core.auth.users import Users
+
+if TYPE_CHECKING:
+    from broker.core.session.connection import SessionOfConnection
+    from broker.core.vhost import Vhost
+
+__all__ = ["Revocation"]
+
+
+class Revocation:
+    """Closes, or cuts down, what rests on a user or a right that is gone.
+
+    `sessions` gives those of all connections. A new password leaves open connections alone, as RabbitMQ does.
+    Invariant: what a vhost remembers of a user's publishes goes with each change, also while nobody is connected.
+    """
+
+    def __init__(
+        self,
+        users: Users,
+        permissions: Permissions,
+        sessions: Callable[[], Iterable[SessionOfConnection]],
+        vhosts: Mapping[str, Vhost],
+    ) -> None:
+        self._users = users
+        self._permissions = permissions
+        self._sessions = sessions
+        self._vhosts = vhosts
+        users.listeners.append(self._user_changed)
+        permissions.listeners.append(self._rights_changed)
+
+    def _user_changed(self, name: str) -> None:
+        user = self._users.get(name)
+        if user is None:
+            for vhost in list(self._vhosts.values()):
+                vhost.rights_changed(name)
+        for session in self._of(name):
+            if user is None:
+                session.force_close(f"user '{name}' is deleted")  # RabbitMQ's text
+            else:
+                session.user = user  # its tags
+
+    def _rights_changed(self, name: str, vhost: str) -> None:
+        found = self._vhosts.get(vhost)
+        if found is not None:
+            found.rights_changed(name)
+        for session in self._of(name):
+            if session.user is None or session.vhost is None or session.vhost is not found:
+                continue
+            if self._permissions.allows_vhost(session.user, vhost):
+                session.cancel_unreadable()
+            else:
+                session.force_close(f"access to vhost '{vhost}' refused for user '{name}'")
+
+    def _of(self, name: str) -> list[SessionOfConnection]:
+        return [session for session in self._sessions() if session.user is not None and session.user.name == name]

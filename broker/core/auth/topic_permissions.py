@@ -1,0 +1,119 @@
+"""Decides which routing keys of a topic exchange a user may publish to or bind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal
+
+import regex
+
+from broker.core.auth.users import Users
+from broker.core.bounded_pattern import BoundedPattern
+from broker.core.resource import Resource
+
+__all__ = ["TopicPermissions", "topic_permission_of"]
+
+FIELDS: Final = ("user", "vhost", "exchange", "write", "read")
+TopicKind = Literal["write", "read"]
+
+
+class TopicPermissions:
+    """Holds, for a user, a vhost and an exchange, two regular expressions over routing keys.
+
+    An exchange for which nothing is said is open, as far as the rights to the exchange itself go. `{username}` and
+    `{vhost}` in an expression stand for these names, letter by letter: whoever may choose a name could otherwise write
+    a part of the expression. Source: rabbit_auth_backend_internal; CVE-2026-44838, CVE-2026-67407.
+    """
+
+    __slots__ = ("_rights", "_tell", "_users")
+
+    def __init__(self, users: Users, tell: Callable[[str, str], None]) -> None:
+        """`tell` hears the user and the vhost of each change."""
+        self._users = users
+        self._tell = tell
+        self._rights: dict[tuple[str, str, str], dict[TopicKind, tuple[str, BoundedPattern]]] = {}
+
+    def allows(self, user: str, exchange: Resource, key: str, kind: str) -> bool:
+        """Tells whether the user may use a routing key."""
+        rights = self._rights.get((user, exchange.vhost, exchange.name))
+        if rights is None:
+            return True
+        return rights["write" if kind == "write" else "read"][1].search(key)
+
+    def set(self, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
+        """Narrows what a user may do at an exchange, in place of what was said about it.
+
+        Raises: ValueError for a user who is not there or is one of the settings, and for a bad expression.
+        """
+        self._check_user(user)
+        self._rights[user, vhost, exchange] = compiled(user, vhost, write, read)
+        self._tell(user, vhost)
+
+    def clear(self, user: str, vhost: str, exchange: str | None = None) -> None:
+        """Opens an exchange again, or all of the vhost. Raises: ValueError for a user who is not there."""
+        self._check_user(user)
+        gone = [key for key in self._rights if key[:2] == (user, vhost) and exchange in (None, key[2])]
+        for key in gone:
+            del self._rights[key]
+        if gone:
+            self._tell(user, vhost)
+
+    def forget_vhost(self, vhost: str) -> None:
+        """Forgets what was said about a vhost that is gone."""
+        self._rights = {key: rights for key, rights in self._rights.items() if key[1] != vhost}
+
+    def forget_user(self, user: str) -> None:
+        """Forgets what was said about a user who is gone."""
+        self._rights = {key: rights for key, rights in self._rights.items() if key[0] != user}
+
+    def listing(self, *, user: str | None = None, vhost: str | None = None) -> list[dict[str, str]]:
+        """Returns the rights as RabbitMQ's definitions have them, of one user or in one vhost where that is asked."""
+        return [
+            dict(zip(FIELDS, (*key, rights["write"][0], rights["read"][0]), strict=True))
+            for key, rights in sorted(self._rights.items())
+            if user in (None, key[0]) and vhost in (None, key[1])
+        ]
+
+    def to_json(self) -> list[dict[str, str]]:
+        """Returns all rights as RabbitMQ's definitions have them."""
+        return self.listing()
+
+    def from_json(self, permissions: Iterable[Mapping[str, Any]]) -> None:
+        """Takes rights back, in place of those that are there; nobody is told. Raises: ValueError."""
+        read = [topic_permission_of(entry) for entry in permissions]
+        self._rights = {
+            (user, vhost, exchange): compiled(user, vhost, write, reading)
+            for user, vhost, exchange, write, reading in read
+        }
+
+    def _check_user(self, user: str) -> None:
+        if self._users.is_configured(user):
+            raise ValueError(f"User '{user}' is one of the settings (auth.users), which have all rights in every vhost")
+        if user not in self._users:
+            raise ValueError(f"User '{user}' does not exist")
+
+
+def topic_permission_of(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
+    """Returns user, vhost, exchange, write and read of an entry of RabbitMQ's definitions. Raises: ValueError."""
+    fields = [entry.get(key) for key in FIELDS]
+    if not all(isinstance(value, str) for value in fields):
+        raise ValueError("a topic permission should name user, vhost, exchange, write and read as texts")
+    user, vhost, exchange, write, read = map(str, fields)
+    compiled(user, vhost, write, read)
+    return user, vhost, exchange, write, read
+
+
+def compiled(user: str, vhost: str, write: str, read: str) -> dict[TopicKind, tuple[str, BoundedPattern]]:
+    """Returns each text with its pattern. Raises: ValueError naming the one that is no regular expression."""
+    texts: dict[TopicKind, str] = {"write": write, "read": read}
+    return {kind: (text, expanded(text, user, vhost)) for kind, text in texts.items()}
+
+
+def expanded(text: str, user: str, vhost: str) -> BoundedPattern:
+    """Returns the pattern with its variables replaced. AMQP 0-9-1 knows no `{client_id}`: it stands for itself."""
+    parts = {"{username}": user, "{vhost}": vhost, "{client_id}": "{client_id}"}
+    whole = regex.sub(r"\{(?:username|vhost|client_id)\}", lambda found: regex.escape(parts[found[0]]), text or "^$")
+    try:
+        return BoundedPattern(whole)
+    except ValueError as error:
+        raise ValueError(f"regular expression '{text[:100]}' is invalid: {error}") from None

@@ -1,0 +1,131 @@
+"""TLS: a context from the settings, and a new one when the files change. What cannot be read keeps nobody waiting: the
+broker does not start with it, and a running one keeps what it has.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from broker.amqp.errors import BrokerError
+from broker.core.auth.peer import Peer, TlsFacts
+
+if TYPE_CHECKING:
+    from broker.settings import Tls
+
+__all__ = ["TlsContext", "TlsUnusable", "peer_of"]
+
+VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+_log = structlog.get_logger()
+
+
+class TlsUnusable(BrokerError):
+    """Says which file of the TLS settings cannot be used, and why."""
+
+
+class TlsContext:
+    """Holds the context that new connections are accepted with.
+
+    Raises: TlsUnusable, from the constructor only.
+    Invariant: `context` was built from files that belonged together; a change of theirs is all or nothing.
+    """
+
+    def __init__(self, settings: Tls) -> None:
+        self._settings = settings
+        self._seen = self._marks()
+        self.context = build(settings)
+
+    def changed(self) -> bool:
+        """Tells whether one of the files is another than at the last look. Cost: a stat of each."""
+        marks = self._marks()
+        if marks == self._seen:
+            return False
+        self._seen = marks
+        return True
+
+    def reload(self) -> bool:
+        """Takes the files as they are now; False, and an error in the log, when they cannot be used."""
+        self._seen = self._marks()
+        try:
+            self.context = build(self._settings)
+        except TlsUnusable as error:
+            _log.error("tls.not_reloaded", reason=str(error))
+            return False
+        _log.info("tls.reloaded", certfile=str(self._settings.certfile))
+        return True
+
+    def _marks(self) -> list[tuple[int, int, int] | None]:
+        """Returns what tells a file from its successor: a rename brings another inode, a copy another time."""
+        marks: list[tuple[int, int, int] | None] = []
+        for path in (self._settings.certfile, self._settings.keyfile, self._settings.cafile):
+            try:
+                stat = Path(path).stat() if path else None
+            except OSError:
+                stat = None
+            marks.append(None if stat is None else (stat.st_ino, stat.st_mtime_ns, stat.st_size))
+        return marks
+
+
+def build(settings: Tls) -> ssl.SSLContext:
+    """Returns a context for the server's side.
+
+    No authority is trusted beside those of `cafile`: the system's would let in whoever bought a certificate.
+    Raises: TlsUnusable naming the setting and the file.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = VERSIONS[settings.min_version]
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE | ssl.OP_NO_RENEGOTIATION
+    password = settings.key_password.get_secret_value()
+    keyfile = settings.keyfile or settings.certfile  # one file may hold both
+    readable("tls.certfile", settings.certfile)
+    readable("tls.keyfile", keyfile)
+    try:
+        # Given even when it is empty: OpenSSL would ask for it on the terminal.
+        context.load_cert_chain(settings.certfile, keyfile, password=lambda: password)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise TlsUnusable(f"tls.certfile {settings.certfile}, tls.keyfile {keyfile}: {said(error)}") from None
+    if settings.cafile:
+        readable("tls.cafile", settings.cafile)
+        try:
+            context.load_verify_locations(settings.cafile)
+        except (ssl.SSLError, OSError) as error:
+            raise TlsUnusable(f"tls.cafile {settings.cafile}: {said(error)}") from None
+    if settings.verify == "peer":
+        context.verify_mode = ssl.CERT_REQUIRED if settings.fail_if_no_peer_cert else ssl.CERT_OPTIONAL
+    return context
+
+
+def readable(setting: str, path: str) -> None:
+    """Reads the file, because OpenSSL does not say which one it could not. Raises: TlsUnusable."""
+    try:
+        with Path(path).open("rb"):
+            pass
+    except OSError as error:
+        raise TlsUnusable(f"{setting} {path}: {error.strerror}") from None
+
+
+def said(error: Exception) -> str:
+    """Returns OpenSSL's reason without the place in its source."""
+    reason = getattr(error, "reason", None)
+    if reason is None:
+        return "not a certificate or key in PEM, or its password is wrong"
+    return str(reason).lower().replace("_", " ")
+
+
+def peer_of(transport: Any) -> Peer:
+    """Returns what the loop's transport of an accepted socket knows about both ends, with or without TLS."""
+    client = transport.get_extra_info("peername") or ("", 0)
+    server = transport.get_extra_info("sockname") or ("", 0)
+    connection = transport.get_extra_info("ssl_object")
+    if connection is None:
+        return Peer(client[0], client[1], server[0], server[1])
+    verified = connection.context.verify_mode is not ssl.CERT_NONE
+    cipher = connection.cipher()
+    certificate: Mapping[str, Any] = (connection.getpeercert() if verified else None) or {}
+    facts = TlsFacts(connection.version() or "", cipher[0] if cipher else "", certificate)
+    return Peer(client[0], client[1], server[0], server[1], facts, verified)

@@ -1,0 +1,88 @@
+"""The types of exchanges, and how one is made of what a client declared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from broker.routing.cache import CacheLimits
+from broker.routing.dialect import AMQP, DIALECTS, TopicDialect
+from broker.routing.exchange import DirectExchange, Exchange, FanoutExchange, KeyedExchange
+from broker.routing.hash_exchange import HashExchange
+from broker.routing.headers_exchange import HeadersExchange
+from broker.routing.pattern import PatternLimits
+from broker.routing.topic_exchange import TopicExchange
+
+DELAYED_TYPE: Final = "x-delayed-message"
+_KINDS: Final[dict[str, type[Exchange]]] = {
+    kind.type: kind for kind in (DirectExchange, FanoutExchange, TopicExchange, HeadersExchange, HashExchange)
+}
+EXCHANGE_TYPES: Final = (*_KINDS, DELAYED_TYPE)
+
+
+class ExchangeTypeError(ValueError):
+    """An exchange type that does not exist; the caller's 503."""
+
+
+class ExchangeArgumentError(ValueError):
+    """An argument that an exchange of this type cannot have; the caller's 406."""
+
+
+def make_exchange(
+    name: str,
+    type: str,
+    *,
+    durable: bool = False,
+    auto_delete: bool = False,
+    internal: bool = False,
+    arguments: Mapping[str, Any] | None = None,
+    cache_limits: CacheLimits | None = None,
+    pattern_limits: PatternLimits | None = None,
+) -> Exchange:
+    """Return a new exchange; limits are for the types that they concern.
+
+    Raises: ExchangeTypeError (503), ExchangeArgumentError (406), both ValueError.
+    """
+    arguments = arguments or {}
+    kind = _kind(_routing_type(arguments) if type == DELAYED_TYPE else type)
+    settings: dict[str, Any] = {}
+    if issubclass(kind, KeyedExchange):
+        settings["cache_limits"] = cache_limits
+    if issubclass(kind, TopicExchange):
+        settings["pattern_limits"] = pattern_limits
+        settings["dialect"] = _dialect(arguments)
+    try:
+        exchange = kind(
+            name, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments, **settings
+        )
+    except ValueError as error:
+        raise ExchangeArgumentError(str(error)) from error
+    if type == DELAYED_TYPE:
+        exchange.type = DELAYED_TYPE
+        exchange.delayed = True
+    return exchange
+
+
+def _kind(name: str) -> type[Exchange]:
+    kind = _KINDS.get(name)
+    if kind is None:
+        raise ExchangeTypeError(f"unknown exchange type '{name}'")
+    return kind
+
+
+def _routing_type(arguments: Mapping[str, Any]) -> str:
+    """Return the type as which a delayed exchange routes. Source: RabbitMQ's plugin, validate/1."""
+    routing_type = arguments.get("x-delayed-type")
+    if not isinstance(routing_type, str) or routing_type == DELAYED_TYPE:
+        raise ExchangeArgumentError("Invalid argument, 'x-delayed-type' must be an existing exchange type")
+    return routing_type
+
+
+def _dialect(arguments: Mapping[str, Any]) -> TopicDialect:
+    name = arguments.get("x-topic-dialect", AMQP.name)
+    dialect = DIALECTS.get(name) if isinstance(name, str) else None
+    if dialect is None:
+        raise ExchangeArgumentError(
+            f"Invalid argument, 'x-topic-dialect' must be one of {', '.join(DIALECTS)}, not {name!r}"
+        )
+    return dialect

@@ -1,0 +1,98 @@
+"""The consistent hash exchange."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from broker.routing.binding import Binding, freeze_value
+from broker.routing.exchange import Exchange, KeyedExchange
+from broker.routing.hash_buckets import HashBuckets
+from broker.routing.headers import BindingArgumentError
+from broker.routing.message_fields import MessageFields
+from broker.routing.pattern import PatternLimits
+from broker.routing.route import Route
+
+PROPERTIES: Final = ("correlation_id", "message_id", "timestamp")
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+\Z")
+
+
+class HashExchange(KeyedExchange):
+    """Leads a message to one of its destinations, the same for the same key, in proportion to their weights.
+
+    The binding key is the weight. The arguments hash-header or hash-property say what stands in for the routing key;
+    messages without it all go the same way.
+
+    Source: RabbitMQ 3.10, rabbitmq_consistent_hash_exchange; texts are the plugin's.
+    """
+
+    type = "x-consistent-hash"
+
+    def __init__(self, name: str, **settings: Any) -> None:
+        """Raises: ValueError on arguments that the exchange cannot have."""
+        super().__init__(name, **settings)
+        self._header = _text_argument(self.arguments, "hash-header")
+        self._property = _text_argument(self.arguments, "hash-property")
+        if self._header is not None and self._property is not None:
+            raise ValueError("hash-header and hash-property are mutually exclusive")
+        if self._property is not None and self._property not in PROPERTIES:
+            raise ValueError(f"Unsupported property: {self._property}")
+        self.by_headers = self._header is not None or self._property is not None
+        self._buckets = HashBuckets()
+
+    def check_key(self, key: str, limits: PatternLimits) -> None:
+        """Check that a binding key is a weight. Raises: BindingArgumentError."""
+        parse_weight(key)
+
+    def route(self, key: str) -> Route:
+        """Return the route of a message by its routing key; the standing one when each message has to ask match."""
+        return self.standing if self.by_headers else super().route(key)
+
+    def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
+        """Return the one destination of a message; with several keys the first counts."""
+        if self._header is not None:
+            value = fields.headers.get(self._header)
+            return self._resolve(value if isinstance(value, str) else repr(freeze_value(value)))
+        if self._property is not None:
+            return self._resolve(fields.property(self._property) or "")
+        return self.route(keys[0]).destinations
+
+    def _attach(self, binding: Binding) -> None:
+        destination = binding.destination
+        identity = f"{'exchange' if isinstance(destination, Exchange) else 'queue'} {destination.name}"
+        if self._buckets.add(destination, identity, parse_weight(binding.key)):
+            self.cache.drop_all()
+
+    def _detach(self, binding: Binding) -> None:
+        if self._buckets.remove(binding.destination, parse_weight(binding.key)):
+            self.cache.drop_all()
+
+    def _drop_routes(self) -> None:
+        super()._drop_routes()
+        self._end_standing()
+
+    def _resolve(self, key: str) -> tuple[Any, ...]:
+        destination = self._buckets.pick(key)
+        return () if destination is None else (destination,)
+
+
+def parse_weight(key: str) -> int:
+    """Return a binding key as a weight. Raises: BindingArgumentError unless it is an integer above 0."""
+    if not _INTEGER.match(key):
+        raise BindingArgumentError(f"The binding key must be an integer: {_erlang_binary(key)}")
+    weight = int(key)
+    if weight < 1:
+        raise BindingArgumentError("The binding key must be greater than 0")
+    return weight
+
+
+def _text_argument(arguments: Mapping[str, Any], name: str) -> str | None:
+    value = arguments.get(name)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"Invalid argument, '{name}' must be a string")
+    return value
+
+
+def _erlang_binary(text: str) -> str:
+    return f'<<"{text}">>' if text else "<<>>"

@@ -1,0 +1,273 @@
+"""Dead letters, as pika sees them. Every expectation is what RabbitMQ 3.10.8 does."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from tests.broker_process import BrokerProcess
+from tests.deadline import wait_until
+from tests.integration.pika.conversation import parameters, publish, ready
+
+
+class Yard:
+    """Declares exclusive queues under names of one test, and publishes, rejects and gets."""
+
+    def __init__(self, channel: BlockingChannel, prefix: str) -> None:
+        self.channel = channel
+        self.prefix = prefix
+
+    def name(self, name: str) -> str:
+        return f"{self.prefix}.{name}"
+
+    def queue(self, name: str, **arguments: Any) -> None:
+        """Declares a queue; its arguments are written with underscores and without x."""
+        named = {f"x-{argument.replace('_', '-')}": value for argument, value in arguments.items()}
+        self.channel.queue_declare(self.name(name), exclusive=True, arguments=named)
+
+    def exchange(self, type: str, **bindings: str) -> str:
+        """Declares an exchange with a queue bound by each key, and returns its name."""
+        exchange = self.name(type)
+        self.channel.exchange_declare(exchange, type, auto_delete=True)
+        for queue, key in bindings.items():
+            self.channel.queue_bind(self.name(queue), exchange, key)
+        return exchange
+
+    def publish(self, name: str, body: bytes = b"body", **properties: Any) -> None:
+        self.channel.basic_publish("", self.name(name), body, pika.BasicProperties(**properties))
+
+    def reject(self, name: str) -> None:
+        """Rejects the message at the head, once there is one."""
+        method, _, _ = self.take(name, auto_ack=False)
+        self.channel.basic_reject(method.delivery_tag, requeue=False)
+
+    def take(self, name: str, *, auto_ack: bool = True) -> tuple[Any, pika.BasicProperties, bytes]:
+        """Returns the message at the head, once there is one."""
+        queue = self.name(name)
+        wait_until(lambda: ready(self.channel, queue) > 0, f"{name} has a message")
+        method, properties, body = self.channel.basic_get(queue, auto_ack=auto_ack)
+        assert method is not None
+        return method, properties, body
+
+    def headers(self, name: str) -> dict[str, Any]:
+        """Returns the headers of the message at the head, with each time of death checked and taken out."""
+        headers: dict[str, Any] = self.take(name)[1].headers
+        for death in headers["x-death"]:
+            assert isinstance(death.pop("time"), datetime)
+        return headers
+
+    def ready(self, *names: str) -> list[int]:
+        return [ready(self.channel, self.name(name)) for name in names]
+
+    def death(self, name: str, reason: str = "rejected", *, count: int = 1) -> dict[str, Any]:
+        """Returns what x-death says of deaths of a message that was published to a queue by its name."""
+        queue = self.name(name)
+        return {"count": count, "exchange": "", "queue": queue, "reason": reason, "routing-keys": [queue]}
+
+    def first(self, name: str, reason: str = "rejected") -> dict[str, str]:
+        """Returns what the headers say of the first death of such a message."""
+        queue = self.name(name)
+        return {"x-first-death-exchange": "", "x-first-death-queue": queue, "x-first-death-reason": reason}
+
+
+@pytest.fixture
+def yard(channel: BlockingChannel, name: str) -> Yard:
+    """Queues of this test alone."""
+    return Yard(channel, name)
+
+
+def test_rejected(yard: Yard) -> None:
+    """A rejected or nacked message goes to the queue's exchange, under the queue's key, with its properties."""
+    yard.queue("dead")
+    yard.queue("q", dead_letter_exchange="", dead_letter_routing_key=yard.name("dead"))
+    kept: dict[str, Any] = {
+        "content_type": "text/plain",
+        "delivery_mode": 2,
+        "priority": 3,
+        "message_id": "m",
+        "reply_to": "r",
+        "user_id": "guest",
+        "timestamp": 1_700_000_000,
+    }
+    yard.publish("q", b"first", headers={"n": 1, "CC": [yard.name("nobody")]}, **kept)
+    yard.reject("q")
+    method, properties, body = yard.take("dead")
+    death = properties.headers["x-death"][0]
+    del death["time"]
+    assert (method.exchange, method.routing_key, method.redelivered, body) == ("", yard.name("dead"), False, b"first")
+    expected = {**yard.death("q"), "routing-keys": [yard.name("q"), yard.name("nobody")]}
+    assert properties.headers == {"n": 1, "x-death": [expected], **yard.first("q")}
+    assert {key: getattr(properties, key) for key in kept} == kept
+    yard.publish("q", b"second")
+    yard.channel.basic_nack(yard.take("q", auto_ack=False)[0].delivery_tag, requeue=False)
+    assert yard.take("dead")[2] == b"second"
+
+
+def test_requeued_and_acked_are_not_dead(yard: Yard) -> None:
+    """What is requeued comes back, what is acked is gone, and neither is a dead letter."""
+    yard.queue("dead")
+    yard.queue("q", dead_letter_exchange="", dead_letter_routing_key=yard.name("dead"))
+    yard.publish("q")
+    yard.channel.basic_nack(yard.take("q", auto_ack=False)[0].delivery_tag, requeue=True)
+    yard.channel.basic_ack(yard.take("q", auto_ack=False)[0].delivery_tag)
+    assert yard.ready("q", "dead") == [0, 0]
+
+
+def test_expired_by_its_own_time(yard: Yard) -> None:
+    """A message that expires says its own time in its death, and does not expire again."""
+    yard.queue("dead")
+    yard.queue("q", dead_letter_exchange="", dead_letter_routing_key=yard.name("dead"))
+    yard.publish("q", expiration="20")
+    _, properties, _ = yard.take("dead")
+    assert properties.expiration is None
+    assert properties.headers["x-death"][0]["original-expiration"] == "20"
+    assert properties.headers["x-death"][0]["reason"] == "expired"
+
+
+def test_expired_by_the_time_of_its_queue(yard: Yard) -> None:
+    """A message that expires by its queue has no time of its own to tell."""
+    yard.queue("dead")
+    yard.queue("q", message_ttl=20, dead_letter_exchange="", dead_letter_routing_key=yard.name("dead"))
+    yard.publish("q")
+    assert yard.headers("dead") == {"x-death": [yard.death("q", "expired")], **yard.first("q", "expired")}
+
+
+def test_rejected_with_a_time(yard: Yard) -> None:
+    """A message that was rejected before its time tells it too, and loses it."""
+    yard.queue("dead")
+    yard.queue("q", dead_letter_exchange="", dead_letter_routing_key=yard.name("dead"))
+    yard.publish("q", expiration="100000")
+    yard.reject("q")
+    _, properties, _ = yard.take("dead")
+    assert properties.expiration is None
+    assert properties.headers["x-death"][0]["original-expiration"] == "100000"
+
+
+@pytest.mark.parametrize("overflow", ["drop-head", "reject-publish-dlx"])
+def test_too_many(yard: Yard, overflow: str) -> None:
+    """What a full queue drops, at its head or at its end, is a dead letter for the same reason."""
+    yard.queue("dead")
+    yard.queue("q", max_length=1, overflow=overflow, dead_letter_exchange="", dead_letter_routing_key=yard.name("dead"))
+    yard.publish("q", b"1")
+    yard.publish("q", b"2")
+    _, properties, body = yard.take("dead")
+    assert body == (b"1" if overflow == "drop-head" else b"2")
+    assert properties.headers["x-death"][0]["reason"] == "maxlen"
+    assert yard.ready("q") == [1]
+
+
+def test_without_a_key(yard: Yard) -> None:
+    """A queue without a key for them leaves dead letters their own, and those of their CC."""
+    for queue in ("one", "two"):
+        yard.queue(queue)
+    exchange = yard.exchange("direct", one=yard.name("q"), two="copy")
+    yard.queue("q", dead_letter_exchange=exchange)
+    yard.publish("q", headers={"CC": ["copy"], "BCC": ["blind"]})
+    yard.reject("q")
+    for queue in ("one", "two"):
+        method, properties, _ = yard.take(queue)
+        assert (method.exchange, method.routing_key) == (exchange, yard.name("q"))
+        assert properties.headers["CC"] == ["copy"]
+        assert "BCC" not in properties.headers
+        assert properties.headers["x-death"][0]["routing-keys"] == [yard.name("q"), "copy"]
+
+
+def test_exchange_that_does_not_exist(yard: Yard) -> None:
+    """A dead letter for an exchange that is not there is gone, and the queue lives on."""
+    yard.queue("q", dead_letter_exchange=yard.name("missing"))
+    yard.publish("q")
+    yard.reject("q")
+    yard.publish("q")
+    assert yard.take("q")[2] == b"body"
+    assert yard.ready("q") == [0]
+
+
+def test_several_deaths(yard: Yard) -> None:
+    """Each death stands in front of the others, and what died first is told for ever."""
+    for number in (4, 3, 2, 1):
+        yard.queue(f"h{number}", dead_letter_exchange="", dead_letter_routing_key=yard.name(f"h{number + 1}"))
+    yard.publish("h1")
+    for number in (1, 2, 3):
+        yard.reject(f"h{number}")
+    headers = yard.headers("h4")
+    assert headers == {"x-death": [yard.death("h3"), yard.death("h1"), yard.death("h2")], **yard.first("h1")}
+    yard.publish("h1", headers=headers)
+    yard.reject("h1")
+    again = [yard.death("h1", count=2), yard.death("h2"), yard.death("h3")]
+    assert yard.take("h2")[1].headers == {"x-death": again, **yard.first("h1")}
+
+
+def test_deaths_that_a_publisher_made_up(yard: Yard) -> None:
+    """A header x-death of a publisher is taken as it is where it makes sense, and forgotten where it does not."""
+    yard.queue("dead")
+    yard.queue("q", dead_letter_exchange="", dead_letter_routing_key=yard.name("dead"))
+    yard.publish("q", headers={"x-death": "bogus"})
+    yard.reject("q")
+    assert yard.headers("dead") == {"x-death": [yard.death("q")]}
+    mine = {"queue": yard.name("q"), "reason": "rejected"}
+    other = {"queue": "z", "reason": "expired"}
+    yard.publish("q", headers={"x-death": [other, other, mine, {**mine, "count": 5}]})
+    yard.reject("q")
+    assert yard.take("dead")[1].headers == {"x-death": [{**mine, "count": 3}, {**other, "count": 2}]}
+
+
+def test_cycles(yard: Yard) -> None:
+    """What expires round and round is dropped where it was before; what a consumer rejects may go round."""
+    yard.queue("still")
+    exchange = yard.exchange("fanout", still="")
+    yard.queue("q", message_ttl=20, dead_letter_exchange=exchange)
+    yard.channel.queue_bind(yard.name("q"), exchange)
+    yard.publish("q")
+    assert yard.headers("still")["x-death"] == [yard.death("q", "expired")]
+    assert yard.ready("q") == [0]
+    yard.queue("r", dead_letter_exchange="", dead_letter_routing_key=yard.name("r"))
+    yard.publish("r")
+    yard.reject("r")
+    yard.reject("r")
+    assert yard.headers("r")["x-death"] == [yard.death("r", count=2)]
+
+
+def test_retry_by_a_waiting_queue(yard: Yard) -> None:
+    """The retry of many a worker: rejected into a queue that gives back by its time to live, and counted there."""
+    yard.queue("work", dead_letter_exchange="", dead_letter_routing_key=yard.name("wait"))
+    yard.queue("wait", message_ttl=20, dead_letter_exchange="", dead_letter_routing_key=yard.name("work"))
+    yard.publish("work")
+    for _ in range(3):
+        yard.reject("work")
+    deaths = yard.headers("work")["x-death"]
+    assert deaths == [yard.death("wait", "expired", count=3), yard.death("work", count=3)]
+
+
+@pytest.mark.parametrize("reason", ["rejected", "expired"])
+def test_restarts(broker_process: BrokerProcess, reason: str) -> None:
+    """What was on disk when the broker was killed dies as if nothing had happened, and stays dead at the next kill."""
+    broker_process.start()
+    with pika.BlockingConnection(parameters(broker_process.address)) as connection:
+        channel = connection.channel()
+        arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+        channel.queue_declare("q", durable=True, arguments=arguments)
+        channel.queue_declare("dead", durable=True)
+        channel.confirm_delivery()
+        expiration = "300" if reason == "expired" else None
+        for body in (b"1", b"2", b"3"):
+            channel.basic_publish("", "q", body, pika.BasicProperties(delivery_mode=2, expiration=expiration))
+    broker_process.restart()
+    with pika.BlockingConnection(parameters(broker_process.address)) as connection:
+        channel = connection.channel()
+        if reason == "rejected":
+            for _ in range(3):
+                channel.basic_reject(channel.basic_get("q")[0].delivery_tag, requeue=False)
+        wait_until(lambda: ready(channel, "dead") == 3, "all are dead")
+        publish(channel, "dead", b"4", persistent=True)  # its confirm: the dead letters before it are on disk
+    broker_process.restart()
+    with pika.BlockingConnection(parameters(broker_process.address)) as connection:
+        channel = connection.channel()
+        found = [channel.basic_get("dead", auto_ack=True)[1:] for _ in range(4)]
+        assert [body for _, body in found] == [b"1", b"2", b"3", b"4"]
+        assert [properties.headers["x-death"][0]["reason"] for properties, _ in found[:3]] == [reason] * 3
+        assert [properties.expiration for properties, _ in found[:3]] == [None] * 3
+        assert ready(channel, "q") == 0

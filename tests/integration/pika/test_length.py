@@ -1,0 +1,118 @@
+"""Queues that are limited in length or in bytes, and what becomes of what does not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from tests.integration.pika.conversation import Received, drain, publish, ready
+
+
+def declare(channel: BlockingChannel, queue: str = "q", **arguments: Any) -> str:
+    """Declares an exclusive queue with x- arguments, written with underscores."""
+    named = {f"x-{name.replace('_', '-')}": value for name, value in arguments.items()}
+    channel.queue_declare(queue, exclusive=True, arguments=named)
+    return queue
+
+
+def test_the_oldest_goes_when_a_queue_is_full(channel: BlockingChannel) -> None:
+    """drop-head is what happens when nobody says anything, and it happens before the confirm."""
+    declare(channel, max_length=2)
+    publish(channel, "q", b"1", b"2", b"3", b"4")
+    assert ready(channel, "q") == 2
+    assert drain(channel, "q") == [b"3", b"4"]
+
+
+def test_bodies_count_for_the_limit_in_bytes(channel: BlockingChannel) -> None:
+    """As many of the oldest go as it takes for the newest to fit."""
+    declare(channel, max_length_bytes=10)
+    publish(channel, "q", b"aaaa", b"bbbb", b"cc")
+    assert ready(channel, "q") == 3
+    publish(channel, "q", b"ddddddd")
+    assert drain(channel, "q") == [b"cc", b"ddddddd"]
+
+
+def test_a_message_larger_than_the_queue_empties_it(channel: BlockingChannel) -> None:
+    """The newest itself goes when it alone is too much."""
+    declare(channel, max_length_bytes=10)
+    publish(channel, "q", b"a", b"b" * 11)
+    assert ready(channel, "q") == 0
+
+
+def test_a_limit_of_nothing_leaves_room_for_who_waits(channel: BlockingChannel) -> None:
+    """x-max-length 0: delivered at once, or dropped."""
+    declare(channel, max_length=0)
+    publish(channel, "q", b"lost")
+    received = Received(channel, "q", auto_ack=True)
+    publish(channel, "q", b"taken")
+    assert received.wait(1) == [b"taken"]
+
+
+def test_unacked_messages_do_not_count(channel: BlockingChannel) -> None:
+    """The limit is on what is ready; what comes back may push it over, and the head goes."""
+    declare(channel, max_length=1)
+    received = Received(channel, "q")
+    publish(channel, "q", b"1")
+    received.wait(1)
+    channel.basic_cancel(received.tag)
+    publish(channel, "q", b"2")
+    assert ready(channel, "q") == 1
+    channel.basic_nack(received.tags[0], requeue=True)
+    assert drain(channel, "q") == [b"2"]
+
+
+@pytest.mark.parametrize("limit", [{"max_length": 2}, {"max_length_bytes": 2}])
+def test_a_full_queue_may_refuse(channel: BlockingChannel, limit: dict[str, int]) -> None:
+    """reject-publish: the publisher that wants confirms gets a nack, and the queue keeps what it has."""
+    declare(channel, overflow="reject-publish", **limit)
+    publish(channel, "q", b"1", b"2")
+    with pytest.raises(pika.exceptions.NackError):
+        channel.basic_publish("", "q", b"3")
+    assert drain(channel, "q") == [b"1", b"2"]
+    channel.basic_publish("", "q", b"4")
+    assert drain(channel, "q") == [b"4"]
+
+
+def test_one_queue_that_refuses_does_not_keep_the_others(channel: BlockingChannel) -> None:
+    """A message for two queues is nacked when one is full; the other has it all the same."""
+    declare(channel, "full", max_length=0, overflow="reject-publish")
+    declare(channel, "free")
+    for queue in ("full", "free"):
+        channel.queue_bind(queue, "amq.fanout")
+    channel.confirm_delivery()
+    with pytest.raises(pika.exceptions.NackError):
+        channel.basic_publish("amq.fanout", "", b"1")
+    assert drain(channel, "free") == [b"1"]
+
+
+def test_a_consumer_that_waits_leaves_room(channel: BlockingChannel) -> None:
+    """Whoever has credit takes messages before a publisher is told that there is no room."""
+    declare(channel, max_length=1, overflow="reject-publish")
+    received = Received(channel, "q", auto_ack=True)
+    publish(channel, "q", *(b"%d" % number for number in range(20)))
+    assert received.wait(20) == [b"%d" % number for number in range(20)]
+
+
+@pytest.mark.parametrize("overflow", ["drop-head", "reject-publish-dlx"])
+def test_what_does_not_fit_can_be_dead_lettered(channel: BlockingChannel, overflow: str) -> None:
+    """The head that was dropped, or the newest that was refused, goes to the dead-letter exchange, reason maxlen."""
+    declare(channel, "dead")
+    declare(channel, max_length=1, overflow=overflow, dead_letter_exchange="", dead_letter_routing_key="dead")
+    channel.confirm_delivery()
+    channel.basic_publish("", "q", b"1")
+    try:
+        channel.basic_publish("", "q", b"2")
+    except pika.exceptions.NackError:
+        assert overflow == "reject-publish-dlx"
+    for _ in range(500):
+        if ready(channel, "dead"):
+            break
+        channel.connection.process_data_events(time_limit=0.01)
+    _, properties, body = channel.basic_get("dead", auto_ack=True)
+    assert body == (b"1" if overflow == "drop-head" else b"2")
+    assert properties is not None
+    assert [(death["reason"], death["queue"]) for death in properties.headers["x-death"]] == [("maxlen", "q")]
+    assert drain(channel, "q") == [b"2" if overflow == "drop-head" else b"1"]

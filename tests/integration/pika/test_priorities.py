@@ -1,0 +1,147 @@
+"""Priorities of messages, priorities of consumers, a single active consumer, and the delivery limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from tests.integration.pika.conversation import Received, channel_closed, drain, publish, ready
+
+
+def put(channel: BlockingChannel, body: bytes, priority: int | None) -> None:
+    """Publishes one message of a priority to the queue q."""
+    channel.basic_publish("", "q", body, pika.BasicProperties(priority=priority, delivery_mode=2))
+
+
+def test_the_highest_priority_comes_first(channel: BlockingChannel) -> None:
+    """In order of arrival within a priority; no priority is 0, and one above the queue's highest counts as that."""
+    channel.queue_declare("q", exclusive=True, arguments={"x-max-priority": 5})
+    channel.confirm_delivery()
+    for body, priority in ((b"0", 0), (b"3", 3), (b"-", None), (b"9", 9), (b"5", 5), (b"33", 3), (b"1", 1)):
+        put(channel, body, priority)
+    assert ready(channel, "q") == 7
+    assert drain(channel, "q") == [b"9", b"5", b"3", b"33", b"1", b"0", b"-"]
+
+
+def test_a_queue_without_levels_looks_at_no_priority(channel: BlockingChannel) -> None:
+    """What was not asked for does not happen."""
+    channel.queue_declare("q", exclusive=True)
+    channel.confirm_delivery()
+    put(channel, b"low", 0)
+    put(channel, b"high", 9)
+    assert drain(channel, "q") == [b"low", b"high"]
+
+
+def test_what_comes_back_has_its_place_in_its_priority(channel: BlockingChannel) -> None:
+    """Requeued messages come before fresh ones of the same level, and behind higher ones."""
+    channel.queue_declare("q", exclusive=True, arguments={"x-max-priority": 2})
+    channel.confirm_delivery()
+    put(channel, b"low-1", 0)
+    put(channel, b"low-2", 0)
+    received = Received(channel, "q")
+    received.wait(2)
+    channel.basic_cancel(received.tag)
+    put(channel, b"low-3", 0)
+    put(channel, b"high", 2)
+    channel.basic_nack(received.tags[-1], multiple=True, requeue=True)
+    assert drain(channel, "q") == [b"high", b"low-1", b"low-2", b"low-3"]
+
+
+def test_a_priority_queue_counts_and_empties_all_its_levels(channel: BlockingChannel) -> None:
+    """Purge and delete tell the messages of every level."""
+    channel.queue_declare("q", arguments={"x-max-priority": 3})
+    channel.confirm_delivery()
+    for priority in range(4):
+        put(channel, b"", priority)
+    assert channel.queue_purge("q").method.message_count == 4
+    put(channel, b"", 0)
+    put(channel, b"", 3)
+    assert channel.queue_delete("q").method.message_count == 2
+
+
+def test_the_head_of_a_full_priority_queue_is_its_highest(channel: BlockingChannel) -> None:
+    """x-max-length drops from the head, as RabbitMQ documents it."""
+    channel.queue_declare("q", exclusive=True, arguments={"x-max-priority": 2, "x-max-length": 2})
+    channel.confirm_delivery()
+    for body, priority in ((b"high", 2), (b"low-1", 0), (b"low-2", 0)):
+        put(channel, body, priority)
+    assert drain(channel, "q") == [b"low-1", b"low-2"]
+
+
+def test_consumers_of_the_highest_priority_are_served_first(channel: BlockingChannel) -> None:
+    """The others have what those have no room for."""
+    channel.queue_declare("q", exclusive=True)
+    channel.basic_qos(prefetch_count=2)
+    low = Received(channel, "q", arguments={"x-priority": -1})
+    high = Received(channel, "q", arguments={"x-priority": 5})
+    middle = Received(channel, "q")
+    publish(channel, "q", *(b"%d" % number for number in range(5)))
+    assert high.wait(2) == [b"0", b"1"]
+    assert middle.wait(2) == [b"2", b"3"]
+    assert low.wait(1) == [b"4"]
+
+
+def test_a_consumer_priority_is_a_number(channel: BlockingChannel) -> None:
+    """Anything else is refused."""
+    channel.queue_declare("q", exclusive=True)
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
+        channel.basic_consume("q", lambda *_: None, arguments={"x-priority": "high"})
+    assert caught.value.reply_code == 406
+
+
+def test_one_consumer_is_active_and_another_follows_it(channel: BlockingChannel) -> None:
+    """x-single-active-consumer: the first has everything, until it leaves."""
+    channel.queue_declare("q", exclusive=True, arguments={"x-single-active-consumer": True})
+    first, second = Received(channel, "q", auto_ack=True), Received(channel, "q", auto_ack=True)
+    publish(channel, "q", b"1", b"2")
+    assert first.wait(2) == [b"1", b"2"]
+    assert second.settle() == []
+    channel.basic_cancel(first.tag)
+    publish(channel, "q", b"3")
+    assert second.wait(1) == [b"3"]
+
+
+def test_one_active_consumer_excludes_an_exclusive_one(channel: BlockingChannel) -> None:
+    """Both at a time would contradict each other."""
+    channel.queue_declare("q-single", exclusive=True, arguments={"x-single-active-consumer": True})
+    with channel_closed(403, "ACCESS_REFUSED - queue 'q-single' in vhost '/' in exclusive use"):
+        channel.basic_consume("q-single", lambda *_: None, exclusive=True)
+
+
+def test_a_message_that_comes_back_too_often_is_dead_lettered(channel: BlockingChannel) -> None:
+    """A quorum queue counts returns in x-delivery-count, and gives up behind its limit."""
+    channel.queue_declare("dead", exclusive=True)
+    channel.queue_declare(
+        "q-limited",
+        durable=True,
+        arguments={
+            "x-queue-type": "quorum",
+            "x-delivery-limit": 2,
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": "dead",
+        },
+    )
+    try:
+        publish(channel, "q-limited", b"1", persistent=True)
+        counts: list[Any] = []
+        for _ in range(3):
+            for method, properties, _body in channel.consume("q-limited", inactivity_timeout=5):
+                assert method is not None
+                counts.append((properties.headers or {}).get("x-delivery-count"))
+                channel.basic_nack(method.delivery_tag, requeue=True)
+                break
+        channel.cancel()
+        assert counts == [None, 1, 2]
+        for _ in range(500):
+            if ready(channel, "dead"):
+                break
+            channel.connection.process_data_events(time_limit=0.01)
+        _, properties, _ = channel.basic_get("dead", auto_ack=True)
+        assert properties is not None
+        assert properties.headers["x-death"][0]["reason"] == "delivery_limit"
+        assert ready(channel, "q-limited") == 0
+    finally:
+        channel.queue_delete("q-limited")

@@ -1,0 +1,164 @@
+"""Transactions with pika: seen by others at the commit only, dropped by rollback and by the channel's end, durable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from tests.broker_process import BrokerProcess
+from tests.integration.pika.conversation import Received, channel_closed, drain, parameters, publish, ready
+
+Connect = Callable[..., pika.BlockingConnection]
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+
+@pytest.fixture
+def transaction(connection: pika.BlockingConnection) -> BlockingChannel:
+    """A transactional channel."""
+    channel = connection.channel()
+    channel.tx_select()
+    return channel
+
+
+def test_commit_shows_what_was_published(transaction: BlockingChannel, channel: BlockingChannel, queue: str) -> None:
+    """Nobody sees a message before the commit, everybody all of them after it."""
+    for body in (b"1", b"2", b"3"):
+        transaction.basic_publish("", queue, body)
+    assert ready(transaction, queue) == 0
+    transaction.tx_commit()
+    assert drain(channel, queue) == [b"1", b"2", b"3"]
+    transaction.basic_publish("", queue, b"4")
+    transaction.tx_commit()
+    assert drain(channel, queue) == [b"4"]
+
+
+def test_rollback_drops_what_was_published(transaction: BlockingChannel, channel: BlockingChannel, queue: str) -> None:
+    """What a rollback drops is not part of the next commit."""
+    transaction.basic_publish("", queue, b"dropped")
+    transaction.tx_rollback()
+    transaction.basic_publish("", queue, b"kept")
+    transaction.tx_commit()
+    assert drain(channel, queue) == [b"kept"]
+
+
+def test_closing_a_channel_rolls_back(transaction: BlockingChannel, channel: BlockingChannel, queue: str) -> None:
+    """What was not committed is gone with its channel, and what it acknowledged is ready again."""
+    publish(channel, queue, b"first")
+    tag = transaction.basic_get(queue)[0].delivery_tag
+    transaction.basic_ack(tag)
+    transaction.basic_publish("", queue, b"second")
+    transaction.close()
+    method, _, body = channel.basic_get(queue, auto_ack=True)
+    assert (body, method.redelivered) == (b"first", True)
+    assert drain(channel, queue) == []
+
+
+def test_rollback_gives_acknowledged_messages_back(
+    transaction: BlockingChannel, channel: BlockingChannel, queue: str
+) -> None:
+    """A rolled back ack leaves the message unacked; its tag can be acknowledged again."""
+    publish(channel, queue, b"message")
+    tag = transaction.basic_get(queue)[0].delivery_tag
+    transaction.basic_ack(tag)
+    transaction.tx_rollback()
+    transaction.basic_ack(tag)
+    transaction.tx_commit()
+    transaction.basic_recover(requeue=True)
+    assert drain(channel, queue) == []
+
+
+@pytest.mark.parametrize("requeue", [True, False])
+def test_rejecting_waits_for_the_commit(
+    transaction: BlockingChannel, channel: BlockingChannel, queue: str, requeue: bool
+) -> None:
+    """A rejected message is requeued, or gone, from the commit on."""
+    publish(channel, queue, b"message")
+    tag = transaction.basic_get(queue)[0].delivery_tag
+    transaction.basic_nack(tag, requeue=requeue)
+    assert ready(transaction, queue) == 0
+    transaction.tx_commit()
+    assert drain(channel, queue) == ([b"message"] if requeue else [])
+
+
+def test_prefetch_is_given_back_at_the_commit(
+    transaction: BlockingChannel, channel: BlockingChannel, queue: str
+) -> None:
+    """An ack that is not committed makes no room for the next delivery."""
+    publish(channel, queue, b"1", b"2")
+    transaction.basic_qos(prefetch_count=1)
+    received = Received(transaction, queue)
+    received.wait(1)
+    transaction.basic_ack(received.tags[0])
+    assert received.settle() == [b"1"]
+    transaction.tx_commit()
+    assert received.wait(2) == [b"1", b"2"]
+
+
+def test_a_mandatory_message_comes_back_at_the_commit(transaction: BlockingChannel, name: str) -> None:
+    """What nobody takes is returned before the commit is answered."""
+    returned: list[bytes] = []
+    transaction.add_on_return_callback(lambda _channel, _method, _properties, body: returned.append(body))
+    transaction.basic_publish("", name, b"unroutable", mandatory=True)
+    transaction.connection.process_data_events(time_limit=0)
+    assert returned == []
+    transaction.tx_commit()
+    transaction.connection.process_data_events(time_limit=0)
+    assert returned == [b"unroutable"]
+
+
+def test_a_transactional_channel_takes_no_confirms(transaction: BlockingChannel) -> None:
+    """confirm.select after tx.select is refused."""
+    with channel_closed(406, "PRECONDITION_FAILED - cannot switch from tx to confirm mode"):
+        transaction.confirm_delivery()
+
+
+def test_a_confirming_channel_takes_no_transactions(channel: BlockingChannel) -> None:
+    """tx.select after confirm.select is refused."""
+    channel.confirm_delivery()
+    with channel_closed(406, "PRECONDITION_FAILED - cannot switch from confirm to tx mode"):
+        channel.tx_select()
+
+
+def test_committing_what_was_never_begun(channel: BlockingChannel) -> None:
+    """tx.commit on a channel without transactions is refused."""
+    with channel_closed(406, "PRECONDITION_FAILED - channel is not transactional"):
+        channel.tx_commit()
+
+
+def test_a_full_queue_refuses_the_commit(
+    transaction: BlockingChannel, channel: BlockingChannel, name: str, oracle: bool
+) -> None:
+    """A queue that rejects publishes and has no room makes the commit fail, with nothing done; RabbitMQ does a part."""
+    channel.queue_declare(name, exclusive=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    for body in (b"1", b"2"):
+        transaction.basic_publish("", name, body)
+    with channel_closed(406, "PRECONDITION_FAILED - partial tx completion"):
+        transaction.tx_commit()
+    assert drain(channel, name) == ([b"1"] if oracle else [])
+
+
+def test_a_commit_survives_kill_9_whole(broker_process: BrokerProcess, name: str) -> None:
+    """Behind commit-ok the publishes and acks are on disk; what was not committed is as it was."""
+    broker_process.start()
+    connection = pika.BlockingConnection(parameters(broker_process.address))
+    channel = connection.channel()
+    for queue in (f"{name}.from", f"{name}.to"):
+        channel.queue_declare(queue, durable=True)
+    publish(channel, f"{name}.from", b"moved", b"kept", persistent=True)
+    transaction = connection.channel()
+    transaction.tx_select()
+    for moved in (True, False):
+        method, _, body = transaction.basic_get(f"{name}.from")
+        transaction.basic_publish("", f"{name}.to", body, PERSISTENT)
+        transaction.basic_ack(method.delivery_tag)
+        if moved:
+            transaction.tx_commit()
+    broker_process.restart()
+    with pika.BlockingConnection(parameters(broker_process.address)) as again:
+        channel = again.channel()
+        assert drain(channel, f"{name}.from") == [b"kept"]
+        assert drain(channel, f"{name}.to") == [b"moved"]
+    assert not broker_process.errors()

@@ -1,0 +1,338 @@
+"""Definitions: taken at the start and by command, whole or not at all, and given back."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+import pytest
+
+from broker.amqp.errors import StoreFailed
+from broker.cli.control_client import Unanswered, ask
+from broker.core.definitions.reading import BadDefinitions
+from broker.server import Broker
+from broker.store.files import Files
+from tests.in_process import client_of, running_broker
+
+HASH_OF_MP = "gKBxV5GElWEw0BmG5F7hNKURQurqs5OMjbOO2AZ4ttIz3wCa"  # "mp", hashed by RabbitMQ 3.10.8
+
+# As RabbitMQ 3.10.8 exports it: no `internal`, operator policies among the parameters, pairs for their definition.
+EXPORTED: dict[str, Any] = {
+    "rabbit_version": "3.10.8",
+    "rabbitmq_version": "3.10.8",
+    "users": [
+        {"name": "mu", "password_hash": HASH_OF_MP, "hashing_algorithm": "rabbit_password_hashing_sha256",
+         "tags": ["management"], "limits": {}},
+    ],
+    "vhosts": [{"name": "m", "limits": [], "metadata": {"description": "of the test", "tags": []}}],
+    "permissions": [{"user": "mu", "vhost": "m", "configure": "^m", "write": ".*", "read": ".*"}],
+    "topic_permissions": [{"user": "mu", "vhost": "m", "exchange": "mx", "write": "^a", "read": ".*"}],
+    "parameters": [
+        {"component": "operator_policy", "name": "op", "vhost": "m",
+         "value": {"apply-to": "all", "definition": [["max-length", 5]], "pattern": "^m", "priority": 0}},
+        {"component": "shovel", "name": "s", "vhost": "m", "value": {"src-uri": "amqp://"}},
+    ],
+    "global_parameters": [{"name": "internal_cluster_id", "value": "rabbitmq-cluster-id-1"}],
+    "policies": [
+        {"vhost": "m", "name": "pp", "pattern": "^m", "apply-to": "queues", "definition": {"message-ttl": 60000},
+         "priority": 2},
+    ],
+    "queues": [
+        {"name": "mq", "vhost": "m", "durable": True, "auto_delete": False, "type": "classic",
+         "arguments": {"x-dead-letter-exchange": "mx", "x-message-ttl": 100000}},
+        {"name": "mqq", "vhost": "m", "durable": True, "auto_delete": False, "type": "quorum",
+         "arguments": {"x-queue-type": "quorum"}},
+    ],
+    "exchanges": [
+        {"name": "mx", "vhost": "m", "type": "topic", "durable": True, "auto_delete": False,
+         "arguments": {"alternate-exchange": "mf"}},
+        {"name": "mf", "vhost": "m", "type": "fanout", "durable": True, "auto_delete": False, "arguments": {}},
+    ],
+    "bindings": [
+        {"source": "mx", "vhost": "m", "destination": "mq", "destination_type": "queue", "routing_key": "a.#",
+         "arguments": {}},
+        {"source": "mx", "vhost": "m", "destination": "mf", "destination_type": "exchange", "routing_key": "b",
+         "arguments": {"q": 1}},
+        {"source": "amq.headers", "vhost": "m", "destination": "mq", "destination_type": "queue", "routing_key": "",
+         "arguments": {"x-match": "all", "n": 1}},
+    ],
+}  # fmt: skip
+
+
+async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
+    """What the broker answers over its control socket."""
+    return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
+
+
+async def take(broker: Broker, definitions: Any, **arguments: Any) -> Any:
+    """Imports a document."""
+    return await told(broker, "import_definitions", definitions=definitions, **arguments)
+
+
+def changed(part: str, number: int, **fields: Any) -> dict[str, Any]:
+    """The document with other fields in one entry."""
+    document: dict[str, Any] = json.loads(json.dumps(EXPORTED))
+    document[part][number] |= fields
+    return document
+
+
+def sorted_rows(document: dict[str, Any]) -> dict[str, Any]:
+    """A document whose lists are in an order of their own."""
+    return {
+        part: sorted(rows, key=lambda row: json.dumps(row, sort_keys=True)) if isinstance(rows, list) else rows
+        for part, rows in document.items()
+    }
+
+
+async def check_taken(broker: Broker) -> None:
+    """Everything of the document is there, and works."""
+    queues = {row["name"]: row for row in await told(broker, "list_queues", vhost="m")}
+    assert queues["mq"]["arguments"] == {"x-dead-letter-exchange": "mx", "x-message-ttl": 100000}
+    assert (queues["mq"]["policy"], queues["mq"]["operator_policy"]) == ("pp", "op")
+    assert queues["mqq"]["arguments"] == {"x-queue-type": "quorum"}
+    bindings = [row for row in await told(broker, "list_bindings", vhost="m") if row["source"]]
+    found = [(b["source"], b["destination_type"], b["destination"], b["routing_key"], b["arguments"]) for b in bindings]
+    assert sorted(found, key=str) == [
+        ("amq.headers", "queue", "mq", "", {"n": 1, "x-match": "all"}),
+        ("mx", "exchange", "mf", "b", {"q": 1}),
+        ("mx", "queue", "mq", "a.#", {}),
+    ]
+    assert {"name": "mu", "tags": ["management"], "of_settings": False} in await told(broker, "list_users")
+    connection = await aio_pika.connect(
+        host="127.0.0.1", port=broker.listener.port, login="mu", password="mp", virtualhost="m"
+    )
+    channel = await connection.channel()
+    await (await channel.get_exchange("mx")).publish(aio_pika.Message(b"1"), "a.b")
+    assert (await (await channel.get_queue("mq")).get(no_ack=True)).body == b"1"
+    await connection.close()
+
+
+async def test_rabbitmqs_export_is_taken_and_outlives_a_restart(tmp_path: Path) -> None:
+    """Users log in with RabbitMQ's hash; rights, policies, queues and bindings of both kinds are there."""
+    async with running_broker(tmp_path) as broker:
+        answer = await take(broker, EXPORTED)
+        assert answer["skipped"] == []
+        assert answer["imported"]["bindings"] == 3
+        await check_taken(broker)
+    async with running_broker(tmp_path) as broker:
+        await check_taken(broker)
+        assert ("m", "shovel", "s") in broker.administration.parameters
+        assert broker.administration.vhost_facts["m"]["metadata"]["description"] == "of the test"
+
+
+async def test_second_import_changes_nothing(tmp_path: Path) -> None:
+    """Everything in the document is there already."""
+    async with running_broker(tmp_path) as broker:
+        await take(broker, EXPORTED)
+        before = await told(broker, "export_definitions")
+        await take(broker, EXPORTED)
+        assert sorted_rows(await told(broker, "export_definitions")) == sorted_rows(before)
+
+
+async def test_export_makes_the_same_broker_elsewhere(tmp_path: Path) -> None:
+    """What one broker gives is what another gives that took it, a password of ours among it."""
+    async with running_broker(tmp_path / "a") as broker:
+        await take(broker, EXPORTED)
+        await told(broker, "add_user", name="ours", password="secret", tags=["monitoring"])
+        await told(broker, "set_permission", user="ours", vhost="/", configure="", write="", read="")
+        exported = await told(broker, "export_definitions")
+    async with running_broker(tmp_path / "b") as broker:
+        await take(broker, exported)
+        assert sorted_rows(await told(broker, "export_definitions")) == sorted_rows(exported)
+        connection = await aio_pika.connect(f"amqp://ours:secret@127.0.0.1:{broker.listener.port}/")
+        await connection.close()
+
+
+async def test_export_of_one_vhost_goes_into_another(tmp_path: Path) -> None:
+    """Its entries do not say where they belong, so they belong where they are put."""
+    async with running_broker(tmp_path) as broker:
+        await take(broker, EXPORTED)
+        of_one = await told(broker, "export_definitions", vhost="m")
+        assert not [row for rows in of_one.values() if isinstance(rows, list) for row in rows if "vhost" in row]
+        await told(broker, "add_vhost", name="n")
+        await take(broker, of_one, vhost="n")
+        assert await told(broker, "export_definitions", vhost="n") == of_one
+
+
+async def test_transient_and_owned_are_not_exported(tmp_path: Path) -> None:
+    """What ends with the broker or a connection, and what the broker made for itself, is nothing to move elsewhere."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.declare_queue("transient")
+        await channel.declare_queue("owned", exclusive=True)
+        durable = await channel.declare_queue("durable", durable=True)
+        exchange = await channel.declare_exchange("transient-x")
+        await durable.bind(exchange, "k")
+        exported = await told(broker, "export_definitions")
+        assert [row["name"] for row in exported["queues"]] == ["durable"]
+        assert exported["exchanges"] == exported["bindings"] == []
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        (changed("permissions", 0, user="nobody"), "permissions[0]: User 'nobody' does not exist"),
+        (changed("permissions", 0, read="("), "permissions[0]: regular expression '(' is invalid"),
+        (changed("topic_permissions", 0, write="["), "topic_permissions[0]: regular expression '[' is invalid"),
+        (changed("permissions", 0, vhost="other"), "permissions[0]: Virtual host 'other' does not exist"),
+        (changed("users", 0, password_hash="AAAA"), "users[0]: "),
+        (changed("users", 0, hashing_algorithm="rot13"), "users[0]: "),
+        (changed("policies", 0, pattern="("), "policies[0] 'pp': pattern should be regular expression"),
+        (changed("policies", 0, definition={"max-length": "x"}), "policies[0] 'pp': "),
+        (changed("exchanges", 1, type="bogus"), "exchanges[1]: COMMAND_INVALID - unknown exchange type 'bogus'"),
+        (changed("queues", 1, arguments={"x-message-ttl": "x"}), "queues[1]: PRECONDITION_FAILED - invalid arg"),
+        (changed("queues", 1, arguments={"x-queue-type": "stream"}), "queues[1]: PRECONDITION_FAILED - invalid arg"),
+        (changed("queues", 1, name="mq"), "queues[1]: PRECONDITION_FAILED - inequivalent arg"),
+        (changed("bindings", 0, routing_key="#.a.#.b.#"), "bindings[0]: PRECONDITION_FAILED"),
+        (changed("bindings", 2, arguments={"x-match": "bogus"}), "bindings[2]: PRECONDITION_FAILED"),
+    ],
+)
+async def test_one_bad_entry_refuses_the_whole_document(tmp_path: Path, document: Any, said: str) -> None:
+    """The entry is named, with the text that a client would get, and the broker is what it was."""
+    async with running_broker(tmp_path) as broker:
+        before = await told(broker, "export_definitions")
+        with pytest.raises(Unanswered) as refused:
+            await take(broker, document)
+        assert str(refused.value).startswith(said)
+        assert await told(broker, "export_definitions") == before
+        assert list(broker.engines) == ["/"]
+        assert [path.name for path in (tmp_path / "vhosts").iterdir()] == ["%2F"]
+
+
+async def test_what_is_there_and_differs_refuses_the_document(tmp_path: Path) -> None:
+    """A queue of a client is not changed behind its back, a transient one neither."""
+    document = {"queues": [{"name": "q", "vhost": "/", "arguments": {"x-max-priority": 5}}]}
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.declare_queue("q")
+        with pytest.raises(
+            Unanswered, match=r"queues\[0\]: PRECONDITION_FAILED - inequivalent arg 'durable' for queue"
+        ):
+            await take(broker, document)
+
+
+async def test_binding_without_an_end_is_passed_over(tmp_path: Path) -> None:
+    """RabbitMQ 3.x leaves internal exchanges out and keeps their bindings: the rest is taken, and the user is told."""
+    document = changed("bindings", 1, destination="hidden")
+    async with running_broker(tmp_path) as broker:
+        answer = await take(broker, document)
+        assert answer["skipped"] == ["bindings[1]: NOT_FOUND - no exchange 'hidden' in vhost 'm'"]
+        assert len([row for row in await told(broker, "list_bindings", vhost="m") if row["source"]]) == 2
+
+
+async def test_what_comes_in_between_undoes_the_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that makes a queue of another kind after the check: what was made so far goes again."""
+    queues = [{"name": f"q{number}", "vhost": "/"} for number in range(300)]
+    document = EXPORTED | {"queues": [*EXPORTED["queues"], *queues]}
+    async with running_broker(tmp_path) as broker:
+        vhost = broker.vhosts["/"]
+        before = await told(broker, "export_definitions")
+
+        def meddle(progress: Any) -> None:
+            if progress["step"] == "importing" and progress["done"] == 0:
+                vhost.declare_queue("q299", durable=False)
+
+        def take_it() -> None:
+            folder = broker.settings.server.data_dir
+            ask(folder, "import_definitions", definitions=document)
+
+        heard = broker._control._verbs["import_definitions"]
+
+        def listening(request: Any) -> Any:
+            request.tell = meddle
+            return heard(request)
+
+        monkeypatch.setitem(broker._control._verbs, "import_definitions", listening)  # type: ignore[arg-type]
+        with pytest.raises(Unanswered, match=r"inequivalent arg 'durable' for queue 'q299'"):
+            await asyncio.to_thread(take_it)
+        assert list(vhost.queues) == ["q299"]
+        assert await told(broker, "export_definitions") == before
+
+
+async def test_progress_of_a_long_document_is_told(tmp_path: Path) -> None:
+    """Both steps say how far they are, up to their end."""
+    document = {"queues": [{"name": f"q{number}", "vhost": "/"} for number in range(250)]}
+    heard: list[Any] = []
+    async with running_broker(tmp_path) as broker:
+        await take(broker, document, told=heard.append)
+    assert [(one["step"], one["done"], one["total"]) for one in heard] == [
+        (step, done, 250) for step in ("checking", "importing") for done in (0, 100, 200, 250)
+    ]
+
+
+async def test_named_file_is_taken_at_each_start(tmp_path: Path) -> None:
+    """Before anybody can connect; what it lacks and somebody added stays."""
+    file = tmp_path / "definitions.json"
+    file.write_text(json.dumps(EXPORTED))
+    server = {"load_definitions": str(file)}
+    async with running_broker(tmp_path / "d", server=server) as broker:
+        await check_taken(broker)
+        await told(broker, "delete_queue", queue="mqq", vhost="m")
+        await told(broker, "add_user", name="other", password="p")
+        names = [row["name"] for row in await told(broker, "list_users")]
+        assert names == ["mu", "other"], "a document with users leaves no place for the default one"
+    async with running_broker(tmp_path / "d", server=server) as broker:
+        await check_taken(broker)
+        assert [row["name"] for row in await told(broker, "list_users")] == ["mu", "other"]
+
+
+async def test_document_without_users_leaves_the_default_one(tmp_path: Path) -> None:
+    """Otherwise nobody could log in."""
+    file = tmp_path / "definitions.json"
+    file.write_text(json.dumps({"queues": [{"name": "q", "vhost": "/"}]}))
+    async with running_broker(tmp_path / "d", server={"load_definitions": str(file)}) as broker, client_of(broker) as c:
+        await c.get_queue("q")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, ": cannot be read: No such file or directory"),
+        ("{", ": not valid JSON: "),
+        (json.dumps(changed("permissions", 0, user="nobody")), ": permissions[0]: User 'nobody' does not exist"),
+        (json.dumps({"queues": [{}]}), ": queues[0]: vhost is missing"),
+    ],
+)
+async def test_broker_does_not_start_with_a_bad_file(tmp_path: Path, content: str | None, said: str) -> None:
+    """The reason names the file; the folder and the port are free again."""
+    file = tmp_path / "definitions.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(BadDefinitions) as refused:
+        async with running_broker(tmp_path / "d", server={"load_definitions": str(file)}):
+            pass
+    assert str(refused.value).startswith(f"{file}{said}")
+    async with running_broker(tmp_path / "d") as broker:
+        assert list(broker.vhosts) == ["/"]
+
+
+class FullDisk(Files):
+    """Files on a disk that is full from some moment on."""
+
+    def __init__(self) -> None:
+        self.full = False
+
+    def rename(self, source: Path, target: Path) -> None:
+        if self.full and target.name == "definitions":
+            raise StoreFailed(target, "No space left on device")
+        super().rename(source, target)
+
+
+async def test_change_that_cannot_be_written_ends_the_broker(tmp_path: Path) -> None:
+    """Whoever asked is not told that it is done, and the next start has what was there before."""
+    files = FullDisk()
+    async with running_broker(tmp_path, files) as broker:
+        await told(broker, "add_user", name="before", password="p")
+        files.full = True
+        with pytest.raises(Unanswered):
+            await told(broker, "add_user", name="after", password="p")
+        assert isinstance(await broker.wait_failed(), StoreFailed)
+        with pytest.raises(StoreFailed):
+            await broker.stop()
+        files.full = False
+        broker.stop = nothing  # type: ignore[method-assign]
+    async with running_broker(tmp_path) as broker:
+        assert [row["name"] for row in await told(broker, "list_users")] == ["before", "guest"]
+
+
+async def nothing() -> None:
+    """Stops what has stopped."""

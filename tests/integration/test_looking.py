@@ -1,0 +1,230 @@
+"""What an operator sees of a running broker, and does to one queue, exchange or connection."""
+
+import asyncio
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+import pytest
+from structlog.testing import capture_logs
+
+from broker.cli.control_client import Unanswered, ask
+from broker.server import Broker
+from tests.in_process import client_of, queue_of, running_broker
+
+SMALL_SLOTS: dict[str, dict[str, Any]] = {"slots": {"window_messages": 4}, "memory": {"resident_max_bytes": 1 << 20}}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Keeps the log of the brokers to itself."""
+    with capture_logs():
+        yield
+
+
+async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
+    """What the broker answers over its control socket."""
+    return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
+
+
+async def only(broker: Broker, verb: str, **arguments: Any) -> Any:
+    """The one row of a list."""
+    (row,) = await told(broker, verb, **arguments)
+    return row
+
+
+async def test_queue_says_what_waits_and_what_is_out(tmp_path: Path) -> None:
+    """Ready and unacknowledged, their sum, the consumers."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        queue = await channel.declare_queue("q", arguments={"x-max-priority": 2})
+        for number in range(3):
+            await channel.default_exchange.publish(aio_pika.Message(b"m", priority=number), "q")
+        await queue.get()
+        row = await only(broker, "list_queues")
+        counts = {key: row[key] for key in ("messages_ready", "messages_unacknowledged", "messages", "consumers")}
+        assert counts == {"messages_ready": 2, "messages_unacknowledged": 1, "messages": 3, "consumers": 0}
+        assert row["arguments"] == {"x-max-priority": 2}
+        assert (row["durable"], row["exclusive"], row["auto_delete"]) == (False, False, False)
+
+
+async def test_single_active_consumer_is_told_from_those_that_wait(tmp_path: Path) -> None:
+    """Of the consumers of such a queue one is active."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        queue = await channel.declare_queue("q", arguments={"x-single-active-consumer": True})
+        first = await queue.consume(ignore)
+        await queue.consume(ignore)
+        rows = await told(broker, "list_consumers")
+        assert [(row["consumer_tag"] == first, row["active"]) for row in rows] == [(True, True), (False, False)]
+        await queue.cancel(first)
+        assert [row["active"] for row in await told(broker, "list_consumers")] == [True]
+
+
+async def ignore(_message: Any) -> None:
+    """Leaves a message unacknowledged."""
+
+
+async def test_connection_and_channel_say_whose_they_are(tmp_path: Path) -> None:
+    """User, vhost, address at both ends, and what is out on the channel."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.set_qos(7)
+        queue = await channel.declare_queue("q")
+        await channel.default_exchange.publish(aio_pika.Message(b"m"), "q")
+        await queue.get()
+        connection = await only(broker, "list_connections")
+        assert (connection["user"], connection["vhost"], connection["state"]) == ("guest", "/", "running")
+        assert (connection["port"], connection["channels"]) == (broker.listener.port, 1)
+        assert connection["name"] == f"127.0.0.1:{connection['peer_port']} -> 127.0.0.1:{broker.listener.port}"
+        row = await only(broker, "list_channels")
+        assert (row["connection"], row["messages_unacknowledged"]) == (connection["name"], 1)
+        assert (row["prefetch_count"], row["confirm"], row["transactional"]) == (7, True, False)
+
+
+async def test_lists_can_be_of_one_vhost(tmp_path: Path) -> None:
+    """And one that is not there is refused, rather than empty."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.declare_queue("q")
+        await told(broker, "add_vhost", name="v")
+        assert await told(broker, "list_queues", vhost="v") == []
+        assert await told(broker, "list_connections", vhost="v") == []
+        assert len(await told(broker, "list_queues")) == 1
+        with pytest.raises(Unanswered, match="no vhost 'w'"):
+            await told(broker, "list_queues", vhost="w")
+
+
+async def test_binding_of_each_queue_to_the_default_exchange_is_listed(tmp_path: Path) -> None:
+    """As rabbitmqctl lists it; bindings between exchanges say so."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.declare_queue("q")
+        source = await channel.declare_exchange("x")
+        destination = await channel.declare_exchange("y")
+        await destination.bind(source, "k")
+        rows = await told(broker, "list_bindings")
+        ends = [(row["source"], row["destination_type"], row["destination"], row["routing_key"]) for row in rows]
+        assert ends == [("", "queue", "q", "q"), ("x", "exchange", "y", "k")]
+
+
+async def test_peek_leaves_everything_as_it_is(tmp_path: Path) -> None:
+    """The messages come to the next consumer in their order, and none of them counts as delivered."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        queue = await channel.declare_queue("q", durable=True)
+        bodies = [b"text", "é".encode(), b"\xff\x00"]
+        for body in bodies:
+            message = aio_pika.Message(body, headers={"n": 1}, message_id="i", delivery_mode=2)
+            await channel.default_exchange.publish(message, "q")
+        seen = await told(broker, "peek", queue="q", count=10)
+        assert [(row["body"], row["body_encoding"]) for row in seen] == [
+            ("text", "utf-8"), ("é", "utf-8"), (base64.b64encode(b"\xff\x00").decode(), "base64"),
+        ]  # fmt: skip
+        assert seen[0]["properties"] == {"headers": {"n": 1}, "delivery_mode": 2, "message_id": "i", "priority": 0}
+        assert not any(row["redelivered"] for row in seen)
+        for body in bodies:
+            message = await queue.get(no_ack=True)
+            assert (message.body, message.redelivered) == (body, False)
+
+
+async def test_peek_shows_what_comes_next_first(tmp_path: Path) -> None:
+    """The highest priority before the others; what a consumer has is not there, and what it gave back is."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        queue = await channel.declare_queue("q", arguments={"x-max-priority": 5})
+        for number in (1, 5, 5):
+            await channel.default_exchange.publish(aio_pika.Message(str(number).encode(), priority=number), "q")
+        held = await queue.get()
+        assert [row["body"] for row in await told(broker, "peek", queue="q", count=9)] == ["5", "1"]
+        await held.nack()
+        again = await told(broker, "peek", queue="q", count=9)
+        assert [(row["body"], row["redelivered"]) for row in again] == [("5", True), ("5", False), ("1", False)]
+
+
+async def test_peek_reads_from_disk_and_brings_nothing_into_memory(tmp_path: Path) -> None:
+    """What recovery left on disk is shown, and is on disk afterwards."""
+    async with running_broker(tmp_path, **SMALL_SLOTS) as broker, client_of(broker) as channel:
+        await channel.declare_queue("q", durable=True)
+        for number in range(10):
+            await channel.default_exchange.publish(aio_pika.Message(str(number).encode(), delivery_mode=2), "q")
+    async with running_broker(tmp_path, **SMALL_SLOTS) as broker:
+        seen = await told(broker, "peek", queue="q", count=9)
+        assert [row["body"] for row in seen] == [str(number) for number in range(9)]
+        slots = queue_of(broker, "q").stream.manager.slots.values()
+        assert not any(slot.resident and slot.length for slot in slots)
+
+
+async def test_long_body_is_cut_between_letters(tmp_path: Path) -> None:
+    """As much as was asked for, and a word that it is not all."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.declare_queue("q")
+        await channel.default_exchange.publish(aio_pika.Message("aéé".encode()), "q")
+        row = await only(broker, "peek", queue="q", body_bytes=4)
+        assert (row["body"], row["body_bytes"], row["body_complete"]) == ("aé", 5, False)
+
+
+async def test_purge_and_delete_say_how_many(tmp_path: Path) -> None:
+    """The ready ones; those that a consumer has stay until the queue goes."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        queue = await channel.declare_queue("q", durable=True)
+        for _ in range(3):
+            await channel.default_exchange.publish(aio_pika.Message(b"m", delivery_mode=2), "q")
+        await queue.get()
+        assert await told(broker, "purge_queue", queue="q") == {"messages": 2}
+        assert (await only(broker, "list_queues"))["messages"] == 1
+        await channel.default_exchange.publish(aio_pika.Message(b"m"), "q")
+        with pytest.raises(Unanswered, match=r"^PRECONDITION_FAILED - queue 'q' in vhost '/' not empty$"):
+            await told(broker, "delete_queue", queue="q", if_empty=True)
+        assert await told(broker, "delete_queue", queue="q") == {"messages": 1}
+        for verb in ("purge_queue", "delete_queue", "peek"):
+            with pytest.raises(Unanswered, match=r"^no queue 'q' in vhost '/'$"):
+                await told(broker, verb, queue="q")
+
+
+async def test_deleting_an_exchange_has_the_rules_of_a_client(tmp_path: Path) -> None:
+    """One of the broker's stays, one in use stays when that was asked for."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        exchange = await channel.declare_exchange("x")
+        await (await channel.declare_queue("q")).bind(exchange, "k")
+        with pytest.raises(Unanswered, match=r"ACCESS_REFUSED - deletion of system exchange 'amq\.topic'"):
+            await told(broker, "delete_exchange", exchange="amq.topic")
+        with pytest.raises(Unanswered, match="PRECONDITION_FAILED - exchange 'x' in vhost '/' in use"):
+            await told(broker, "delete_exchange", exchange="x", if_unused=True)
+        await told(broker, "delete_exchange", exchange="x")
+        with pytest.raises(Unanswered, match="no exchange 'x' in vhost '/'"):
+            await told(broker, "delete_exchange", exchange="x")
+
+
+async def test_closed_connection_is_told_why(tmp_path: Path) -> None:
+    """By its name, with the operator's reason, and no other connection."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as other:
+        before = {row["name"] for row in await told(broker, "list_connections")}
+        connection = await aio_pika.connect(f"amqp://guest:guest@127.0.0.1:{broker.listener.port}/")
+        (name,) = {row["name"] for row in await told(broker, "list_connections")} - before
+        closed = asyncio.get_running_loop().create_future()
+        connection.close_callbacks.add(lambda _connection, error: closed.done() or closed.set_result(error))
+        await told(broker, "close_connection", name=name, reason="maintenance")
+        assert str(await closed).endswith("CONNECTION_FORCED - maintenance")
+        await other.declare_queue("still", exclusive=True)
+        with pytest.raises(Unanswered, match="no connection 'nobody'"):
+            await told(broker, "close_connection", name="nobody")
+
+
+async def test_status_sums_up_all_vhosts(tmp_path: Path) -> None:
+    """And health says nothing but that it is there."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.declare_queue("q")
+        await channel.default_exchange.publish(aio_pika.Message(b"m"), "q")
+        await told(broker, "add_vhost", name="v")
+        status = await told(broker, "status")
+        counts = {key: status[key] for key in ("vhosts", "queues", "ready", "unacked", "connections", "alarms")}
+        assert counts == {"vhosts": 2, "queues": 1, "ready": 1, "unacked": 0, "connections": 1, "alarms": []}
+        assert await told(broker, "health") is None
+
+
+async def test_slots_of_a_queue_meet(tmp_path: Path) -> None:
+    """Each slot is a row; the ids of neighbouring rows meet, and the open one is last."""
+    async with running_broker(tmp_path, **SMALL_SLOTS) as broker, client_of(broker) as channel:
+        await channel.declare_queue("q")
+        for _ in range(9):
+            await channel.default_exchange.publish(aio_pika.Message(b"m"), "q")
+        answer = await told(broker, "slots", queue="q")
+        rows = [(row["first"], row["end"], row["state"]) for row in answer["slots"]]
+        assert rows == [(1, 5, "sealed"), (5, 9, "sealed"), (9, 10, "open")]
+        assert (answer["slot_count"], answer["ready"], answer["levels"]) == (3, 9, 1)

@@ -1,0 +1,143 @@
+"""Limits, expiry and dead letters of queues whose messages have left memory, and after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+import pytest
+
+from broker.server import Broker
+from tests.deadline import wait_until_async
+from tests.in_process import client_of, queue_of, running_broker
+from tests.raw_talk import page_out
+
+BODY_BYTES = 400
+COUNT = 1200  # of such bodies, in slots of a hundred
+SMALL_SLOTS = {"window_messages": 100}
+
+
+async def fill(channel: Any, queue: str, count: int = COUNT, **options: Any) -> None:
+    """Publishes numbered persistent messages and returns when they are confirmed."""
+    for start in range(0, count, 200):
+        await asyncio.gather(
+            *(
+                channel.default_exchange.publish(
+                    aio_pika.Message(b"%0*d" % (BODY_BYTES, number), delivery_mode=2, **options), queue
+                )
+                for number in range(start, min(start + 200, count))
+            )
+        )
+
+
+async def until_ready(broker: Broker, name: str, count: int) -> None:
+    """Returns when a queue has exactly so many ready messages."""
+
+    async def there() -> bool:
+        return queue_of(broker, name).ready == count
+
+    await wait_until_async(there, f"{count} messages in {name}")
+
+
+async def numbers_in(channel: Any, name: str) -> list[int]:
+    """Takes everything out of a queue and returns the numbers."""
+    queue = await channel.get_queue(name)
+    found = []
+    while (message := await queue.get(no_ack=True, fail=False)) is not None:
+        found.append(int(message.body))
+    return found
+
+
+async def declare(channel: Any, name: str, **arguments: Any) -> Any:
+    """Declares a durable queue with x- arguments, written with underscores."""
+    named = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
+    return await channel.declare_queue(name, durable=True, arguments=named)
+
+
+async def test_a_head_on_disk_is_dropped_into_the_dead_letter_exchange(tmp_path: Path) -> None:
+    """A limit set low by a policy has the oldest read back and dead-lettered, each once, in their order."""
+    async with running_broker(tmp_path, slots=SMALL_SLOTS) as broker, client_of(broker) as channel:
+        await declare(channel, "dead")
+        await declare(channel, "q", dead_letter_exchange="", dead_letter_routing_key="dead", max_length=COUNT)
+        await fill(channel, "q")
+        page_out(broker, "q")
+        await fill(channel, "q", 300)
+        await until_ready(broker, "dead", 300)
+        assert await numbers_in(channel, "dead") == list(range(300))
+        assert await numbers_in(channel, "q") == [*range(300, COUNT), *range(300)]
+
+
+async def test_messages_on_disk_expire(tmp_path: Path) -> None:
+    """What has expired beyond memory is read, dead-lettered once and gone, without a consumer."""
+    async with running_broker(tmp_path, slots=SMALL_SLOTS) as broker, client_of(broker) as channel:
+        await declare(channel, "dead")
+        await declare(channel, "q", dead_letter_exchange="", dead_letter_routing_key="dead", message_ttl=2000)
+        await fill(channel, "q")
+        page_out(broker, "q")
+        await until_ready(broker, "q", 0)
+        await until_ready(broker, "dead", COUNT)
+        assert sorted(await numbers_in(channel, "dead")) == list(range(COUNT))
+
+
+async def test_a_rejected_message_that_left_memory_is_dead_lettered(tmp_path: Path) -> None:
+    """Unacked messages may be paged out; rejecting them reads them back first."""
+    async with running_broker(tmp_path, slots=SMALL_SLOTS) as broker, client_of(broker) as channel:
+        await declare(channel, "dead")
+        queue = await declare(channel, "q", dead_letter_exchange="", dead_letter_routing_key="dead")
+        await fill(channel, "q", 50)
+        held = [await queue.get() for _ in range(50)]
+        page_out(broker, "q")
+        for message in held:
+            await message.reject()
+        await until_ready(broker, "dead", 50)
+        assert await numbers_in(channel, "dead") == list(range(50))
+        assert queue_of(broker, "q").unacked == 0
+
+
+@pytest.mark.parametrize("expiration", [None, 2])
+async def test_messages_expire_across_a_restart(tmp_path: Path, expiration: int | None) -> None:
+    """Time goes on while the broker does not: whose end came meanwhile is gone, whose did not is there."""
+    ttl = {"message_ttl": 2000} if expiration is None else {}
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await declare(channel, "q", **ttl)
+        await declare(channel, "kept")
+        await fill(channel, "q", 5, expiration=expiration)
+        await fill(channel, "kept", 5, expiration=600)
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await until_ready(broker, "q", 0)
+        assert await numbers_in(channel, "kept") == list(range(5))
+
+
+async def test_a_limit_in_bytes_holds_after_a_restart(tmp_path: Path) -> None:
+    """The sizes of recovered messages are measured, so the next publish drops as many as it has to."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await declare(channel, "q", max_length_bytes=10 * BODY_BYTES)
+        await fill(channel, "q", 10)
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+
+        async def measured() -> bool:
+            return queue_of(broker, "q").ready_bytes == 10 * BODY_BYTES
+
+        await wait_until_async(measured, "the sizes of the messages on disk")
+        await fill(channel, "q", 3)
+        assert await numbers_in(channel, "q") == [*range(3, 10), *range(3)]
+
+
+async def test_a_priority_queue_survives_a_restart(tmp_path: Path) -> None:
+    """Every level comes back, in its order, with what was settled settled."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        queue = await declare(channel, "q", max_priority=3)
+        for number in range(40):
+            message = aio_pika.Message(b"%d" % number, delivery_mode=2, priority=number % 4)
+            await channel.default_exchange.publish(message, "q")
+        for _ in range(5):
+            got = await queue.get()
+            await got.ack()
+        await declare(channel, "behind")
+        await fill(channel, "behind", 3)
+    expected = sorted(range(40), key=lambda number: (-(number % 4), number))[5:]
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        assert await numbers_in(channel, "q") == expected
+        assert await numbers_in(channel, "behind") == [0, 1, 2]

@@ -1,0 +1,332 @@
+"""TLS: real handshakes, client certificates, and certificates that change while the broker runs."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+import trustme
+from pamqp import commands
+from pika.credentials import ExternalCredentials
+from structlog.testing import capture_logs
+
+from broker.server import Broker
+from tests.broker_process import BrokerProcess
+from tests.deadline import DEADLINE_S, PAUSE_S
+from tests.in_process import running_broker
+from tests.raw_client import RawClient
+
+HOST = "localhost"
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    """Who signs the broker's and the clients' certificates."""
+    return trustme.CA()
+
+
+@pytest.fixture
+def files(authority: trustme.CA, tmp_path: Path) -> dict[str, str]:
+    """The broker's certificate, key and authority, as settings."""
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    write(authority.issue_cert(HOST, "127.0.0.1"), tmp_path)
+    names = {"certfile": "cert.pem", "keyfile": "key.pem", "cafile": "ca.pem"}
+    return {key: str(tmp_path / name) for key, name in names.items()}
+
+
+def write(issued: trustme.LeafCert, folder: Path) -> None:
+    """Puts a certificate and its key where the settings say."""
+    for path, blob in ((folder / "cert.pem", issued.cert_chain_pems[0]), (folder / "key.pem", issued.private_key_pem)):
+        blob.write_to_path(path.with_suffix(".new"))
+        path.with_suffix(".new").replace(path)
+
+
+def client_context(authority: trustme.CA, *names: str, common_name: str | None = None) -> ssl.SSLContext:
+    """Returns a client's context, with a certificate where it is to have one."""
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    if names:
+        authority.issue_cert(*names, common_name=common_name).configure_cert(context)
+    return context
+
+
+@contextmanager
+def connected(port: int, context: ssl.SSLContext, credentials: Any = None) -> Iterator[pika.BlockingConnection]:
+    """Yields a connection of pika over TLS."""
+    parameters = pika.ConnectionParameters(
+        HOST,
+        port,
+        credentials=credentials or pika.PlainCredentials("guest", "guest"),
+        ssl_options=pika.SSLOptions(context, HOST),
+        socket_timeout=DEADLINE_S,
+    )
+    connection = pika.BlockingConnection(parameters)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def talk(port: int, context: ssl.SSLContext, credentials: Any = None) -> bytes:
+    """Sends a message of a megabyte over TLS and returns what comes back."""
+    with connected(port, context, credentials) as connection:
+        channel = connection.channel()
+        queue = channel.queue_declare("", exclusive=True).method.queue
+        channel.confirm_delivery()
+        channel.basic_publish("", queue, b"m" * (1 << 20))
+        return bytes(channel.basic_get(queue, auto_ack=True)[2])
+
+
+def certificate_at(port: int, authority: trustme.CA, **options: Any) -> dict[str, Any]:
+    """Returns the certificate that the broker shows now."""
+    context = client_context(authority)
+    for name, value in options.items():
+        setattr(context, name, value)
+    with (
+        socket.create_connection((HOST, port), DEADLINE_S) as plain,
+        context.wrap_socket(plain, server_hostname=HOST) as connection,
+    ):
+        return dict(connection.getpeercert() or {})
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Returns when the condition holds."""
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, "it never came to that"
+        await asyncio.sleep(PAUSE_S)
+
+
+async def test_pika_talks_over_tls(authority: trustme.CA, files: dict[str, str], tmp_path: Path) -> None:
+    """A message of many records goes through, and the plain listener goes on beside."""
+    async with running_broker(tmp_path / "data", tls={"port": 0, **files}) as broker:
+        port = broker.listener.tls_port
+        assert await asyncio.to_thread(talk, port, client_context(authority)) == b"m" * (1 << 20)
+        with RawClient("127.0.0.1", broker.listener.port) as plain:
+            assert (await asyncio.to_thread(plain.greet)).mechanisms == "PLAIN AMQPLAIN"
+
+
+async def test_the_session_knows_what_was_agreed_on(
+    authority: trustme.CA, files: dict[str, str], tmp_path: Path
+) -> None:
+    """Protocol, cipher and the client's certificate, for whoever lists connections."""
+    async with running_broker(tmp_path / "data", tls={"port": 0, "verify": "peer", **files}) as broker:
+        context = client_context(authority, "alice@example.com", common_name="alice")
+
+        def look() -> Any:
+            with connected(broker.listener.tls_port, context):
+                (session,) = broker.listener.sessions()
+                return session.peer
+
+        peer = await asyncio.to_thread(look)
+        assert peer.tls.protocol == "TLSv1.3" and peer.tls.cipher.startswith("TLS_")
+        assert ("email", "alice@example.com") in peer.tls.certificate["subjectAltName"]
+        assert peer.name.endswith(f" -> {peer.server_address}:{broker.listener.tls_port}")
+
+
+async def test_a_client_without_tls_gets_nowhere_on_its_port(files: dict[str, str], tmp_path: Path) -> None:
+    """It is hung up on, not answered."""
+    async with running_broker(tmp_path / "data", tls={"port": 0, **files}) as broker:
+        with RawClient("127.0.0.1", broker.listener.tls_port) as client:
+            client.send(b"AMQP\x00\x00\x09\x01")
+            await asyncio.to_thread(client.skip_to_end)
+        assert broker.listener.sessions() == []
+
+
+async def test_a_client_that_says_nothing_is_dropped(files: dict[str, str], tmp_path: Path) -> None:
+    """A handshake has a deadline."""
+    async with running_broker(tmp_path / "data", tls={"port": 0, "handshake_timeout_ms": 100, **files}) as broker:
+        with RawClient("127.0.0.1", broker.listener.tls_port) as client:
+            await asyncio.to_thread(client.skip_to_end)
+
+
+@pytest.mark.parametrize(("least", "offered"), [("1.2", ssl.TLSVersion.TLSv1_1), ("1.3", ssl.TLSVersion.TLSv1_2)])
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+async def test_an_old_version_is_not_spoken(
+    authority: trustme.CA, files: dict[str, str], tmp_path: Path, least: str, offered: ssl.TLSVersion
+) -> None:
+    """TLS 1.2 at least, or what the settings say."""
+    async with running_broker(tmp_path / "data", tls={"port": 0, "min_version": least, **files}) as broker:
+        port = broker.listener.tls_port
+        with pytest.raises(OSError, match=r"(?i)ssl|reset|eof"):
+            await asyncio.to_thread(certificate_at, port, authority, maximum_version=offered)
+        assert await asyncio.to_thread(certificate_at, port, authority)
+
+
+@pytest.mark.parametrize("stranger", [True, False])
+async def test_whoever_has_no_certificate_of_the_authority_is_turned_away(
+    authority: trustme.CA, files: dict[str, str], tmp_path: Path, stranger: bool
+) -> None:
+    """One of another authority is none."""
+    context = client_context(authority)
+    if stranger:
+        trustme.CA().issue_cert("mallory@example.com").configure_cert(context)
+    async with running_broker(tmp_path / "data", tls={"port": 0, "verify": "peer", **files}) as broker:
+        with pytest.raises(pika.exceptions.AMQPConnectionError):
+            await asyncio.to_thread(talk, broker.listener.tls_port, context)
+        assert broker.listener.sessions() == []
+
+
+@pytest.mark.parametrize(
+    ("auth", "user"),
+    [
+        ({"cert_login_from": "common_name"}, "alice"),
+        ({"cert_login_from": "subject_alternative_name", "cert_login_san_type": "email"}, "alice@example.com"),
+    ],
+)
+async def test_a_certificate_logs_in(
+    authority: trustme.CA, files: dict[str, str], tmp_path: Path, auth: dict[str, str], user: str
+) -> None:
+    """By EXTERNAL, as the user whom it names; others it does not let in."""
+    async with running_broker(
+        tmp_path / "data", auth={"users": {user: "x"}, **auth}, tls={"port": 0, "verify": "peer", **files}
+    ) as broker:
+        port = broker.listener.tls_port
+        alice = client_context(authority, "alice@example.com", common_name="alice")
+        assert await asyncio.to_thread(talk, port, alice, ExternalCredentials())
+        bob = client_context(authority, "bob@example.com", common_name="bob")
+        with pytest.raises(pika.exceptions.AMQPConnectionError):
+            await asyncio.to_thread(talk, port, bob, ExternalCredentials())
+
+
+async def test_a_certificate_may_be_optional(authority: trustme.CA, files: dict[str, str], tmp_path: Path) -> None:
+    """Without one a password does it, and EXTERNAL does not."""
+    tls = {"port": 0, "verify": "peer", "fail_if_no_peer_cert": False, **files}
+    async with running_broker(tmp_path / "data", tls=tls) as broker:
+        port, context = broker.listener.tls_port, client_context(authority)
+        assert await asyncio.to_thread(talk, port, context)
+        with pytest.raises(pika.exceptions.AMQPConnectionError):
+            await asyncio.to_thread(talk, port, context, ExternalCredentials())
+
+
+async def test_a_new_certificate_is_shown_and_open_connections_stay(
+    authority: trustme.CA, files: dict[str, str], tmp_path: Path
+) -> None:
+    """A change of the files is noticed; half a change keeps the old pair and says so."""
+    tls = {"port": 0, "reload_interval_ms": 100, **files}
+    async with running_broker(tmp_path / "data", tls=tls) as broker:
+        port = broker.listener.tls_port
+
+        async def serial() -> str:
+            return str((await asyncio.to_thread(certificate_at, port, authority))["serialNumber"])
+
+        before = await serial()
+        context = client_context(authority)
+        with capture_logs() as events:
+            connection = await asyncio.to_thread(lambda: pika.BlockingConnection(tls_parameters(broker, context)))
+            (tmp_path / "cert.pem").write_text("no certificate")
+            await until(lambda: any(event["event"] == "tls.not_reloaded" for event in events))
+            assert await serial() == before
+            write(authority.issue_cert(HOST), tmp_path)
+            await until(lambda: any(event["event"] == "tls.reloaded" for event in events))
+        assert await serial() != before
+        await asyncio.to_thread(lambda: connection.channel().queue_declare("", exclusive=True))
+        await asyncio.to_thread(connection.close)
+
+
+def tls_parameters(broker: Broker, context: ssl.SSLContext) -> pika.ConnectionParameters:
+    """Returns how pika reaches the broker over TLS."""
+    return pika.ConnectionParameters(HOST, broker.listener.tls_port, ssl_options=pika.SSLOptions(context, HOST))
+
+
+def options(files: dict[str, str]) -> dict[str, str]:
+    """Returns TLS settings as a broker's environment."""
+    return {f"SLOTMQ_TLS__{key.upper()}": value for key, value in files.items()} | {"SLOTMQ_TLS__PORT": "0"}
+
+
+def started_event(process: BrokerProcess) -> dict[str, Any]:
+    """Returns the log event of the start, which a thread writes behind the ready line."""
+    end = time.monotonic() + DEADLINE_S
+    while True:
+        started = [event for event in process.log_events() if event["event"] == "server.started"]
+        if started:
+            return started[0]
+        assert time.monotonic() < end, "it never said that it started"
+        time.sleep(PAUSE_S)
+
+
+def test_sighup_reads_the_files_again(authority: trustme.CA, files: dict[str, str], tmp_path: Path) -> None:
+    """The broker goes on, with the new certificate."""
+    environment = options(files) | {"SLOTMQ_TLS__RELOAD_INTERVAL_MS": "3600000"}
+    process = BrokerProcess(tmp_path / "data", environment=environment).start()
+    try:
+        port = started_event(process)["tls_port"]
+        before = certificate_at(port, authority)["serialNumber"]
+        write(authority.issue_cert(HOST), tmp_path)
+        assert certificate_at(port, authority)["serialNumber"] == before
+        process.running.send_signal(signal.SIGHUP)
+        end = time.monotonic() + DEADLINE_S
+        while certificate_at(port, authority)["serialNumber"] == before:
+            assert time.monotonic() < end, "still the old certificate"
+            time.sleep(PAUSE_S)
+        with RawClient("127.0.0.1", process.address.port) as client:
+            client.open().call(1, commands.Channel.Open(), commands.Channel.OpenOk)
+        assert process.terminate() == 0
+        assert process.errors() == []
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("broken", "line"),
+    [
+        ("missing", "slotmq: tls.certfile {folder}/none.pem: No such file or directory"),
+        ("garbage", "slotmq: tls.certfile {folder}/key.pem, tls.keyfile {folder}/key.pem: "),
+        ("mismatch", "slotmq: tls.certfile {folder}/cert.pem, tls.keyfile {folder}/other.pem: key values mismatch"),
+        ("authority", "slotmq: tls.cafile {folder}/key.pem: "),
+        ("no authority", 'slotmq: tls: verify = "peer" needs cafile: nobody is trusted without'),
+        ("port", "slotmq: port {port} on 127.0.0.1 is in use; another one: tls.port"),
+    ],
+)
+def test_what_cannot_be_used_keeps_the_broker_from_starting(
+    authority: trustme.CA, files: dict[str, str], tmp_path: Path, broken: str, line: str
+) -> None:
+    """Exit code 2 and one line, before anything listens or a folder is made."""
+    authority.issue_cert(HOST).private_key_pem.write_to_path(tmp_path / "other.pem")
+    change = {
+        "missing": {"certfile": str(tmp_path / "none.pem")},
+        "garbage": {"certfile": files["keyfile"]},
+        "mismatch": {"keyfile": str(tmp_path / "other.pem")},
+        "authority": {"cafile": files["keyfile"]},
+        "no authority": {"cafile": "", "verify": "peer"},
+        "port": {},
+    }[broken]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1] if broken == "port" else 0
+        environment = options(files | change) | {"SLOTMQ_TLS__PORT": str(port)}
+        process = BrokerProcess(tmp_path / "data", environment=environment)
+        process.spawn()
+        assert process.wait() == 2
+    assert process.stderr().startswith(line.format(folder=tmp_path, port=port))
+    assert process.stderr().count("\n") == 1 and process.stdout() == ""
+    assert not process.folder.exists()
+
+
+def test_an_encrypted_key_is_opened_with_its_password(
+    authority: trustme.CA, files: dict[str, str], tmp_path: Path
+) -> None:
+    """A wrong one ends the start in one line, and never asks on the terminal."""
+    from cryptography.hazmat.primitives import serialization
+
+    key = serialization.load_pem_private_key((tmp_path / "key.pem").read_bytes(), None)
+    encryption = serialization.BestAvailableEncryption(b"s3cret")
+    locked = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+    (tmp_path / "key.pem").write_bytes(locked)
+    for password, code in (("wr0ng", 2), ("s3cret", None)):
+        process = BrokerProcess(tmp_path / "data", environment=options(files) | {"SLOTMQ_TLS__KEY_PASSWORD": password})
+        if code is None:
+            process.start()
+            assert process.terminate() == 0
+        else:
+            process.spawn()
+            assert process.wait() == code
+        assert password not in process.stderr() + process.stdout()

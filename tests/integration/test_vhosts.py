@@ -1,0 +1,177 @@
+"""Vhosts come and go while the broker runs."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+import aiormq
+import pika
+import pytest
+
+from broker.cli.control_client import Unanswered, ask
+from broker.server import Broker
+from tests.in_process import running_broker
+
+
+async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
+    """What the broker answers over its control socket."""
+    return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
+
+
+async def connected(broker: Broker, vhost: str, user: str = "guest", password: str = "guest") -> Any:
+    """A connection to a vhost."""
+    return await aio_pika.connect(
+        host="127.0.0.1", port=broker.listener.port, login=user, password=password, virtualhost=vhost
+    )
+
+
+async def ignore(_message: Any) -> None:
+    """Leaves a message unacknowledged."""
+
+
+async def make(broker: Broker, name: str) -> None:
+    """Makes a vhost in which guest may do everything."""
+    await told(broker, "add_vhost", name=name)
+    await told(broker, "set_permission", user="guest", vhost=name, configure=".*", write=".*", read=".*")
+
+
+async def test_vhosts_do_not_know_each_other(tmp_path: Path) -> None:
+    """The same name is another queue in another vhost."""
+    async with running_broker(tmp_path) as broker:
+        await make(broker, "a/b")
+        for vhost in ("/", "a/b"):
+            connection = await connected(broker, vhost)
+            channel = await connection.channel()
+            queue = await channel.declare_queue("q", durable=True)
+            await channel.default_exchange.publish(aio_pika.Message(vhost.encode()), "q")
+            message = await queue.get(no_ack=True)
+            assert message.body == vhost.encode()
+            await connection.close()
+
+
+async def test_vhost_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """530 with its name, before and after its life."""
+    async with running_broker(tmp_path) as broker:
+        for step in ("before", "after"):
+            address = pika.URLParameters(f"amqp://guest:guest@127.0.0.1:{broker.listener.port}/v")
+            with pytest.raises(pika.exceptions.AMQPConnectionError, match=r"530.*NOT_ALLOWED - vhost v not found"):
+                await asyncio.to_thread(pika.BlockingConnection, address)
+            if step == "before":
+                await make(broker, "v")
+                await told(broker, "delete_vhost", name="v")
+
+
+async def test_deleting_closes_its_connections_and_no_other(tmp_path: Path) -> None:
+    """Those that had it open hear RabbitMQ's words; the files are gone when the answer comes."""
+    async with running_broker(tmp_path) as broker:
+        await make(broker, "v")
+        mine, other = await connected(broker, "v"), await connected(broker, "/")
+        channel = await mine.channel()
+        queue = await channel.declare_queue("q", durable=True)
+        await queue.consume(ignore)
+        await channel.default_exchange.publish(aio_pika.Message(b"m", delivery_mode=2), "q")
+        closed = asyncio.get_running_loop().create_future()
+        mine.close_callbacks.add(lambda _connection, error: closed.done() or closed.set_result(error))
+        await told(broker, "delete_vhost", name="v")
+        error = await closed
+        assert isinstance(error, aiormq.exceptions.ConnectionClosed)
+        assert error.errno == 320
+        assert str(error).endswith("CONNECTION_FORCED - vhost 'v' is deleted")
+        assert [path.name for path in (tmp_path / "vhosts").iterdir()] == ["%2F"]
+        assert list(broker.engines) == ["/"]
+        assert broker.turn.engines == [broker.engines["/"]]
+        await (await other.channel()).declare_queue("still", exclusive=True)
+        await other.close()
+
+
+async def test_vhost_that_comes_back_is_empty(tmp_path: Path) -> None:
+    """Nothing of a deleted vhost is in one of its name: no queue, no permission, no policy."""
+    async with running_broker(tmp_path) as broker:
+        for _life in range(2):
+            await told(broker, "add_vhost", name="v")
+            assert await told(broker, "list_queues", vhost="v") == []
+            assert await told(broker, "list_permissions", vhost="v") == []
+            assert await told(broker, "list_policies", vhost="v") == []
+            await make_full(broker)
+            await told(broker, "delete_vhost", name="v")
+
+
+async def make_full(broker: Broker) -> None:
+    """Puts something of everything into vhost v."""
+    await told(broker, "set_permission", user="guest", vhost="v", configure=".*", write=".*", read=".*")
+    await told(broker, "set_policy", vhost="v", name="p", pattern=".*", definition={"max-length": 1})
+    connection = await connected(broker, "v")
+    await (await connection.channel()).declare_queue("q", durable=True)
+    await connection.close()
+
+
+async def test_vhosts_are_there_after_a_restart(tmp_path: Path) -> None:
+    """With their queues and messages, under names that no folder could have; what was deleted stays deleted."""
+    names = ["a", "日本/" * 30, "."]
+    async with running_broker(tmp_path) as broker:
+        for name in (*names, "gone"):
+            await make(broker, name)
+            connection = await connected(broker, name)
+            channel = await connection.channel()
+            await channel.declare_queue("q", durable=True)
+            await channel.default_exchange.publish(aio_pika.Message(name.encode(), delivery_mode=2), "q")
+            await connection.close()
+        await told(broker, "delete_vhost", name="gone")
+    async with running_broker(tmp_path) as broker:
+        assert sorted(broker.vhosts) == sorted(["/", *names])
+        for name in names:
+            connection = await connected(broker, name)
+            queue = await (await connection.channel()).get_queue("q")
+            assert (await queue.get(no_ack=True)).body == name.encode()
+            await connection.close()
+
+
+async def test_folder_that_the_definitions_do_not_know_is_removed(tmp_path: Path) -> None:
+    """A crash between the words that a vhost is deleted and the end of its files: it does not come back."""
+    async with running_broker(tmp_path) as broker:
+        await told(broker, "add_vhost", name="v")
+        kept = broker.administration.document()
+        kept["vhosts"] = [vhost for vhost in kept["vhosts"] if vhost["name"] != "v"]
+        broker.administration._file.write(kept)
+    async with running_broker(tmp_path) as broker:
+        assert list(broker.vhosts) == ["/"]
+        assert not (tmp_path / "vhosts" / "v").exists()
+
+
+async def test_data_folder_without_definitions_keeps_its_vhosts(tmp_path: Path) -> None:
+    """A folder of a version that wrote no definitions opens with everything in it."""
+    async with running_broker(tmp_path) as broker:
+        await make(broker, "v")
+    (tmp_path / "definitions").unlink()
+    async with running_broker(tmp_path) as broker:
+        assert sorted(broker.vhosts) == ["/", "v"]
+        assert await told(broker, "list_users") == [{"name": "guest", "tags": ["administrator"], "of_settings": False}]
+
+
+async def test_limit_holds_from_there_on(tmp_path: Path) -> None:
+    """The last one that may be is made; one more is refused in RabbitMQ's words."""
+    async with running_broker(tmp_path, limits={"vhosts_max": 2}) as broker:
+        await told(broker, "add_vhost", name="a")
+        with pytest.raises(Unanswered, match=r"^cannot create vhost 'b': vhost limit of 2 is reached$"):
+            await told(broker, "add_vhost", name="b")
+        await told(broker, "delete_vhost", name="a")
+        await told(broker, "add_vhost", name="b")
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "said"),
+    [
+        ("add_vhost", "/", "Virtual host '/' already exists"),
+        ("add_vhost", "", "cannot create vhost '': the name is empty or longer than 255 bytes"),
+        ("add_vhost", "é" * 128, "the name is empty or longer than 255 bytes"),
+        ("delete_vhost", "v", "Virtual host 'v' does not exist"),
+    ],
+)
+async def test_what_cannot_be_is_refused(tmp_path: Path, verb: str, name: str, said: str) -> None:
+    """The reason is one line, and nothing was changed."""
+    async with running_broker(tmp_path) as broker:
+        with pytest.raises(Unanswered) as refused:
+            await told(broker, verb, name=name)
+        assert str(refused.value).endswith(said)
+        assert list(broker.vhosts) == ["/"]

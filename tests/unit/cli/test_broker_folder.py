@@ -1,0 +1,49 @@
+"""Which broker a command means."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from broker.cli.broker_folder import DEFAULT_FOLDER, VARIABLE, BadFile, broker_folder
+from broker.cli.settings_layers import load
+
+
+@pytest.fixture(autouse=True)
+def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment without settings."""
+    for name in os.environ:
+        if name.upper().startswith("SLOTMQ_"):
+            monkeypatch.delenv(name)
+
+
+def test_default_is_that_of_the_settings() -> None:
+    """A broker that was started without settings is found without any."""
+    assert Path(broker_folder(None, None)) == load().server.data_dir == Path(DEFAULT_FOLDER)
+
+
+def test_layers_win_as_they_do_for_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file, over it the environment, over that the flag; whatever else the file holds."""
+    file = tmp_path / "s.toml"
+    file.write_text("[server]\ndata_dir = 'file'\nfrom_a_later_version = 1\n")
+    assert broker_folder(None, file) == "file"
+    monkeypatch.setenv(VARIABLE.lower(), "environment")
+    assert broker_folder(None, file) == "environment"
+    assert broker_folder("flag", file) == "flag"
+
+
+@pytest.mark.parametrize("content", ["", "[server]\n", "server = 3\n"])
+def test_file_without_the_setting_leaves_the_default(tmp_path: Path, content: str) -> None:
+    """A file that speaks of other things."""
+    file = tmp_path / "s.toml"
+    file.write_text(content)
+    assert broker_folder(None, file) == DEFAULT_FOLDER
+
+
+def test_unreadable_file_is_one_line(tmp_path: Path) -> None:
+    """It is told by its name and the reason."""
+    with pytest.raises(BadFile, match=r"none\.toml: cannot be read: No such file"):
+        broker_folder(None, tmp_path / "none.toml")
+    (tmp_path / "s.toml").write_text("[")
+    with pytest.raises(BadFile, match=r"s\.toml: not valid TOML: "):
+        broker_folder(None, tmp_path / "s.toml")

@@ -1,0 +1,92 @@
+"""The variables of RabbitMQ's image as settings."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from broker.cli.settings_layers import SettingsError, load
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves no variable of the shell that runs the test."""
+    for name in list(os.environ):
+        if name.startswith(("SLOTMQ_", "RABBITMQ_")):
+            monkeypatch.delenv(name)
+
+
+def first_user(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, file: Path | None = None) -> list[str]:
+    """Returns user, password and vhost of the settings that an environment makes."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    auth = load(file).auth
+    return [auth.default_user, auth.default_pass.get_secret_value(), auth.default_vhost]
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, ["guest", "guest", "/"]),
+        ({"RABBITMQ_DEFAULT_USER": "a", "RABBITMQ_DEFAULT_PASS": "1234", "RABBITMQ_DEFAULT_VHOST": "v"},
+         ["a", "1234", "v"]),
+        ({"RABBITMQ_DEFAULT_USER": "a", "RABBITMQ_DEFAULT_PASS": "p", "SLOTMQ_DEFAULT_PASS": "q"}, ["a", "q", "/"]),
+        ({"SLOTMQ_DEFAULT_PASS": "q", "SLOTMQ_AUTH__DEFAULT_PASS": "r"}, ["guest", "r", "/"]),
+        ({"RABBITMQ_DEFAULT_USER": "", "RABBITMQ_DEFAULT_PASS": "", "RABBITMQ_DEFAULT_PASS_FILE": ""},
+         ["guest", "guest", "/"]),
+        ({"RABBITMQ_LOGS": "-", "RABBITMQ_NODENAME": "rabbit@here"}, ["guest", "guest", "/"]),
+    ],
+)  # fmt: skip
+def test_the_later_of_the_variables_wins(
+    environment: dict[str, str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RabbitMQ's, then ours of the same name, then those of the settings; an empty one says nothing."""
+    assert first_user(environment, monkeypatch) == expected
+
+
+def test_a_variable_wins_over_the_file_of_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As every variable does."""
+    file = tmp_path / "slotmq.toml"
+    file.write_text('[auth]\ndefault_user = "a"\ndefault_pass = "p"\ndefault_vhost = "v"\n')
+    assert first_user({"RABBITMQ_DEFAULT_PASS": "q"}, monkeypatch, file) == ["a", "q", "v"]
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_a_value_may_be_in_a_file(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the line end that an editor leaves; spaces are part of a password."""
+    (tmp_path / "secret").write_bytes(f" s3 cret {end}".encode())
+    environment = {"RABBITMQ_DEFAULT_PASS_FILE": str(tmp_path / "secret")}
+    assert first_user(environment, monkeypatch) == ["guest", " s3 cret ", "/"]
+
+
+@pytest.mark.parametrize(
+    ("content", "environment", "problem"),
+    [
+        (None, {"RABBITMQ_DEFAULT_PASS_FILE": "{file}"},
+         "RABBITMQ_DEFAULT_PASS_FILE: {file}: cannot be read: No such file or directory"),
+        (b"", {"SLOTMQ_DEFAULT_PASS_FILE": "{file}"}, "SLOTMQ_DEFAULT_PASS_FILE: {file}: empty"),
+        (b"\xff", {"SLOTMQ_DEFAULT_USER_FILE": "{file}"}, "SLOTMQ_DEFAULT_USER_FILE: {file}: not UTF-8"),
+        (b"x" * 65537, {"SLOTMQ_DEFAULT_PASS_FILE": "{file}"},
+         "SLOTMQ_DEFAULT_PASS_FILE: {file}: larger than 65536 bytes"),
+        (b"x", {"RABBITMQ_DEFAULT_PASS_FILE": "{file}", "RABBITMQ_DEFAULT_PASS": "hunter2"},
+         "RABBITMQ_DEFAULT_PASS and RABBITMQ_DEFAULT_PASS_FILE: only one of them can be set"),
+        (None, {"RABBITMQ_DEFAULT_USER": "a"}, "auth: default_user is set and default_pass is not"),
+        (None, {"RABBITMQ_DEFAULT_VHOST": "v" * 256},
+         "RABBITMQ_DEFAULT_VHOST: string should have at most 255 characters"),
+        (None, {"SLOTMQ_DEFAULT_PASSWORD": "hunter2"},
+         "SLOTMQ_DEFAULT_PASSWORD: unknown setting; did you mean SLOTMQ_AUTH__DEFAULT_PASS?"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_one_line(
+    content: bytes | None, environment: dict[str, str], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names the variable, and never a password."""
+    file = tmp_path / "secret"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(SettingsError) as refused:
+        first_user({name: value.format(file=file) for name, value in environment.items()}, monkeypatch)
+    assert refused.value.problems == (problem.format(file=file),)
+    assert "hunter2" not in str(refused.value)

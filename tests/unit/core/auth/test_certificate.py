@@ -1,0 +1,31 @@
+"""Names in certificates."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.core.auth.certificate import distinguished_name, login_name
+
+
+@pytest.mark.parametrize(
+    ("subject", "text"),
+    [
+        (((("countryName", "DE"),), (("commonName", "a"),)), "CN=a,C=DE"),
+        (((("commonName", "a"), ("userId", "7")),), "CN=a+UID=7"),
+        (((("commonName", ' a,b+"c"\\<d>; '),),), 'CN=\\ a\\,b\\+\\"c\\"\\\\\\<d\\>\\;\\ '),
+        (((("commonName", "#a"),),), "CN=\\#a"),
+        (((("1.2.3.4", "a"),),), "1.2.3.4=a"),
+        ((), ""),
+    ],
+)
+def test_a_distinguished_name_is_written_as_rabbitmq_writes_it(subject: tuple, text: str) -> None:
+    """RFC 4514: the most special part first, with a backslash before what would end a value."""
+    assert distinguished_name(subject) == text
+
+
+def test_a_certificate_without_the_name_that_is_asked_for_has_none() -> None:
+    """It does not fall back on another one."""
+    assert login_name({"subject": ((("organizationName", "a"),),)}, "common_name") is None
+    assert login_name({"subject": ((("commonName", ""),),)}, "common_name") is None
+    assert login_name({"subject": ((("commonName", "a"),),)}, "subject_alternative_name") is None
+    assert login_name({}, "distinguished_name") is None

@@ -1,0 +1,46 @@
+"""The user that a broker begins with."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.core.auth.first_user import create_first_user, everybody_knows
+from broker.core.auth.password import ARGON2, SHA256
+from broker.core.auth.permissions import KINDS, Permissions
+from broker.core.auth.users import User, Users, prove
+from broker.core.resource import Resource
+
+
+@pytest.mark.parametrize(("password", "algorithm"), [("guest", SHA256), ("s3cret", ARGON2)])
+def test_it_is_an_administrator_with_all_rights_in_one_vhost(password: str, algorithm: str) -> None:
+    """And a user like any other: stored, changed, deleted. A password that is the name gets a quick hash."""
+    users = Users()
+    permissions = Permissions(users)
+    create_first_user(users, permissions, "guest", password, "shop")
+    (user,) = users.listing()
+    assert (user.name, user.tags, user.hashing_algorithm) == ("guest", ("administrator",), algorithm)
+    assert prove(user, password.encode()) and not prove(user, b"other")
+    assert all(permissions.allows(user, Resource("queue", "shop", "q"), kind) for kind in KINDS)
+    assert not permissions.allows_vhost(user, "/")
+    assert [entry["name"] for entry in users.to_json()] == ["guest"]
+    users.delete("guest")
+
+
+def test_a_user_of_the_settings_is_not_made_again() -> None:
+    """It has all rights anyway."""
+    users = Users([User("guest", "other")])
+    create_first_user(users, Permissions(users), "guest", "guest", "/")
+    assert users.to_json() == []
+
+
+@pytest.mark.parametrize(
+    ("password", "loopback_only", "known"),
+    [("guest", (), True), ("guest", ("guest",), False), ("s3cret", (), False)],
+)
+def test_a_guest_that_everybody_can_be_is_noticed(password: str, loopback_only: tuple[str, ...], known: bool) -> None:
+    """Whether it is stored or one of the settings."""
+    users = Users()
+    create_first_user(users, Permissions(users), "guest", password, "/")
+    assert everybody_knows(users, loopback_only) is known
+    assert everybody_knows(Users([User("guest", password)]), loopback_only) is known
+    assert not everybody_knows(Users(), loopback_only)

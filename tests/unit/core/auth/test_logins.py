@@ -1,0 +1,261 @@
+"""Logins: mechanisms, verdicts that come later, guest, and delays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.amqp.errors import Refused
+from broker.core.auth import password as passwords
+from broker.core.auth.certificate import NameSource
+from broker.core.auth.logins import Logins, Verdict
+from broker.core.auth.peer import Peer, TlsFacts
+from broker.core.auth.users import User, Users, user_of
+
+HOME = Peer("127.0.0.1")
+AWAY = Peer("203.0.113.9")
+CERTIFICATE = {
+    "subject": ((("organizationName", "Acme, Ltd"),), (("commonName", "alice"),)),
+    "subjectAltName": (("DNS", "client.example"), ("email", "alice@example")),
+}
+
+
+class Threads:
+    """Keeps the checks until it is told to do them."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Callable[[], bool], Callable[[bool], None], float]] = []
+
+    def check(self, job: Callable[[], bool], then: Callable[[bool], None], delay_s: float) -> None:
+        self.waiting.append((job, then, delay_s))
+
+    def run(self) -> list[float]:
+        """Does what waits, and returns the delays that were asked for."""
+        waiting, self.waiting = self.waiting, []
+        for job, then, _delay_s in waiting:
+            then(job())
+        return [delay_s for _job, _then, delay_s in waiting]
+
+
+def people() -> Users:
+    """Returns a configured guest, one with umlauts, one without a password, and a stored user."""
+    users = Users([User("guest", "guest"), User("zo\u00eb", "p\u00e4ss"), User("open", "")])
+    users.put(user_of({"name": "alice", "password": "s3cret"}))
+    return users
+
+
+def plain(name: str, password: str) -> bytes:
+    """Returns a PLAIN answer."""
+    return f"\0{name}\0{password}".encode()
+
+
+def amqplain(*fields: tuple[bytes, bytes, bytes]) -> bytes:
+    """Returns an AMQPLAIN answer of key, type octet and value."""
+    return b"".join(
+        bytes((len(key),)) + key + kind + (len(value).to_bytes(4, "big") if kind in b"SxFA" else b"") + value
+        for key, kind, value in fields
+    )
+
+
+def said(logins: Logins, mechanism: str, response: bytes, peer: Peer = HOME) -> str:
+    """Returns the name of who is let in, or the reason of the refusal."""
+    verdicts: list[Verdict] = []
+    logins.decide(mechanism, response, peer, verdicts.append)
+    (verdict,) = verdicts
+    return verdict.reason if isinstance(verdict, Refused) else verdict.name
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "response", "peer", "name"),
+    [
+        ("PLAIN", plain("guest", "guest"), HOME, "guest"),
+        ("PLAIN", plain("guest", "guest"), Peer("::1"), "guest"),
+        ("PLAIN", plain("zo\u00eb", "p\u00e4ss"), AWAY, "zo\u00eb"),
+        ("PLAIN", plain("alice", "s3cret"), AWAY, "alice"),
+        ("AMQPLAIN", amqplain((b"LOGIN", b"S", b"guest"), (b"PASSWORD", b"S", b"guest")), HOME, "guest"),
+        ("AMQPLAIN", amqplain((b"PASSWORD", b"S", b"guest"), (b"X", b"t", b"\1"), (b"LOGIN", b"S", b"guest")), HOME,
+         "guest"),
+    ],
+)  # fmt: skip
+def test_the_right_answer_lets_in(mechanism: str, response: bytes, peer: Peer, name: str) -> None:
+    """Names and passwords are UTF-8, and the order of AMQPLAIN's fields is free."""
+    assert said(Logins(people()), mechanism, response, peer) == name
+
+
+@pytest.mark.parametrize(
+    ("response", "peer", "reason"),
+    [
+        (plain("guest", "Guest"), HOME, "user 'guest' - invalid credentials"),
+        (plain("nobody", "guest"), HOME, "user 'nobody' - invalid credentials"),
+        (plain("guest", "guest"), AWAY, "user 'guest' can only connect via localhost"),
+        (plain("guest", "wrong"), AWAY, "user 'guest' - invalid credentials"),
+        (plain("open", ""), HOME, "user 'open' attempted to log in with a blank password"),
+        (plain("open", "x"), HOME, "user 'open' - invalid credentials"),
+        (plain("alice", "S3cret"), HOME, "user 'alice' - invalid credentials"),
+    ],
+)
+def test_a_wrong_answer_does_not(response: bytes, peer: Peer, reason: str) -> None:
+    """An empty password never lets in, not even where one is configured."""
+    assert said(Logins(people()), "PLAIN", response, peer) == f"PLAIN login refused: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "response"),
+    [
+        ("PLAIN", b""),
+        ("PLAIN", b"guest"),
+        ("PLAIN", b"\0guest"),
+        ("PLAIN", b"act-as\0guest\0guest"),
+        ("PLAIN", b"\0a\0b\0c"),
+        ("PLAIN", b"\0\xff\0guest"),
+        ("AMQPLAIN", b""),
+        ("AMQPLAIN", b"\0guest\0guest"),
+        ("AMQPLAIN", amqplain((b"LOGIN", b"S", b"guest"))),
+        ("AMQPLAIN", amqplain((b"LOGIN", b"S", b"guest"), (b"PASSWORD", b"x", b"guest"))),
+        ("AMQPLAIN", amqplain((b"LOGIN", b"S", b"\xff"), (b"PASSWORD", b"S", b"guest"))),
+        ("AMQPLAIN", amqplain((b"LOGIN", b"S", b"guest"), (b"PASSWORD", b"S", b"guest"))[:-1]),
+        ("AMQPLAIN", amqplain((b"LOGIN", b"S", b"guest"), (b"PASSWORD", b"S", b"guest")) + b"\0"),
+    ],
+)
+def test_an_answer_that_cannot_be_read_is_refused_unquoted(mechanism: str, response: bytes) -> None:
+    """The reason goes to the log, so nothing of the answer is in it."""
+    assert said(Logins(people()), mechanism, response) == f"{mechanism} login refused: response invalid"
+
+
+@pytest.mark.parametrize("mechanism", ["ANONYMOUS", "EXTERNAL", "plain", "", "AMQPLAIN"])
+def test_a_mechanism_that_is_not_offered_lets_nobody_in(mechanism: str) -> None:
+    """The answer is not even looked at."""
+    logins = Logins(people(), mechanisms=("PLAIN", "EXTERNAL"))
+    assert logins.mechanisms(HOME) == ["PLAIN"]
+    expected = f"{mechanism} login refused: unknown authentication mechanism"
+    assert said(logins, mechanism, plain("guest", "guest")) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "stored", "name"),
+    [
+        ("distinguished_name", "dns", "CN=alice,O=Acme\\, Ltd", "CN=alice,O=Acme\\, Ltd"),
+        ("common_name", "dns", "alice", "alice"),
+        ("subject_alternative_name", "dns", "client.example", "client.example"),
+        ("subject_alternative_name", "email", "alice@example", "alice@example"),
+        ("subject_alternative_name", "uri", "alice", "EXTERNAL login refused: no name found"),
+        ("common_name", "dns", "bob", "EXTERNAL login refused: user 'alice' - invalid credentials"),
+    ],
+)
+def test_a_certificate_lets_in_whom_it_names(source: NameSource, kind: str, stored: str, name: str) -> None:
+    """The settings say which of its names counts; the user has to be there."""
+    users = Users()
+    users.put(user_of({"name": stored, "password_hash": ""}))
+    logins = Logins(users, mechanisms=("EXTERNAL",), certificate_name=(source, kind))
+    peer = Peer("203.0.113.9", tls=TlsFacts("TLSv1.3", "x", CERTIFICATE), verified=True)
+    assert logins.mechanisms(peer) == ["EXTERNAL"]
+    assert said(logins, "EXTERNAL", b"", peer) == name
+
+
+def test_external_needs_a_certificate_that_was_verified() -> None:
+    """Without TLS, on a listener that asks for none, and for a client that has none, it lets nobody in."""
+    users = Users([User("alice", "x")])
+    logins = Logins(users, mechanisms=("EXTERNAL",), certificate_name=("common_name", "dns"))
+    facts = TlsFacts("TLSv1.3", "x", CERTIFICATE)
+    unverified = Peer("127.0.0.1", tls=facts)
+    for peer in (HOME, unverified):
+        assert logins.mechanisms(peer) == []
+        assert said(logins, "EXTERNAL", b"", peer) == "EXTERNAL login refused: unknown authentication mechanism"
+    bare = Peer("127.0.0.1", tls=TlsFacts("TLSv1.3", "x"), verified=True)
+    assert said(logins, "EXTERNAL", b"", bare) == "EXTERNAL login refused: no peer certificate"
+
+
+def test_guest_may_come_from_anywhere_when_told() -> None:
+    """The names are the caller's choice, and hold for certificates too."""
+    assert said(Logins(people(), loopback_only=()), "PLAIN", plain("guest", "guest"), AWAY) == "guest"
+    certificate = {"subject": ((("commonName", "guest"),),)}
+    logins = Logins(people(), mechanisms=("EXTERNAL",), certificate_name=("common_name", "dns"))
+    peer = Peer("203.0.113.9", tls=TlsFacts("TLSv1.3", "x", certificate), verified=True)
+    assert said(logins, "EXTERNAL", b"", peer) == "EXTERNAL login refused: user 'guest' can only connect via localhost"
+
+
+def test_a_slow_verdict_comes_later_and_the_next_one_at_once() -> None:
+    """The hash is computed elsewhere; a proven password needs none."""
+    threads = Threads()
+    logins = Logins(people(), check=threads.check)
+    verdicts: list[Verdict] = []
+    logins.decide("PLAIN", plain("alice", "s3cret"), AWAY, verdicts.append)
+    assert verdicts == []
+    threads.run()
+    logins.decide("PLAIN", plain("alice", "s3cret"), AWAY, verdicts.append)
+    assert threads.waiting == []
+    assert [verdict.name for verdict in verdicts if isinstance(verdict, User)] == ["alice", "alice"]
+
+
+def test_many_clients_of_a_user_who_come_at_once_cost_one_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a restart: the first one's proof serves those that wait behind it."""
+    threads, users, computed = Threads(), people(), []
+    logins = Logins(users, check=threads.check)
+    verify = passwords.verify_secret
+
+    def counted(*arguments: Any) -> bool:
+        computed.append(1)
+        return verify(*arguments)
+
+    monkeypatch.setattr(passwords, "verify_secret", counted)
+    verdicts: list[Verdict] = []
+    for _ in range(5):
+        logins.decide("PLAIN", plain("alice", "s3cret"), AWAY, verdicts.append)
+    threads.run()
+    assert (len(verdicts), len(computed)) == (5, 1)
+
+
+def test_tags_that_change_while_the_hash_is_computed_are_the_new_ones() -> None:
+    """The verdict is about the user as it is now."""
+    threads, users = Threads(), people()
+    verdicts: list[Verdict] = []
+    Logins(users, check=threads.check).decide("PLAIN", plain("alice", "s3cret"), AWAY, verdicts.append)
+    users.set_tags("alice", ["monitoring"])
+    threads.run()
+    assert isinstance(verdicts[0], User) and verdicts[0].tags == ("monitoring",)
+
+
+@pytest.mark.parametrize("change", ["delete", "set_password", "clear_password"])
+def test_who_was_changed_while_the_hash_was_computed_is_not_let_in(change: str) -> None:
+    """The verdict is about the user as it is now."""
+    threads, users = Threads(), people()
+    verdicts: list[Verdict] = []
+    Logins(users, check=threads.check).decide("PLAIN", plain("alice", "s3cret"), AWAY, verdicts.append)
+    getattr(users, change)("alice", *(["new"] if change == "set_password" else []))
+    threads.run()
+    assert isinstance(verdicts[0], Refused)
+
+
+def test_a_network_that_fails_often_waits_for_each_verdict() -> None:
+    """Right passwords too, or their speed would tell them; other networks do not wait, and it passes with time."""
+    threads, now = Threads(), [0.0]
+    logins = Logins(people(), check=threads.check, now_s=lambda: now[0])
+    verdicts: list[Verdict] = []
+    for _ in range(11):
+        logins.decide("PLAIN", plain("guest", "wrong"), Peer("2001:db8::1"), verdicts.append)
+    assert set(threads.run()) == {0.0}
+    zoe = plain("zo\u00eb", "p\u00e4ss")
+    logins.decide("PLAIN", zoe, Peer("2001:db8::2"), verdicts.append)
+    logins.decide("PLAIN", plain("guest", "wrong"), Peer("2001:db8::3"), verdicts.append)
+    assert threads.run() == [1.0, 1.0]
+    assert said(logins, "PLAIN", zoe, Peer("2001:db8:0:1::1")) == "zo\u00eb"
+    now[0] = 60.0
+    assert said(logins, "PLAIN", zoe, Peer("2001:db8::2")) == "zo\u00eb"
+
+
+def test_a_network_that_fails_often_cannot_have_many_logins_wait() -> None:
+    """So the rate of its guesses is bounded."""
+    threads = Threads()
+    logins = Logins(people(), check=threads.check)
+    verdicts: list[Verdict] = []
+    for _ in range(11):
+        logins.decide("PLAIN", plain("guest", "wrong"), AWAY, verdicts.append)
+    threads.run()
+    verdicts.clear()
+    for _ in range(40):
+        logins.decide("PLAIN", plain("guest", "wrong"), AWAY, verdicts.append)
+    assert len(threads.waiting) == 32
+    reasons = {verdict.reason for verdict in verdicts if isinstance(verdict, Refused)}
+    assert reasons == {"PLAIN login refused: too many failed logins from 203.0.113.9"}

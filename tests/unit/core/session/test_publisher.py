@@ -1,0 +1,229 @@
+"""Publishing: what is checked, where copies go, one record for all, acks and nacks in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pamqp import commands
+
+from broker.amqp.content_header import decode_properties
+from broker.core.queue import Queue
+from broker.store.record import decode_message
+from tests.unit.core.room import Client, Room
+from tests.unit.core.session.publishing import confirms, declare, publish, ready
+
+USER = "user_id property set to 'alice' but authenticated user was 'guest'"
+
+
+def confirming(room: Room) -> Client:
+    """Returns a client in confirm mode."""
+    client = room.enter()
+    client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+    return client
+
+
+def headers_in(queue: Queue) -> list[Any]:
+    """Returns the header tables of a queue's messages, as a consumer gets them."""
+    return [
+        decode_properties(message.header).headers
+        for slot in queue.stream.manager.slots.values()
+        for message in slot.contents or ()
+    ]
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("properties", "text"),
+    [
+        ({"expiration": "soon"}, "invalid expiration 'soon': no_integer"),
+        ({"expiration": "-5"}, "invalid expiration '-5': {value_negative,-5}"),
+        ({"expiration": "5x"}, "invalid expiration '5x': {leftover_string,\"x\"}"),
+        ({"user_id": "alice"}, USER),
+        ({"user_id": "alice", "expiration": "soon"}, USER),
+        ({"headers": {"CC": "a"}}, 'invalid message: {unacceptable_type_in_header,"CC",longstr}'),
+        ({"headers": {"BCC": {}}}, 'invalid message: {unacceptable_type_in_header,"BCC",table}'),
+        ({"reply_to": "amq.rabbitmq.reply-to"}, "fast reply consumer does not exist"),
+        ({"reply_to": "amq.rabbitmq.reply-to", "user_id": "alice"}, "fast reply consumer does not exist"),
+    ],
+)
+def test_properties_that_are_refused(properties: dict[str, Any], text: str) -> None:
+    """What RabbitMQ refuses closes the channel with its text, and nothing is published."""
+    room = Room()
+    client = room.enter()
+    declare(client, "q")
+    assert publish(client, "q", **properties) == [f"channel 406 PRECONDITION_FAILED - {text}"]
+    assert ready(room, "q") == [0]
+
+
+def test_own_user_id() -> None:
+    """A client may say who it is."""
+    room = Room()
+    client = room.enter()
+    declare(client, "q")
+    assert publish(client, "q", user_id="guest") == []
+    assert ready(room, "q") == [1]
+
+
+# -- routing -----------------------------------------------------------------------------------------------------------
+
+
+def test_copies_go_to_each_queue_once() -> None:
+    """CC and BCC add routing keys; a queue that several lead to gets one copy."""
+    room = Room()
+    client = room.enter()
+    declare(client, "a", "b", "c", "d")
+    assert publish(client, "a", headers={"CC": ["b", "a", 5], "BCC": ["c", "b"], "x": 1}) == []
+    assert ready(room, "a", "b", "c", "d") == [1, 1, 1, 0]
+
+
+def test_blind_copies_are_not_shown() -> None:
+    """BCC is not in what is delivered, CC and everything else is."""
+    room = Room()
+    client = room.enter()
+    declare(client, "a", "c")
+    publish(client, "a", headers={"BCC": ["c"], "CC": ["x"], "other": 1})
+    assert headers_in(room.vhost.queues["a"]) == headers_in(room.vhost.queues["c"]) == [{"CC": ["x"], "other": 1}]
+
+
+def test_copies_may_be_all_that_is_routable() -> None:
+    """A mandatory message that only a copy's key can route is not returned."""
+    room = Room()
+    client = room.enter()
+    declare(client, "b")
+    assert publish(client, "nobody", mandatory=True, headers={"CC": ["b"]}) == []
+    assert publish(client, "nobody", mandatory=True, headers={"CC": ["nobody2"]}) == ["Basic.Return"]
+
+
+def test_copies_do_not_stay_in_the_cache() -> None:
+    """The same publish without the header goes to its own key alone, however often both come."""
+    room = Room()
+    client = room.enter()
+    declare(client, "a", "b")
+    for _ in range(3):
+        publish(client, "a", headers={"CC": ["b"]})
+        publish(client, "a")
+    assert ready(room, "a", "b") == [6, 3]
+
+
+def test_priority_chooses_the_level() -> None:
+    """A message goes to the stream of its priority, the highest for all beyond; without one it is the lowest."""
+    room = Room()
+    client = room.enter()
+    declare(client, "q", x_max_priority=2)
+    for priority in (1, 2, 9, None):
+        publish(client, "q", priority=priority)
+    assert [stream.manager.ready for stream in room.vhost.queues["q"].streams] == [1, 1, 2]
+
+
+def test_every_publishing_connection_is_known() -> None:
+    """An alarm blocks each connection that has published, also one whose publish another one made known."""
+    room = Room()
+    first, second = room.enter(), room.enter()
+    declare(first, "q")
+    for _ in range(3):
+        publish(first, "q")
+    assert (first.session.publishing, second.session.publishing) == (True, False)
+    publish(second, "q")
+    assert second.session.publishing
+    assert ready(room, "q") == [4]
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x_max_length": 10}], ids=["straight road", "slow road"])
+def test_one_record_for_all_durable_queues(arguments: dict[str, Any]) -> None:
+    """A fan-out appends one record that names the durable queues; transient messages append none."""
+    room = Room()
+    client = room.enter()
+    declare(client, "a", **arguments)
+    declare(client, "b")
+    client.call(1, commands.Queue.Declare(queue="t"), commands.Queue.DeclareOk)
+    for name in ("a", "b", "t"):
+        client.call(1, commands.Queue.Bind(queue=name, exchange="amq.fanout"), commands.Queue.BindOk)
+    room.clock.now_ms = 777
+    publish(client, "", exchange="amq.fanout", delivery_mode=2)
+    publish(client, "", exchange="amq.fanout", delivery_mode=1)
+    assert ready(room, "a", "b", "t") == [2, 2, 2]
+    (record,) = room.store.log.records
+    stored = decode_message(0, record)
+    assert len(stored.targets) == 2 * 16
+    assert stored.timestamp_ms == 777
+
+
+# -- confirms ----------------------------------------------------------------------------------------------------------
+
+
+def test_nacks_stand_between_acks() -> None:
+    """What a full queue refuses gets a nack, a run of them one; no ack passes over it."""
+    room = Room()
+    client = confirming(room)
+    declare(client, "full", x_max_length=1, x_overflow="reject-publish")
+    for key in ("nobody", "full", "full", "nobody", "full", "full", "full", "nobody", "nobody"):
+        assert publish(client, key) == []
+    (publisher,) = room.committer.waiting
+    publisher.confirm(publisher.published)
+    assert confirms(client) == ["ack 2+", "nack 3", "ack 4", "nack 7+", "ack 9+"]
+    assert ready(room, "full") == [1]
+
+
+def test_nacks_wait_like_acks() -> None:
+    """Only what is due is told: nothing behind the number that is safe."""
+    room = Room()
+    client = confirming(room)
+    declare(client, "full", x_max_length=0, x_overflow="reject-publish")
+    for key in ("nobody", "full", "nobody", "full"):
+        publish(client, key)
+    (publisher,) = room.committer.waiting
+    told = []
+    for upto in (1, 1, 2, 4):
+        publisher.confirm(upto)
+        told.append(confirms(client))
+    assert told == [["ack 1"], [], ["nack 2"], ["ack 3", "nack 4"]]
+
+
+def test_one_queue_refuses_and_the_others_take_it() -> None:
+    """A fan-out that one queue refuses is nacked, and the other queues have it all the same."""
+    room = Room()
+    client = confirming(room)
+    declare(client, "full", x_max_length=0, x_overflow="reject-publish")
+    declare(client, "free")
+    for name in ("full", "free"):
+        client.call(1, commands.Queue.Bind(queue=name, exchange="amq.fanout"), commands.Queue.BindOk)
+    assert publish(client, "", exchange="amq.fanout", mandatory=True, delivery_mode=2) == []
+    (publisher,) = room.committer.waiting
+    assert publisher.logged == 1
+    publisher.confirm(1)
+    assert confirms(client) == ["nack 1"]
+    assert ready(room, "full", "free") == [0, 1]
+
+
+def test_refusing_says_nothing_without_confirms() -> None:
+    """A publisher that did not ask is told nothing, and neither of it later."""
+    room = Room()
+    client = room.enter()
+    declare(client, "full", x_max_length=0, x_overflow="reject-publish")
+    publish(client, "full")
+    client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+    publish(client, "nobody")
+    (publisher,) = room.committer.waiting
+    publisher.confirm(1)
+    assert confirms(client) == ["ack 1"]
+
+
+def test_who_waits_for_the_disk() -> None:
+    """A transient publish may be confirmed at once, a persistent one has to wait, on either road."""
+    room = Room()
+    client = confirming(room)
+    declare(client, "q")
+    declare(client, "ruled", x_max_length=100)
+    waits = []
+    for key in ("q", "ruled"):
+        for mode in (1, 2):
+            publish(client, key, delivery_mode=mode)
+            (publisher,) = room.committer.waiting
+            waits.append(publisher.logged == publisher.published)
+    assert waits == [False, True, False, True]

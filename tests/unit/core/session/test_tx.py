@@ -1,0 +1,312 @@
+"""Transactions on one channel: what is kept, what commit and rollback do, and what is refused."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+from pamqp import commands
+
+from broker.core.session.channel import SessionOfChannel
+from broker.core.session.tx import TxSession
+from tests.unit.core.room import Client, Room, describe
+from tests.unit.core.session.publishing import declare, publish, ready
+
+Basic, Tx, Confirm = commands.Basic, commands.Tx, commands.Confirm
+PARTIAL = "channel 406 PRECONDITION_FAILED - partial tx completion"
+
+
+def enter(room: Room) -> Client:
+    """Returns a client whose channel 1 is transactional."""
+    client = room.enter()
+    client.call(1, Tx.Select(), Tx.SelectOk)
+    return client
+
+
+def transactions(client: Client) -> TxSession:
+    """Returns the broker's side of channel 1's transactions."""
+    return cast("SessionOfChannel", client.machine.channels[1].session).transactions
+
+
+def safe(room: Room) -> None:
+    """Says that all that waits is on disk."""
+    waiting, room.committer.waiting = room.committer.waiting, []
+    for waiter in waiting:
+        waiter.waiting = False
+        waiter.confirm(waiter.published)
+
+
+def commit(room: Room, client: Client) -> list[str]:
+    """Commits and returns what comes back, in order, once it is safe."""
+    before = client.tell(1, Tx.Commit())
+    safe(room)
+    return [describe(method) for _, method in [*before, *client.replies()]]
+
+
+def fetch(client: Client, queue: str) -> int | None:
+    """Fetches a message and returns its delivery tag, None when there is none."""
+    ((_, method),) = client.tell(1, Basic.Get(queue=queue))
+    return method.delivery_tag if isinstance(method, Basic.GetOk) else None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "text"),
+    [
+        (Confirm.Select(), Tx.Select(), "cannot switch from confirm to tx mode"),
+        (Tx.Select(), Confirm.Select(), "cannot switch from tx to confirm mode"),
+        (None, Tx.Commit(), "channel is not transactional"),
+        (None, Tx.Rollback(), "channel is not transactional"),
+        (Confirm.Select(), Tx.Commit(), "channel is not transactional"),
+    ],
+)
+def test_modes_exclude_each_other(
+    first: commands.Confirm.Select | commands.Tx.Select | None, second: commands.Tx.Commit, text: str
+) -> None:
+    """Confirms and transactions are one or the other on a channel, and only a transactional one commits."""
+    client = Room().enter()
+    if first is not None:
+        client.tell(1, first)
+    assert client.refused(second) == f"channel 406 PRECONDITION_FAILED - {text}"
+
+
+def test_select_again_keeps_the_transaction() -> None:
+    """tx.select on a transactional channel is answered and changes nothing."""
+    room = Room()
+    client = enter(room)
+    declare(client, "q")
+    publish(client, "q")
+    client.call(1, Tx.Select(), Tx.SelectOk)
+    assert commit(room, client) == ["Tx.CommitOk"]
+    assert ready(room, "q") == [1]
+
+
+def test_publishes_are_kept_until_commit() -> None:
+    """Nothing is published before the commit, everything at it, in order."""
+    room = Room()
+    client = enter(room)
+    declare(client, "q")
+    for body in (b"1", b"2"):
+        assert publish(client, "q", body, delivery_mode=2) == []
+    assert ready(room, "q") == [0]
+    assert commit(room, client) == ["Tx.CommitOk"]
+    (slot,) = room.vhost.queues["q"].stream.manager.slots.values()
+    assert slot.contents is not None
+    assert [message.body for message in slot.contents] == [b"1", b"2"]
+    assert commit(room, client) == ["Tx.CommitOk"]
+    assert ready(room, "q") == [2]
+
+
+def test_all_records_of_a_commit_are_one_group() -> None:
+    """Publishes and acks are in one group of the log, nothing is left for the end of the turn."""
+    room = Room()
+    client = enter(room)
+    declare(client, "from", "to")
+    publish(client, "from", delivery_mode=2)
+    commit(room, client)
+    tag = fetch(client, "from")
+    assert tag is not None
+    client.tell(1, Basic.Ack(tag))
+    publish(client, "to", delivery_mode=2)
+    commit(room, client)
+    assert [len(group) for group in room.store.log.groups] == [1, 2]
+    for stream in room.vhost.ports.settled:
+        stream.log_settlements()
+    assert len(room.store.log.records) == 3
+
+
+def test_commit_is_answered_when_it_is_safe() -> None:
+    """commit-ok waits for the disk, and everything behind it waits for commit-ok."""
+    room = Room()
+    client = enter(room)
+    declare(client, "q")
+    publish(client, "q", delivery_mode=2)
+    assert client.tell(1, Tx.Commit()) == []
+    assert client.tell(1, Basic.Get(queue="q")) == []
+    (waiter,) = room.committer.waiting
+    assert waiter.logged == waiter.published > waiter.confirmed
+    safe(room)
+    assert [describe(method) for _, method in client.replies()] == ["Tx.CommitOk"]
+    client.machine.feed(b"")
+    assert [describe(method) for _, method in client.replies()] == ["Basic.GetOk"]
+
+
+def test_a_commit_without_records_waits_for_no_disk() -> None:
+    """What leaves no record is safe at once."""
+    room = Room()
+    client = enter(room)
+    declare(client, "q")
+    publish(client, "q")
+    client.tell(1, Tx.Commit())
+    (waiter,) = room.committer.waiting
+    assert waiter.logged == waiter.confirmed
+
+
+def test_mandatory_messages_come_back_at_commit() -> None:
+    """A return is sent at the commit, before commit-ok."""
+    room = Room()
+    client = enter(room)
+    assert publish(client, "nobody", mandatory=True) == []
+    assert commit(room, client) == ["Basic.Return", "Tx.CommitOk"]
+
+
+def test_publishes_are_checked_when_they_arrive() -> None:
+    """An exchange that is not there closes the channel at the publish, and the transaction is gone."""
+    room = Room()
+    client = enter(room)
+    declare(client, "q")
+    publish(client, "q")
+    text = "channel 404 NOT_FOUND - no exchange 'none' in vhost '/'"
+    assert publish(client, "q", exchange="none") == [text]
+    assert ready(room, "q") == [0]
+
+
+def test_a_queue_that_went_before_the_commit() -> None:
+    """What was routed to a queue that is deleted meanwhile is returned when it is mandatory, else dropped."""
+    room = Room()
+    client = enter(room)
+    declare(client, "q")
+    publish(client, "q", mandatory=True)
+    publish(client, "q")
+    client.call(1, commands.Queue.Delete(queue="q"), commands.Queue.DeleteOk)
+    assert commit(room, client) == ["Basic.Return", "Tx.CommitOk"]
+
+
+def test_rollback_drops_publishes() -> None:
+    """What was published before a rollback is never seen; the channel stays transactional."""
+    room = Room()
+    client = enter(room)
+    declare(client, "q")
+    publish(client, "q")
+    client.call(1, Tx.Rollback(), Tx.RollbackOk)
+    commit(room, client)
+    assert ready(room, "q") == [0]
+    publish(client, "q")
+    commit(room, client)
+    assert ready(room, "q") == [1]
+
+
+def three_fetched(room: Room) -> Client:
+    """Returns a transactional client with delivery tags 1 to 3 of the queue `q`."""
+    client = enter(room)
+    declare(client, "q")
+    for _ in range(3):
+        publish(client, "q")
+    commit(room, client)
+    assert [fetch(client, "q") for _ in range(3)] == [1, 2, 3]
+    return client
+
+
+@pytest.mark.parametrize(
+    ("method", "after"),
+    [
+        (Basic.Ack(2), (0, 2)),
+        (Basic.Ack(2, multiple=True), (0, 1)),
+        (Basic.Ack(0, multiple=True), (0, 0)),
+        (Basic.Reject(1, requeue=False), (0, 2)),
+        (Basic.Reject(1, requeue=True), (1, 2)),
+        (Basic.Nack(3, multiple=True, requeue=True), (3, 0)),
+    ],
+)
+def test_acknowledgements_are_done_at_commit(method: commands.Basic.Ack, after: tuple[int, int]) -> None:
+    """Before the commit everything stays unacked, and a rollback leaves it so; the commit settles or requeues."""
+    room = Room()
+    client = three_fetched(room)
+    queue = room.vhost.queues["q"]
+    assert client.tell(1, method) == []
+    assert (queue.ready, queue.unacked) == (0, 3)
+    client.call(1, Tx.Rollback(), Tx.RollbackOk)
+    commit(room, client)
+    assert (queue.ready, queue.unacked) == (0, 3)
+    assert client.tell(1, method) == []
+    commit(room, client)
+    assert (queue.ready, queue.unacked) == after
+
+
+def test_a_tag_is_acknowledged_once() -> None:
+    """A tag that the transaction has acknowledged is unknown, until a rollback gives it back in its place."""
+    room = Room()
+    client = three_fetched(room)
+    client.tell(1, Basic.Ack(1))
+    client.tell(1, Basic.Ack(3))
+    client.call(1, Tx.Rollback(), Tx.RollbackOk)
+    assert client.tell(1, Basic.Ack(2, multiple=True)) == []
+    text = "channel 406 PRECONDITION_FAILED - unknown delivery tag 1"
+    assert client.refused(Basic.Ack(1)) == text
+
+
+def test_recover_leaves_what_the_transaction_has() -> None:
+    """basic.recover puts back at once what is unacked, and not what the transaction acknowledged."""
+    room = Room()
+    client = three_fetched(room)
+    queue = room.vhost.queues["q"]
+    client.tell(1, Basic.Ack(2))
+    client.call(1, Basic.Recover(requeue=True), Basic.RecoverOk)
+    assert (queue.ready, queue.unacked) == (2, 1)
+    commit(room, client)
+    assert (queue.ready, queue.unacked) == (2, 0)
+
+
+def test_closing_rolls_back() -> None:
+    """A channel that closes publishes nothing, and everything it had unacked is ready again."""
+    room = Room()
+    client = three_fetched(room)
+    publish(client, "q")
+    client.tell(1, Basic.Ack(0, multiple=True))
+    client.call(1, commands.Channel.Close(200, "", 0, 0), commands.Channel.CloseOk)
+    assert ready(room, "q") == [3]
+
+
+def test_a_connection_lost_in_a_commit() -> None:
+    """The transaction is done; nobody hears of it."""
+    room = Room()
+    client = enter(room)
+    declare(client, "q")
+    publish(client, "q")
+    client.tell(1, Tx.Commit())
+    client.machine.lost()
+    safe(room)
+    assert list(client.replies()) == []
+    assert ready(room, "q") == [1]
+
+
+def test_a_transaction_has_a_size() -> None:
+    """Beyond the limit the channel is closed and nothing published; each transaction counts anew."""
+    room = Room()
+    client = enter(room)
+    declare(client, "q")
+    transactions(client).limit_bytes = 2000
+    for _ in range(3):
+        assert publish(client, "q", bytes(600)) == []
+        commit(room, client)
+    publish(client, "q", bytes(600))
+    ((text),) = publish(client, "q", bytes(600))
+    assert text.startswith("channel 406 PRECONDITION_FAILED - transaction size 2")
+    assert text.endswith(" is larger than configured max size 2000")
+    assert ready(room, "q") == [3]
+
+
+def test_a_full_queue_refuses_the_whole() -> None:
+    """When a queue that rejects publishes has no room for all of it, nothing of the transaction is done."""
+    room = Room()
+    client = enter(room)
+    declare(client, "full", x_max_length=2, x_overflow="reject-publish")
+    declare(client, "free")
+    for key in ("full", "free", "full"):
+        publish(client, key)
+    assert commit(room, client) == ["Tx.CommitOk"]
+    assert ready(room, "full", "free") == [2, 1]
+    for key in ("free", "full"):
+        publish(client, key)
+    assert client.refused(Tx.Commit()) == PARTIAL
+    assert ready(room, "full", "free") == [2, 1]
+
+
+def test_a_queue_full_of_bytes_refuses_the_whole() -> None:
+    """The length in bytes is a limit like that in messages."""
+    room = Room()
+    client = enter(room)
+    declare(client, "full", x_max_length_bytes=10, x_overflow="reject-publish")
+    publish(client, "full", b"12345")
+    publish(client, "full", b"123456")
+    assert client.refused(Tx.Commit()) == PARTIAL
+    assert ready(room, "full") == [0]

@@ -1,0 +1,137 @@
+"""Bindings between exchanges, and what goes when an exchange or its last binding goes."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from broker.amqp.errors import ChannelError
+from broker.core.vhost import Vhost
+from tests.unit.core.room import Room
+
+
+def chain(vhost: Vhost, *names: str, auto_delete: bool = True) -> None:
+    """Declares durable exchanges that each lead to the next, and a queue behind the last."""
+    for name in names:
+        vhost.declare_exchange(name, "fanout", durable=True, auto_delete=auto_delete)
+    for source, destination in pairwise(names):
+        vhost.bind_exchange(destination, source, "")
+    vhost.declare_queue("q", durable=True)
+    vhost.bind("q", names[-1], "")
+
+
+def reached(vhost: Vhost, exchange: str) -> list[str]:
+    """Returns the queues that a message with the key `k` gets to."""
+    return [queue.name for queue in vhost.router.route(vhost.exchanges[exchange], "k").destinations]
+
+
+def test_a_message_goes_through_exchanges_and_stops_where_a_binding_went() -> None:
+    """A route that was cached ends with the binding that it went through."""
+    vhost = Room().vhost
+    chain(vhost, "a", "b", "c", auto_delete=False)
+    routes = [vhost.router.route(vhost.exchanges["a"], "k") for _ in range(3)]
+    assert routes[-1].live
+    assert reached(vhost, "a") == ["q"]
+    vhost.unbind_exchange("c", "b", "")
+    assert not any(route.live for route in routes)
+    assert reached(vhost, "a") == []
+    assert reached(vhost, "c") == ["q"]
+
+
+def test_auto_delete_looks_at_bindings_from_an_exchange_and_goes_on_with_those_that_led_to_it() -> None:
+    """The last exchange loses its queue, so all of them lose what they led to."""
+    vhost = Room().vhost
+    names = [f"x{number}" for number in range(3000)]  # no recursion: it would not survive so many
+    chain(vhost, *names)
+    vhost.declare_exchange("y", "fanout", auto_delete=True)
+    vhost.bind_exchange("y", "x0", "")
+    vhost.unbind_exchange("y", "x0", "")
+    assert "y" in vhost.exchanges  # nothing was ever bound to lead from it
+    vhost.delete_queue("q", None)
+    assert [name for name in names if name in vhost.exchanges] == []
+    assert vhost.bindings.count == 0
+
+
+def test_an_exchange_is_unused_when_nothing_leads_from_it() -> None:
+    """if-unused counts bindings from the exchange, not those to it."""
+    vhost = Room().vhost
+    chain(vhost, "a", "b", auto_delete=False)
+    vhost.unbind("q", "b", "")
+    with pytest.raises(ChannelError, match="PRECONDITION_FAILED - exchange 'a' in vhost '/' in use"):
+        vhost.delete_exchange("a", if_unused=True)
+    vhost.delete_exchange("b", if_unused=True)
+    assert "b" not in vhost.exchanges
+
+
+def test_a_deleted_exchange_leaves_no_binding_on_either_side() -> None:
+    """Its namesake begins without any."""
+    vhost = Room().vhost
+    chain(vhost, "a", "b", "c", auto_delete=False)
+    vhost.bind_exchange("b", "b", "")
+    vhost.delete_exchange("b")
+    assert not len(vhost.exchanges["a"].bindings)
+    assert not vhost.exchanges["c"].incoming
+    assert vhost.bindings.count == 1
+    vhost.declare_exchange("b", "fanout", durable=True)
+    assert reached(vhost, "a") == []
+
+
+def test_durable_bindings_between_exchanges_come_back_and_others_do_not() -> None:
+    """From the journal and from the snapshot; a binding is durable when both its ends are."""
+    room = Room()
+    vhost = room.vhost
+    chain(vhost, "a", "b", auto_delete=False)
+    vhost.declare_exchange("t", "fanout")
+    vhost.bind_exchange("t", "a", "")
+    vhost.bind_exchange("a", "t", "")
+    vhost.bind_exchange("a", "amq.topic", "x.#", {"raw": b"\xff"})
+    vhost.bind_exchange("b", "a", "gone")
+    vhost.unbind_exchange("b", "a", "gone")
+    for history in (room.journal, vhost.topology(), [*vhost.topology(), *room.journal]):
+        again = Room()
+        again.vhost.restore(json.loads(json.dumps(history)))
+        assert sorted(again.vhost.topology(), key=json.dumps) == sorted(vhost.topology(), key=json.dumps)
+        assert reached(again.vhost, "a") == ["q"]
+        assert [binding.key for binding in again.vhost.exchanges["a"].incoming] == ["x.#"]
+        assert again.journal == []
+        assert again.vhost.bindings.count == 3
+
+
+@pytest.mark.parametrize("gone", ["a", "b"])
+def test_a_binding_of_a_former_life_does_not_come_back(gone: str) -> None:
+    """Whichever end was deleted and declared again."""
+    room, again = Room(), Room()
+    chain(room.vhost, "a", "b", auto_delete=False)
+    room.vhost.delete_exchange(gone)
+    room.vhost.declare_exchange(gone, "fanout", durable=True)
+    again.vhost.restore(room.journal)
+    assert not again.vhost.exchanges["b"].incoming
+    assert not again.vhost.exchanges["a"].bindings
+
+
+def test_a_journal_of_bindings_to_queues_alone_is_read() -> None:
+    """Yesterday's changes say `queue` and `number`, and nothing of a destination."""
+    vhost = Room().vhost
+    vhost.restore(
+        [
+            {"change": "queue_declared", "name": "q", "number": 7, "auto_delete": False, "arguments": {}},
+            {"change": "bound", "exchange": "amq.topic", "queue": "q", "number": 7, "key": "k", "arguments": {}},
+            {"change": "bound", "exchange": "amq.topic", "queue": "q", "number": 6, "key": "old", "arguments": {}},
+        ]
+    )
+    assert [binding.key for binding in vhost.queues["q"].bindings] == ["k"]
+
+
+def test_the_dialect_of_a_topic_exchange_comes_back_with_it() -> None:
+    """It is an argument, so it is in the journal; the binding keys are read in it."""
+    room, again = Room(), Room()
+    room.vhost.declare_exchange("x", "topic", durable=True, arguments={"x-topic-dialect": "mqtt"})
+    room.vhost.declare_queue("q", durable=True)
+    room.vhost.bind("q", "x", "a/+/#")
+    again.vhost.restore(room.journal)
+    for vhost in (room.vhost, again.vhost):
+        route = vhost.router.route(vhost.exchanges["x"], "a/b/c")
+        assert [queue.name for queue in route.destinations] == ["q"]
+        assert vhost.router.route(vhost.exchanges["x"], "a.b.c").destinations == ()

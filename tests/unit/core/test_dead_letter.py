@@ -1,0 +1,247 @@
+"""Dead letters: to which queues they go, what they say, and in which order the log hears of them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pamqp import commands, header
+from structlog.testing import capture_logs
+
+from broker.amqp.content_header import decode_properties, facts_of
+from broker.core.message import OVERHEAD_BYTES, Envelope, Message
+from broker.core.queue import Queue
+from broker.core.reply_to import REPLY_PREFIX
+from broker.store.record import KIND_AT, MESSAGE, SETTLED
+from tests.unit.core.room import Room
+
+NOW_MS = 1_700_000_000_999
+NOW = datetime.fromtimestamp(NOW_MS // 1000, UTC)
+
+
+class Graveyard(Room):
+    """Is a vhost whose queues are buried in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock.now_ms = NOW_MS
+
+    def queue(self, name: str, *, durable: bool = False, **arguments: Any) -> Queue:
+        """Declares a queue; the names of its arguments are written with underscores and without x."""
+        named = {f"x-{argument.replace('_', '-')}": value for argument, value in arguments.items()}
+        return self.vhost.declare_queue(name, durable=durable, arguments=named)
+
+    def exchange(self, type: str, *bindings: tuple[Queue, str], **arguments: str) -> None:
+        """Declares an exchange called after its type, with queues bound to it."""
+        named = {f"x-{argument.replace('_', '-')}": value for argument, value in arguments.items()}
+        self.vhost.declare_exchange(type, type, arguments=named)
+        for queue, key in bindings:
+            self.vhost.bind(queue.name, type, key)
+
+    def bury(self, queue: Queue, reason: str = "rejected", **properties: Any) -> Message:
+        """Buries a message of a queue, and returns it."""
+        message = message_to(queue, **properties)
+        self.vhost.dead_letters.bury(queue, message, reason)
+        return message
+
+
+def message_to(queue: Queue, body: bytes = b"body", **properties: Any) -> Message:
+    """Returns a message that was published to a queue by its name."""
+    octets = header.ContentHeader(body_size=len(body), properties=commands.Basic.Properties(**properties)).marshal()
+    return Message(Envelope("", queue.name), octets, body, 1, facts_of(octets), 5)
+
+
+@pytest.fixture
+def yard() -> Graveyard:
+    """Returns a vhost whose queues are buried in."""
+    return Graveyard()
+
+
+def messages(queue: Queue) -> list[Message]:
+    """Returns what is ready in a queue."""
+    found: list[Message] = []
+    for slot in queue.stream.manager.slots.values():
+        assert slot.contents is not None
+        found += [message for message in slot.contents if message is not None]
+    return found
+
+
+def headers_of(message: Message) -> dict[str, Any]:
+    """Returns a message's headers table."""
+    return decode_properties(message.header).headers or {}
+
+
+def test_what_a_dead_letter_says(yard: Graveyard) -> None:
+    """It is the message with another envelope, its death in the headers, without its expiration, and as old as now."""
+    queue, target = yard.queue("q", dead_letter_exchange="", dead_letter_routing_key="dead"), yard.queue("dead")
+    kept: dict[str, Any] = {"content_type": "t", "priority": 3, "user_id": "u", "message_id": "m", "delivery_mode": 2}
+    source = yard.bury(queue, "expired", headers={"n": 1, "CC": ["a"], "BCC": ["b"]}, expiration="+20", **kept)
+    (dead,) = messages(target)
+    death = {
+        "count": 1,
+        "reason": "expired",
+        "queue": "q",
+        "time": NOW,
+        "exchange": "",
+        "routing-keys": ["q", "a"],
+        "original-expiration": "+20",
+    }
+    headers: dict[str, Any] = {
+        "n": 1,
+        "x-death": [death],
+        "x-first-death-reason": "expired",
+        "x-first-death-queue": "q",
+        "x-first-death-exchange": "",
+    }
+    assert decode_properties(dead.header) == commands.Basic.Properties(headers=headers, **kept)
+    assert dead.header[:12] == source.header[:12]
+    assert (dead.envelope.exchange, dead.envelope.key, dead.body, dead.timestamp_ms) == ("", "dead", b"body", NOW_MS)
+    assert (dead.facts.persistent, dead.facts.priority, dead.facts.expiration_ms) == (True, 3, None)
+    assert dead.charge == OVERHEAD_BYTES + len(dead.header) + len(dead.body)
+    assert source.facts.expiration_ms == 20  # it may still stand in other queues
+
+
+def test_without_a_key_it_keeps_its_own(yard: Graveyard) -> None:
+    """Without a key of the queue's it goes by its own and by those of its CC, to each queue once, and keeps its CC."""
+    queue = yard.queue("q", dead_letter_exchange="direct")
+    one, two, three = yard.queue("one"), yard.queue("two"), yard.queue("three")
+    yard.exchange("direct", (one, "q"), (one, "copy"), (two, "copy"), (three, "blind"))
+    yard.bury(queue, headers={"CC": ["copy", 5], "BCC": ["blind"]})
+    ((first,), (second,)) = messages(one), messages(two)
+    assert first is second
+    assert (first.envelope.exchange, first.envelope.key) == ("direct", "q")
+    headers = headers_of(first)
+    assert (headers["CC"], headers["x-death"][0]["routing-keys"]) == (["copy", 5], ["q", "copy"])
+    assert "BCC" not in headers
+    assert not three.ready
+    assert first.charge == OVERHEAD_BYTES + (len(first.header) + len(first.body)) // 2
+
+
+def test_by_headers(yard: Graveyard) -> None:
+    """A headers exchange sees the headers of the dead letter."""
+    queue, target = yard.queue("q", dead_letter_exchange="headers"), yard.queue("target")
+    yard.exchange("headers")
+    yard.vhost.bind("target", "headers", "", {"x-match": "all-with-x", "x-first-death-queue": "q", "n": 1})
+    yard.bury(queue, headers={"n": 2})
+    yard.bury(queue, headers={"n": 1})
+    assert [headers_of(message)["n"] for message in messages(target)] == [1]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"dead_letter_exchange": "missing"}, {"dead_letter_exchange": "fanout"}])
+def test_nowhere_to_go(yard: Graveyard, arguments: dict[str, Any]) -> None:
+    """Without an exchange, with one that does not exist, or with one that leads nowhere, it is gone in silence."""
+    queue = yard.queue("q", **arguments)
+    yard.exchange("fanout")
+    with capture_logs() as logs:
+        yard.bury(queue)
+    assert logs == []
+    assert yard.store.log.records == []
+
+
+def test_records(yard: Graveyard) -> None:
+    """A persistent message has one record for all its queues, in front of the record that its source is settled."""
+    queue = yard.queue("q", durable=True, dead_letter_exchange="fanout")
+    targets = [yard.queue(name, durable=True) for name in ("one", "two")]
+    yard.exchange("fanout", *((target, "") for target in (*targets, yard.queue("three"))))
+    yard.bury(queue, delivery_mode=2)
+    yard.bury(queue, delivery_mode=1)
+    assert [record[KIND_AT] for record in yard.store.log.records] == [MESSAGE]
+    assert [target.ready for target in targets] == [2, 2]
+    message, stream = message_to(queue, delivery_mode=2), queue.stream
+    message.entry = (0, 1)  # its own record, of a turn before
+    stream.accept_logged(message, 0)
+    slot = stream.manager.front()
+    assert slot is not None
+    stream.bury(slot, stream.manager.take(slot, 1), "rejected")
+    stream.log_settlements()
+    assert [record[KIND_AT] for record in yard.store.log.records] == [MESSAGE, MESSAGE, SETTLED]
+
+
+def test_full_queues_push_on_without_recursion(yard: Graveyard) -> None:
+    """A dead letter that pushes another out, and so on through more queues than the stack is deep, is one bury."""
+    number = 3000
+    queues = [
+        yard.queue(f"q{at}", max_length=1, dead_letter_exchange="", dead_letter_routing_key=f"q{at + 1}")
+        for at in range(number)
+    ]
+    last = yard.queue(f"q{number}")
+    for queue in queues[1:]:
+        queue.stream.accept(message_to(queue, b"filler"))
+    yard.bury(queues[0], body=b"mover")
+    assert [queue.ready for queue in queues[1:]] == [1] * (number - 1)
+    assert [message.body for message in messages(queues[1])] == [b"mover"]
+    assert [message.envelope.key for message in messages(last)] == [last.name]
+
+
+def test_refused_dead_letters(yard: Graveyard) -> None:
+    """A full queue that rejects publishes rejects dead letters too, and they are gone."""
+    queue = yard.queue("q", dead_letter_exchange="", dead_letter_routing_key="full")
+    full = yard.queue("full", max_length=1, overflow="reject-publish")
+    for _ in range(3):
+        yard.bury(queue)
+    assert full.ready == 1
+
+
+@pytest.mark.parametrize("reason", ["expired", "maxlen", "delivery_limit"])
+def test_cycles_end(yard: Graveyard, reason: str) -> None:
+    """A message does not come back by itself to where it died, and one line says so; other queues take it."""
+    queue, other = yard.queue("q", dead_letter_exchange="fanout"), yard.queue("other")
+    yard.exchange("fanout", (queue, ""), (other, ""))
+    with capture_logs() as logs:
+        yard.bury(queue, reason, headers={"x-death": [{"queue": "before", "reason": "expired"}]})
+    assert (queue.ready, other.ready) == (0, 1)
+    cycle = ["q", "q", "before"]
+    event = {"event": "dead_letter.dropped", "vhost": "/", "queue": "q", "cycle": cycle, "log_level": "warning"}
+    assert logs == [event]
+
+
+def test_a_rejection_is_no_cycle(yard: Graveyard) -> None:
+    """A message that a consumer rejected comes back, also to where it expired before."""
+    queue = yard.queue("q", dead_letter_exchange="", dead_letter_routing_key="q")
+    yard.bury(queue, headers={"x-death": [{"queue": "q", "reason": "expired"}]})
+    assert queue.ready == 1
+
+
+def test_direct_replies(yard: Graveyard) -> None:
+    """By the default exchange a dead letter reaches who waits for an answer, as any message does."""
+    answers: list[tuple[str, bytes]] = []
+
+    class Waiting:
+        def deliver(self, envelope: Envelope, header: bytes, body: bytes) -> None:
+            assert headers_of(Message(envelope, header, body, 1, facts_of(header), 0))["x-first-death-queue"] == "q"
+            answers.append((envelope.key, body))
+
+    waiting: Any = Waiting()
+    name = REPLY_PREFIX + "abc"
+    yard.vhost.replies[name] = waiting
+    yard.bury(yard.queue("q", dead_letter_exchange="", dead_letter_routing_key=name))
+    yard.bury(yard.queue("r", dead_letter_exchange="", dead_letter_routing_key=REPLY_PREFIX + "gone"))
+    assert answers == [(name, b"body")]
+
+
+def test_delayed(yard: Graveyard) -> None:
+    """An exchange that delays keeps a dead letter whose publisher asked for it; one that waited before goes on."""
+    queue, target = yard.queue("q", dead_letter_exchange="x-delayed-message"), yard.queue("target")
+    yard.exchange("x-delayed-message", (target, ""), delayed_type="fanout")
+    yard.bury(queue, headers={"x-delay": 500})
+    yard.bury(queue, headers={"x-delay": -500})
+    assert target.ready == 1
+    yard.clock.now_ms += 500
+    yard.deadlines.run(yard.clock.now_ms)
+    assert [headers_of(message)["x-delay"] for message in messages(target)] == [-500, -500]
+
+
+def test_envelopes_are_shared(yard: Graveyard) -> None:
+    """Dead letters of one exchange and key share what is made of them, within a bound."""
+    queue, target = yard.queue("q", dead_letter_exchange="fanout"), yard.queue("target")
+    yard.exchange("fanout", (target, ""))
+    for number in range(3000):
+        message = Message(
+            Envelope("", str(number)), b"\x00\x3c" + bytes(12), b"", 1, facts_of(b"\x00\x3c" + bytes(12)), 5
+        )
+        yard.vhost.dead_letters.bury(queue, message, "rejected")
+        yard.vhost.dead_letters.bury(queue, message, "rejected")
+    found = messages(target)
+    assert all(first.envelope is second.envelope for first, second in zip(found[::2], found[1::2], strict=True))
+    assert len({message.envelope.key for message in found}) == 3000

@@ -1,0 +1,248 @@
+"""Policies: which one holds, what it does at once, and what cannot be one. Texts: RabbitMQ 3.10.8."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.core.policy import Policies, Policy
+from broker.core.policy_definition import check_definition
+from tests.unit.core.room import Room, put
+
+TTL = {"message-ttl": 1000}
+UNKNOWN = "are not recognised policy settings"
+
+
+def policy(name: str = "p", pattern: str = ".*", **fields: Any) -> Policy:
+    """Returns a policy about TTL for everything, unless told otherwise."""
+    fields.setdefault("apply_to", "all")
+    fields.setdefault("definition", TTL)
+    return Policy(name, pattern, **fields)
+
+
+def test_what_is_there_and_what_comes_later_follow_a_policy() -> None:
+    """Setting, replacing and clearing it take effect at once."""
+    vhost = Room().vhost
+    before = vhost.declare_queue("q.before")
+    other = vhost.declare_queue("other")
+    vhost.policies.set(policy(pattern="^q\\."))
+    after = vhost.declare_queue("q.after")
+    assert [(queue.policy, queue.rules.ttl_ms) for queue in (before, after, other)] == [
+        ("p", 1000),
+        ("p", 1000),
+        (None, None),
+    ]
+    vhost.policies.set(policy(pattern="^other$", definition={"max-length": 3}))
+    assert [(queue.policy, queue.rules.ttl_ms) for queue in (before, after)] == [(None, None)] * 2
+    assert (other.policy, other.rules.max_length) == ("p", 3)
+    assert vhost.policies.clear("p")
+    assert (other.policy, other.rules.max_length) == (None, None)
+    assert not vhost.policies.clear("p")
+
+
+def test_the_highest_priority_holds_alone() -> None:
+    """Nothing is taken from the others; names decide between equals."""
+    vhost = Room().vhost
+    queue = vhost.declare_queue("q")
+    vhost.policies.set(policy("low", definition={"max-length": 1}, priority=-1))
+    vhost.policies.set(policy("high", priority=7))
+    vhost.policies.set(policy("equal", definition={"max-length": 2}, priority=7))
+    assert (queue.policy, queue.rules.max_length, queue.rules.ttl_ms) == ("equal", 2, None)
+    assert [found.name for found in vhost.policies.list()] == ["equal", "high", "low"]
+
+
+def test_an_operator_policy_holds_beside_the_policy() -> None:
+    """Of arguments, policy and operator policy the least number counts."""
+    vhost = Room().vhost
+    queue = vhost.declare_queue("q", arguments={"x-message-ttl": 500, "x-max-length": 10})
+    vhost.policies.set(policy(definition={"message-ttl": 700, "max-length": 5}))
+    vhost.policies.set(policy("op", definition={"message-ttl": 300}), operator=True)
+    assert (queue.policy, queue.operator_policy) == ("p", "op")
+    assert (queue.rules.ttl_ms, queue.rules.max_length) == (300, 5)
+    assert vhost.policies.get("op") is None
+    assert vhost.policies.clear("op", operator=True)
+    assert (queue.operator_policy, queue.rules.ttl_ms) == (None, 500)
+
+
+@pytest.mark.parametrize(
+    ("apply_to", "found"),
+    [
+        ("all", {"classic", "quorum", "x"}),
+        ("queues", {"classic", "quorum"}),
+        ("exchanges", {"x"}),
+        ("classic_queues", {"classic"}),
+        ("quorum_queues", {"quorum"}),
+        ("streams", set()),
+    ],
+)
+def test_a_policy_applies_to_what_it_says(apply_to: str, found: set[str]) -> None:
+    """To queues by their type, to exchanges, or to both."""
+    vhost = Room().vhost
+    queues = [
+        vhost.declare_queue("classic"),
+        vhost.declare_queue("quorum", durable=True, arguments={"x-queue-type": "quorum"}),
+    ]
+    exchange = vhost.declare_exchange("x", "topic")
+    vhost.policies.set(policy(apply_to=apply_to, definition={"max-length": 1, "alternate-exchange": "amq.fanout"}))
+    applied = {queue.name for queue in queues if queue.policy}
+    assert applied | ({"x"} if exchange.alternate else set()) == found
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "types"),
+    [
+        ("delivery-limit", 3, {"quorum"}),
+        ("dead-letter-strategy", "at-least-once", {"quorum"}),
+        ("queue-leader-locator", "balanced", {"quorum"}),
+        ("queue-mode", "lazy", {"classic"}),
+        ("ha-mode", "all", {"classic"}),
+        ("max-in-memory-length", 1, {"classic", "quorum"}),
+        ("alternate-exchange", "a", {"classic", "quorum"}),
+        ("queue-version", 2, {"classic", "quorum"}),
+    ],
+)
+def test_a_policy_with_a_key_that_a_type_has_no_use_for_is_passed_over(
+    key: str, value: object, types: set[str]
+) -> None:
+    """The whole of it, and the next one holds, as in RabbitMQ 3.10.8."""
+    vhost = Room().vhost
+    queues = {
+        "classic": vhost.declare_queue("classic"),
+        "quorum": vhost.declare_queue("quorum", durable=True, arguments={"x-queue-type": "quorum"}),
+    }
+    vhost.policies.set(policy("p", definition={key: value}, priority=1))
+    vhost.policies.set(policy("next"))
+    assert {kind for kind, queue in queues.items() if queue.policy == "p"} == types
+    assert {kind for kind, queue in queues.items() if queue.policy == "next"} == set(queues) - types
+
+
+def test_an_alternate_of_a_policy_takes_what_is_unroutable_and_an_argument_goes_before_it() -> None:
+    """A cached route to nowhere ends when the policy comes, and the one to the alternate when it goes."""
+    vhost = Room().vhost
+    plain = vhost.declare_exchange("plain", "direct")
+    own = vhost.declare_exchange("own", "direct", arguments={"alternate-exchange": "amq.topic"})
+    queue = vhost.declare_queue("q")
+    vhost.bind("q", "amq.fanout", "")
+    routes = [vhost.router.route(plain, "k") for _ in range(3)]
+    vhost.policies.set(policy(definition={"alternate-exchange": "amq.fanout"}))
+    assert not any(route.live for route in routes)
+    assert vhost.router.route(plain, "k").destinations == (queue,)
+    assert own.alternate == "amq.topic"
+    assert vhost.router.route(vhost.declare_exchange("late", "direct"), "k").destinations == (queue,)
+    routes = [vhost.router.route(plain, "k") for _ in range(3)]
+    vhost.policies.clear("p")
+    assert not any(route.live for route in routes)
+    assert vhost.router.route(plain, "k").destinations == ()
+
+
+def test_a_policy_brings_a_queue_within_its_limit() -> None:
+    """What is too much is dropped when the limit comes, and publishes look at the queue from then on."""
+    vhost = Room().vhost
+    queue = vhost.declare_queue("q")
+    put(queue, 5)
+    assert queue.plain
+    vhost.policies.set(policy(definition={"max-length": 2}))
+    assert queue.ready == 2
+    assert not queue.plain
+
+
+def test_a_change_is_told_when_it_is_in_force() -> None:
+    """Whoever writes policies down hears of each change once, and of a refused one nothing."""
+    vhost = Room().vhost
+    queue = vhost.declare_queue("q")
+    told: list[str | None] = []
+    vhost.policies.listeners.append(lambda: told.append(queue.policy))
+    vhost.policies.set(policy())
+    with pytest.raises(ValueError, match="no policy provided"):
+        vhost.policies.set(policy("bad", definition={}))
+    vhost.policies.clear("p")
+    vhost.policies.clear("p")
+    assert told == ["p", None]
+
+
+def test_policies_come_back_from_json() -> None:
+    """Both kinds, in place of what was there; a file that cannot be taken changes nothing."""
+    first, second = Policies(lambda: None), Policies(lambda: None)
+    first.set(policy("a", "^x", apply_to="queues", priority=3))
+    first.set(policy("b"), operator=True)
+    second.set(policy("old"))
+    second.from_json(first.to_json())
+    assert second.to_json() == first.to_json()
+    assert first.to_json()["policies"] == [
+        {"name": "a", "pattern": "^x", "apply-to": "queues", "definition": TTL, "priority": 3}
+    ]
+    with pytest.raises(ValueError, match="no policy provided"):
+        second.from_json({"policies": [{"name": "c", "pattern": "", "definition": {}}]})
+    assert second.to_json() == first.to_json()
+
+
+@pytest.mark.parametrize(
+    ("definition", "text"),
+    [
+        ({}, "no policy provided"),
+        ([1], "definition must be a dictionary: [1]"),
+        ({"message-ttl": "1"}, '<<"1">> is not a valid message TTL'),
+        ({"message-ttl": -1}, "-1 is not a valid message TTL"),
+        ({"message-ttl": 1.5}, "1.5 is not a valid message TTL"),
+        ({"message-ttl": True}, "true is not a valid message TTL"),
+        ({"expires": 0}, "0 is not a valid queue expiry"),
+        ({"max-length": -1}, "-1 is not a valid maximum length"),
+        ({"max-length-bytes": -1}, "-1 is not a valid maximum length in bytes"),
+        ({"max-in-memory-length": -1}, "-1 is not a valid maximum memory in bytes"),
+        ({"overflow": "x"}, '<<"x">> is not a valid overflow value'),
+        ({"dead-letter-exchange": 1}, "1 is not a valid dead letter exchange name"),
+        ({"dead-letter-routing-key": 1}, "1 is not a valid dead letter routing key"),
+        ({"dead-letter-strategy": "x"}, '<<"x">> is not a valid dead letter strategy'),
+        ({"delivery-limit": -1}, "-1 is not a valid delivery limit"),
+        ({"alternate-exchange": 1}, "1 is not a valid alternate exchange name"),
+        ({"queue-mode": "x"}, '<<"x">> is not a valid queue-mode value'),
+        ({"queue-version": 3}, "3 is not a valid queue-version value"),
+        ({"max-age": "x"}, '<<"x">> is not a valid max age'),
+        ({"max-priority": 1}, f'[{{<<"max-priority">>,1}}] {UNKNOWN}'),
+        ({"nope": "a", "nix": 2}, f'[{{<<"nix">>,2}},{{<<"nope">>,<<"a">>}}] {UNKNOWN}'),
+        ({"nope": 1, "message-ttl": "x"}, '<<"x">> is not a valid message TTL'),
+    ],
+)
+def test_a_definition_that_cannot_be_is_refused_in_rabbitmqs_words(definition: Any, text: str) -> None:
+    """A bad value is told before a key that nobody knows."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - its text is compared
+        check_definition(definition, operator=False)
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize("key", ["alternate-exchange", "dead-letter-exchange", "queue-mode", "ha-mode"])
+def test_an_operator_policy_has_fewer_keys(key: str) -> None:
+    """Limits alone."""
+    with pytest.raises(ValueError, match=UNKNOWN):
+        check_definition({key: "a"}, operator=True)
+    check_definition({"expires": 1, "max-length": 0, "delivery-limit": 0}, operator=True)
+
+
+@pytest.mark.parametrize("key", ["ha-mode", "ha-sync-mode", "federation-upstream-set", "shards-per-node"])
+def test_keys_of_rabbitmq_that_mean_nothing_here_are_kept(key: str) -> None:
+    """Imported definitions have them."""
+    vhost = Room().vhost
+    vhost.policies.set(policy(definition={key: "all"}))
+    found = vhost.policies.get("p")
+    assert found is not None
+    assert found.definition == {key: "all"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"pattern": "("}, "pattern should be regular expression but is invalid: "),
+        ({"pattern": 1}, "pattern should be a binary but was 1"),
+        ({"priority": "1"}, 'priority should be a number, actually was <<"1">>'),
+        ({"priority": None}, "priority should be a number, actually was null"),
+        ({"apply_to": "streamers"}, "apply-to 'streamers' unrecognised; should be "),
+    ],
+)
+def test_other_fields_that_cannot_be_are_refused(fields: dict[str, Any], text: str) -> None:
+    """Before anything is changed."""
+    policies = Policies(lambda: None)
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - its text is compared
+        policies.set(policy(**fields))
+    assert str(caught.value).startswith(text)
+    assert policies.list() == []

@@ -1,0 +1,71 @@
+"""How many exchanges, queues and bindings a vhost may have: refused at the limit and not before."""
+
+from __future__ import annotations
+
+from broker.amqp.errors import ChannelError
+from broker.core.vhost import Vhost
+from broker.core.vhost_limits import VhostLimits
+from tests.unit.core.room import Room
+
+
+def limited(exchanges: int = 9, queues: int = 9, bindings: int = 9) -> Vhost:
+    """Returns a vhost with low limits."""
+    vhost = Room().vhost
+    vhost.limits = VhostLimits(exchanges, queues, bindings)
+    return vhost
+
+
+def refusal(act: object, *arguments: object) -> str | None:
+    """Returns the text of a refusal, None when there was none."""
+    try:
+        act(*arguments)  # type: ignore[operator]
+    except ChannelError as error:
+        return error.reply_text
+    return None
+
+
+def test_one_queue_more_than_may_be_is_refused() -> None:
+    """In RabbitMQ's words; what exists is found again, and a deletion makes room."""
+    vhost = limited(queues=2)
+    assert [refusal(vhost.declare_queue, name) for name in ("a", "b", "a")] == [None, None, None]
+    assert refusal(vhost.declare_queue, "c") == (
+        "PRECONDITION_FAILED - cannot declare queue 'c': queue limit in vhost '/' (2) is reached"
+    )
+    vhost.delete_queue("a", None)
+    assert refusal(vhost.declare_queue, "c") is None
+
+
+def test_one_exchange_more_than_may_be_is_refused() -> None:
+    """Those that are always there do not count."""
+    vhost = limited(exchanges=2)
+    assert [refusal(vhost.declare_exchange, name, "topic") for name in ("a", "b", "a")] == [None, None, None]
+    assert refusal(vhost.declare_exchange, "c", "topic") == (
+        "PRECONDITION_FAILED - cannot declare exchange 'c': exchange limit in vhost '/' (2) is reached"
+    )
+    vhost.delete_exchange("a")
+    assert refusal(vhost.declare_exchange, "c", "topic") is None
+
+
+def test_one_binding_more_than_may_be_is_refused() -> None:
+    """Of queues and of exchanges together; whatever takes bindings away makes room."""
+    vhost = limited(bindings=2)
+    vhost.declare_queue("q")
+    assert refusal(vhost.bind, "q", "amq.topic", "a") is None
+    assert refusal(vhost.bind_exchange, "amq.fanout", "amq.topic", "b") is None
+    assert refusal(vhost.bind, "q", "amq.topic", "a") is None  # it is there already
+    assert refusal(vhost.bind, "q", "amq.topic", "c") == (
+        "PRECONDITION_FAILED - cannot bind queue 'q': binding limit in vhost '/' (2) is reached"
+    )
+    assert refusal(vhost.bind_exchange, "amq.match", "amq.topic", "c") == (
+        "PRECONDITION_FAILED - cannot bind exchange 'amq.match': binding limit in vhost '/' (2) is reached"
+    )
+    vhost.delete_queue("q", None)
+    assert refusal(vhost.bind_exchange, "amq.match", "amq.topic", "c") is None
+
+
+def test_what_holds_delayed_messages_is_not_counted() -> None:
+    """No client made that queue."""
+    vhost = limited(exchanges=1, queues=1)
+    vhost.declare_exchange("x", "x-delayed-message", arguments={"x-delayed-type": "topic"})
+    assert refusal(vhost.declare_queue, "q") is None
+    assert refusal(vhost.declare_queue, "r") is not None

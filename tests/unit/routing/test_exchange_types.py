@@ -1,0 +1,79 @@
+"""Making exchanges of the types that clients declare."""
+
+from typing import Any
+
+import pytest
+
+from broker.routing.exchange_types import EXCHANGE_TYPES, ExchangeArgumentError, ExchangeTypeError, make_exchange
+from broker.routing.pattern import BindingKeyError, PatternLimits
+
+
+@pytest.mark.parametrize("type", [kind for kind in EXCHANGE_TYPES if kind != "x-delayed-message"])
+def test_a_delayed_exchange_routes_as_its_argument_says(type: str) -> None:
+    """Every type can be delayed, under the name of the delayed type, and keeps its own ways."""
+    arguments = {"x-delayed-type": type}
+    exchange = make_exchange("x", "x-delayed-message", arguments=arguments)
+    plain = make_exchange("x", type)
+    assert exchange.type == "x-delayed-message"
+    assert exchange.delayed
+    assert not plain.delayed
+    assert plain.type == type
+    assert type_of(exchange) is type_of(plain)
+    assert exchange.by_headers == plain.by_headers
+    assert exchange.arguments == arguments
+
+
+def type_of(value: object) -> type:
+    """Return the class of a value."""
+    return value.__class__
+
+
+def test_a_delayed_topic_exchange_matches_patterns() -> None:
+    """Limits and dialect reach the exchange that routes."""
+    exchange = make_exchange("x", "x-delayed-message", arguments={"x-delayed-type": "topic", "x-topic-dialect": "mqtt"})
+    exchange.bind("q", "a/+", {})
+    assert exchange.route("a/b").destinations == ("q",)
+    with pytest.raises(BindingKeyError):
+        exchange.check_key("a/b/c", PatternLimits(words=2))
+
+
+@pytest.mark.parametrize("routing_type", [None, 1, "x-delayed-message"])
+def test_a_delayed_exchange_has_to_say_how_it_routes(routing_type: Any) -> None:
+    """No type, or itself, is RabbitMQ's 406."""
+    arguments = {} if routing_type is None else {"x-delayed-type": routing_type}
+    with pytest.raises(ExchangeArgumentError, match="'x-delayed-type' must be an existing exchange type"):
+        make_exchange("x", "x-delayed-message", arguments=arguments)
+
+
+@pytest.mark.parametrize(
+    ("type", "arguments"), [("x-random", {}), ("", {}), ("x-delayed-message", {"x-delayed-type": "x-random"})]
+)
+def test_an_unknown_type_is_told_apart(type: str, arguments: dict[str, Any]) -> None:
+    """It is RabbitMQ's 503, inside a delayed exchange too."""
+    with pytest.raises(ExchangeTypeError, match=r"unknown exchange type '(x-random)?'"):
+        make_exchange("x", type, arguments=arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"hash-header": "h", "hash-property": "message_id"}, "hash-header and hash-property are mutually exclusive"),
+        ({"hash-property": "app_id"}, "Unsupported property: app_id"),
+        ({"hash-header": 5}, "'hash-header' must be a string"),
+        ({"hash-property": True}, "'hash-property' must be a string"),
+    ],
+)
+def test_hash_arguments_are_checked(arguments: dict[str, Any], text: str) -> None:
+    """The plugin's texts, where it has one."""
+    with pytest.raises(ExchangeArgumentError, match=text):
+        make_exchange("x", "x-consistent-hash", arguments=arguments)
+
+
+def test_the_alternate_comes_from_the_arguments() -> None:
+    """It may be changed later; what is no string is none."""
+    exchange = make_exchange("x", "topic", arguments={"alternate-exchange": "ae"})
+    assert exchange.alternate == "ae"
+    exchange.alternate = None
+    assert exchange.alternate is None
+    assert make_exchange("x", "topic", arguments={"alternate-exchange": 1}).alternate is None
+    assert make_exchange("x", "topic").alternate is None

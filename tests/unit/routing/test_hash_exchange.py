@@ -1,0 +1,218 @@
+"""The consistent hash exchange."""
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from broker.routing.exchange import Exchange
+from broker.routing.exchange_types import make_exchange
+from broker.routing.hash_buckets import BUCKETS, digest
+from broker.routing.headers import BindingArgumentError
+from broker.routing.pattern import PatternLimits
+
+KEYS = [f"customer.{number}" for number in range(5_000)]
+
+
+@dataclass(eq=False)
+class Queue:
+    """A destination with a name."""
+
+    name: str
+
+
+@dataclass
+class Fields:
+    """The fields of one message."""
+
+    headers: Mapping[str, Any] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def property(self, name: str) -> str | None:
+        """Return a property."""
+        return self.properties.get(name)
+
+
+def make(weights: dict[str, str], **arguments: str) -> Exchange:
+    """Return an exchange with queues of these names bound by these weights."""
+    exchange = make_exchange("x", "x-consistent-hash", arguments=arguments)
+    for name, weight in weights.items():
+        exchange.bind(Queue(name), weight, {})
+    return exchange
+
+
+def owners(exchange: Exchange) -> dict[str, str]:
+    """Return which queue each key goes to; it is always exactly one."""
+    found = {}
+    for key in KEYS:
+        (queue,) = exchange.route(key).destinations
+        found[key] = queue.name
+    return found
+
+
+def test_shares_are_in_proportion_to_the_weights() -> None:
+    """Four queues of the weights 1, 1, 2 and 6 get a tenth, a tenth, a fifth and the rest, nearly."""
+    shares = Counter(owners(make({"a": "1", "b": "1", "c": "2", "d": "6"})).values())
+    for name, part in {"a": 0.1, "b": 0.1, "c": 0.2, "d": 0.6}.items():
+        assert abs(shares[name] / len(KEYS) - part) < 0.05 * part + 0.01
+
+
+def test_a_new_queue_takes_its_share_and_moves_nothing_else() -> None:
+    """What moves, moves to the new queue, and is about a fifth; when that queue goes all is as before."""
+    exchange = make(dict.fromkeys("abcd", "3"))
+    before = owners(exchange)
+    exchange.bind(new := Queue("e"), "3", {})
+    after = owners(exchange)
+    moved = {key for key in KEYS if before[key] != after[key]}
+    assert {after[key] for key in moved} == {"e"}
+    assert 0.18 < len(moved) / len(KEYS) < 0.22
+    exchange.unbind(new, "3", {})
+    assert owners(exchange) == before
+
+
+def test_a_removed_queue_leaves_the_rest_where_it_was() -> None:
+    """Only its own keys go elsewhere, to all the others."""
+    exchange = make({"a": "1", "b": "2", "c": "1", "d": "2"})
+    before = owners(exchange)
+    exchange.remove(next(binding for binding in exchange.bindings if binding.destination.name == "b"))
+    after = owners(exchange)
+    assert {key for key in KEYS if before[key] != after[key]} == {key for key in KEYS if before[key] == "b"}
+    assert {after[key] for key in KEYS if before[key] == "b"} == {"a", "c", "d"}
+
+
+def test_the_order_of_bindings_is_without_meaning() -> None:
+    """After a restart bindings come back in another order, and each key goes where it went."""
+    weights = {"a": "1", "b": "20", "c": "3"}
+    assert owners(make(weights)) == owners(make(dict(reversed(weights.items()))))
+
+
+def test_the_hash_is_the_same_in_every_process() -> None:
+    """Neither the seed of Python's own hash nor anything else of the process is part of it."""
+    script = "from broker.routing.hash_buckets import digest; print(digest('customer.7'))"
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", script], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True, text=True
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert printed == {str(digest("customer.7"))}
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("0", "The binding key must be greater than 0"),
+        ("-1", "The binding key must be greater than 0"),
+        ("x", 'The binding key must be an integer: <<"x">>'),
+        ("", "The binding key must be an integer: <<>>"),
+        ("1.5", 'The binding key must be an integer: <<"1.5">>'),
+        (" 1", 'The binding key must be an integer: <<" 1">>'),
+        ("1\n", 'The binding key must be an integer: <<"1\n">>'),
+        ("1_0", 'The binding key must be an integer: <<"1_0">>'),
+        ("٣", 'The binding key must be an integer: <<"٣">>'),
+    ],
+)
+def test_weights_are_integers_above_zero(key: str, text: str) -> None:
+    """The plugin's texts; a refused weight leaves nothing."""
+    exchange = make({"a": "1"})
+    for refuse in (lambda: exchange.bind(Queue("b"), key, {}), lambda: exchange.check_key(key, PatternLimits())):
+        with pytest.raises(BindingArgumentError) as caught:
+            refuse()
+        assert str(caught.value) == text
+    assert len(exchange.bindings) == 1
+    assert set(owners(exchange).values()) == {"a"}
+
+
+def test_any_weight_costs_the_same() -> None:
+    """A weight of a million is a number, not a million entries; against it a weight of one gets next to nothing."""
+    shares = Counter(owners(make({"a": "1000000", "b": "+1"})).values())
+    assert shares["b"] < 20
+    assert owners(make({"a": "9" * 250})).keys() == set(KEYS)
+
+
+def test_no_destination() -> None:
+    """Before the first and after the last binding a message goes nowhere."""
+    exchange = make({})
+    assert exchange.route("k").destinations == ()
+    exchange.bind(queue := Queue("a"), "1", {})
+    exchange.unbind(queue, "1", {})
+    assert exchange.route("k").destinations == ()
+    assert len(exchange._buckets) == 0  # type: ignore[attr-defined]
+
+
+def test_a_destination_bound_twice_has_its_greatest_weight() -> None:
+    """Weights do not add up, and removing one binding leaves the other."""
+    exchange = make({"a": "4"})
+    exchange.bind(queue := Queue("b"), "1", {})
+    single = owners(exchange)
+    exchange.bind(queue, "4", {})
+    assert 0.45 < Counter(owners(exchange).values())["b"] / len(KEYS) < 0.55
+    exchange.bind(queue, "1", {"again": True})
+    exchange.unbind(queue, "4", {})
+    assert owners(exchange) == single
+    exchange.unbind(queue, "1", {})
+    assert owners(exchange) == single
+    exchange.unbind(queue, "1", {"again": True})
+    assert set(owners(exchange).values()) == {"a"}
+
+
+def test_a_change_of_shares_ends_the_routes() -> None:
+    """A cached key is asked for again once it may have moved, and not when no share changed."""
+    exchange = make({"a": "2"})
+    for _ in range(2):
+        route = exchange.route("k")
+    assert route.live
+    (queue,) = route.destinations
+    exchange.bind(queue, "1", {})
+    assert route.live
+    exchange.bind(Queue("b"), "1", {})
+    assert not route.live
+
+
+def test_by_header() -> None:
+    """The header stands in for the key, of whatever type it is; without it all messages go one way."""
+    exchange = make(dict.fromkeys("abcd", "1"), **{"hash-header": "customer"})
+    assert exchange.by_headers
+    chosen = {}
+    for value in [*KEYS[:50], *range(50), None, True, 1.5]:
+        (found,) = {exchange.match([key], Fields({"customer": value})) for key in ("k1", "k2")}
+        assert len(found) == 1
+        chosen[repr(value)] = found[0].name
+    assert set(chosen.values()) == set("abcd")
+    assert len({exchange.match([key], Fields(headers)) for key in KEYS[:9] for headers in ({}, {"other": key})}) == 1
+    route = exchange.route("k")
+    assert route.live
+    assert route.destinations == ()
+    exchange.bind(Queue("e"), "1", {})
+    assert route.live
+    exchange.remove_all()
+    assert not route.live
+
+
+@pytest.mark.parametrize("name", ["message_id", "correlation_id", "timestamp"])
+def test_by_property(name: str) -> None:
+    """The property stands in for the key; without it all messages go one way."""
+    exchange = make(dict.fromkeys("abcd", "1"), **{"hash-property": name})
+    assert exchange.by_headers
+    found = [exchange.match(["k"], Fields(properties={name: key})) for key in KEYS[:50]]
+    assert {queue.name for (queue,) in found} == set("abcd")
+    assert len({exchange.match([key], Fields(properties={"other": key})) for key in KEYS[:9]}) == 1
+
+
+def test_of_several_keys_the_first_counts() -> None:
+    """One message has one destination, CC or not."""
+    exchange = make(dict.fromkeys("abcd", "1"))
+    assert not exchange.by_headers
+    for key in KEYS[:20]:
+        assert exchange.match([key, *KEYS[:20]], Fields()) == exchange.route(key).destinations
+
+
+def test_owners_are_bounded() -> None:
+    """However many keys there are, no more than the buckets are remembered."""
+    exchange = make(dict.fromkeys("ab", "1"))
+    owners(exchange)
+    assert len(exchange._buckets._owners) <= min(len(KEYS), BUCKETS)  # type: ignore[attr-defined]
