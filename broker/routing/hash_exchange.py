@@ -68,10 +68,6 @@ class HashExchange(KeyedExchange):
         if self._buckets.remove(binding.destination, parse_weight(binding.key)):
             self.cache.drop_all()
 
-    def _drop_routes(self) -> None:
-        super()._drop_routes()
-        self._end_standing()
-
     def _resolve(self, key: str) -> tuple[Any, ...]:
         destination = self._buckets.pick(key)
         return () if destination is None else (destination,)

@@ -46,4 +46,4 @@ class HeadersExchange(Exchange):
         del self._predicates[binding]
 
     def _drop_routes(self) -> None:
-        self._end_standing()
+        """Do nothing: there are none beside the standing one, which the exchange ends itself."""

@@ -1,0 +1,222 @@
+"""The router against a naive walk of the graph, while everything in it changes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.routing.cache import CacheLimits
+from broker.routing.exchange import Exchange
+from broker.routing.exchange_types import make_exchange
+from broker.routing.route import Route
+from broker.routing.router import Router
+from tests.property.topic_reference import matches
+
+TYPES = ("direct", "fanout", "topic", "headers")
+ALL_NAMES = ("x1", "x2", "x3", "x4")
+ALL_KEYS = ("a", "b", "a.b")
+ALL_HEADERS: tuple[dict[str, Any], ...] = ({}, {"h": 1})
+NAMES = st.sampled_from(ALL_NAMES)
+PATTERNS = st.sampled_from([*ALL_KEYS, "#", "*", "a.#"])
+CHANGES = st.one_of(
+    st.tuples(st.just("declare"), NAMES, st.sampled_from(TYPES), st.just("")),
+    st.tuples(st.just("delete"), NAMES, st.none(), st.just("")),
+    st.tuples(st.just("delete queue"), st.sampled_from("qr"), st.none(), st.just("")),
+    st.tuples(st.just("alternate"), NAMES, st.one_of(NAMES, st.none(), st.just("")), st.just("")),
+    st.tuples(st.sampled_from(["bind", "bind", "unbind"]), NAMES, NAMES, PATTERNS),
+    st.tuples(st.sampled_from(["bind", "unbind"]), NAMES, st.sampled_from("qr"), PATTERNS),
+)
+
+
+@dataclass
+class Fields:
+    """The fields of a message without properties."""
+
+    headers: Mapping[str, Any]
+
+    def property(self, name: str) -> str | None:
+        """Return nothing."""
+        return None
+
+
+@dataclass
+class Plan:
+    """The same topology as plain tables, walked anew for every question."""
+
+    types: dict[str, str] = field(default_factory=dict)
+    alternates: dict[str, str] = field(default_factory=dict)
+    bindings: set[tuple[str, str, str]] = field(default_factory=set)
+
+    def step(self, name: str, key: str, headers: Mapping[str, Any]) -> set[str]:
+        """Return where one exchange leads; a binding to a headers exchange asks for h = 1."""
+        match self.types[name]:
+            case "direct":
+                return {to for source, to, bound in self.bindings if source == name and bound == key}
+            case "fanout":
+                return {to for source, to, _ in self.bindings if source == name}
+            case "headers":
+                return {to for source, to, _ in self.bindings if source == name and headers.get("h") == 1}
+            case _:
+                return {to for source, to, bound in self.bindings if source == name and matches(bound, key)}
+
+    def route(self, name: str, key: str, headers: Mapping[str, Any]) -> set[str]:
+        """Return the queues that a message reaches."""
+        seen, queues, pending = {name}, set(), [name]
+        while pending:
+            current = pending.pop()
+            reached = self.step(current, key, headers) or {self.alternates.get(current, "")}
+            queues |= reached & {"q", "r"}
+            new = (reached & self.types.keys()) - seen
+            seen |= new
+            pending += new
+        return queues
+
+    def dynamic(self, name: str) -> bool:
+        """Return whether a headers exchange can be reached."""
+        seen, pending = {name}, [name]
+        while pending:
+            current = pending.pop()
+            onward = {to for source, to, _ in self.bindings if source == current} | {self.alternates.get(current, "")}
+            new = (onward & self.types.keys()) - seen
+            seen |= new
+            pending += new
+        return any(self.types[reached] == "headers" for reached in seen)
+
+
+class World:
+    """The exchanges under test, changed as a vhost changes them."""
+
+    def __init__(self, limits: CacheLimits) -> None:
+        self.limits = limits
+        self.plan = Plan()
+        self.exchanges: dict[str, Exchange] = {}
+        self.router = Router(self.exchanges.get, cache_limits=limits)
+
+    def destination(self, name: str) -> Any:
+        """Return the exchange of a name, or the name itself, which is a queue's."""
+        return self.exchanges.get(name) if name.startswith("x") else name
+
+    def arguments(self, name: str) -> dict[str, Any]:
+        """Return the arguments with which everything is bound to an exchange."""
+        return {"h": 1} if self.plan.types[name] == "headers" else {}
+
+    def declare(self, name: str, type: str) -> None:
+        """Declare an exchange that is not there."""
+        if name not in self.exchanges:
+            self.exchanges[name] = make_exchange(name, type, cache_limits=self.limits)
+            self.plan.types[name] = type
+            self.router.exchange_changed(name)
+
+    def delete(self, name: str) -> None:
+        """Delete an exchange with the bindings from and to it."""
+        exchange = self.exchanges.pop(name, None)
+        if exchange is None:
+            return
+        exchange.remove_all()
+        for binding, source in list(exchange.incoming.items()):
+            source.remove(binding)
+        assert not exchange.incoming
+        del self.plan.types[name]
+        self.plan.alternates.pop(name, None)
+        self.plan.bindings = {known for known in self.plan.bindings if name not in known[:2]}
+        self.router.exchange_changed(name)
+
+    def delete_queue(self, name: str) -> None:
+        """Remove what leads to a queue."""
+        for exchange in self.exchanges.values():
+            for binding in [known for known in exchange.bindings if known.destination == name]:
+                exchange.remove(binding)
+        self.plan.bindings = {known for known in self.plan.bindings if known[1] != name}
+
+    def set_alternate(self, name: str, alternate: str | None) -> None:
+        """Give an exchange another alternate, as a policy does."""
+        if name in self.exchanges:
+            self.exchanges[name].alternate = alternate
+            self.plan.alternates[name] = alternate or ""
+            self.router.exchange_changed(name)
+
+    def bind(self, source: str, destination: str, key: str) -> None:
+        """Bind a queue or an exchange."""
+        to = self.destination(destination)
+        if source in self.exchanges and to is not None:
+            self.exchanges[source].bind(to, key, self.arguments(source))
+            self.plan.bindings.add((source, destination, key))
+
+    def unbind(self, source: str, destination: str, key: str) -> None:
+        """Undo a bind."""
+        to = self.destination(destination)
+        if source in self.exchanges and to is not None:
+            self.exchanges[source].unbind(to, key, self.arguments(source))
+            self.plan.bindings.discard((source, destination, key))
+
+    def change(self, verb: str, name: str, what: Any, key: str) -> None:
+        """Apply one drawn change, as far as it has a meaning now."""
+        match verb:
+            case "declare":
+                self.declare(name, what)
+            case "delete":
+                self.delete(name)
+            case "delete queue":
+                self.delete_queue(name)
+            case "alternate":
+                self.set_alternate(name, what)
+            case "bind":
+                self.bind(name, what, key)
+            case _:
+                self.unbind(name, what, key)
+
+    def check(self, name: str, key: str) -> Route:
+        """Return a route, compared with the plan, as is what the router says of single messages."""
+        exchange = self.exchanges[name]
+        dynamic = self.plan.dynamic(name)
+        assert self.router.dynamic(exchange) == dynamic
+        for headers in ALL_HEADERS:
+            found = self.router.match(exchange, key, Fields(headers))
+            assert set(found) == self.plan.route(name, key, headers)
+            assert len(set(found)) == len(found)
+        route = self.router.route(exchange, key)
+        assert len(set(route.destinations)) == len(route.destinations)
+        assert set(route.destinations) == (set() if dynamic else self.plan.route(name, key, {}))
+        return route
+
+
+@pytest.mark.parametrize(
+    "limits", [CacheLimits(), CacheLimits(entries=3, cache_bytes=2500, window=9)], ids=["wide", "narrow"]
+)
+@given(changes=st.lists(CHANGES, min_size=10, max_size=40))
+@settings(max_examples=40, deadline=None)
+def test_no_live_route_is_ever_wrong(limits: CacheLimits, changes: list[tuple[str, str, Any, str]]) -> None:
+    """Whoever kept a route from any time before may use it while it is live, whatever changed in between."""
+    world = World(limits)
+    for name, kind in zip(ALL_NAMES, ["topic", "fanout", "direct"], strict=False):
+        world.declare(name, kind)
+    world.set_alternate("x3", "x4")  # which is missing yet
+    world.bind("x2", "x1", "")
+    world.bind("x1", "x3", "a.#")
+    kept: dict[Route, tuple[str, str, bool]] = {}
+    for change in changes:
+        world.change(*change)
+        for route, (name, key, dynamic) in kept.items():
+            if not route.live:
+                assert not route.made
+                assert not route.parts
+                continue
+            assert name in world.exchanges
+            if dynamic:  # a route to ask by: it has to end when asking is needless
+                assert world.plan.dynamic(name)
+                continue
+            # Still right, even where headers came within reach meanwhile: not by this key, or it would have ended.
+            for headers in ALL_HEADERS:
+                assert set(route.destinations) == world.plan.route(name, key, headers)
+        kept = {route: known for route, known in kept.items() if route.live}
+        for _ in range(3):  # often enough for every route to be cached before the next change
+            for name in world.exchanges:
+                for key in ALL_KEYS:
+                    kept[world.check(name, key)] = (name, key, world.plan.dynamic(name))
+    for name in list(world.exchanges):
+        world.delete(name)
+    assert not any(route.live or route.made or route.parts for route in kept)
+    assert not world.router._absent.made
