@@ -1,8 +1,4 @@
-"""Argument tables of declares and binds: what is checked in them, and how they are kept as JSON.
-
-An argument that a client relies on and that is not built yet is refused, never ignored: a queue without its length
-limit fills the disk. Texts: RabbitMQ 3.10.8.
-"""
+"""Fields of argument tables: how RabbitMQ names their types and prints them, and how they are kept as JSON."""
 
 from __future__ import annotations
 
@@ -11,96 +7,29 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from broker.amqp.errors import ChannelError, ConnectionFault
+from broker.amqp.errors import ChannelError
 from broker.core.resource import Resource
 
-# Known to RabbitMQ 3.10 and not built yet.
-QUEUE_NOT_YET = (
-    "x-message-ttl",
-    "x-expires",
-    "x-max-length",
-    "x-max-length-bytes",
-    "x-overflow",
-    "x-dead-letter-exchange",
-    "x-dead-letter-routing-key",
-    "x-dead-letter-strategy",
-    "x-max-priority",
-    "x-single-active-consumer",
-    "x-delivery-limit",
-    "x-max-age",
-    "x-stream-max-segment-size-bytes",
-)
-CONSUMER_NOT_YET = ("x-priority", "x-stream-offset")
-EXCHANGE_NOT_YET = ("alternate-exchange",)
-QUEUE_TYPES = ("classic", "quorum")
-QUEUE_MODES = ("default", "lazy")
-QUEUE_VERSIONS = (1, 2)
-CLASSIC_ONLY = ("x-queue-mode", "x-queue-version", "x-queue-master-locator")
 X_MATCH_VALUES = ("all", "any", "all-with-x", "any-with-x")
-
 INT_32 = range(-(2**31), 2**31)
 
 
-def refuse_not_yet(resource: Resource, arguments: Mapping[str, Any], names: tuple[str, ...]) -> None:
-    """Refuses the first argument that asks for something that is not built yet.
-
-    Raises: 540, which closes the connection.
-    """
-    for name in names:
-        if name in arguments:
-            raise ConnectionFault(540, f"argument '{name}' for {resource} is not supported")
-
-
 def queue_type(arguments: Mapping[str, Any]) -> str:
-    """Returns the type a queue was asked to be; every type is served by the same durable queue here."""
+    """Returns the type a queue was asked to be; every type is served by the same queue here."""
     return str(arguments.get("x-queue-type", "classic"))
 
 
-def check_queue_arguments(
-    resource: Resource, arguments: Mapping[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool
-) -> None:
-    """Checks the arguments of a queue that is about to be created.
+def named_exchange(resource: Resource, arguments: Mapping[str, Any], name: str) -> str | None:
+    """Returns the exchange that an argument of a declare names, None when it is not there.
 
-    Raises: 406 for a bad value or a property that a quorum queue cannot have; 540 for a stream.
+    Raises: 406 when it is no text.
     """
-    _check_choice(resource, arguments, "x-queue-type", "queue type", (*QUEUE_TYPES, "stream"))
-    if arguments.get("x-queue-type") == "stream":
-        raise ConnectionFault(540, f"argument 'x-queue-type' with value 'stream' for {resource} is not supported")
-    if arguments.get("x-queue-type") != "quorum":
-        _check_choice(resource, arguments, "x-queue-mode", "queue mode", QUEUE_MODES)
-        _check_version(resource, arguments)
-        return
-    for name in CLASSIC_ONLY:
-        if name in arguments:
-            raise ChannelError(406, f"invalid arg '{name}' for {resource} of queue type rabbit_quorum_queue")
-    for wrong, name in ((auto_delete, "auto-delete"), (exclusive, "exclusive-owner"), (not durable, "non-durable")):
-        if wrong:
-            raise ChannelError(406, f"invalid property '{name}' for {resource}")
-
-
-def _check_choice(
-    resource: Resource, arguments: Mapping[str, Any], name: str, noun: str, choices: tuple[str, ...]
-) -> None:
     if name not in arguments:
-        return
+        return None
     value = arguments[name]
     if amqp_type(value) != "longstr":
-        raise ChannelError(406, f"invalid arg '{name}' for {resource}: {{unacceptable_type,{amqp_type(value)}}}")
-    if value not in choices:
-        raise ChannelError(406, f"invalid arg '{name}' for {resource}: \"unsupported {noun} '{text(value)}'\"")
-
-
-def _check_version(resource: Resource, arguments: Mapping[str, Any]) -> None:
-    if "x-queue-version" not in arguments:
-        return
-    value = arguments["x-queue-version"]
-    if type_class(value) != "int":
-        reason = f'"expected integer, got {amqp_type(value)}"'
-    elif value not in QUEUE_VERSIONS:
-        reason = f"\"unsupported queue version '{value}'\""
-    else:
-        return
-    raise ChannelError(406, f"invalid arg 'x-queue-version' for {resource}: {reason}")
+        raise ChannelError(406, f"invalid type '{amqp_type(value)}' for arg '{name}' in {resource}")
+    return text(value)
 
 
 def check_headers_match(arguments: Mapping[str, Any]) -> None:

@@ -9,14 +9,15 @@ import warnings
 from typing import Any, Final
 
 import regex
-import structlog
+
+from broker.event_log import get_logger
 
 __all__ = ["PATTERN_MAX_CHARACTERS", "SEARCH_MAX_MS", "BoundedPattern"]
 
 PATTERN_MAX_CHARACTERS: Final = 1024
 SEARCH_MAX_MS: Final = 20
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 class BoundedPattern:

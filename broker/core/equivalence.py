@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from broker.amqp.errors import ChannelError
-from broker.core.arguments import CLASSIC_ONLY, amqp_type, queue_type, text, type_class
+from broker.core.arguments import amqp_type, queue_type, text, type_class
 from broker.core.queue import Queue
+from broker.core.queue_arguments import compared_arguments
 from broker.core.resource import Resource
 from broker.routing.exchange import Exchange
 
-# Only these are compared, as in rabbit_classic_queue and rabbit_quorum_queue (queue_arguments) and rabbit_exchange.
-QUEUE_COMPARED: Final = (*CLASSIC_ONLY, "x-queue-type")
-EXCHANGE_COMPARED: Final = ("alternate-exchange",)
+# RabbitMQ compares the first one, and no argument of its plugins' types; the other is SlotMQ's own.
+EXCHANGE_COMPARED: Final = ("alternate-exchange", "x-topic-dialect")
 
 
 def check_same_exchange(
@@ -46,7 +46,7 @@ def check_same_queue(
     """
     _check_field(resource, "durable", queue.durable, durable)
     _check_field(resource, "auto_delete", queue.auto_delete, auto_delete)
-    _check_arguments(resource, queue.arguments, arguments, QUEUE_COMPARED)
+    _check_arguments(resource, queue.arguments, arguments, compared_arguments(queue.arguments))
 
 
 def _check_field(resource: Resource, name: str, current: object, received: object) -> None:
@@ -55,7 +55,7 @@ def _check_field(resource: Resource, name: str, current: object, received: objec
 
 
 def _check_arguments(
-    resource: Resource, current: Mapping[str, Any], received: Mapping[str, Any], compared: tuple[str, ...]
+    resource: Resource, current: Mapping[str, Any], received: Mapping[str, Any], compared: Iterable[str]
 ) -> None:
     for name in compared:
         if name in current and name in received:

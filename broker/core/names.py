@@ -6,7 +6,7 @@ from typing import Final
 
 from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.core.resource import Resource
-from broker.routing.exchange import EXCHANGE_TYPES
+from broker.routing.exchange_types import EXCHANGE_TYPES
 
 RESERVED: Final = "amq."
 PREDECLARED: Final = (  # AMQP 0-9-1, 3.1.3.1 and rabbit_vhost; the default exchange "" is added beside them

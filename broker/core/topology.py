@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Change", "binding_is_durable", "restore", "snapshot"]
 
 Change = dict[str, Any]
+_End = tuple[str, int]  # one end of a binding: an exchange and which of its lives, or no name and a queue's number
+_Identity = tuple[_End, _End, str, str]
 
 
 def exchange_declared(exchange: Exchange) -> Change:
@@ -57,20 +59,20 @@ def queue_deleted(queue: Queue) -> Change:
     return {"change": "queue_deleted", "name": queue.name, "number": queue.number}
 
 
-def bound(queue: Queue, exchange: Exchange, key: str, arguments: Mapping[str, Any]) -> Change:
+def bound(destination: Queue | Exchange, exchange: Exchange, key: str, arguments: Mapping[str, Any]) -> Change:
     """Returns the change that adds a binding."""
-    return _binding("bound", queue, exchange, key, arguments)
+    return _binding("bound", destination, exchange, key, arguments)
 
 
-def unbound(queue: Queue, exchange: Exchange, key: str, arguments: Mapping[str, Any]) -> Change:
+def unbound(destination: Queue | Exchange, exchange: Exchange, key: str, arguments: Mapping[str, Any]) -> Change:
     """Returns the change that removes a binding."""
-    return _binding("unbound", queue, exchange, key, arguments)
+    return _binding("unbound", destination, exchange, key, arguments)
 
 
 def binding_is_durable(binding: Binding, exchange: Exchange) -> bool:
     """Tells whether a binding outlives the broker: both its ends must."""
-    queue: Queue = binding.destination
-    return exchange.durable and queue.durable
+    destination: Queue | Exchange = binding.destination
+    return exchange.durable and destination.durable
 
 
 def arguments_to_json(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,21 +85,27 @@ def arguments_from_json(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {key: from_json(value) for key, value in arguments.items()}
 
 
-def _binding(change: str, queue: Queue, exchange: Exchange, key: str, arguments: Mapping[str, Any]) -> Change:
-    return {
-        "change": change,
-        "exchange": exchange.name,
-        "queue": queue.name,
-        "number": queue.number,  # not that of a namesake which came later
-        "key": key,
-        "arguments": arguments_to_json(arguments),
-    }
+def _binding(
+    change: str, destination: Queue | Exchange, exchange: Exchange, key: str, arguments: Mapping[str, Any]
+) -> Change:
+    to: Change
+    if isinstance(destination, Exchange):
+        to = {"destination": destination.name}
+    else:
+        to = {"queue": destination.name, "number": destination.number}  # not that of a namesake which came later
+    return {"change": change, "exchange": exchange.name, **to, "key": key, "arguments": arguments_to_json(arguments)}
 
 
 def snapshot(vhost: Vhost) -> list[Change]:
     """Returns the changes that make a vhost's durable exchanges, queues and bindings of this moment."""
-    made = [exchange for exchange in vhost.exchanges.values() if exchange.durable and not is_predeclared(exchange.name)]
-    changes = [exchange_declared(exchange) for exchange in made]
+    made = [exchange for exchange in vhost.exchanges.values() if exchange.durable]
+    changes = [exchange_declared(exchange) for exchange in made if not is_predeclared(exchange.name)]
+    changes.extend(
+        bound(exchange, source, binding.key, binding.arguments)
+        for exchange in made
+        for binding, source in exchange.incoming.items()
+        if source.durable
+    )
     for queue in vhost.queues.values():
         if not queue.durable:
             continue
@@ -119,7 +127,7 @@ def restore(vhost: Vhost, changes: Iterable[Change]) -> None:
     for change in changes:
         _FOLD[change["change"]](fold, change)
     for change in fold.exchanges.values():
-        vhost.add_exchange(
+        vhost.exchanges.add(
             change["name"],
             change["type"],
             durable=True,
@@ -128,7 +136,7 @@ def restore(vhost: Vhost, changes: Iterable[Change]) -> None:
             arguments=arguments_from_json(change["arguments"]),
         )
     for change in fold.queues.values():
-        vhost.add_queue(
+        vhost.queues.add(
             change["name"],
             number=change["number"],
             durable=True,
@@ -137,10 +145,10 @@ def restore(vhost: Vhost, changes: Iterable[Change]) -> None:
             arguments=arguments_from_json(change["arguments"]),
         )
     for change in fold.standing_bindings():
-        queue, exchange = vhost.queues[change["queue"]], vhost.exchanges[change["exchange"]]
-        binding = exchange.bind(queue, change["key"], arguments_from_json(change["arguments"]))
-        if binding is not None:
-            queue.bindings[binding] = exchange
+        exchange = vhost.exchanges[change["exchange"]]
+        to_exchange = "destination" in change
+        destination = vhost.exchanges[change["destination"]] if to_exchange else vhost.queues[change["queue"]]
+        vhost.bindings.add(exchange, destination, change["key"], arguments_from_json(change["arguments"]))
     vhost.next_queue_number = max(vhost.next_queue_number, fold.last_number + 1)
 
 
@@ -148,7 +156,8 @@ class _Fold:
     """Is what the changes read so far come to, by name.
 
     A change that is there already, or whose queue or exchange is gone, is passed over. A deletion costs nothing for the
-    bindings: each names the queue's number and the exchange's life, and one of a former life is passed over at the end.
+    bindings: each names the queue's number and the lives of the exchanges, and one of a former life is passed over at
+    the end.
     """
 
     def __init__(self) -> None:
@@ -156,7 +165,7 @@ class _Fold:
         self.queues: dict[str, Change] = {}
         self.last_number = 0
         self._lives: dict[str, int] = {}
-        self._bindings: dict[tuple[int, int, str, str, str], Change] = {}
+        self._bindings: dict[_Identity, Change] = {}
 
     def exchange_declared(self, change: Change) -> None:
         self.exchanges.setdefault(change["name"], change)
@@ -191,15 +200,25 @@ class _Fold:
         ]
 
     def _stands(self, change: Change) -> bool:
-        name = change["exchange"]
+        if not self._there(change["exchange"]):
+            return False
+        if "destination" in change:
+            return self._there(change["destination"])
         queue = self.queues.get(change["queue"])
-        there = name in self.exchanges or is_predeclared(name)
-        return there and queue is not None and bool(queue["number"] == change["number"])
+        return queue is not None and bool(queue["number"] == change["number"])
 
-    def _identity(self, change: Change) -> tuple[int, int, str, str, str]:
-        life = self._lives.get(change["exchange"], 0)
+    def _there(self, name: str) -> bool:
+        return name in self.exchanges or is_predeclared(name)
+
+    def _identity(self, change: Change) -> _Identity:
+        source = change["exchange"]
+        if "destination" in change:
+            name = change["destination"]
+            to: _End = (name, self._lives.get(name, 0))
+        else:
+            to = ("", change["number"])  # no exchange that leads on has the empty name
         arguments = json.dumps(change["arguments"], sort_keys=True)
-        return change["number"], life, change["exchange"], change["key"], arguments
+        return to, (source, self._lives.get(source, 0)), change["key"], arguments
 
 
 _FOLD: Final[dict[str, Callable[[_Fold, Change], None]]] = {

@@ -1,77 +1,73 @@
-"""A vhost: its exchanges, queues and bindings, and every rule about declaring and deleting them.
+"""A vhost: its exchanges, queues, bindings and policies, and whoever has to be told when they change.
 
-Knows nothing of connections, frames or permissions; the sessions ask it. Codes and texts are those of RabbitMQ 3.10.8.
+Knows nothing of connections, frames or permissions; the sessions ask it.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from broker.amqp.errors import ChannelError
 from broker.core import topology
-from broker.core.arguments import (
-    EXCHANGE_NOT_YET,
-    QUEUE_NOT_YET,
-    check_headers_match,
-    check_queue_arguments,
-    refuse_not_yet,
-)
 from broker.core.auth.users import User
-from broker.core.equivalence import check_same_exchange, check_same_queue
-from broker.core.names import (
-    PREDECLARED,
-    check_exchange_type,
-    refuse_default,
-    refuse_reserved,
-    refuse_system_deletion,
-)
+from broker.core.bindings import Bindings
+from broker.core.dead_letter import DeadLetters
+from broker.core.delayed import Delays, HoldingQueue
+from broker.core.exchanges import Exchanges
+from broker.core.message import Message
+from broker.core.policy import Policies
 from broker.core.queue import Queue, QueuePorts
+from broker.core.queues import Queues
+from broker.core.reply_to import ReplyConsumers
 from broker.core.resource import Resource
+from broker.core.rules import queue_rules
 from broker.core.topology import Change
+from broker.core.vhost_limits import VhostLimits
 from broker.routing.cache import CacheLimits, PublishCache
-from broker.routing.exchange import DefaultExchange, Exchange, make_exchange
-from broker.routing.pattern import PatternLimits, parse_pattern
+from broker.routing.exchange import Exchange
+from broker.routing.pattern import PatternLimits
+from broker.routing.router import Router
 
 if TYPE_CHECKING:
-    from broker.core.session.publisher import PublishEntry, Publisher
+    from broker.core.confirmable import Confirmable
+    from broker.core.session.publish_entry import PublishEntry
 
 __all__ = ["Committer", "Vhost"]
 
-Arguments = dict[str, Any] | None
-# Limits hold for who binds: a binding that is stored already comes back when they were lowered.
-UNLIMITED: Final = PatternLimits(hashes=sys.maxsize, words=sys.maxsize)
+Arguments = Mapping[str, Any] | None
+HEAD_INTERVAL_MS: Final = 2  # after a restart so often one queue's head is read
 
 
 class Committer(Protocol):
-    """What confirms publishes once they are on disk."""
+    """What confirms publishes and transactions once they are on disk."""
 
-    def wait(self, publisher: Publisher) -> None:
-        """Has a publisher confirmed after the next commit."""
+    def wait(self, confirmable: Confirmable) -> None:
+        """Has somebody confirmed after the next commit."""
 
 
 class Vhost:
-    """Holds the exchanges and queues of one vhost.
+    """Holds what one vhost has.
 
-    Invariant: a binding is in its exchange and in the `bindings` of its queue, or in neither.
     Invariant: `journal` hears of each change of a durable exchange, queue or binding once, in order, before the answer.
     """
 
     __slots__ = (
         "_cache_limits",
         "_caches",
-        "_default",
         "_generate",
-        "_journal",
-        "_owned",
-        "_pattern_limits",
+        "bindings",
         "committer",
+        "dead_letters",
+        "delays",
         "exchanges",
+        "journal",
+        "limits",
         "name",
-        "next_queue_number",
+        "policies",
         "ports",
         "queues",
+        "replies",
+        "router",
     )
 
     def __init__(
@@ -84,47 +80,39 @@ class Vhost:
         generate: Callable[[], str],
         pattern_limits: PatternLimits | None = None,
         cache_limits: CacheLimits | None = None,
+        limits: VhostLimits | None = None,
     ) -> None:
         """Shapes: `generate` returns 22 fresh random characters, for a name that the client left out."""
         self.name = name
         self.ports = ports
         self.committer = committer
-        self.queues: dict[str, Queue] = {}
-        self._cache_limits = cache_limits
-        self._default = DefaultExchange(self.queues.get, cache_limits=cache_limits)
-        self.exchanges: dict[str, Exchange] = {"": self._default}
-        for exchange_name, type_ in PREDECLARED:
-            self.add_exchange(exchange_name, type_, durable=True)
-        self.next_queue_number = 1
-        self._journal = journal
+        self.journal = journal
+        self.limits = limits or VhostLimits()
+        self.policies = Policies(self.apply_policies)
+        self.queues = Queues(self)
+        self.exchanges = Exchanges(self, cache_limits)
+        self.router = Router(self.exchanges.get, cache_limits=cache_limits)
+        self.bindings = Bindings(self, pattern_limits)
+        self.delays = Delays(self)
+        self.dead_letters = DeadLetters(self)
+        self.replies = ReplyConsumers()
+        self.exchanges.predeclare()
         self._generate = generate
-        self._pattern_limits = pattern_limits or PatternLimits()
-        self._owned: dict[object, dict[str, Queue]] = {}
+        self._cache_limits = cache_limits
         self._caches: dict[str, PublishCache[PublishEntry]] = {}
 
     # -- look-ups -----------------------------------------------------------------------------------------------------
 
     def exchange(self, name: str) -> Exchange:
-        """Returns an exchange.
-
-        Raises: 404.
-        """
-        exchange = self.exchanges.get(name)
-        if exchange is None:
-            raise ChannelError(404, f"no {self.exchange_resource(name)}")
-        return exchange
+        """Returns an exchange. Raises: 404."""
+        return self.exchanges.find(name)
 
     def queue(self, name: str, owner: object) -> Queue:
         """Returns a queue that this connection may use.
 
-        Raises: 404; 405 when it is exclusive to another connection.
+        Raises: 404; 405 when it is exclusive to another connection; 403 when it holds delayed messages.
         """
-        queue = self.queues.get(name)
-        if queue is None:
-            raise ChannelError(404, f"no {self.queue_resource(name)}")
-        if queue.exclusive_owner is not None and queue.exclusive_owner is not owner:
-            raise _locked(self.queue_resource(name))
-        return queue
+        return self.queues.find(name, owner)
 
     def exchange_resource(self, name: str) -> Resource:
         """Returns the name of an exchange of this vhost."""
@@ -136,20 +124,22 @@ class Vhost:
 
     def owned_by(self, owner: object) -> Iterable[Queue]:
         """Returns the exclusive queues of a connection."""
-        return tuple(self._owned.get(owner, {}).values())
+        return self.queues.owned_by(owner)
 
     def new_name(self, prefix: str) -> str:
         """Returns a fresh name for a queue or a consumer that the client left nameless."""
         return prefix + self._generate()
 
-    def publish_cache(self, user: User) -> PublishCache[PublishEntry]:
-        """Returns the cache of what this user's publishes come to; its rights are part of the entries."""
-        cache = self._caches.get(user.name)
-        if cache is None:
-            cache = self._caches[user.name] = PublishCache(self._cache_limits)
-        return cache
+    @property
+    def next_queue_number(self) -> int:
+        """The number that the next queue gets, and no queue had."""
+        return self.queues.next_number
 
-    # -- exchanges ----------------------------------------------------------------------------------------------------
+    @next_queue_number.setter
+    def next_queue_number(self, number: int) -> None:
+        self.queues.next_number = number
+
+    # -- exchanges, queues and bindings -------------------------------------------------------------------------------
 
     def declare_exchange(
         self,
@@ -161,64 +151,14 @@ class Vhost:
         internal: bool = False,
         arguments: Arguments = None,
     ) -> Exchange:
-        """Returns the exchange of that name, made now or found equivalent.
-
-        Raises: 403 for a reserved name, 406 when it differs from the one that exists, 503 for an unknown type, 540.
-        """
-        arguments = arguments or {}
-        resource = self.exchange_resource(name)
-        check_exchange_type(type)
-        refuse_default(resource)
-        refuse_not_yet(resource, arguments, EXCHANGE_NOT_YET)
-        exchange = self.exchanges.get(name)
-        if exchange is not None:
-            check_same_exchange(
-                resource,
-                exchange,
-                type,
-                durable=durable,
-                auto_delete=auto_delete,
-                internal=internal,
-                arguments=arguments,
-            )
-            return exchange
-        refuse_reserved("exchange", name)
-        exchange = self.add_exchange(
-            name, type, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
+        """Returns the exchange of that name, made now or found equivalent. Raises: 403, 406, 503."""
+        return self.exchanges.declare(
+            name, type, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments or {}
         )
-        if durable:
-            self._journal(topology.exchange_declared(exchange))
-        return exchange
-
-    def add_exchange(self, name: str, type: str, **properties: Any) -> Exchange:
-        """Returns a new exchange, without telling the journal."""
-        exchange = make_exchange(name, type, pattern_limits=UNLIMITED, cache_limits=self._cache_limits, **properties)
-        self.exchanges[name] = exchange
-        return exchange
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
-        """Deletes an exchange and its bindings; one that does not exist is deleted already.
-
-        Raises: 403 for a predeclared one, 406 when it is in use and must not be.
-        """
-        resource = self.exchange_resource(name)
-        refuse_default(resource)
-        refuse_system_deletion(resource)
-        exchange = self.exchanges.get(name)
-        if exchange is None:
-            return
-        if if_unused and len(exchange.bindings):
-            raise ChannelError(406, f"{resource} in use")
-        self._drop_exchange(exchange)
-
-    def _drop_exchange(self, exchange: Exchange) -> None:
-        del self.exchanges[exchange.name]
-        for binding in exchange.remove_all():
-            del binding.destination.bindings[binding]
-        if exchange.durable:
-            self._journal(topology.exchange_deleted(exchange))
-
-    # -- queues -------------------------------------------------------------------------------------------------------
+        """Deletes an exchange and its bindings. Raises: 403, 406."""
+        self.exchanges.delete(name, if_unused=if_unused)
 
     def declare_queue(
         self,
@@ -230,156 +170,108 @@ class Vhost:
         arguments: Arguments = None,
         owner: object = None,
     ) -> Queue:
-        """Returns the queue of that name, made now or found equivalent.
-
-        An exclusive queue is not durable whatever was asked for, as it cannot outlive its connection.
-        Raises: 403 for a reserved name, 405 when it is another connection's, 406 when it differs, 540.
-        """
-        arguments = arguments or {}
-        durable = durable and not exclusive
-        resource = self.queue_resource(name)
-        refuse_not_yet(resource, arguments, QUEUE_NOT_YET)
-        queue = self.queues.get(name)
-        if queue is not None:
-            if queue.exclusive_owner is not (owner if exclusive else None):
-                raise _locked(resource)
-            check_same_queue(resource, queue, durable=durable, auto_delete=auto_delete, arguments=arguments)
-            return queue
-        check_queue_arguments(resource, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
-        queue = self.add_queue(
-            name,
-            number=self.next_queue_number,
-            durable=durable,
-            exclusive_owner=owner if exclusive else None,
-            auto_delete=auto_delete,
-            arguments=arguments,
+        """Returns the queue of that name, made now or found equivalent. Raises: 405, 406."""
+        return self.queues.declare(
+            name, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=arguments or {}, owner=owner
         )
-        if durable:
-            self._journal(topology.queue_declared(queue))
-        return queue
-
-    def add_queue(
-        self,
-        name: str,
-        *,
-        number: int,
-        durable: bool,
-        exclusive_owner: object | None,
-        auto_delete: bool,
-        arguments: dict[str, Any],
-    ) -> Queue:
-        """Returns a new queue under a number that no other ever had, without telling the journal."""
-        queue = Queue(
-            name,
-            durable=durable,
-            exclusive_owner=exclusive_owner,
-            auto_delete=auto_delete,
-            arguments=arguments,
-            number=number,
-            ports=self.ports,
-        )
-        self.next_queue_number = max(self.next_queue_number, number + 1)
-        self.queues[name] = queue
-        if exclusive_owner is not None:
-            self._owned.setdefault(exclusive_owner, {})[name] = queue
-        self._default.touch(name)
-        return queue
 
     def delete_queue(self, name: str, owner: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        """Deletes a queue and returns how many messages were ready; one that does not exist had none.
+        """Deletes a queue and returns how many messages were ready. Raises: 405, 406."""
+        return self.queues.delete(name, owner, if_unused=if_unused, if_empty=if_empty)
 
-        Raises: 405, and 406 when it is in use or not empty and must not be.
-        """
-        if name not in self.queues:
-            return 0
-        queue = self.queue(name, owner)
-        if if_empty and queue.ready:
-            raise ChannelError(406, f"{self.queue_resource(name)} not empty")
-        if if_unused and queue.consumers:
-            raise ChannelError(406, f"{self.queue_resource(name)} in use")
-        return self._drop_queue(queue)
+    def purge_queue(self, name: str, owner: object) -> int:
+        """Drops every ready message of a queue and returns how many. Raises: 404, 405."""
+        return self.queues.seen(name, owner).purge()
+
+    def queue_unused(self, queue: Queue) -> None:
+        """Deletes a queue that nobody used for as long as it may go unused."""
+        if self.queues.get(queue.name) is queue:
+            self.queues.drop(queue)
 
     def consumer_left(self, queue: Queue) -> bool:
         """Deletes an auto-delete queue whose last consumer has left, and tells whether it did."""
-        unused = queue.auto_delete and queue.had_consumers and not queue.consumers
-        if not unused or self.queues.get(queue.name) is not queue:
-            return False
-        self._drop_queue(queue)
-        return True
+        return self.queues.consumer_left(queue)
 
     def owner_gone(self, owner: object) -> None:
         """Deletes the exclusive queues of a connection that ended."""
-        for queue in self.owned_by(owner):
-            self._drop_queue(queue)
-        self._owned.pop(owner, None)
+        self.queues.owner_gone(owner)
 
-    def _drop_queue(self, queue: Queue) -> int:
-        # Out of the tables first: what the deletion wakes (cancelled consumers) must not find the queue again.
-        del self.queues[queue.name]
-        self._default.touch(queue.name)
-        owned = self._owned.get(queue.exclusive_owner, {})
-        owned.pop(queue.name, None)
-        bindings = list(queue.bindings.items())
-        queue.bindings.clear()
-        if queue.durable:
-            self._journal(topology.queue_deleted(queue))
-        for binding, exchange in bindings:
-            exchange.remove(binding)
-            self._binding_gone(exchange)
-        return queue.delete()
+    def bind(self, queue: str, exchange: str, key: str, arguments: Arguments = None, owner: object = None) -> None:
+        """Binds a queue to an exchange. Raises: 403, 404, 405, 406."""
+        self.bindings.bind_queue(queue, exchange, key, arguments or {}, owner)
 
-    # -- bindings -----------------------------------------------------------------------------------------------------
+    def unbind(self, queue: str, exchange: str, key: str, arguments: Arguments = None, owner: object = None) -> None:
+        """Removes a binding of a queue. Raises: 403, 405."""
+        self.bindings.unbind_queue(queue, exchange, key, arguments or {}, owner)
 
-    def bind(
-        self, queue_name: str, exchange_name: str, key: str, arguments: Arguments = None, owner: object = None
-    ) -> None:
-        """Binds a queue to an exchange; a binding that exists already stays as it is.
+    def bind_exchange(self, destination: str, source: str, key: str, arguments: Arguments = None) -> None:
+        """Binds an exchange to another. Raises: 403, 404, 406."""
+        self.bindings.bind_exchange(destination, source, key, arguments or {})
 
-        Raises: 403 for the default exchange, 404, 405, 406 for a binding key or an x-match that cannot be.
-        """
-        arguments = arguments or {}
-        refuse_default(self.exchange_resource(exchange_name))
-        exchange = self.exchange(exchange_name)
-        queue = self.queue(queue_name, owner)
-        if exchange.by_headers:
-            check_headers_match(arguments)
-        try:
-            if exchange.type == "topic":
-                parse_pattern(key, self._pattern_limits)
-            binding = exchange.bind(queue, key, arguments)
-        except ValueError as error:  # a binding key or arguments that the exchange cannot take
-            raise ChannelError(406, str(error)) from error
-        if binding is None:
+    def unbind_exchange(self, destination: str, source: str, key: str, arguments: Arguments = None) -> None:
+        """Removes a binding between exchanges. Raises: 403."""
+        self.bindings.unbind_exchange(destination, source, key, arguments or {})
+
+    # -- publishing ---------------------------------------------------------------------------------------------------
+
+    def delay(self, exchange: Exchange, message: Message, delay_ms: int) -> None:
+        """Keeps a message that was published to an x-delayed-message exchange for a while."""
+        self.delays.hold(exchange, message, delay_ms)
+
+    def publish_cache(self, user: User) -> PublishCache[PublishEntry]:
+        """Returns the cache of what this user's publishes come to; its rights are part of the entries."""
+        cache = self._caches.get(user.name)
+        if cache is None:
+            cache = self._caches[user.name] = PublishCache(self._cache_limits)
+        return cache
+
+    def drop_publish_caches(self) -> None:
+        """Has every publish looked at anew: something that entries depend on beside their routes has changed."""
+        for cache in self._caches.values():
+            cache.drop_all()
+
+    def rights_changed(self, user_name: str) -> None:
+        """Has every publish of a user looked at anew."""
+        cache = self._caches.get(user_name)
+        if cache is not None:
+            cache.drop_all()
+
+    # -- policies -----------------------------------------------------------------------------------------------------
+
+    def apply_policies(self) -> None:
+        """Has every queue and exchange follow the policies of this moment."""
+        for queue in list(self.queues.values()):
+            if not queue.deleted:  # what a tighter limit drops may end others: an expired queue, a dead letter's way
+                self.apply_policies_to_queue(queue)
+        for exchange in self.exchanges.values():
+            self.apply_policies_to_exchange(exchange)
+        self.drop_publish_caches()
+
+    def apply_policies_to_queue(self, queue: Queue) -> None:
+        """Gives a queue the rules of its arguments and of the policies that match it."""
+        if isinstance(queue, HoldingQueue):
             return
-        queue.bindings[binding] = exchange
-        if topology.binding_is_durable(binding, exchange):
-            self._journal(topology.bound(queue, exchange, key, arguments))
+        policy = self.policies.for_queue(queue)
+        operator = self.policies.for_queue(queue, operator=True)
+        queue.policy = None if policy is None else policy.name
+        queue.operator_policy = None if operator is None else operator.name
+        queue.apply_rules(
+            queue_rules(
+                queue.arguments,
+                {} if policy is None else policy.definition,
+                {} if operator is None else operator.definition,
+            )
+        )
 
-    def unbind(
-        self, queue_name: str, exchange_name: str, key: str, arguments: Arguments = None, owner: object = None
-    ) -> None:
-        """Removes a binding; a missing one, or one of a missing queue or exchange, is removed already.
-
-        Raises: 403 for the default exchange, 405.
-        Source: RabbitMQ 3.10, rabbit_binding:remove/3.
-        """
-        arguments = arguments or {}
-        refuse_default(self.exchange_resource(exchange_name))
-        exchange = self.exchanges.get(exchange_name)
-        if exchange is None or queue_name not in self.queues:
-            return
-        queue = self.queue(queue_name, owner)
-        binding = exchange.unbind(queue, key, arguments)
-        if binding is None:
-            return
-        del queue.bindings[binding]
-        if topology.binding_is_durable(binding, exchange):
-            self._journal(topology.unbound(queue, exchange, key, binding.arguments))  # as they were bound
-        self._binding_gone(exchange)
-
-    def _binding_gone(self, exchange: Exchange) -> None:
-        if exchange.auto_delete and not len(exchange.bindings) and self.exchanges.get(exchange.name) is exchange:
-            self._drop_exchange(exchange)
+    def apply_policies_to_exchange(self, exchange: Exchange) -> None:
+        """Gives an exchange the alternate of its arguments, or else of the policy that matches it."""
+        alternate = exchange.arguments.get("alternate-exchange")
+        if alternate is None:
+            policy = self.policies.for_exchange(exchange)
+            alternate = None if policy is None else policy.definition.get("alternate-exchange")
+        if alternate != exchange.alternate:
+            exchange.alternate = alternate
+            self.router.exchange_changed(exchange.name)
 
     # -- the durable topology -----------------------------------------------------------------------------------------
 
@@ -391,10 +283,15 @@ class Vhost:
         """Makes what the changes in the store come to, without journalling it."""
         topology.restore(self, changes)
 
+    def restored(self) -> None:
+        """Takes up the work once the messages are back, too.
 
-def _locked(resource: Resource) -> ChannelError:
-    return ChannelError(
-        405,
-        f"cannot obtain exclusive access to locked {resource}. It could be originally declared on another connection "
-        "or the exclusive property value does not match that of the original declaration.",
-    )
+        Whether a message that lies on disk expires is known when it was read: each queue's head is, one queue after the
+        other.
+        """
+        self.delays.restored()
+        now_ms = self.ports.clock.now_ms
+        waiting = [queue for queue in self.queues.values() if queue.ready and not isinstance(queue, HoldingQueue)]
+        for place, queue in enumerate(waiting):
+            queue.timed = True
+            self.ports.deadlines.set(queue, now_ms + place * HEAD_INTERVAL_MS, queue.look)

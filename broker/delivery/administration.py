@@ -10,12 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from broker.amqp.errors import StoreFailed
 from broker.core.auth.users import user_of
 from broker.core.definitions.export import operator_policy, policy_fields
 from broker.core.policy import Policy
+from broker.event_log import get_logger
 
 if TYPE_CHECKING:
     from broker.core.auth.permissions import Permissions
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Administration", "policy_of"]
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 class Administration:
@@ -46,10 +45,10 @@ class Administration:
         permissions: Permissions,
         *,
         vhosts_max: int,
-        close_connections: Callable[[Callable[[Any], bool], str], int],
+        close_connections: Callable[[Callable[[Any], bool], str], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`close_connections` closes those whose session it is told to, with a reason, and returns how many."""
+        """`close_connections` closes those whose session it is told to, with a reason."""
         self.vhosts = vhosts
         self.users = users
         self.permissions = permissions

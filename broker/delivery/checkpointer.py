@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
+from broker.event_log import get_logger
 from broker.slots.slot import Slot
 from broker.store.checkpoint import Checkpoint, QueueState, SlotState
 from broker.store.spill import is_spilled
@@ -29,7 +28,7 @@ __all__ = ["Checkpointer"]
 
 SLICE_STREAMS: Final = 64  # streams looked at per loop turn
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 class Checkpointer:

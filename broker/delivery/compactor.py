@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import structlog
-
+from broker.event_log import get_logger
 from broker.slots.slot import Slot, Tenure
 from broker.store.compaction import Move, SlotReference
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Compactor"]
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 class Compactor:

@@ -11,8 +11,6 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from broker.amqp.errors import ChannelError, ProtocolError
 from broker.core.auth.permissions import patterns
 from broker.core.auth.topic_permissions import topic_permission_of
@@ -21,6 +19,7 @@ from broker.core.definitions.document import BindingEntry, Document, ExchangeEnt
 from broker.core.definitions.reading import BadDefinitions
 from broker.core.policy import Policies
 from broker.delivery.administration import Administration, policy_of
+from broker.event_log import get_logger
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
@@ -35,7 +34,7 @@ ENTRIES_AT_ONCE: Final = 100
 NOT_FOUND: Final = 404
 BROKERS_OWN: Final = "amq."  # RabbitMQ passes over such entries too: they are there, or may not be declared
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 class DefinitionsImport:

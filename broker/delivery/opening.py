@@ -6,14 +6,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from broker.core.auth.first_user import create_first_user
 from broker.core.auth.users import User, user_of
 from broker.core.definitions.document import Document, VhostEntry
 from broker.core.definitions.reading import BadDefinitions, read_document
 from broker.delivery.definitions_import import DefinitionsImport
 from broker.delivery.rehearsal import Rehearsal
+from broker.event_log import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["configured_users", "open_all"]
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 ADMINISTRATOR: Final = ("administrator",)
 DEFAULT_FACTS: Final = {"description": "Default virtual host"}

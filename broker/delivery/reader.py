@@ -7,10 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from broker.amqp.content_header import facts_of
 from broker.core.message import OVERHEAD_BYTES, Envelope, Message
+from broker.event_log import get_logger
 from broker.slots.slot import Tenure
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SlotReader"]
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 ENVELOPES_MAX: Final = 8192
 

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from broker.delivery.engine import Engine
+from broker.event_log import get_logger
 from broker.store.store import VhostStore
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NAME_MAX_BYTES", "Vhosts"]
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 NAME_MAX_BYTES: Final = 255  # a short string, AMQP 0-9-1 section 4.2.5.3
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from broker.amqp.errors import StoreFailed
 from broker.delivery.flusher import deliver, spread
+from broker.event_log import get_logger
 from broker.slots.slot import Owner
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ CHUNK_MESSAGES: Final = 256
 FULL_QUEUES: Final = 8  # so many busy queues fill a turn; those behind them have the next
 FAILURES_MAX: Final = 3  # a queue that ended so many workers is served when it is asked for, not again and again
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 class Worker:

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.routing.cache import CacheLimits, Route
-from broker.routing.exchange import DefaultExchange, KeyedExchange, make_exchange
+from broker.routing.cache import CacheLimits
+from broker.routing.exchange import DefaultExchange, KeyedExchange
+from broker.routing.exchange_types import make_exchange
 from broker.routing.index import TopicIndex
 from broker.routing.pattern import PatternLimits
+from broker.routing.route import Route
 from tests.property.topic_reference import matches
 
 WORDS = st.sampled_from(["a", "b", "", "*", "#"])

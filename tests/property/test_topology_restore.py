@@ -29,6 +29,15 @@ ACTIONS: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
     ("bind", ("q", "amq.topic", "#.k"), {}),
     ("bind", ("q", "amq.topic", "#.k", DEEP), {}),
     ("bind", ("r", "x", "", DEEP), {}),
+    ("declare_exchange", ("y", "fanout"), {"durable": True, "auto_delete": True}),
+    ("declare_exchange", ("y", "x-delayed-message"), {"durable": True, "arguments": {"x-delayed-type": "topic"}}),
+    ("delete_exchange", ("y",), {}),
+    ("bind_exchange", ("y", "x", "k.*"), {}),
+    ("bind_exchange", ("x", "y", "k"), {}),
+    ("bind_exchange", ("x", "amq.topic", "#.k", DEEP), {}),
+    ("unbind_exchange", ("y", "x", "k.*"), {}),
+    ("unbind_exchange", ("x", "amq.topic", "#.k", DEEP), {}),
+    ("bind", ("r", "y", "k"), {}),
     ("unbind", ("q", "x", "k.*"), {}),
     ("unbind", ("q", "amq.topic", "#.k", DEEP), {}),
 )
@@ -60,9 +69,12 @@ def test_journal_and_snapshot_restore_the_same_vhost(
         again.vhost.restore(json.loads(json.dumps(history)))
         assert canonical(again.vhost.topology()) == canonical(snapshot)
         assert again.journal == []
-        for queue in again.vhost.queues.values():
-            for binding, exchange in queue.bindings.items():
-                assert binding in exchange.bindings
+        bound = 0
+        ends = [queue.bindings for queue in again.vhost.queues.values()]
+        for sources in (*ends, *(exchange.incoming for exchange in again.vhost.exchanges.values())):
+            bound += len(sources)
+            assert all(binding in exchange.bindings for binding, exchange in sources.items())
+        assert again.vhost.bindings.count == bound == sum(len(x.bindings) for x in again.vhost.exchanges.values())
         queues = again.vhost.queues
         assert {name: queue.number for name, queue in queues.items()} == {
             name: queue.number for name, queue in room.vhost.queues.items() if queue.durable

@@ -4,6 +4,7 @@ step 12).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,8 @@ from pamqp import commands
 
 from broker.amqp.codec import BasicGetOk
 from broker.amqp.errors import ChannelError, ConnectionFault
-from broker.core.arguments import CONSUMER_NOT_YET, refuse_not_yet
-from broker.core.consumer import UNLIMITED, Consumer
+from broker.core.consumer import UNLIMITED, Consumer, consumer_priority
+from broker.core.delivery_count import with_delivery_count
 from broker.core.message import Message
 from broker.core.unacked import Delivery, Unacked, by_slot
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from broker.amqp.channel import Channel
     from broker.core.queue import Queue
     from broker.core.session.connection import SessionOfConnection
+    from broker.core.stream import Stream
     from broker.core.vhost import Vhost
     from broker.slots.slot import Slot
 
@@ -35,11 +37,13 @@ class BasicSession:
 
     __slots__ = (
         "_channel",
+        "_marks",
         "_session",
         "_vhost",
         "closed",
         "connection",
         "consumers",
+        "consumers_max",
         "last_served",
         "number",
         "outflow",
@@ -59,6 +63,8 @@ class BasicSession:
         self.last_served: Consumer | None = None
         self.closed = False
         self.consumers: dict[str, Consumer] = {}
+        self.consumers_max = channel.connection.limits.consumers_max
+        self._marks: deque[tuple[int, int]] = deque()  # (last delivery tag, when it was seen), for the consumer timeout
         self.unacked = Unacked()
         self.outstanding = 0  # deliveries to consumers that wait for an ack; what basic.get fetched does not count
         self.prefetch_consumer = 0
@@ -84,23 +90,31 @@ class BasicSession:
     def consume(self, method: commands.Basic.Consume, queue: Queue) -> None:
         """Starts a consumer on `queue`.
 
-        Raises: ChannelError 403 when somebody consumes exclusively; ConnectionFault 530 for a tag in use, 540 for an
-            argument that is not there yet.
+        Raises: ChannelError 403 when somebody consumes exclusively, 406 for a priority that is no integer;
+            ConnectionFault 530 for a tag in use.
         """
-        refuse_not_yet(self._vhost.queue_resource(queue.name), method.arguments or {}, CONSUMER_NOT_YET)
         tag = method.consumer_tag or self._vhost.new_name("amq.ctag-")
         if tag in self.consumers:
             raise ConnectionFault(530, f"attempt to reuse consumer tag '{tag}'")
-        if queue.consumers and (method.exclusive or queue.consumers[0].exclusive):
-            raise ChannelError(403, f"queue '{queue.name}' in vhost '{self._vhost.name}' in exclusive use")
+        resource = self._vhost.queue_resource(queue.name)
+        limit = self.consumers_max
+        if limit and len(self.consumers) >= limit:
+            raise ConnectionFault(530, f"reached maximum ({limit}) of consumers per channel")
+        arguments = dict(method.arguments or {})
+        priority = consumer_priority(resource, arguments)
+        if method.exclusive and queue.rules.single_active:
+            raise ChannelError(403, f"{resource} in exclusive use")
+        if queue.consumers and (method.exclusive or queue.consumers.exclusive):
+            raise ChannelError(403, f"{resource} in exclusive use")
         consumer = Consumer(
             tag,
             queue,
             self,
             no_ack=method.no_ack,
             exclusive=method.exclusive,
-            arguments=dict(method.arguments or {}),
+            arguments=arguments,
             prefetch=self.prefetch_consumer,
+            priority=priority,
         )
         self.consumers[tag] = consumer
         if not method.nowait:
@@ -125,40 +139,49 @@ class BasicSession:
     # -- get ----------------------------------------------------------------------------------------------------------
 
     def get(self, queue: Queue, *, no_ack: bool) -> None:
-        """Fetches one message, through the slot manager like everybody else.
+        """Fetches one message, through a slot manager like everybody else.
 
         When it lies on disk the connection is held, and the answer follows as soon as it was read.
         """
-        manager = queue.manager
-        owner = queue.worker.owner
-        slot = manager.get(owner)
-        if slot is None:
+        queue.used()
+        if queue.timed:
+            queue.look()
+        found = queue.lease()
+        if found is None:
             self._channel.send(commands.Basic.GetEmpty())
             return
+        stream, slot = found
+        manager = stream.manager
         if slot.contents is None:
             self.connection.hold()
-            self._vhost.ports.read(queue, slot, lambda: self._get_again(queue, slot, no_ack=no_ack))
+            self._vhost.ports.read(stream, slot, lambda: self._get_again(stream, slot, no_ack=no_ack))
             return
         index = manager.take(slot, 1)[0]
         message: Message = slot.contents[index]
         redelivered = slot.redelivered(index)
+        header = message.header
+        if queue.rules.counts_deliveries:
+            header = with_delivery_count(header, slot.counts.get(index, 0))
         if no_ack:
             self.unacked.last_tag += 1
             tag = self.unacked.last_tag
-            queue.settle(slot, range(index, index + 1))
+            stream.settle(slot, range(index, index + 1))
         else:
-            tag = self.unacked.add((queue, slot, index, None))
+            tag = self.unacked.add((stream, slot, index, None))
         if not queue.consumers and slot.lease is not None:
             manager.give_back(slot)
         envelope = message.envelope
         method = BasicGetOk(tag, redelivered, envelope.exchange, envelope.key, queue.ready)
-        self._channel.send_content(method, message.header, message.body)
+        self._channel.send_content(method, header, message.body)
+        if queue.timed:
+            queue.look()
 
-    def _get_again(self, queue: Queue, slot: Slot, *, no_ack: bool) -> None:
+    def _get_again(self, stream: Stream, slot: Slot, *, no_ack: bool) -> None:
         """Goes on with a basic.get whose slot was read; it may have to wait for another one."""
+        queue = stream.queue
         self.connection.release()
         if not queue.deleted and not queue.consumers and slot.lease is not None:
-            queue.manager.give_back(slot)
+            stream.manager.give_back(slot)
         if self.closed:
             return
         if queue.deleted:
@@ -170,21 +193,21 @@ class BasicSession:
 
     def ack(self, tag: int, *, multiple: bool) -> None:
         """Settles what the tag names. Raises: ChannelError 406 for an unknown delivery tag."""
-        self._settle(self.unacked.take(tag, multiple=multiple))
+        self.settle(self.unacked.take(tag, multiple=multiple))
 
     def nack(self, tag: int, *, multiple: bool, requeue: bool) -> None:
-        """Puts back, or drops, what the tag names. Raises: ChannelError 406 for an unknown delivery tag."""
+        """Puts back, or rejects, what the tag names. Raises: ChannelError 406 for an unknown delivery tag."""
         deliveries = self.unacked.take(tag, multiple=multiple)
         if requeue:
-            self._requeue(deliveries)
+            self.requeue(deliveries)
         else:
-            self._settle(deliveries)
+            self.reject(deliveries)
 
     def recover(self, *, requeue: bool) -> None:
         """Puts back everything unacked. Raises: ConnectionFault 540 for requeue=false, as RabbitMQ."""
         if not requeue:
             raise ConnectionFault(540, "requeue=false")
-        self._requeue(self.unacked.take_all())
+        self.requeue(self.unacked.take_all())
 
     def close(self) -> None:
         """Ends the consumers and puts back everything unacked: the channel is gone."""
@@ -194,33 +217,42 @@ class BasicSession:
         deliveries = self.unacked.take_all()
         for consumer in consumers:
             consumer.queue.remove_consumer(consumer)
-        self._requeue(deliveries)
+        self.requeue(deliveries)
         for consumer in consumers:
             self._vhost.consumer_left(consumer.queue)
 
-    def _settle(self, deliveries: list[Delivery]) -> None:
+    def settle(self, deliveries: list[Delivery]) -> None:
+        """Settles deliveries that were acked."""
         if len(deliveries) == 1:
-            queue, slot, index, _ = deliveries[0]
-            queue.settle(slot, range(index, index + 1))
+            stream, slot, index, _ = deliveries[0]
+            stream.settle(slot, range(index, index + 1))
         else:
-            for queue, slot, indexes in by_slot(deliveries):
-                queue.settle(slot, indexes)
+            for stream, slot, indexes in by_slot(deliveries):
+                stream.settle(slot, indexes)
         self._credit(deliveries)
 
-    def _requeue(self, deliveries: list[Delivery]) -> None:
-        groups: list[tuple[Queue, Slot, list[int] | range]] = by_slot(deliveries)
+    def reject(self, deliveries: list[Delivery]) -> None:
+        """Drops deliveries that were rejected; their queues may have them dead-lettered."""
+        groups: list[tuple[Stream, Slot, list[int] | range]] = by_slot(deliveries)
         self._credit(deliveries)
-        for queue, slot, indexes in groups:
-            queue.requeue(slot, indexes)
+        for stream, slot, indexes in groups:
+            stream.bury(slot, indexes, "rejected")
+
+    def requeue(self, deliveries: list[Delivery]) -> None:
+        """Puts deliveries back in their places."""
+        groups: list[tuple[Stream, Slot, list[int] | range]] = by_slot(deliveries)
+        self._credit(deliveries)
+        for stream, slot, indexes in groups:
+            stream.requeue(slot, indexes)
 
     def _credit(self, deliveries: Iterable[Delivery]) -> None:
         shared = self.prefetch_channel != 0
-        for _queue, _slot, _index, consumer in deliveries:
+        for _stream, _slot, _index, consumer in deliveries:
             if consumer is not None:
                 consumer.unacked -= 1
                 self.outstanding -= 1
                 queue = consumer.queue
-                if not shared and not queue.awake and queue.manager.ready:
+                if not shared and not queue.awake and queue.ready:
                     queue.wake()
         if shared:
             self.wake()
@@ -235,3 +267,19 @@ class BasicSession:
         turn = consumers.index(self.last_served) + 1 if self.last_served in consumers else 0
         for consumer in consumers[turn:] + consumers[:turn]:
             consumer.queue.wake()
+
+    # -- overdue ------------------------------------------------------------------------------------------------------
+
+    def overdue(self, now_ms: int, timeout_ms: int) -> bool:
+        """Tells whether some delivery has waited for its ack longer than the consumer timeout.
+
+        Called now and then. What was delivered since the last call counts from this one, so it is late by an interval
+        at most, and no delivery costs a timestamp.
+        """
+        oldest = self.unacked.oldest
+        marks = self._marks
+        while marks and (oldest is None or marks[0][0] < oldest):
+            marks.popleft()
+        if self.unacked.last_tag and oldest is not None and (not marks or marks[-1][0] < self.unacked.last_tag):
+            marks.append((self.unacked.last_tag, now_ms))
+        return bool(marks) and now_ms - marks[0][1] >= timeout_ms

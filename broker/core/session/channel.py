@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
+from broker.amqp.access import AccessRequest, AccessRequestOk
 from broker.amqp.errors import ConnectionFault
+from broker.core.reply_to import DIRECT_REPLY_TO
 from broker.core.session.basic import BasicSession
 from broker.core.session.confirm import ConfirmSession
 from broker.core.session.exchange import ExchangeSession
 from broker.core.session.publisher import Publisher
 from broker.core.session.queue import QueueSession
+from broker.core.session.reply import ReplySession
+from broker.core.session.tx import TxSession
 from broker.core.vhost import Vhost
 
 if TYPE_CHECKING:
@@ -21,16 +25,27 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionOfChannel"]
 
-DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
-
 
 class SessionOfChannel:
     """Is what a channel is to the broker: one object per AMQP class.
 
-    Invariant: `publish` is the publisher's own method, so a publish costs no second call.
+    Invariant: `publish` is the publisher's own method, so a publish costs no second call; on a transactional channel it
+        is that of `transactions`, and so are the acknowledgements that `settling` takes. `rewired` hears of the change.
     """
 
-    __slots__ = ("basic", "channel", "confirms", "exchanges", "publish", "publisher", "queues")
+    __slots__ = (
+        "basic",
+        "channel",
+        "confirms",
+        "exchanges",
+        "publish",
+        "publisher",
+        "queues",
+        "replies",
+        "rewired",
+        "settling",
+        "transactions",
+    )
 
     def __init__(self, channel: Channel, session: SessionOfConnection, vhost: Vhost) -> None:
         self.channel = channel
@@ -38,8 +53,12 @@ class SessionOfChannel:
         self.queues = QueueSession(channel, session, vhost)
         self.basic = BasicSession(channel, session, vhost)
         self.publisher = Publisher(channel, session, vhost)
-        self.confirms = ConfirmSession(channel, self.publisher)
+        self.transactions = TxSession(channel, vhost, self.publisher, self.basic)
+        self.confirms = ConfirmSession(channel, self.publisher, self.transactions)
+        self.replies = ReplySession(channel, vhost, self.basic, self.publisher)
         self.publish: Callable[[bytes, bytes, bytes], None] = self.publisher.publish
+        self.settling: BasicSession | TxSession = self.basic
+        self.rewired: Callable[[SessionOfChannel], None] | None = None
 
     def method(self, method: Any) -> None:
         """Does what a method asks, every method but basic.publish and those of opening and closing.
@@ -54,7 +73,13 @@ class SessionOfChannel:
     def close(self) -> None:
         """Ends the channel's consumers and puts back what they had not settled."""
         self.publisher.closed = True
+        self.replies.close()
+        self.transactions.close()
         self.basic.close()
+
+    def grant_access(self, _method: AccessRequest) -> None:
+        """Grants what a client of an older AMQP asks first; rights are checked when they are used."""
+        self.channel.send(AccessRequestOk())
 
     def flow(self, method: commands.Channel.Flow) -> None:
         """Answers that deliveries flow, which they always do.
@@ -65,14 +90,32 @@ class SessionOfChannel:
             raise ConnectionFault(540, "active=false")
         self.channel.send(commands.Channel.FlowOk(active=True))
 
-    def consume(self, method: commands.Basic.Consume) -> None:
-        """Starts a consumer on the queue that is meant.
+    def declare_queue(self, method: commands.Queue.Declare) -> None:
+        """Declares a queue; the names of direct replies only tell whether somebody waits for them."""
+        if method.queue.startswith(DIRECT_REPLY_TO):
+            self.replies.declare(method)
+        else:
+            self.queues.declare(method)
 
-        Raises: 540 for RabbitMQ's direct reply-to, which is not built yet.
-        """
+    def consume(self, method: commands.Basic.Consume) -> None:
+        """Starts a consumer on the queue that is meant, or that of direct replies."""
         if method.queue == DIRECT_REPLY_TO:
-            raise ConnectionFault(540, f"consuming from '{DIRECT_REPLY_TO}'")
-        self.basic.consume(method, self.queues.find(method.queue, "read"))
+            self.replies.consume(method)
+        else:
+            self.basic.consume(method, self.queues.find(method.queue, "read"))
+
+    def cancel(self, method: commands.Basic.Cancel) -> None:
+        """Ends a consumer."""
+        if not self.replies.cancel(method):
+            self.basic.cancel(method)
+
+    def select_tx(self, _method: commands.Tx.Select) -> None:
+        """Makes the channel transactional: publishes and acknowledgements are kept from here on."""
+        self.transactions.select()
+        self.publish = self.transactions.publish
+        self.settling = self.transactions
+        if self.rewired is not None:
+            self.rewired(self)
 
     def get(self, method: commands.Basic.Get) -> None:
         """Fetches one message of the queue that is meant."""
@@ -83,36 +126,32 @@ class SessionOfChannel:
         self.basic.recover(requeue=method.requeue)
         self.channel.send(commands.Basic.RecoverOk())
 
-    def refuse(self, method: Any) -> NoReturn:
-        """Refuses what is not built yet: a client that counts on it must not be told that it has it.
-
-        Raises: 540.
-        """
-        raise ConnectionFault(540, method.name.lower())
-
 
 METHODS: Final[dict[type, Callable[[SessionOfChannel, Any], None]]] = {
+    AccessRequest: SessionOfChannel.grant_access,
     commands.Channel.Flow: SessionOfChannel.flow,
     commands.Exchange.Declare: lambda session, method: session.exchanges.declare(method),
     commands.Exchange.Delete: lambda session, method: session.exchanges.delete(method),
-    commands.Queue.Declare: lambda session, method: session.queues.declare(method),
+    commands.Exchange.Bind: lambda session, method: session.exchanges.bind(method),
+    commands.Exchange.Unbind: lambda session, method: session.exchanges.unbind(method),
+    commands.Queue.Declare: SessionOfChannel.declare_queue,
     commands.Queue.Bind: lambda session, method: session.queues.bind(method),
     commands.Queue.Unbind: lambda session, method: session.queues.unbind(method),
     commands.Queue.Purge: lambda session, method: session.queues.purge(method),
     commands.Queue.Delete: lambda session, method: session.queues.delete(method),
     commands.Basic.Qos: lambda session, method: session.basic.qos(method),
     commands.Basic.Consume: SessionOfChannel.consume,
-    commands.Basic.Cancel: lambda session, method: session.basic.cancel(method),
+    commands.Basic.Cancel: SessionOfChannel.cancel,
     commands.Basic.Get: SessionOfChannel.get,
-    commands.Basic.Ack: lambda session, m: session.basic.ack(m.delivery_tag, multiple=m.multiple),
-    commands.Basic.Nack: lambda session, m: session.basic.nack(m.delivery_tag, multiple=m.multiple, requeue=m.requeue),
-    commands.Basic.Reject: lambda session, m: session.basic.nack(m.delivery_tag, multiple=False, requeue=m.requeue),
+    commands.Basic.Ack: lambda session, m: session.settling.ack(m.delivery_tag, multiple=m.multiple),
+    commands.Basic.Nack: lambda session, m: session.settling.nack(
+        m.delivery_tag, multiple=m.multiple, requeue=m.requeue
+    ),
+    commands.Basic.Reject: lambda session, m: session.settling.nack(m.delivery_tag, multiple=False, requeue=m.requeue),
     commands.Basic.Recover: SessionOfChannel.recover,
     commands.Basic.RecoverAsync: lambda session, method: session.basic.recover(requeue=method.requeue),
     commands.Confirm.Select: lambda session, method: session.confirms.select(method),
-    commands.Exchange.Bind: SessionOfChannel.refuse,
-    commands.Exchange.Unbind: SessionOfChannel.refuse,
-    commands.Tx.Select: SessionOfChannel.refuse,
-    commands.Tx.Commit: SessionOfChannel.refuse,
-    commands.Tx.Rollback: SessionOfChannel.refuse,
+    commands.Tx.Select: SessionOfChannel.select_tx,
+    commands.Tx.Commit: lambda session, _method: session.transactions.commit(),
+    commands.Tx.Rollback: lambda session, _method: session.transactions.rollback(),
 }

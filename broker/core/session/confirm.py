@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from pamqp import commands
 
-from broker.core.session.publisher import Publisher
+from broker.amqp.errors import ChannelError
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
+    from broker.core.session.publisher import Publisher
+    from broker.core.session.tx import TxSession
 
 __all__ = ["ConfirmSession"]
 
@@ -17,14 +19,20 @@ __all__ = ["ConfirmSession"]
 class ConfirmSession:
     """Turns a channel's confirms on."""
 
-    __slots__ = ("_channel", "_publisher")
+    __slots__ = ("_channel", "_publisher", "_transactions")
 
-    def __init__(self, channel: Channel, publisher: Publisher) -> None:
+    def __init__(self, channel: Channel, publisher: Publisher, transactions: TxSession) -> None:
         self._channel = channel
         self._publisher = publisher
+        self._transactions = transactions
 
     def select(self, method: commands.Confirm.Select) -> None:
-        """Has every publish from here on confirmed, numbered from 1; once more changes nothing."""
+        """Has every publish from here on confirmed, numbered from 1; once more changes nothing.
+
+        Raises: ChannelError 406 on a channel with transactions.
+        """
+        if self._transactions.selected:
+            raise ChannelError(406, "cannot switch from tx to confirm mode")
         self._publisher.confirming = True
         if not method.nowait:
             self._channel.send(commands.Confirm.SelectOk())

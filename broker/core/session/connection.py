@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
-import structlog
-
-from broker.amqp.errors import ConnectionFault, Refused
+from broker.amqp.errors import ChannelError, ConnectionFault, Refused
+from broker.core.auth.logins import Logins, Verdict
+from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Kind, Permissions
-from broker.core.auth.users import User, Users
+from broker.core.auth.users import User
 from broker.core.outflow import Outflow
 from broker.core.queue import Queue
 from broker.core.resource import Resource
 from broker.core.session.channel import SessionOfChannel
 from broker.core.vhost import Vhost
+from broker.event_log import get_logger
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
@@ -32,12 +34,13 @@ class SessionOfConnection:
 
     __slots__ = (
         "_log",
-        "_users",
+        "_logins",
+        "_opened",
         "_vhosts",
         "connection",
         "name",
         "outflow",
-        "peer_address",
+        "peer",
         "permissions",
         "publishing",
         "user",
@@ -48,37 +51,44 @@ class SessionOfConnection:
         self,
         connection: Connection,
         *,
-        users: Users,
+        logins: Logins,
         permissions: Permissions,
         vhosts: Mapping[str, Vhost],
-        peer_address: str,
-        peer_port: int = 0,
+        peer: Peer,
+        opened: Callable[[SessionOfChannel], None] | None = None,
     ) -> None:
+        """`opened` sees the session of each channel before its first method."""
         self.connection = connection
         self.outflow = Outflow(connection)
         self.permissions = permissions
-        self.peer_address = peer_address
+        self.peer = peer
         self.publishing = False
         self.user: User | None = None
         self.vhost: Vhost | None = None
-        self._users = users
+        self._logins = logins
+        self._opened = opened
         self._vhosts = vhosts
-        self.name = f"{peer_address}:{peer_port}"
-        self._log = structlog.get_logger().bind(conn=self.name)
+        self.name = peer.name
+        self._log = get_logger().bind(conn=self.name)
 
     # -- what the connection machine calls ----------------------------------------------------------------------------
 
     def authenticate(self, mechanism: str, response: bytes) -> None:
-        """Takes the client's answer to the login question.
+        """Takes the client's answer to the login question, and lets it in or not when the verdict is there."""
+        self.connection.hold()
+        self._logins.decide(mechanism, response, self.peer, partial(self._decided, mechanism))
 
-        Raises: Refused, with the reason for the log and not for the client.
-        """
-        try:
-            self.user = self._users.authenticate(mechanism, response, self.peer_address)
-        except Refused as refused:
-            self._log.warning("connection.refused", reason=refused.reason)
-            raise
-        self._log = self._log.bind(user=self.user.name)
+    def _decided(self, mechanism: str, verdict: Verdict) -> None:
+        """Hears who the client is, perhaps after it has gone."""
+        if self.connection.finished:
+            return
+        if isinstance(verdict, Refused):
+            self._log.warning("connection.refused", reason=verdict.reason)
+            self.connection.refuse(verdict, mechanism)
+            return
+        self.user = verdict
+        self._log = self._log.bind(user=verdict.name)
+        self.connection.admit()
 
     def open(self, vhost: str) -> None:
         """Opens a vhost for this connection.
@@ -97,7 +107,10 @@ class SessionOfConnection:
     def open_channel(self, channel: Channel) -> SessionOfChannel:
         """Returns the session of a channel that was opened."""
         assert self.vhost is not None
-        return SessionOfChannel(channel, self, self.vhost)
+        session = SessionOfChannel(channel, self, self.vhost)
+        if self._opened is not None:
+            self._opened(session)
+        return session
 
     def update_secret(self, secret: bytes, reason: str) -> None:
         """Takes a new secret; a password does not expire, so there is nothing to do with it, as in RabbitMQ."""
@@ -124,6 +137,40 @@ class SessionOfConnection:
         for session in sessions[turn:] + sessions[:turn]:
             session.wake()
 
+    # -- what the operator does ---------------------------------------------------------------------------------------
+
+    def force_close(self, text: str) -> None:
+        """Closes the connection, because an operator said so or took away what it stands on."""
+        self.connection.fail(ConnectionFault(320, text))
+
+    def cancel_unreadable(self) -> None:
+        """Cancels the consumers whose queue the user may not read any more, and tells the client."""
+        assert self.user is not None and self.vhost is not None
+        for channel in list(self.connection.channels.values()):
+            basic = cast("SessionOfChannel", channel.session).basic
+            for consumer in list(basic.consumers.values()):
+                queue = consumer.queue
+                if not self.permissions.allows(self.user, self.vhost.queue_resource(queue.name), "read"):
+                    self._log.warning("consumer.revoked", channel=channel.number, queue=queue.name)
+                    basic.consumer_cancelled(consumer)
+                    queue.remove_consumer(consumer)
+                    self.vhost.consumer_left(queue)
+
+    def close_overdue(self, now_ms: int, timeout_ms: int) -> None:
+        """Closes the channels on which a delivery has waited for its ack longer than the consumer timeout.
+
+        Source: RabbitMQ, consumer_timeout.
+        """
+        for channel in list(self.connection.channels.values()):
+            session = cast("SessionOfChannel", channel.session)
+            if session.basic.overdue(now_ms, timeout_ms):
+                text = (
+                    f"delivery acknowledgement on channel {channel.number} timed out. "
+                    f"Timeout value used: {timeout_ms} ms. "
+                    "This timeout value can be configured, see consumers doc guide to learn more"
+                )
+                self.connection.fail(ChannelError(406, text), channel.number)
+
     # -- what the other sessions ask ----------------------------------------------------------------------------------
 
     @property
@@ -135,6 +182,11 @@ class SessionOfConnection:
         """Lets the connection's user touch a resource. Raises: 403."""
         assert self.user is not None
         self.permissions.check(self.user, resource, kind)
+
+    def check_any(self, resource: Resource) -> None:
+        """Lets the connection's user know that a resource is there. Raises: 403."""
+        assert self.user is not None
+        self.permissions.check_any(self.user, resource)
 
     def check_topic(self, exchange: Resource, key: str, kind: Kind) -> None:
         """Lets the connection's user use a routing key of a topic exchange. Raises: 403."""

@@ -1,4 +1,7 @@
-"""The Exchange class on one channel: declare and delete. Order of checks and texts: RabbitMQ 3.10.8, rabbit_channel."""
+"""The Exchange class on one channel: declare, delete, bind and unbind.
+
+Order of checks and texts: RabbitMQ 3.10.8, rabbit_channel.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from pamqp import commands
 
-from broker.core.names import check_exchange_type, refuse_default, refuse_system_deletion, strip_name
+from broker.core.arguments import named_exchange
+from broker.core.names import check_exchange_type, refuse_default, refuse_reserved, refuse_system_deletion, strip_name
 from broker.core.vhost import Vhost
 
 if TYPE_CHECKING:
@@ -17,7 +21,7 @@ __all__ = ["ExchangeSession"]
 
 
 class ExchangeSession:
-    """Declares and deletes exchanges for one channel."""
+    """Declares, deletes and binds exchanges for one channel."""
 
     __slots__ = ("_channel", "_session", "_vhost")
 
@@ -29,17 +33,20 @@ class ExchangeSession:
     def declare(self, method: commands.Exchange.Declare) -> None:
         """Makes an exchange, or finds that it exists.
 
-        Raises: 403, 404 when passive, 406, 503, 540.
+        Raises: 403, 404 when passive, 406, 503.
         """
         name = strip_name(method.exchange)
         resource = self._vhost.exchange_resource(name)
         if method.passive:
             refuse_default(resource)
+            self._session.check_any(resource)
             self._vhost.exchange(name)
         else:
             check_exchange_type(method.exchange_type)
             refuse_default(resource)
             self._session.check(resource, "configure")
+            if name not in self._vhost.exchanges:
+                self._check_new(name, method)
             self._vhost.declare_exchange(
                 name,
                 method.exchange_type,
@@ -50,6 +57,15 @@ class ExchangeSession:
             )
         if not method.nowait:
             self._channel.send(commands.Exchange.DeclareOk())
+
+    def _check_new(self, name: str, method: commands.Exchange.Declare) -> None:
+        """Checks the rights that an alternate exchange needs: what is unroutable is read here and written there."""
+        refuse_reserved("exchange", name)
+        resource = self._vhost.exchange_resource(name)
+        alternate = named_exchange(resource, method.arguments or {}, "alternate-exchange")
+        if alternate is not None:
+            self._session.check(resource, "read")
+            self._session.check(self._vhost.exchange_resource(alternate), "write")
 
     def delete(self, method: commands.Exchange.Delete) -> None:
         """Deletes an exchange and its bindings.
@@ -64,3 +80,36 @@ class ExchangeSession:
         self._vhost.delete_exchange(name, if_unused=method.if_unused)
         if not method.nowait:
             self._channel.send(commands.Exchange.DeleteOk())
+
+    def bind(self, method: commands.Exchange.Bind) -> None:
+        """Binds an exchange, the destination, to another, the source.
+
+        Raises: 403, 404, 406.
+        """
+        destination, source = self._ends(method)
+        self._vhost.bind_exchange(destination, source, method.routing_key, method.arguments)
+        if not method.nowait:
+            self._channel.send(commands.Exchange.BindOk())
+
+    def unbind(self, method: commands.Exchange.Unbind) -> None:
+        """Removes a binding between exchanges; a missing one is no error.
+
+        Raises: 403.
+        """
+        destination, source = self._ends(method)
+        self._vhost.unbind_exchange(destination, source, method.routing_key, method.arguments)
+        if not method.nowait:
+            self._channel.send(commands.Exchange.UnbindOk())
+
+    def _ends(self, method: commands.Exchange.Bind | commands.Exchange.Unbind) -> tuple[str, str]:
+        """Returns destination and source of a method, rights checked."""
+        destination, source = strip_name(method.destination), strip_name(method.source)
+        resources = self._vhost.exchange_resource(destination), self._vhost.exchange_resource(source)
+        self._session.check(resources[0], "write")
+        refuse_default(resources[0])
+        refuse_default(resources[1])
+        self._session.check(resources[1], "read")
+        known = self._vhost.exchanges.get(source)
+        if known is not None and known.type == "topic":
+            self._session.check_topic(resources[1], method.routing_key, "read")
+        return destination, source

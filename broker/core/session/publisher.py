@@ -4,53 +4,40 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from broker.amqp.codec import BasicReturn, publish_fields
-from broker.amqp.content_header import decode_properties
-from broker.amqp.errors import ChannelError, ConnectionFault
-from broker.core.message import OVERHEAD_BYTES, Envelope, Message
+from broker.amqp.codec import BasicReturn
+from broker.core.message import OVERHEAD_BYTES, Message
+from broker.core.posting import charge_bytes, post
+from broker.core.session.publication import Publication, look_closely
+from broker.core.session.publish_entry import PublishEntry, resolve_publish
 from broker.store.record import PERSISTENT, TARGET, encode_message
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
-    from broker.core.queue import Queue
+    from broker.core.reply_to import ReplyConsumer
     from broker.core.session.connection import SessionOfConnection
     from broker.core.vhost import Vhost
-    from broker.routing.cache import Route
-    from broker.routing.exchange import Exchange
 
-__all__ = ["PublishEntry", "Publisher"]
+__all__ = ["Publisher"]
 
 pack_target: Final = TARGET.pack
-_CONFIRM: Final = Struct(">BHIHHQBB")  # basic.ack: type, channel, size, class, method, tag, multiple, frame end
-
-
-class PublishEntry:
-    """What one basic.publish payload comes to: rights checked, route resolved, prepared bytes.
-
-    Invariant: valid while ``route.live``. The queues are those of the route, split by who needs a record.
-    """
-
-    __slots__ = ("by_headers", "durable", "envelope", "mandatory", "queues", "route", "transient")
-
-    def __init__(self, envelope: Envelope, route: Route, queues: tuple[Queue, ...], *, mandatory: bool) -> None:
-        self.envelope = envelope
-        self.route = route
-        self.mandatory = mandatory
-        self.queues = queues
-        self.durable = tuple(queue for queue in queues if queue.durable)
-        self.transient = tuple(queue for queue in queues if not queue.durable)
-        self.by_headers: Exchange | None = None
+_CONFIRM: Final = Struct(">BHIHHQBB")  # basic.ack, basic.nack: type, channel, size, class, method, tag, bits, frame end
+_ACK: Final = 80
+_NACK: Final = 120
+_REQUEUE: Final = 2  # the bit that RabbitMQ sets in every nack; it means nothing to a publisher
 
 
 class Publisher:
     """Publishes for one channel and counts what it has to confirm.
 
     Units: ``published``, ``confirmed`` and ``logged`` are publish sequence numbers, which start at 1 with
-        confirm.select; ``logged`` is the last one whose confirm has to wait for the disk.
-    Invariant: confirmed <= published; every number up to ``confirmed`` was confirmed to the client.
+        confirm.select; ``logged`` is the last one whose confirm has to wait for the disk. ``replies`` is the channel's
+        consumer of direct replies.
+    Invariant: confirmed <= published; every number up to ``confirmed`` was confirmed to the client, with an ack or a
+        nack.
     """
 
     __slots__ = (
@@ -62,6 +49,7 @@ class Publisher:
         "_entries",
         "_log",
         "_number",
+        "_refused",
         "_session",
         "_vhost",
         "closed",
@@ -69,6 +57,7 @@ class Publisher:
         "confirming",
         "logged",
         "published",
+        "replies",
         "waiting",
     )
 
@@ -83,13 +72,15 @@ class Publisher:
         self._committer = vhost.committer
         assert session.user is not None
         self._cache = vhost.publish_cache(session.user)
-        self._entries = self._cache.entries
+        self._entries: dict[bytes, PublishEntry] = {}  # those of the cache from the first publish on
         self.closed = False  # the channel is gone: nobody hears a confirm
         self.confirming = False
         self.waiting = False  # stands on the committer's list
         self.published = 0
         self.confirmed = 0
         self.logged = 0
+        self.replies: ReplyConsumer | None = None
+        self._refused: list[int] = []  # numbers that get a nack; they ascend
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
         """Routes one message to its queues and appends one record, whatever the fan-out.
@@ -104,78 +95,113 @@ class Publisher:
             if not self.waiting:
                 self.waiting = True
                 self._committer.wait(self)
-        if entry.by_headers is not None:
-            entry = self._by_headers(entry, header)
-        queues = entry.queues
-        if not queues:
-            if entry.mandatory:
-                self._return(entry.envelope, header, body)
+        facts = self._channel.facts
+        if facts.special or facts.expiration_ms is not None or not entry.straight:
+            self.send(self._look_closely(entry, header, body))
             return
         envelope = entry.envelope
-        message = Message(envelope, header, body, OVERHEAD_BYTES + (len(header) + len(body)) // len(queues))
+        now_ms = self._clock.now_ms
+        charge = OVERHEAD_BYTES + (len(header) + len(body)) // len(entry.queues)
+        message = Message(envelope, header, body, charge, facts, now_ms)
+        streams = entry.streams
         durable = entry.durable
-        if durable and self._channel.persistent:
+        if durable and facts.persistent:
             log = self._log
             segment = log.position >> 32
             if len(durable) == 1:
-                queue = durable[0]
-                targets = pack_target(queue.number, queue.accept_logged(message, segment))
+                stream = durable[0]
+                targets = pack_target(stream.number, stream.accept_logged(message, segment))
             else:
                 targets = b"".join(
-                    [pack_target(queue.number, queue.accept_logged(message, segment)) for queue in durable]
+                    [pack_target(stream.number, stream.accept_logged(message, segment)) for stream in durable]
                 )
-            record = encode_message(log.synced, self._clock.now_ms, PERSISTENT, envelope.route, header, body, targets)
+            record = encode_message(log.synced, now_ms, PERSISTENT, envelope.route, header, body, targets)
             message.entry = (log.append(record), len(record))
             self.logged = self.published
-            queues = entry.transient
-        for queue in queues:
-            queue.accept(message)
+            streams = entry.transient
+        for stream in streams:
+            stream.accept(message)
+
+    # -- the slow road ------------------------------------------------------------------------------------------------
+
+    def examine(self, payload: bytes, header: bytes, body: bytes) -> Publication:
+        """Returns what publishing would do, checked now and done later, by `send`.
+
+        Raises: what `publish` raises.
+        """
+        entry = self._entries.get(payload)
+        if entry is None or not entry.route.live:
+            entry = self._resolve(payload)
+        return self._look_closely(entry, header, body)
+
+    def send(self, publication: Publication, *, admitted: bool = False) -> None:
+        """Does what a publication comes to: delay, return, answer, post; counts it as refused when a queue is full.
+
+        With `admitted` full queues are not asked. A mandatory message that nobody can take is returned before its
+        confirm, as in RabbitMQ.
+        """
+        header, body, envelope = publication.header, publication.body, publication.envelope
+        queues = [queue for queue in publication.queues if not queue.deleted]
+        charge = charge_bytes(header, body, len(queues))
+        message = Message(envelope, header, body, charge, publication.facts, self._clock.now_ms)
+        position = self._log.position
+        if publication.delay_ms is not None:
+            self._vhost.delay(publication.exchange, message, publication.delay_ms)
+        elif queues:
+            if not post(self._vhost, message, queues, admitted=admitted) and self.confirming:
+                self._refused.append(self.published)
+        elif publication.mandatory and not publication.replies:
+            returned = BasicReturn(312, "NO_ROUTE", envelope.exchange, envelope.key)
+            self._channel.send_content(returned, header, body)
+        for replies in publication.replies:
+            replies.deliver(envelope, header, body)
+        if self._log.position != position:  # whatever was appended, a delayed message or a dead letter, is waited for
+            self.logged = self.published
+
+    def _look_closely(self, entry: PublishEntry, header: bytes, body: bytes) -> Publication:
+        facts = self._channel.facts
+        return look_closely(self._session, self._vhost, entry, facts, header, body, self.replies)
+
+    def _resolve(self, payload: bytes) -> PublishEntry:
+        if self._entries is not self._cache.entries:
+            # The channel's first publish: an alarm blocks this connection from now on, though the entry be another's.
+            self._session.publishing = True
+            self._entries = self._cache.entries
+            known = self._entries.get(payload)
+            if known is not None and known.route.live:
+                return known
+        entry = resolve_publish(self._session, self._vhost, payload)
+        if entry.lasting:
+            self._cache.offer(payload, entry)
+        return entry
 
     # -- confirm ------------------------------------------------------------------------------------------------------
 
     def confirm(self, upto: int) -> None:
-        """Confirms every publish up to and including number `upto`, with one frame.
+        """Confirms every publish up to and including number `upto`, with as few frames as there are.
 
-        Source: RabbitMQ's publisher confirms; basic.ack (60, 80).
+        Source: RabbitMQ's publisher confirms; basic.ack (60, 80), basic.nack (60, 120).
         """
+        if self.closed:
+            return
+        if self._refused:
+            self._refuse(upto)
+        self._settle(_ACK, upto)
+
+    def _refuse(self, upto: int) -> None:
+        """Sends the nacks up to number `upto`, and the acks of what stands between them."""
+        due = bisect_right(self._refused, upto)
+        numbers, self._refused = self._refused[:due], self._refused[due:]
+        for place, number in enumerate(numbers):  # one frame for a run of them
+            if not place or numbers[place - 1] != number - 1:
+                self._settle(_ACK, number - 1)
+            if place + 1 == due or numbers[place + 1] != number + 1:
+                self._settle(_NACK, number)
+
+    def _settle(self, method: int, upto: int) -> None:
         confirmed = self.confirmed
-        if upto <= confirmed or self.closed:
+        if upto <= confirmed:
             return
         self.confirmed = upto
-        multiple = 1 if upto > confirmed + 1 else 0
-        self._connection.write(_CONFIRM.pack(1, self._number, 13, 60, 80, upto, multiple, 0xCE))
-
-    # -- routing ------------------------------------------------------------------------------------------------------
-
-    def _resolve(self, payload: bytes) -> PublishEntry:
-        exchange_name, key, mandatory, immediate = publish_fields(payload)
-        if immediate:
-            raise ConnectionFault(540, "immediate=true")
-        session, vhost = self._session, self._vhost
-        resource = vhost.exchange_resource(exchange_name)
-        session.check(resource, "write")
-        exchange = vhost.exchange(exchange_name)
-        if exchange.internal:
-            raise ChannelError(403, f"cannot publish to internal {resource}")
-        if exchange.type == "topic":
-            session.check_topic(resource, key, "write")
-        session.publishing = True
-        envelope = Envelope(exchange_name, key)
-        if exchange.by_headers:
-            entry = PublishEntry(envelope, exchange.route(key), (), mandatory=mandatory)
-            entry.by_headers = exchange
-        else:
-            route = exchange.route(key)
-            entry = PublishEntry(envelope, route, route.destinations, mandatory=mandatory)
-        self._cache.offer(payload, entry)
-        return entry
-
-    def _by_headers(self, entry: PublishEntry, header: bytes) -> PublishEntry:
-        headers: dict[str, Any] = decode_properties(header).headers or {}
-        assert entry.by_headers is not None
-        queues = entry.by_headers.match_headers(headers)
-        return PublishEntry(entry.envelope, entry.route, queues, mandatory=entry.mandatory)
-
-    def _return(self, envelope: Envelope, header: bytes, body: bytes) -> None:
-        """Gives an unroutable mandatory message back; the confirm follows it (RabbitMQ: return before the confirm)."""
-        self._channel.send_content(BasicReturn(312, "NO_ROUTE", envelope.exchange, envelope.key), header, body)
+        bits = (1 if upto > confirmed + 1 else 0) | (_REQUEUE if method == _NACK else 0)
+        self._connection.write(_CONFIRM.pack(1, self._number, 13, 60, method, upto, bits, 0xCE))

@@ -5,12 +5,14 @@ Order of checks and texts: RabbitMQ 3.10.8, rabbit_channel.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from pamqp import commands
 
 from broker.amqp.codec import QueueDeclareOk
 from broker.amqp.errors import ChannelError
+from broker.core.arguments import named_exchange
 from broker.core.auth.permissions import Kind
 from broker.core.names import refuse_default, refuse_reserved, strip_name
 from broker.core.queue import Queue
@@ -59,13 +61,19 @@ class QueueSession:
     def declare(self, method: commands.Queue.Declare) -> None:
         """Makes a queue, or finds that it exists, and tells its name and counts.
 
-        Raises: 403, 404 when passive, 405, 406, 540.
+        Raises: 403, 404 when passive, 405, 406.
         """
         name = strip_name(method.queue)
-        queue = self._vhost.queue(name, self._session) if method.passive else self._make(name, method)
+        queue = self._find_passively(name) if method.passive else self._make(name, method)
         self.last_declared = queue.name
         if not method.nowait:
             self._channel.send(QueueDeclareOk(queue.name, queue.ready, len(queue.consumers)))
+
+    def _find_passively(self, name: str) -> Queue:
+        self._session.check_any(self._vhost.queue_resource(name))
+        queue = self._vhost.queues.seen(name, self._session)
+        queue.used()
+        return queue
 
     def _make(self, name: str, method: commands.Queue.Declare) -> Queue:
         arguments = method.arguments or {}
@@ -76,6 +84,8 @@ class QueueSession:
                 raise ChannelError(406, "Cannot declare a server-named queue for type rabbit_quorum_queue")
             name = self._vhost.new_name("amq.gen-")
         self._session.check(self._vhost.queue_resource(name), "configure")
+        if name not in self._vhost.queues:
+            self._check_new(name, arguments)
         return self._vhost.declare_queue(
             name,
             durable=method.durable,
@@ -84,6 +94,14 @@ class QueueSession:
             arguments=arguments,
             owner=self._session,
         )
+
+    def _check_new(self, name: str, arguments: Mapping[str, Any]) -> None:
+        """Checks the rights that dead-lettering needs: what dies is read here and written there."""
+        resource = self._vhost.queue_resource(name)
+        exchange = named_exchange(resource, arguments, "x-dead-letter-exchange")
+        if exchange is not None:
+            self._session.check(resource, "read")
+            self._session.check(self._vhost.exchange_resource(exchange), "write")
 
     def bind(self, method: commands.Queue.Bind) -> None:
         """Binds a queue to an exchange.
@@ -124,7 +142,9 @@ class QueueSession:
 
         Raises: 403, 404, 405.
         """
-        count = self.find(method.queue, "read").purge()
+        name = self.name(method.queue)
+        self._session.check(self._vhost.queue_resource(name), "read")
+        count = self._vhost.purge_queue(name, self._session)
         if not method.nowait:
             self._channel.send(commands.Queue.PurgeOk(count))
 

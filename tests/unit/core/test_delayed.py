@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -15,6 +16,7 @@ from broker.core.message import Envelope, Message
 from broker.core.policy import Policy
 from broker.core.queue import Queue
 from broker.core.vhost import Vhost
+from broker.slots.slot import Slot
 from tests.unit.core.room import NO_PROPERTIES, Room
 
 HOLDING = "amq.delayed.x"
@@ -211,6 +213,77 @@ def test_what_was_held_before_a_restart_comes_when_it_is_due() -> None:
     again.clock.now_ms = 300
     again.deadlines.run(300)
     assert vhost.queues["q"].ready == 2
+
+
+class Disk:
+    """Keeps what was paged out, and gives it back when it is told to."""
+
+    def __init__(self, room: Room) -> None:
+        self.reads: list[tuple[Slot, Callable[[], None]]] = []
+        self._contents: dict[Slot, Any] = {}
+        room.vhost.ports.read = lambda _stream, slot, then: self.reads.append((slot, then))
+
+    def page_out(self, queue: Queue) -> None:
+        """Takes what a queue has out of memory."""
+        queue.stream.manager.seal()
+        for slot in queue.stream.manager.slots.values():
+            if slot.length:
+                self._contents[slot], slot.contents = slot.contents, None
+
+    def answer(self) -> None:
+        """Brings back one slot that was asked for."""
+        slot, then = self.reads.pop(0)
+        slot.contents = self._contents.pop(slot)
+        then()
+
+
+def test_what_is_due_and_on_disk_is_read_once_and_comes() -> None:
+    """What becomes due while it is read waits for the same read."""
+    room = DelayedRoom()
+    disk = Disk(room)
+    for delay_ms in (10, 20, 30):
+        room.publish(delay_ms)
+    disk.page_out(room.holding)
+    assert room.at(10) == 0
+    room.publish(5)
+    assert room.at(20) == 0
+    disk.answer()
+    assert (room.queue.ready, room.holding.ready, disk.reads) == (3, 1, [])
+    assert room.at(30) == 4
+
+
+def test_a_purge_while_what_is_due_is_read_leaves_nothing_to_come() -> None:
+    """The read ends with messages that are settled already."""
+    room = DelayedRoom()
+    disk = Disk(room)
+    room.publish(10)
+    room.publish(20)
+    disk.page_out(room.holding)
+    room.at(10)
+    room.holding.purge()
+    disk.reads.pop()[1]()
+    assert room.at(20) == 0
+    room.publish(5)
+    assert room.at(25) == 1
+
+
+def test_the_moments_are_read_from_disk_slot_by_slot() -> None:
+    """One read at a time, while what is published since the start is held already."""
+    room = DelayedRoom(durable=True)
+    again, vhost = restarted(room)
+    disk = Disk(again)
+    holding = vhost.queues[HOLDING]
+    for delay_ms in (40, 20):
+        room.publish(delay_ms)
+        holding.stream.accept(arrived(room.holding)[-1])
+        holding.stream.manager.seal()
+    disk.page_out(holding)
+    vhost.restored()
+    assert len(disk.reads) == 1
+    disk.answer()
+    assert (len(disk.reads), again.deadlines.next_ms) == (1, None)
+    disk.answer()
+    assert (disk.reads, again.deadlines.next_ms) == ([], 20)
 
 
 def test_a_crash_between_exchange_and_holding_queue_is_mended() -> None:

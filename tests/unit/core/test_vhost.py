@@ -11,7 +11,7 @@ from broker.amqp.errors import ChannelError
 from broker.core.auth.users import User
 from broker.core.vhost import Vhost
 from broker.routing.pattern import PatternLimits
-from tests.unit.core.room import Room, consume, put
+from tests.unit.core.room import GUEST, Room, consume, put
 
 
 def kinds(room: Room) -> list[tuple[str, str]]:
@@ -273,3 +273,27 @@ def test_a_user_has_one_publish_cache() -> None:
     alice, bob = User("alice", "a"), User("bob", "b")
     assert vhost.publish_cache(alice) is vhost.publish_cache(alice)
     assert vhost.publish_cache(alice) is not vhost.publish_cache(bob)
+
+
+def test_a_change_of_rights_drops_what_that_users_publishes_came_to() -> None:
+    """The others' entries stay; a change that concerns all of them drops all."""
+    room = Room()
+    vhost = room.vhost
+    vhost.declare_queue("q")
+    client = room.enter()
+    entries = vhost.publish_cache(GUEST).entries
+    other = vhost.publish_cache(User("other", "o"))
+
+    def publish() -> int:
+        for _ in range(3):
+            client.publish("", "q")
+        return len(entries)
+
+    assert publish() == 1
+    other.entries.update(entries)
+    vhost.rights_changed("guest")
+    assert (len(entries), len(other.entries)) == (0, 1)
+    vhost.rights_changed("nobody")
+    assert publish() == 1
+    vhost.drop_publish_caches()
+    assert (len(entries), len(other.entries)) == (0, 0)

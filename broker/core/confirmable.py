@@ -1,0 +1,24 @@
+"""What waits for the disk: the committer's view of a publisher or a transaction (street step 9)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+__all__ = ["Confirmable"]
+
+
+class Confirmable(Protocol):
+    """Has numbered work, and hears up to which number it is safe.
+
+    Units: ``published``, ``confirmed`` and ``logged`` are numbers of this one's own count; ``logged`` is the last one
+        that has to wait for the disk.
+    Invariant: ``waiting`` is set while it stands on the committer's list.
+    """
+
+    confirmed: int
+    logged: int
+    published: int
+    waiting: bool
+
+    def confirm(self, upto: int) -> None:
+        """Hears that everything up to and including number `upto` is safe."""

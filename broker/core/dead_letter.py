@@ -1,0 +1,156 @@
+"""Dead letters: messages that a queue gave up, published once more to the exchange that the queue names for them.
+
+Source: RabbitMQ 3.10, rabbit_dead_letter:publish/5.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.amqp.content_header import measure_header
+from broker.amqp.header_edit import edit_header, read_headers, read_text
+from broker.amqp.header_facts import MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX, HeaderFacts, plain_facts
+from broker.core.delayed import delay_of
+from broker.core.message import Envelope, Message
+from broker.core.message_fields import HeaderFields
+from broker.core.posting import charge_bytes, post
+from broker.core.reply_to import REPLY_PREFIX
+from broker.core.x_death import X_DEATH, Death, is_cycle, past_queues, record_death
+from broker.event_log import get_logger
+
+if TYPE_CHECKING:
+    from broker.core.queue import Queue
+    from broker.core.vhost import Vhost
+    from broker.routing.exchange import Exchange
+
+__all__ = ["DeadLetters"]
+
+_log = get_logger()
+
+ENVELOPES_MAX: Final = 1024
+
+
+class DeadLetters:
+    """Publishes the dead letters of one vhost.
+
+    A dead letter may push another message out of a full queue, and that one a third: they wait in a list instead of on
+    the stack, and are all published before the outermost `bury` returns.
+    Invariant: the caller settles a message behind `bury`, and settlements are logged at the end of the loop turn. So a
+        dead letter's record stands before the record that its source is gone: a crash duplicates, and never loses.
+    """
+
+    __slots__ = ("_burying", "_envelopes", "_vhost", "_waiting")
+
+    def __init__(self, vhost: Vhost) -> None:
+        self._vhost = vhost
+        self._burying = False
+        self._waiting: deque[tuple[Queue, Message, str]] = deque()
+        # Dead letters of one queue are many that share exchange and key.
+        self._envelopes: dict[tuple[str, str], Envelope] = {}
+
+    def bury(self, queue: Queue, message: Message, reason: str) -> None:
+        """Publishes a message of a queue to the queue's dead letter exchange; without one nothing happens.
+
+        Its body must be in memory. An exchange that does not exist, or leads nowhere, drops it without a word.
+        Shapes: `reason` is rejected, expired, maxlen or delivery_limit.
+        """
+        if queue.rules.dead_letter_exchange is None:
+            return
+        self._waiting.append((queue, message, reason))
+        if self._burying:
+            return
+        self._burying = True
+        try:
+            while self._waiting:
+                self._publish(*self._waiting.popleft())
+        finally:
+            self._burying = False
+            self._waiting.clear()
+
+    def _publish(self, queue: Queue, message: Message, reason: str) -> None:
+        vhost, rules = self._vhost, queue.rules
+        exchange = vhost.exchanges.get(rules.dead_letter_exchange or "")
+        if exchange is None:
+            return
+        now_ms = vhost.ports.clock.now_ms
+        source = message.envelope
+        headers = read_headers(message.header, X_DEATH, "CC")
+        keys = (source.key, *carbon_copies(headers))
+        # What expires says so in its facts, and the text is that of the publisher.
+        expiration = None if message.facts.expiration_ms is None else read_text(message.header, "expiration")
+        changes = record_death(headers, Death(queue.name, reason, source.exchange, keys, expiration, now_ms // 1000))
+        dropped = ["BCC"]
+        if rules.dead_letter_key is not None:
+            keys = (rules.dead_letter_key,)
+            dropped.append("CC")
+        header = edit_header(message.header, set_headers=changes, drop_headers=dropped, drop_properties=("expiration",))
+        facts = facts_behind(message.facts, header)
+        envelope, body = self._envelope(exchange.name, keys[0]), message.body
+        delay_ms = delay_of(facts.delay) if exchange.delayed else None
+        if delay_ms is not None:
+            charge = charge_bytes(header, body, 1)
+            vhost.delay(exchange, Message(envelope, header, body, charge, facts, now_ms), delay_ms)
+            return
+        if exchange.name == "":
+            keys = self._answer(keys, envelope, header, body)
+        queues = self._queues(exchange, keys, header)
+        if reason != "rejected":
+            queues = self._without_cycles(queue, queues, changes[X_DEATH])
+        if queues:
+            charge = charge_bytes(header, body, len(queues))
+            post(vhost, Message(envelope, header, body, charge, facts, now_ms), queues)
+
+    def _answer(self, keys: tuple[str, ...], envelope: Envelope, header: bytes, body: bytes) -> tuple[str, ...]:
+        """Gives the dead letter to who waits for answers under these keys, and returns those that are queues' names."""
+        for key in keys:
+            waiting = self._vhost.replies.get(key)
+            if waiting is not None:
+                waiting.deliver(envelope, header, body)
+        return tuple(key for key in keys if not key.startswith(REPLY_PREFIX))
+
+    def _queues(self, exchange: Exchange, keys: Sequence[str], header: bytes) -> tuple[Queue, ...]:
+        """Returns the queues that the keys lead to, each once."""
+        if not keys:
+            return ()
+        router = self._vhost.router
+        if len(keys) == 1 and not router.dynamic(exchange):
+            return router.route(exchange, keys[0]).destinations
+        return router.match(exchange, keys[0], HeaderFields(header), keys[1:])
+
+    def _without_cycles(
+        self, source: Queue, queues: Sequence[Queue], events: Sequence[dict[str, Any]]
+    ) -> tuple[Queue, ...]:
+        """Returns the queues that the message has not gone round to by itself."""
+        straight = tuple(queue for queue in queues if not is_cycle(queue.name, events))
+        if len(straight) < len(queues):
+            for queue in queues:
+                if queue not in straight:
+                    cycle = [queue.name, *past_queues(events)]
+                    _log.warning("dead_letter.dropped", vhost=self._vhost.name, queue=source.name, cycle=cycle)
+        return straight
+
+    def _envelope(self, exchange: str, key: str) -> Envelope:
+        envelope = self._envelopes.get((exchange, key))
+        if envelope is None:
+            if len(self._envelopes) >= ENVELOPES_MAX:
+                self._envelopes.clear()
+            envelope = self._envelopes[exchange, key] = Envelope(exchange, key)
+        return envelope
+
+
+def facts_behind(facts: HeaderFacts, header: bytes) -> HeaderFacts:
+    """Returns the facts of the header of a dead letter, given those of its message.
+
+    Not by the cache of facts: the time of death makes nearly every header a new one.
+    """
+    if facts.special:
+        return measure_header(header, MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX)
+    return plain_facts(facts.persistent, facts.priority, None)
+
+
+def carbon_copies(headers: dict[str, Any]) -> list[str]:
+    """Returns the routing keys of the header CC."""
+    keys = headers.get("CC")
+    return [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else []

@@ -1,0 +1,158 @@
+"""What a definitions document says, one frozen object for each of its entries.
+
+Source: RabbitMQ's `definitions.json`, 3.6 to 4.x, of a whole cluster or of one vhost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = [
+    "BindingEntry",
+    "Document",
+    "ExchangeEntry",
+    "GlobalParameterEntry",
+    "ParameterEntry",
+    "PermissionEntry",
+    "PolicyEntry",
+    "QueueEntry",
+    "TopicPermissionEntry",
+    "UserEntry",
+    "VhostEntry",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class UserEntry:
+    """A user; `password` is set instead of a hash where somebody wrote the file by hand."""
+
+    name: str
+    tags: tuple[str, ...]
+    password_hash: str = field(repr=False)
+    hashing_algorithm: str
+    password: str | None = field(repr=False)
+    limits: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class VhostEntry:
+    """A vhost; `facts` are its description, tags, limits and whatever else the document has, kept as they are."""
+
+    name: str
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionEntry:
+    """What a user may do in a vhost."""
+
+    user: str
+    vhost: str
+    configure: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPermissionEntry:
+    """Which routing keys of an exchange a user may publish with and bind."""
+
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyEntry:
+    """A policy, or an operator policy."""
+
+    vhost: str
+    name: str
+    pattern: str
+    apply_to: str
+    definition: Mapping[str, Any]
+    priority: float
+    operator: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterEntry:
+    """A runtime parameter of a vhost, kept as it is."""
+
+    vhost: str
+    component: str
+    name: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalParameterEntry:
+    """A runtime parameter of the broker, kept as it is."""
+
+    name: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeEntry:
+    """An exchange."""
+
+    vhost: str
+    name: str
+    type: str
+    durable: bool
+    auto_delete: bool
+    internal: bool
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntry:
+    """A queue."""
+
+    vhost: str
+    name: str
+    durable: bool
+    auto_delete: bool
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BindingEntry:
+    """A binding of a queue or an exchange."""
+
+    vhost: str
+    source: str
+    destination: str
+    to_exchange: bool
+    routing_key: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Everything a document says.
+
+    Invariant: each entry is in the order of the document; nothing was compared with the broker yet.
+    """
+
+    users: tuple[UserEntry, ...] = ()
+    vhosts: tuple[VhostEntry, ...] = ()
+    permissions: tuple[PermissionEntry, ...] = ()
+    topic_permissions: tuple[TopicPermissionEntry, ...] = ()
+    policies: tuple[PolicyEntry, ...] = ()
+    parameters: tuple[ParameterEntry, ...] = ()
+    global_parameters: tuple[GlobalParameterEntry, ...] = ()
+    exchanges: tuple[ExchangeEntry, ...] = ()
+    queues: tuple[QueueEntry, ...] = ()
+    bindings: tuple[BindingEntry, ...] = ()
+
+    @property
+    def topology_vhosts(self) -> list[str]:
+        """The vhosts of its exchanges, queues and bindings, each once."""
+        parts = (self.exchanges, self.queues, self.bindings)
+        return list(dict.fromkeys(entry.vhost for part in parts for entry in part))

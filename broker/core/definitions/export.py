@@ -1,0 +1,121 @@
+"""Writes what the broker has as a definitions document that RabbitMQ reads too."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.core.arguments import queue_type
+from broker.core.definitions.reading import OPERATOR_POLICY
+from broker.core.names import is_predeclared
+from broker.core.queue import Queue
+
+if TYPE_CHECKING:
+    from broker.core.policy import Policy
+    from broker.core.vhost import Vhost
+    from broker.routing.exchange import Exchange
+
+__all__ = ["json_table", "operator_policy", "policy_fields", "topology_of", "user_fields"]
+
+HIDDEN: Final = "amq."  # what the broker made for itself
+
+
+def topology_of(vhost: Vhost) -> dict[str, list[dict[str, Any]]]:
+    """Returns the durable exchanges, queues and bindings of a vhost; what its connections own is not among them."""
+    queues = [queue for queue in vhost.queues.values() if queue.durable and not queue.name.startswith(HIDDEN)]
+    made = [exchange for exchange in vhost.exchanges.values() if exchange.durable and not is_predeclared(exchange.name)]
+    bindings = [binding for exchange in vhost.exchanges.values() for binding in _bindings(exchange)]
+    return {
+        "exchanges": [{"vhost": vhost.name, **_exchange(exchange)} for exchange in made],
+        "queues": [{"vhost": vhost.name, **_queue(queue)} for queue in queues],
+        "bindings": [{"vhost": vhost.name, **binding} for binding in bindings],
+    }
+
+
+def user_fields(user: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a user with a hash that RabbitMQ takes: it wants base64, whatever the algorithm.
+
+    With an algorithm that it does not know it keeps the user, and lets nobody in until the password was set again.
+    """
+    password_hash = user["password_hash"]
+    if password_hash.startswith("$"):  # an encoded argon2 hash
+        password_hash = b64encode(password_hash.encode()).decode()
+    return {**user, "password_hash": password_hash, "limits": {}}
+
+
+def policy_fields(policy: Policy) -> dict[str, Any]:
+    """Returns a policy without its vhost."""
+    return {
+        "name": policy.name,
+        "pattern": policy.pattern,
+        "apply-to": policy.apply_to,
+        "definition": dict(policy.definition),
+        "priority": policy.priority,
+    }
+
+
+def operator_policy(policy: Policy) -> dict[str, Any]:
+    """Returns an operator policy without its vhost, as the runtime parameter that it is to RabbitMQ."""
+    fields = policy_fields(policy)
+    return {"component": OPERATOR_POLICY, "name": fields.pop("name"), "value": fields}
+
+
+def _exchange(exchange: Exchange) -> dict[str, Any]:
+    return {
+        "name": exchange.name,
+        "type": exchange.type,
+        "durable": True,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": json_table(exchange.arguments),
+    }
+
+
+def _queue(queue: Queue) -> dict[str, Any]:
+    return {
+        "name": queue.name,
+        "durable": True,
+        "auto_delete": queue.auto_delete,
+        "type": queue_type(queue.arguments),
+        "arguments": json_table(queue.arguments),
+    }
+
+
+def _bindings(exchange: Exchange) -> Iterator[dict[str, Any]]:
+    """Yields the bindings of a durable exchange whose other end is durable too."""
+    if not exchange.durable or not exchange.name:
+        return
+    for binding in exchange.bindings:
+        destination: Any = binding.destination
+        if destination.durable and not destination.name.startswith(HIDDEN):
+            yield {
+                "source": exchange.name,
+                "destination": destination.name,
+                "destination_type": "queue" if isinstance(destination, Queue) else "exchange",
+                "routing_key": binding.key,
+                "arguments": json_table(binding.arguments),
+            }
+
+
+def json_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns an argument table as JSON says it; types that JSON has no word for are lost, as in RabbitMQ's export."""
+    return {name: _json(value) for name, value in arguments.items()}
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return json_table(value)
+    if isinstance(value, (list, tuple)):
+        return [_json(item) for item in value]
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value).decode("utf-8", "replace")
+    if isinstance(value, datetime):
+        return int(value.timestamp())
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, float) and value - value != 0:  # infinities and NaN
+        return str(value)
+    return value

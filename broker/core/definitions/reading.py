@@ -1,0 +1,285 @@
+"""Reads a definitions document: every entry is looked at before anything is done with one."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from broker.amqp.errors import BrokerError
+from broker.core.definitions.document import (
+    BindingEntry,
+    Document,
+    ExchangeEntry,
+    GlobalParameterEntry,
+    ParameterEntry,
+    PermissionEntry,
+    PolicyEntry,
+    QueueEntry,
+    TopicPermissionEntry,
+    UserEntry,
+    VhostEntry,
+)
+
+__all__ = ["BadDefinitions", "read_document"]
+
+Entry = TypeVar("Entry")
+
+NAME_MAX_BYTES: Final = 255  # a short string, AMQP 0-9-1 section 4.2.5.3
+DEPTH_MAX: Final = 16
+SHA256: Final = "rabbit_password_hashing_sha256"
+MD5: Final = "rabbit_password_hashing_md5"  # what every hash was before RabbitMQ 3.6
+ARGON2: Final = "argon2id"
+OPERATOR_POLICY: Final = "operator_policy"  # RabbitMQ exports these among the parameters, its command line at least
+MISSING: Final = object()
+INT_64_MIN: Final = -(1 << 63)
+INT_64_MAX: Final = (1 << 63) - 1
+
+
+class BadDefinitions(BrokerError):
+    """A document that cannot be taken: which entry, and why, in one line."""
+
+
+class Fields:
+    """Reads the fields of one JSON object. Raises: BadDefinitions, naming the field, from each reader."""
+
+    __slots__ = ("_fields", "_vhost")
+
+    def __init__(self, value: Any, vhost: str | None) -> None:
+        if not isinstance(value, dict):
+            raise BadDefinitions("should be an object")
+        self._fields: dict[str, Any] = value
+        self._vhost = vhost
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Returns a field as it is."""
+        return self._fields.get(name, default)
+
+    def rest(self, *known: str) -> dict[str, Any]:
+        """Returns the fields but those."""
+        return {name: value for name, value in self._fields.items() if name not in known}
+
+    def text(self, name: str, default: Any = MISSING) -> str:
+        """Returns a string."""
+        value = self._fields.get(name, default)
+        if value is MISSING:
+            raise BadDefinitions(f"{name} is missing")
+        if not isinstance(value, str):
+            raise BadDefinitions(f"{name} should be a string")
+        return value
+
+    def name(self, name: str, default: Any = MISSING) -> str:
+        """Returns a string that a short string can hold."""
+        value = self.text(name, default)
+        if len(value.encode("utf-8", "replace")) > NAME_MAX_BYTES:
+            raise BadDefinitions(f"{name} is longer than {NAME_MAX_BYTES} bytes")
+        return value
+
+    def vhost(self) -> str:
+        """Returns the vhost: the entry's own, or that of a document of one vhost."""
+        return self.name("vhost", MISSING if self._vhost is None else self._vhost)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Returns a boolean; some writers say null for false."""
+        value = self._fields.get(name, default)
+        if value is None:
+            return False
+        if not isinstance(value, bool):
+            raise BadDefinitions(f"{name} should be true or false")
+        return value
+
+    def table(self, name: str) -> dict[str, Any]:
+        """Returns an object; RabbitMQ's exporters write an empty one as [] and a full one as pairs now and then."""
+        value = self._fields.get(name)
+        if value is None:
+            return {}
+        if isinstance(value, list):
+            if not all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in value):
+                raise BadDefinitions(f"{name} should be an object")
+            value = dict(value)
+        if not isinstance(value, dict):
+            raise BadDefinitions(f"{name} should be an object")
+        _check_depth(name, value, DEPTH_MAX)
+        return value
+
+
+def read_document(raw: Any, vhost: str | None = None) -> Document:
+    """Returns what a document says. With `vhost`, its entries belong there unless they say otherwise.
+
+    Raises: BadDefinitions for the first entry that is not what it should be.
+    """
+    if not isinstance(raw, dict):
+        raise BadDefinitions("a definitions document is one JSON object")
+    algorithm = _default_algorithm(raw)
+    parameters = _entries(raw, "parameters", vhost, _parameter)
+    return Document(
+        users=tuple(_entries(raw, "users", vhost, lambda fields: _user(fields, algorithm))),
+        vhosts=tuple(_entries(raw, "vhosts", vhost, _vhost)),
+        permissions=tuple(_entries(raw, "permissions", vhost, _permission)),
+        topic_permissions=tuple(_entries(raw, "topic_permissions", vhost, _topic_permission)),
+        policies=(
+            *_entries(raw, "policies", vhost, lambda fields: _policy(fields, operator=False)),
+            *_entries(raw, "operator_policies", vhost, lambda fields: _policy(fields, operator=True)),
+            *(found for found in parameters if isinstance(found, PolicyEntry)),
+        ),
+        parameters=tuple(found for found in parameters if isinstance(found, ParameterEntry)),
+        global_parameters=tuple(
+            _entries(raw, "global_parameters", vhost, lambda f: GlobalParameterEntry(f.text("name"), f.get("value")))
+        ),
+        exchanges=tuple(_entries(raw, "exchanges", vhost, _exchange)),
+        queues=tuple(_entries(raw, "queues", vhost, _queue)),
+        bindings=tuple(_entries(raw, "bindings", vhost, _binding)),
+    )
+
+
+def _entries(raw: Mapping[str, Any], part: str, vhost: str | None, read: Callable[[Fields], Entry]) -> list[Entry]:
+    values = raw.get(part)
+    if values is None:
+        return []
+    if not isinstance(values, list):
+        raise BadDefinitions(f"{part} should be a list")
+    found = []
+    for number, value in enumerate(values):
+        try:
+            found.append(read(Fields(value, vhost)))
+        except BadDefinitions as bad:
+            raise BadDefinitions(f"{part}[{number}]: {bad}") from None
+    return found
+
+
+def _default_algorithm(raw: Mapping[str, Any]) -> str:
+    version = raw.get("rabbitmq_version") or raw.get("rabbit_version")
+    if not isinstance(version, str):
+        return SHA256
+    major, _, rest = version.partition(".")
+    minor = rest.partition(".")[0]
+    old = major.isdigit() and minor.isdigit() and (int(major), int(minor)) < (3, 6)
+    return MD5 if old else SHA256
+
+
+def _user(fields: Fields, algorithm: str) -> UserEntry:
+    tags = fields.get("tags", "")
+    if isinstance(tags, str):  # "administrator,monitoring": RabbitMQ until 3.8
+        tags = [tag.strip() for tag in tags.split(",")]
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise BadDefinitions("tags should be a list of strings")
+    password = fields.get("password")
+    if password is not None and not isinstance(password, str):
+        raise BadDefinitions("password should be a string")
+    if password is None and fields.get("password_hash") is None:
+        raise BadDefinitions("password_hash is missing")
+    name = fields.name("name")
+    if not name:
+        raise BadDefinitions("name is empty")
+    algorithm = fields.text("hashing_algorithm", algorithm)
+    return UserEntry(
+        name=name,
+        tags=tuple(tag for tag in tags if tag),
+        password_hash=_password_hash(fields.text("password_hash", ""), algorithm),
+        hashing_algorithm=algorithm,
+        password=password,
+        limits=fields.table("limits"),
+    )
+
+
+def _password_hash(text: str, algorithm: str) -> str:
+    """Returns the hash; an argon2 hash travels in base64, because RabbitMQ takes nothing else."""
+    if algorithm != ARGON2 or not text or text.startswith("$"):
+        return text
+    try:
+        return b64decode(text, validate=True).decode()
+    except ValueError:
+        raise BadDefinitions("password_hash is not base64") from None
+
+
+def _vhost(fields: Fields) -> VhostEntry:
+    name = fields.name("name")
+    if not name:
+        raise BadDefinitions("name is empty")
+    return VhostEntry(name, fields.rest("name"))
+
+
+def _permission(fields: Fields) -> PermissionEntry:
+    kinds = (fields.text("configure"), fields.text("write"), fields.text("read"))
+    return PermissionEntry(fields.name("user"), fields.vhost(), *kinds)
+
+
+def _topic_permission(fields: Fields) -> TopicPermissionEntry:
+    kinds = (fields.text("write"), fields.text("read"))
+    return TopicPermissionEntry(fields.name("user"), fields.vhost(), fields.name("exchange"), *kinds)
+
+
+def _policy(fields: Fields, *, operator: bool) -> PolicyEntry:
+    priority = fields.get("priority", 0)
+    if isinstance(priority, bool) or not isinstance(priority, int | float):
+        raise BadDefinitions("priority should be a number")
+    return PolicyEntry(
+        vhost=fields.vhost(),
+        name=fields.text("name"),
+        pattern=fields.text("pattern"),
+        apply_to=fields.text("apply-to", "all"),
+        definition=fields.table("definition"),
+        priority=priority,
+        operator=operator,
+    )
+
+
+def _parameter(fields: Fields) -> ParameterEntry | PolicyEntry:
+    component, name, vhost = fields.text("component"), fields.text("name"), fields.vhost()
+    if component != OPERATOR_POLICY:
+        return ParameterEntry(vhost, component, name, fields.get("value"))
+    value = fields.get("value")
+    if not isinstance(value, dict):
+        raise BadDefinitions("value should be an object")
+    return _policy(Fields({**value, "name": name, "vhost": vhost}, vhost), operator=True)
+
+
+def _exchange(fields: Fields) -> ExchangeEntry:
+    return ExchangeEntry(
+        vhost=fields.vhost(),
+        name=fields.name("name"),
+        type=fields.text("type"),
+        durable=fields.flag("durable", default=True),
+        auto_delete=fields.flag("auto_delete", default=False),
+        internal=fields.flag("internal", default=False),
+        arguments=fields.table("arguments"),
+    )
+
+
+def _queue(fields: Fields) -> QueueEntry:
+    arguments = fields.table("arguments")
+    type_ = fields.text("type", "classic")
+    if type_ not in ("classic", "default") and "x-queue-type" not in arguments:
+        arguments = {**arguments, "x-queue-type": type_}
+    return QueueEntry(
+        vhost=fields.vhost(),
+        name=fields.name("name"),
+        durable=fields.flag("durable", default=True),
+        auto_delete=fields.flag("auto_delete", default=False),
+        arguments=arguments,
+    )
+
+
+def _binding(fields: Fields) -> BindingEntry:
+    kind = fields.text("destination_type", "queue")
+    if kind not in ("queue", "exchange"):
+        raise BadDefinitions("destination_type should be queue or exchange")
+    return BindingEntry(
+        vhost=fields.vhost(),
+        source=fields.name("source"),
+        destination=fields.name("destination"),
+        to_exchange=kind == "exchange",
+        routing_key=fields.name("routing_key", ""),
+        arguments=fields.table("arguments"),
+    )
+
+
+def _check_depth(name: str, value: Any, left: int) -> None:
+    """Refuses what an AMQP table cannot hold. Raises: BadDefinitions."""
+    if isinstance(value, int) and not INT_64_MIN <= value <= INT_64_MAX:
+        raise BadDefinitions(f"{name} holds a number of more than 64 bits")
+    if isinstance(value, (dict, list)):
+        if not left:
+            raise BadDefinitions(f"{name} is nested deeper than {DEPTH_MAX} levels")
+        for inner in value.values() if isinstance(value, dict) else value:
+            _check_depth(name, inner, left - 1)

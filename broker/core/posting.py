@@ -1,0 +1,67 @@
+"""Posting: one message into the queues it was routed to, with one record for all that are durable (street steps 7
+and 8).
+
+Whatever has a message for queues that are not all plain goes this way: the publisher's slow road, transactions, dead
+letters, delayed messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from broker.core.message import OVERHEAD_BYTES, Message
+from broker.store.record import PERSISTENT, TARGET, encode_message
+
+if TYPE_CHECKING:
+    from broker.core.queue import Queue
+    from broker.core.stream import Stream
+    from broker.core.vhost import Vhost
+
+__all__ = ["charge_bytes", "post"]
+
+pack_target: Final = TARGET.pack
+
+
+def charge_bytes(header: bytes, body: bytes, queues: int) -> int:
+    """Returns what each of so many queues counts for a message: its share of the memory."""
+    return OVERHEAD_BYTES + (len(header) + len(body)) // max(queues, 1)
+
+
+def post(vhost: Vhost, message: Message, queues: Sequence[Queue], *, admitted: bool = False) -> bool:
+    """Gives a message to its queues and tells whether all of them took it.
+
+    A full queue that rejects publishes refuses; the others take it all the same, as in RabbitMQ. Queues that are
+    deleted by now are passed over. With `admitted` nobody is asked: the caller has.
+    """
+    living = [queue for queue in queues if not queue.deleted]
+    takers = [queue for queue in living if admitted or queue.plain or queue.admits(message)]
+    streams = [queue.stream_for(message) for queue in takers]
+    if message.facts.persistent:
+        durable = [stream for stream in streams if stream.durable]
+        if durable:
+            _log(vhost, message, durable)
+            streams = [stream for stream in streams if not stream.durable]
+    for stream in streams:
+        stream.accept(message)
+    for queue in takers:
+        if not queue.plain or message.facts.expiration_ms is not None:
+            queue.accepted(message)
+    return len(takers) == len(living)
+
+
+def _log(vhost: Vhost, message: Message, streams: Sequence[Stream]) -> None:
+    """Has durable streams take a message and appends its one record."""
+    log = vhost.ports.store.log
+    segment = log.position >> 32
+    targets = b"".join([pack_target(stream.number, stream.accept_logged(message, segment)) for stream in streams])
+    record = encode_message(
+        log.synced,
+        message.timestamp_ms,
+        PERSISTENT,
+        message.envelope.route,
+        message.header,
+        message.body,
+        targets,
+    )
+    message.entry = (log.append(record), len(record))

@@ -1,0 +1,132 @@
+"""A publish that was looked at closely: checked, routed, and what is left to do with it.
+
+This is the slow road beside `Publisher.publish`: for messages whose properties ask something of the broker, and for
+routes with queues that have rules. A transaction keeps publications until it is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from broker.amqp.content_header import MISSING, HeaderFacts, facts_of
+from broker.amqp.errors import ChannelError
+from broker.amqp.header_edit import edit_header
+from broker.core.delayed import delay_of
+from broker.core.message import Envelope
+from broker.core.message_fields import HeaderFields
+from broker.core.reply_to import DIRECT_REPLY_TO, REPLY_PREFIX
+from broker.core.session.publish_entry import PublishEntry
+
+if TYPE_CHECKING:
+    from broker.core.queue import Queue
+    from broker.core.reply_to import ReplyConsumer
+    from broker.core.session.connection import SessionOfConnection
+    from broker.core.vhost import Vhost
+    from broker.routing.exchange import Exchange
+
+__all__ = ["Publication", "look_closely"]
+
+IMPERSONATOR: Final = "impersonator"  # RabbitMQ's tag of users who may publish in somebody else's name
+
+
+class Publication:
+    """One checked and routed publish.
+
+    Units: ``delay_ms`` is None unless its exchange keeps it for a while.
+    """
+
+    __slots__ = ("body", "delay_ms", "envelope", "exchange", "facts", "header", "mandatory", "queues", "replies")
+
+    def __init__(
+        self,
+        entry: PublishEntry,
+        facts: HeaderFacts,
+        header: bytes,
+        body: bytes,
+        queues: Sequence[Queue],
+        replies: Sequence[ReplyConsumer] = (),
+        delay_ms: int | None = None,
+    ) -> None:
+        self.envelope: Envelope = entry.envelope
+        self.exchange: Exchange = entry.exchange
+        self.mandatory = entry.mandatory
+        self.facts = facts
+        self.header = header
+        self.body = body
+        self.queues = queues
+        self.replies = replies
+        self.delay_ms = delay_ms
+
+
+def look_closely(
+    session: SessionOfConnection,
+    vhost: Vhost,
+    entry: PublishEntry,
+    facts: HeaderFacts,
+    header: bytes,
+    body: bytes,
+    replies: ReplyConsumer | None,
+) -> Publication:
+    """Returns what is to be done about a publish, its properties checked and its header as consumers will see it.
+
+    `replies` is the reply consumer of the publishing channel.
+    Raises: ChannelError 403, 406. The order of the checks is RabbitMQ's.
+    """
+    exchange = entry.exchange
+    keys = [entry.envelope.key]
+    delay_ms = None
+    if facts.special:
+        if facts.reply_to == DIRECT_REPLY_TO and replies is None:
+            raise ChannelError(406, "fast reply consumer does not exist")
+        _check_user(session, facts.user_id)
+        if facts.fault is not None:
+            raise ChannelError(406, facts.fault)
+        keys = list(dict.fromkeys([*keys, *_further_keys(facts)]))
+        if exchange.delayed:
+            delay_ms = delay_of(facts.delay)
+        delivered = _as_delivered(facts, header, replies)
+        if delivered is not header:
+            header, facts = delivered, facts_of(delivered)
+    if exchange.type == "topic":
+        resource = vhost.exchange_resource(exchange.name)
+        for key in keys[1:]:
+            session.check_topic(resource, key, "write")
+    if delay_ms is not None:
+        return Publication(entry, facts, header, body, (), delay_ms=delay_ms)
+    answered: list[ReplyConsumer] = []
+    if exchange.name == "":
+        answered = [found for key in keys if (found := vhost.replies.get(key)) is not None]
+        keys = [key for key in keys if not key.startswith(REPLY_PREFIX)]
+    return Publication(entry, facts, header, body, _route(vhost, entry, keys, header), answered)
+
+
+def _as_delivered(facts: HeaderFacts, header: bytes, replies: ReplyConsumer | None) -> bytes:
+    """Returns the header as consumers see it: with a name that can be answered to, and without BCC."""
+    if replies is not None and facts.reply_to == DIRECT_REPLY_TO:
+        header = edit_header(header, set_properties={"reply_to": replies.name})
+    if facts.bcc is not MISSING:
+        header = edit_header(header, drop_headers=("BCC",))
+    return header
+
+
+def _check_user(session: SessionOfConnection, claimed: str | None) -> None:
+    """Refuses to publish in somebody else's name. Raises: ChannelError 406."""
+    user = session.user
+    assert user is not None
+    if claimed is not None and claimed != user.name and IMPERSONATOR not in user.tags:
+        raise ChannelError(406, f"user_id property set to '{claimed}' but authenticated user was '{user.name}'")
+
+
+def _further_keys(facts: HeaderFacts) -> list[str]:
+    """Returns the routing keys that the headers CC and BCC add; RabbitMQ skips what is no text in them."""
+    return [key for keys in (facts.cc, facts.bcc) if keys is not MISSING for key in keys if isinstance(key, str)]
+
+
+def _route(vhost: Vhost, entry: PublishEntry, keys: Sequence[str], header: bytes) -> tuple[Queue, ...]:
+    """Returns the queues that the keys lead to, each once."""
+    if not keys:
+        return ()
+    if len(keys) == 1 and keys[0] == entry.envelope.key and not entry.dynamic:
+        return entry.queues
+    return vhost.router.match(entry.exchange, keys[0], HeaderFields(header), keys[1:])

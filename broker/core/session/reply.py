@@ -1,0 +1,83 @@
+"""Direct reply-to on one channel: consuming from amq.rabbitmq.reply-to, and asking whether somebody still does.
+
+Order of checks and texts: RabbitMQ 3.10.8, rabbit_channel.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pamqp import commands
+
+from broker.amqp.codec import QueueDeclareOk
+from broker.amqp.errors import ChannelError, ConnectionFault
+from broker.core.names import strip_name
+from broker.core.reply_to import REPLY_PREFIX, ReplyConsumer
+
+if TYPE_CHECKING:
+    from broker.amqp.channel import Channel
+    from broker.core.session.basic import BasicSession
+    from broker.core.session.publisher import Publisher
+    from broker.core.vhost import Vhost
+
+__all__ = ["ReplySession"]
+
+
+class ReplySession:
+    """Gives a channel its one reply consumer, which its publisher names in what it publishes."""
+
+    __slots__ = ("_basic", "_channel", "_publisher", "_vhost")
+
+    def __init__(self, channel: Channel, vhost: Vhost, basic: BasicSession, publisher: Publisher) -> None:
+        self._channel = channel
+        self._vhost = vhost
+        self._basic = basic
+        self._publisher = publisher
+
+    def consume(self, method: commands.Basic.Consume) -> None:
+        """Starts the reply consumer. It reads no queue, so no right is asked for, as in RabbitMQ.
+
+        Raises: ChannelError 406 with acks, or when there is one; ConnectionFault 530 for a consumer tag in use.
+        """
+        if method.consumer_tag in self._basic.consumers:
+            raise ConnectionFault(530, f"attempt to reuse consumer tag '{method.consumer_tag}'")
+        if not method.no_ack:
+            raise ChannelError(406, "reply consumer cannot acknowledge")
+        if self._publisher.replies is not None:
+            raise ChannelError(406, "reply consumer already set")
+        vhost = self._vhost
+        tag = method.consumer_tag or vhost.new_name("amq.ctag-")
+        name = vhost.new_name(vhost.new_name(REPLY_PREFIX) + ".")
+        consumer = ReplyConsumer(tag, name, self._channel, self._basic.unacked)
+        vhost.replies[name] = consumer
+        self._publisher.replies = consumer
+        if not method.nowait:
+            self._channel.send(commands.Basic.ConsumeOk(tag))
+
+    def cancel(self, method: commands.Basic.Cancel) -> bool:
+        """Ends the reply consumer if the tag is its own, and tells whether it was."""
+        consumer = self._publisher.replies
+        if consumer is None or consumer.tag != method.consumer_tag:
+            return False
+        self.close()
+        if not method.nowait:
+            self._channel.send(commands.Basic.CancelOk(consumer.tag))
+        return True
+
+    def declare(self, method: commands.Queue.Declare) -> None:
+        """Tells whether somebody waits for answers under the name, whatever the declare asks for.
+
+        Raises: ChannelError 404.
+        """
+        name = strip_name(method.queue)
+        if not self._vhost.replies.living(name):
+            raise ChannelError(404, f"no {self._vhost.queue_resource(name)}")
+        if not method.nowait:
+            self._channel.send(QueueDeclareOk(name, 0, 1))
+
+    def close(self) -> None:
+        """Ends the reply consumer: the channel is gone, or the client wants no answers any more."""
+        consumer = self._publisher.replies
+        if consumer is not None:
+            self._publisher.replies = None
+            del self._vhost.replies[consumer.name]

@@ -1,0 +1,216 @@
+"""The Tx class on one channel: tx.select, commit and rollback.
+
+Publishes are checked and routed when they arrive, as in RabbitMQ, and done at commit with the acknowledgements, in one
+record of the log: after a crash the whole transaction is there or nothing of it.
+Source: AMQP 0-9-1, class tx; rabbit_channel 3.10.8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from pamqp import commands
+
+from broker.amqp.errors import ChannelError
+from broker.core.rules import DROP_HEAD
+
+if TYPE_CHECKING:
+    from broker.amqp.channel import Channel
+    from broker.core.queue import Queue
+    from broker.core.session.basic import BasicSession
+    from broker.core.session.publication import Publication
+    from broker.core.session.publisher import Publisher
+    from broker.core.stream import Stream
+    from broker.core.unacked import Delivery
+    from broker.core.vhost import Vhost
+    from broker.slots.slot import Slot
+
+__all__ = ["TxSession"]
+
+OVERHEAD_BYTES: Final = 512  # a kept publish beside its bytes, or a kept acknowledgement
+Acknowledge = Callable[["list[Delivery]"], None]
+
+
+class TxSession:
+    """Keeps what a transactional channel wants done, until it is committed or rolled back.
+
+    It is the committer's Confirmable, as a publisher is: a commit is one numbered piece of work, answered when it is
+    safe. Until then the connection is held, so that nothing overtakes the answer.
+    Units: ``kept_bytes`` is what the transaction holds in memory, ``limit_bytes`` how much it may.
+    """
+
+    __slots__ = (
+        "_acknowledgements",
+        "_basic",
+        "_channel",
+        "_publications",
+        "_publisher",
+        "_vhost",
+        "closed",
+        "confirmed",
+        "kept_bytes",
+        "limit_bytes",
+        "logged",
+        "published",
+        "selected",
+        "waiting",
+    )
+
+    def __init__(self, channel: Channel, vhost: Vhost, publisher: Publisher, basic: BasicSession) -> None:
+        self._channel = channel
+        self._vhost = vhost
+        self._publisher = publisher
+        self._basic = basic
+        self.limit_bytes = channel.connection.limits.tx_max_bytes
+        self.kept_bytes = 0
+        self._publications: list[Publication] = []
+        self._acknowledgements: list[tuple[Acknowledge, list[int]]] = []  # what to do, with which delivery tags
+        self.selected = False
+        self.closed = False
+        self.waiting = False
+        self.published = 0
+        self.confirmed = 0
+        self.logged = 0
+
+    # -- what is kept -------------------------------------------------------------------------------------------------
+
+    def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
+        """Keeps a publish for the commit. Raises: what Publisher.publish raises; ChannelError 406 beyond the limit."""
+        publication = self._publisher.examine(payload, header, body)
+        self._keep(OVERHEAD_BYTES + len(header) + len(body))
+        self._publications.append(publication)
+
+    def ack(self, tag: int, *, multiple: bool) -> None:
+        """Keeps an ack for the commit. Raises: ChannelError 406 for an unknown delivery tag."""
+        self._set_aside(self._basic.settle, tag, multiple=multiple)
+
+    def nack(self, tag: int, *, multiple: bool, requeue: bool) -> None:
+        """Keeps a nack or reject for the commit. Raises: ChannelError 406 for an unknown delivery tag."""
+        self._set_aside(self._basic.requeue if requeue else self._basic.reject, tag, multiple=multiple)
+
+    def _set_aside(self, acknowledge: Acknowledge, tag: int, *, multiple: bool) -> None:
+        tags = self._basic.unacked.set_aside(tag, multiple=multiple)
+        self._keep(OVERHEAD_BYTES * len(tags))
+        self._acknowledgements.append((acknowledge, tags))
+
+    def _keep(self, size_bytes: int) -> None:
+        """Counts what is kept. Raises: ChannelError 406, RabbitMQ's code for a message that is too large."""
+        self.kept_bytes += size_bytes
+        if self.kept_bytes > self.limit_bytes:
+            raise ChannelError(
+                406, f"transaction size {self.kept_bytes} is larger than configured max size {self.limit_bytes}"
+            )
+
+    # -- the methods --------------------------------------------------------------------------------------------------
+
+    def select(self) -> None:
+        """Makes the channel transactional; once more changes nothing. Raises: ChannelError 406 in confirm mode."""
+        if self._publisher.confirming:
+            raise ChannelError(406, "cannot switch from confirm to tx mode")
+        self.selected = True
+        self._channel.send(commands.Tx.SelectOk())
+
+    def commit(self) -> None:
+        """Does all that was kept; commit-ok follows when it is on disk.
+
+        Raises: ChannelError 406 when the channel is not transactional, or when a queue that rejects publishes has no
+            room; then nothing was done, while RabbitMQ would have done the rest.
+        """
+        self._require()
+        missing = self._on_disk()
+        if missing is not None:
+            # What is rejected into a dead-letter exchange has to be in memory, or it would follow outside the record.
+            self._channel.connection.hold()
+            self._vhost.ports.read(*missing, self._commit_again)
+            return
+        if not self._fits():
+            raise ChannelError(406, "partial tx completion")
+        log = self._vhost.ports.store.log
+        position = log.position
+        with log.group():
+            for publication in self._publications:
+                self._publisher.send(publication, admitted=True)
+            for acknowledge, tags in self._acknowledgements:
+                acknowledge(self._basic.unacked.take_aside(tags))
+            settled = self._vhost.ports.settled
+            for stream in settled:  # their records belong into the transaction, not at the end of the turn
+                stream.log_settlements()
+            settled.clear()
+        self._forget()
+        self.published += 1
+        if log.position != position:
+            self.logged = self.published
+        self._channel.connection.hold()
+        self.waiting = True
+        self._vhost.committer.wait(self)
+
+    def rollback(self) -> None:
+        """Drops what was kept: nothing is published, and what was acknowledged is unacked again.
+
+        Raises: ChannelError 406 when the channel is not transactional.
+        """
+        self._require()
+        self._forget()
+        self._channel.send(commands.Tx.RollbackOk())
+
+    def close(self) -> None:
+        """Rolls back, because the channel is gone."""
+        self.closed = True
+        self._forget()
+
+    def confirm(self, upto: int) -> None:
+        """Answers a commit that is safe now; a channel that was closed meanwhile must not keep the connection held."""
+        if upto <= self.confirmed:
+            return
+        self.confirmed = upto
+        if not self.closed:
+            self._channel.send(commands.Tx.CommitOk())
+        self._channel.connection.release()
+
+    def _require(self) -> None:
+        if not self.selected:
+            raise ChannelError(406, "channel is not transactional")
+
+    def _forget(self) -> None:
+        self._publications = []
+        self._acknowledgements = []
+        self.kept_bytes = 0
+        self._basic.unacked.put_back()
+
+    # -- before a commit ----------------------------------------------------------------------------------------------
+
+    def _commit_again(self) -> None:
+        self._channel.connection.release()
+        if not self.closed:
+            self.commit()
+
+    def _on_disk(self) -> tuple[Stream, Slot] | None:
+        """Returns a slot that has to be read first, because a message of it is to be dead-lettered."""
+        aside = self._basic.unacked.aside
+        for acknowledge, tags in self._acknowledgements:
+            if acknowledge == self._basic.settle:
+                continue
+            for stream, slot, _index, _consumer in (aside[tag] for tag in tags):
+                if slot.contents is None and stream.queue.rules.dead_letter_exchange is not None and not stream.deleted:
+                    return stream, slot
+        return None
+
+    def _fits(self) -> bool:
+        """Tells whether every queue that rejects publishes has room for all that is meant for it.
+
+        One whose consumers take messages now is taken to have it: they pass through.
+        """
+        wanted: dict[Queue, list[int]] = {}
+        for publication in self._publications:
+            for queue in publication.queues:
+                rules = queue.rules
+                if rules.limited and rules.overflow != DROP_HEAD and not queue.deleted and not queue.consumers.able():
+                    wanted.setdefault(queue, []).append(len(publication.body))
+        for queue, sizes in wanted.items():
+            rules = queue.rules
+            if rules.max_length is not None and queue.ready + len(sizes) > rules.max_length:
+                return False
+            if rules.max_bytes is not None and queue.ready_bytes + sum(sizes) > rules.max_bytes:
+                return False
+        return True

@@ -1,0 +1,124 @@
+"""Deaths: what the headers of a dead letter say about where and why its message died before.
+
+`x-death` is an array of tables, one for each queue and reason, the latest in front. Publishers may send one too, so
+whatever stands in it is met here, and what makes no sense is left out.
+Source: RabbitMQ 3.10, rabbit_dead_letter:update_x_death_header/2 and detect_cycles/3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+__all__ = ["COUNT_MAX", "X_DEATH", "Death", "is_cycle", "past_queues", "record_death"]
+
+Event = dict[str, Any]
+
+X_DEATH: Final = "x-death"
+COUNT_MAX: Final = (1 << 63) - 1  # what a table's long holds: a publisher may have sent a count as large
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Is the death of one message in one queue.
+
+    Shapes: `reason` is rejected, expired, maxlen or delivery_limit; `exchange` and `keys` are those that it was
+        published with, the routing key before those of its header CC; `expiration` is its own, whatever it died of.
+    Units: `time_s` is since the epoch.
+    """
+
+    queue: str
+    reason: str
+    exchange: str
+    keys: tuple[str, ...]
+    expiration: str | None
+    time_s: int
+
+    def event(self) -> Event:
+        """Returns the death as a table, its first of this kind."""
+        event: Event = {
+            "count": 1,
+            "reason": self.reason,
+            "queue": self.queue,
+            "time": datetime.fromtimestamp(self.time_s, UTC),
+            "exchange": self.exchange,
+            "routing-keys": list(self.keys),
+        }
+        if self.expiration is not None:
+            event["original-expiration"] = self.expiration
+        return event
+
+
+def record_death(headers: Mapping[str, Any], death: Death) -> dict[str, Any]:
+    """Returns the headers that a death sets.
+
+    Who died first is written once. A death of a queue and reason that is known counts there and changes nothing else
+    of it: time, exchange and keys stay those of the first.
+    """
+    if X_DEATH not in headers:
+        return {
+            X_DEATH: [death.event()],
+            "x-first-death-reason": death.reason,
+            "x-first-death-queue": death.queue,
+            "x-first-death-exchange": death.exchange,
+        }
+    past = headers[X_DEATH]
+    if not isinstance(past, list):
+        return {X_DEATH: [death.event()]}
+    latest = death.event()
+    kind = kind_of(latest)
+    others: list[Event] = []
+    for event in group_events(past):
+        if kind_of(event) == kind:
+            latest = count_again(event)
+        else:
+            others.append(event)
+    return {X_DEATH: [latest, *others]}
+
+
+def group_events(past: Sequence[Any]) -> list[Event]:
+    """Returns one event for each queue and reason; several are turned around, as RabbitMQ does whenever it groups.
+
+    So behind the latest death the order says nothing, in RabbitMQ as here.
+    """
+    events = [event for event in past if isinstance(event, dict)]
+    if len(events) <= 1:
+        return events
+    kinds = [kind_of(event) for event in events]
+    firsts: dict[str, Event] = {}
+    for kind, event in zip(kinds, events, strict=True):
+        firsts.setdefault(kind, event)
+    return [{"count": kinds.count(kind), **event} for kind, event in reversed(firsts.items())]
+
+
+def kind_of(event: Event) -> str:
+    """Returns what two deaths of one queue and reason have in common, whatever a publisher has put in their place."""
+    return repr((event.get("queue"), event.get("reason")))
+
+
+def count_again(event: Event) -> Event:
+    """Returns an event that happened once more."""
+    count = event.get("count")
+    number = count if isinstance(count, int) and not isinstance(count, bool) else 0
+    return {**event, "count": min(number + 1, COUNT_MAX)}
+
+
+def is_cycle(queue: str, events: Sequence[Event]) -> bool:
+    """Returns whether a dead letter with these deaths must not enter the queue.
+
+    It died there before and, since then, of nothing but the broker's own rules: it would go round for ever. A rejection
+    ends that, because then a consumer wanted it so.
+    """
+    for event in events:
+        if event.get("reason") == "rejected":
+            return False
+        if event.get("queue") == queue:
+            return True
+    return False
+
+
+def past_queues(events: Sequence[Event]) -> list[str]:
+    """Returns the queues it died in, the latest in front."""
+    return [event["queue"] for event in events if isinstance(event.get("queue"), str)]
