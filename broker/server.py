@@ -3,50 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import signal
-import string
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
 from broker import __version__
 from broker.amqp.errors import StoreFailed
+from broker.core.auth.first_user import everybody_knows
 from broker.core.auth.permissions import Permissions
-from broker.core.auth.users import User, Users
-from broker.core.flow import Flow, Watermark
+from broker.core.auth.revocation import Revocation
+from broker.core.auth.users import Users
+from broker.core.flow import Flow
+from broker.delivery.administration import Administration
+from broker.delivery.clock import SteadyClock
 from broker.delivery.engine import Engine
-from broker.delivery.machine import memory_limit_bytes, resident_bytes
+from broker.delivery.machine import resident_bytes
+from broker.delivery.opening import configured_users, open_all
+from broker.delivery.random_name import generate_name
+from broker.delivery.rehearsal import Rehearsal
 from broker.delivery.timers import Timers
 from broker.delivery.turn import Turn
+from broker.delivery.vhosts import Vhosts
+from broker.event_log import get_logger
 from broker.net.address import bind, close
+from broker.net.alarms import Alarms, watermarks
 from broker.net.control import ControlSocket
 from broker.net.control_verbs import control_verbs
 from broker.net.intake import Intake
 from broker.net.listener import Listener
+from broker.net.password_check import PasswordThreads, logins_of
+from broker.net.tls import TlsContext
 from broker.net.transport import Transport
 from broker.settings import Settings
 from broker.store.data_folder import DataFolder
+from broker.store.definitions_file import DefinitionsFile
 from broker.store.files import Files
-from broker.store.recovery import RecoveryProgress
-from broker.store.store import VhostStore
 
 __all__ = ["Broker", "run"]
 
-DEFAULT_VHOST: Final = "/"
 STORE_BACKLOG_MAX_BYTES: Final = 32 << 20  # unwritten log records beyond this pause the publishers
-NAME_ALPHABET: Final = string.ascii_letters + string.digits + "-_"
-NAME_LETTERS: Final = 22  # 132 bits, as in RabbitMQ's generated names
 
-_log = structlog.get_logger()
-
-
-def generate_name() -> str:
-    """Returns 22 characters that nobody else has."""
-    return "".join(secrets.choice(NAME_ALPHABET) for _ in range(NAME_LETTERS))
+_log = get_logger()
 
 
 class Broker:
@@ -55,15 +55,20 @@ class Broker:
     Raises: FolderBusy, FolderUnwritable, StoreFailed and OSError from `start`.
     """
 
-    def __init__(self, settings: Settings, files: Files | None = None) -> None:
+    def __init__(
+        self, settings: Settings, files: Files | None = None, clock: Callable[[], float] | None = None
+    ) -> None:
+        """`files` are real ones and `clock`, which tells seconds since 1970 and never goes back, the machine's."""
         self.settings = settings
+        self._clock = clock or SteadyClock()
         self._files = files or Files()
         self._path = Path(settings.server.data_dir).absolute()
         self._failed = asyncio.Event()
         self._failure: BaseException | None = None
         self._folder: DataFolder
         self.turn: Turn
-        self.engines: dict[str, Engine] = {}
+        self.vhosts: Vhosts
+        self.administration: Administration
         self.listener: Listener
         self.flow: Flow[Transport]
 
@@ -72,43 +77,72 @@ class Broker:
         began = time.monotonic()
         loop = asyncio.get_running_loop()
         settings = self.settings
+        self._tls = TlsContext(settings.tls) if settings.tls.is_on else None  # or nothing listens at all
         bound = bind(settings.server.host, settings.server.port)
+        tls_bound: list[socket.socket] = []
         try:
+            if self._tls is not None:
+                tls_bound = bind(settings.server.host, settings.tls.port, "tls.port")
             self._folder = DataFolder.open(self._files, self._path)
         except BaseException:
-            close(bound)
+            close(bound + tls_bound)
             raise
+        self._passwords = PasswordThreads(loop)
+        self.turn = Turn(loop, self._clock, self._fail)
+        self.vhosts = Vhosts(self._folder, settings, self.turn, loop, generate=generate_name, fail=self._fail)
         try:
-            self.turn = Turn(loop, time.time, self._fail)
-            self._open_vhost(DEFAULT_VHOST, loop)
-            vhosts = {name: engine.vhost for name, engine in self.engines.items()}
-            users = Users(
-                [User(name, secret.get_secret_value()) for name, secret in settings.auth.users.items()],
-                settings.auth.loopback_users,
-            )
-            self.flow = Flow(self._watermarks())
-            self._intake = Intake(self.flow, self._pending_bytes, STORE_BACKLOG_MAX_BYTES)
-            self.turn.engines = list(self.engines.values())
+            users = Users(configured_users(settings))
+            permissions = Permissions(users)
+            self.flow = Flow(watermarks(settings))
+            self._intake = Intake(self.flow, self.vhosts.pending_bytes, STORE_BACKLOG_MAX_BYTES)
             self.turn.after = self._intake.turn
             self.listener = Listener(
-                settings, self.turn, self._intake, users=users, permissions=Permissions(users), vhosts=vhosts
+                settings,
+                self.turn,
+                self._intake,
+                logins=logins_of(settings.auth, users, self._passwords.check),
+                permissions=permissions,
+                vhosts=self.vhosts,
+                tls=self._tls,
             )
-            self._control = ControlSocket(self._folder.path, control_verbs(vhosts, self._facts))
+            Revocation(users, permissions, self.listener.sessions, self.vhosts)
+            file = DefinitionsFile(self._files, self._folder.path)
+            self.administration = Administration(
+                file,
+                self.vhosts,
+                users,
+                permissions,
+                vhosts_max=settings.limits.vhosts_max,
+                close_connections=self.listener.force_close,
+                fail=self._fail,
+            )
+            rehearsal = Rehearsal(self.vhosts, settings, self.turn, loop, generate=generate_name, fail=self._fail)
+            await open_all(self.administration, rehearsal, self._folder, file, settings)
+            self._alarms = Alarms(self.flow, self._intake, self._folder.free_bytes)
+            verbs = control_verbs(self.administration, rehearsal, self.listener, self._facts)
+            self._control = ControlSocket(self._folder.path, verbs)
             self._timers = Timers(loop, self._fail)
             for interval_s, action in self._periodic():
                 self._timers.every(interval_s, action)
-            self._measure()
-            await self.listener.start(bound)
-            await self._control.start()
+            self._alarms.measure()
+            if everybody_knows(users, settings.auth.loopback_users):
+                _log.warning("guest.open", setting="auth.loopback_users", reason="guest may log in from anywhere")
+            await self.listener.start(bound, tls_bound)
+            if settings.server.control_socket:
+                await self._control.start()
         except BaseException:
-            close(bound)
-            for engine in self.engines.values():
-                engine.close(clean=engine.recovered_clean)  # nothing happened: the next start finds what this one found
+            close(bound + tls_bound)
+            self._passwords.close()
+            self.vhosts.close(unchanged=True)  # the next start finds what this one found
             self._folder.close()
             raise
         self.started_s = time.monotonic() - began
         _log.info(
-            "server.started", port=self.listener.port, data_dir=str(self._folder.path), took_s=round(self.started_s, 3)
+            "server.started",
+            port=self.listener.port,
+            tls_port=self.listener.tls_port or None,
+            data_dir=str(self._folder.path),
+            took_s=round(self.started_s, 3),
         )
 
     async def stop(self) -> None:
@@ -117,20 +151,43 @@ class Broker:
         self.listener.refuse_new()
         self.listener.stop_reading()
         try:
-            for engine in self.engines.values():
-                await engine.committer.drain()
+            await self.administration.close()
+            await self.vhosts.drain()
             await asyncio.sleep(0)  # one turn writes the last confirms
             await self.listener.close(self.settings.server.drain_timeout_ms / 1000)
-            for engine in self.engines.values():
-                await engine.stop()
+            await self.vhosts.stop()
         finally:  # a broker that failed gives back its port and its folder all the same
             self.listener.abort()
             self._timers.close()
+            self._passwords.close()
             await self._control.close()
-            for engine in self.engines.values():
-                engine.close()
+            self.vhosts.close()
             self._folder.close()
         _log.info("server.stopped")
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When something expires, is delayed until, or goes unused next."""
+        due = [engine.deadlines.next_ms for engine in self.engines.values()]
+        return min((due_ms for due_ms in due if due_ms is not None), default=None)
+
+    def run_due(self) -> None:
+        """Does what has become due by now, without waiting for a turn of the loop."""
+        self.turn.read_clock()
+        for engine in self.engines.values():
+            engine.run_due()
+        self.listener.close_overdue()
+        self.turn.schedule()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What ended the broker from inside, if anything has."""
+        return self._failure
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is under way but what clients may still send."""
+        return not self.turn.scheduled and all(engine.at_rest for engine in self.engines.values())
 
     async def wait_failed(self) -> BaseException:
         """Returns what ended the broker from inside; nothing was confirmed after it."""
@@ -146,71 +203,47 @@ class Broker:
 
     def ready_line(self) -> str:
         """Says where clients connect, as whom, and where the messages are."""
-        user = next(iter(self.settings.auth.users), "nobody")
+        auth = self.settings.auth
+        user = auth.default_user if auth.begins_with_default_user else next(iter(auth.users), "nobody")
         return f"SlotMQ {__version__} is ready at {self.url} (user {user}), data in {self._folder.path}"
 
-    def _open_vhost(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
-        settings = self.settings
-        store, recovered = VhostStore.open(
-            self._files,
-            self._folder.vhost_folder(name),
-            segment_bytes=settings.store.segment_bytes,
-            sync=settings.store.sync,
-            progress=_tell_progress,
-            quarantine=settings.store.on_corruption == "quarantine",
-            window_messages=settings.slots.window_messages,
-            window_bytes=settings.slots.window_bytes,
-        )
-        engine = Engine(name, store, settings, self.turn, loop, generate=generate_name, fail=self._fail)
-        engine.restore(recovered)
-        self.engines[name] = engine
-        if recovered.records or recovered.messages:
-            _log.info(
-                "store.recovered",
-                vhost=name,
-                clean=recovered.clean,
-                messages=recovered.messages,
-                records=recovered.records,
-                cut_bytes=recovered.cut_bytes,
-            )
+    @property
+    def engines(self) -> dict[str, Engine]:
+        """The engine of each vhost."""
+        return self.vhosts.engines
+
+    def reload(self) -> None:
+        """Reads again what may change while the broker runs: the certificates."""
+        if self._tls is not None:
+            reloading = asyncio.ensure_future(self.listener.reload_tls())
+            reloading.add_done_callback(self._reloaded)
+
+    def _reload_changed(self) -> None:
+        if self._tls is not None and self._tls.changed():
+            self.reload()
+
+    def _reloaded(self, reloading: asyncio.Future[None]) -> None:
+        error = None if reloading.cancelled() else reloading.exception()
+        if error is not None:
+            _log.error("tls.not_reloaded", exc_info=error)
 
     def _periodic(self) -> list[tuple[float, Callable[[], None]]]:
         actions: list[tuple[float, Callable[[], None]]] = [
             (1.0, self.listener.tick),
-            (self.settings.flow.check_interval_ms / 1000, self._measure),
+            (self.settings.flow.check_interval_ms / 1000, self._alarms.measure),
+            (0.1, self.vhosts.page),
+            (1.0, self.vhosts.tick),
         ]
-        for engine in self.engines.values():
-            actions += [(0.1, engine.page), (1.0, engine.tick)]
+        if self._tls is not None:
+            actions.append((self.settings.tls.reload_interval_ms / 1000, self._reload_changed))
         return actions
-
-    def _watermarks(self) -> list[Watermark]:
-        memory, store = self.settings.memory, self.settings.store
-        if memory.alarm_bytes:
-            limit = Watermark("memory", memory.alarm_bytes, "memory.alarm_bytes")
-        else:
-            limit = Watermark("memory", int(memory_limit_bytes() * memory.alarm_ratio), "memory.alarm_ratio")
-        return [limit, Watermark("disk", store.disk_free_min_bytes, "store.disk_free_min_bytes")]
-
-    def _measure(self) -> None:
-        changed = self.flow.measure("memory", resident_bytes())
-        changed |= self.flow.measure("disk", self._folder.free_bytes())
-        if not changed:
-            return
-        for alarm in self.flow.alarms.values():
-            _log.warning("alarm.raised", **alarm.fields())
-        if not self.flow.alarms:
-            _log.info("alarm.cleared")
-        self._intake.alarms_changed()
-
-    def _pending_bytes(self) -> int:
-        return sum(engine.store.log.pending_bytes for engine in self.engines.values())
 
     def _facts(self) -> dict[str, Any]:
         return {
             "version": __version__,
             "url": self.url,
             "connections": len(self.listener.transports),
-            "alarms": [alarm.fields() for alarm in self.flow.alarms.values()],
+            "alarms": self._alarms.standing(),
             "resident_bytes": resident_bytes(),
         }
 
@@ -221,19 +254,8 @@ class Broker:
         if self._failure is None:
             self._failure = error
             self.turn.dead = True
-            for engine in self.engines.values():
-                engine.committer.abort(error)
+            self.vhosts.abort(error)
             self._failed.set()
-
-
-def _tell_progress(progress: RecoveryProgress) -> None:
-    _log.info(
-        "store.recovering",
-        percent=progress.done_bytes * 100 // (progress.total_bytes or 1),
-        done_bytes=progress.done_bytes,
-        total_bytes=progress.total_bytes,
-        records=progress.records,
-    )
 
 
 def run(settings: Settings) -> int:
@@ -265,6 +287,8 @@ async def _serve(settings: Settings) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked)
+    if settings.tls.is_on:  # without anything to read again it goes on meaning that the terminal is gone
+        loop.add_signal_handler(signal.SIGHUP, broker.reload)
     print(broker.ready_line(), flush=True)
     failed = asyncio.ensure_future(broker.wait_failed())
     stopped = asyncio.ensure_future(stop.wait())

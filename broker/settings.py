@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -56,6 +56,15 @@ class Server(Section):
             raise ValueError("should name a folder; the folder of start is .")
         return value
 
+    load_definitions: str = Field(
+        default="",
+        max_length=4096,
+        description="A definitions file of RabbitMQ or SlotMQ (JSON) that is taken at each start before anybody can "
+        "connect, all of it or nothing. A folder that begins with its users has no default user.",
+    )
+    control_socket: bool = Field(
+        default=True, description="Whether the command line can look into the broker, by a socket in the data folder."
+    )
     connections_max: int = number(10_000, 1, 1_000_000, "connections", "How many clients may be connected at a time.")
     backlog: int = number(1024, 1, 65535, "connections", "How many may wait to be accepted.", "listen(2)")
     handshake_timeout_ms: int = number(
@@ -94,6 +103,25 @@ class Amqp(Section):
     max_message_size_bytes: int = number(
         134_217_728, 1, 536_870_912, "bytes", "The largest message body.", "RabbitMQ max_message_size"
     )
+    tx_max_bytes: int = number(
+        64 * MiB, 64 * KiB, GiB, "bytes", "What a transaction may hold in memory before it is committed."
+    )
+    frame_min_bytes: int = number(
+        4096,
+        4096,
+        131_072,
+        "bytes",
+        "The smallest frame_max that a client may ask for; RabbitMQ wants 8192 from 4.1 on, which amqplib lacks.",
+        "AMQP 0-9-1 section 4.2.3",
+    )
+    consumer_timeout_ms: int = number(
+        0,
+        0,
+        86_400_000,
+        "ms",
+        "How long a delivery may stay unacked before its channel is closed; 0 is for ever, because a task may be long.",
+        "RabbitMQ consumer_timeout",
+    )
     table_depth_max: int = number(16, 1, 64, "levels", "How deep tables and arrays may be nested.")
     table_entries_max: int = number(4096, 1, 1_000_000, "entries", "How many entries the tables of a method may have.")
 
@@ -102,11 +130,107 @@ class Auth(Section):
     """Who may connect."""
 
     users: dict[str, SecretStr] = Field(
-        default={"guest": SecretStr("guest")}, description="Names and passwords; an empty password lets nobody in."
+        default={},
+        description="Names and passwords of administrators with all rights in every vhost, whom no command changes; an "
+        "empty password lets nobody in.",
+    )
+    default_user: str = Field(
+        default="guest",
+        max_length=255,
+        description="The administrator that a data folder without users begins with; commands may change or delete it "
+        "from then on. When `users` has some, there is none but the one that is named here. RABBITMQ_DEFAULT_USER is "
+        "heard too.",
+    )
+    default_pass: SecretStr = Field(
+        default=SecretStr("guest"), description="The first user's password. RABBITMQ_DEFAULT_PASS is heard too."
+    )
+    default_vhost: str = Field(
+        default="/",
+        min_length=1,
+        max_length=255,
+        description="The vhost that a data folder begins with, and in which the first user has all rights. "
+        "RABBITMQ_DEFAULT_VHOST is heard too.",
     )
     loopback_users: tuple[str, ...] = Field(
         default=("guest",), description="Users that are let in from this machine only, whatever `host` is."
     )
+    mechanisms: tuple[Literal["PLAIN", "AMQPLAIN", "EXTERNAL"], ...] = Field(
+        default=("PLAIN", "AMQPLAIN", "EXTERNAL"),
+        min_length=1,
+        description="How clients may log in. EXTERNAL is offered over TLS only, where tls.verify is peer.",
+    )
+    cert_login_from: Literal["distinguished_name", "common_name", "subject_alternative_name"] = Field(
+        default="distinguished_name", description="What of a client's certificate is the user's name for EXTERNAL."
+    )
+    cert_login_san_type: Literal["dns", "email", "uri", "ip", "other_name"] = Field(
+        default="dns", description="Which kind of subject alternative name is the user's name."
+    )
+
+    @model_validator(mode="after")
+    def _first_user_is_whole(self) -> Self:
+        """Refuses a first user whose password everybody knows, or who has none."""
+        if self.default_user not in ("", "guest") and "default_pass" not in self.model_fields_set:
+            raise ValueError("default_user is set and default_pass is not")
+        if self.begins_with_default_user and not self.default_pass.get_secret_value():
+            raise ValueError("default_pass is empty: nobody could log in with it")
+        return self
+
+    @property
+    def begins_with_default_user(self) -> bool:
+        """Whether an empty data folder gets the first user: it was asked for, or nobody else could log in."""
+        asked = not {"default_user", "default_pass"}.isdisjoint(self.model_fields_set)
+        return bool(self.default_user) and (asked or not self.users)
+
+
+class Tls(Section):
+    """The listener for TLS, there when it has a certificate. The files are read anew on SIGHUP and when they change."""
+
+    port: int = number(5671, 0, 65535, "", "The AMQP port with TLS, on server.host; 0 takes a free one.", "IANA amqps")
+    certfile: str = Field(default="", max_length=4096, description="The broker's certificate and its chain, in PEM.")
+    keyfile: str = Field(default="", max_length=4096, description="Its key in PEM; empty when certfile has it too.")
+    key_password: SecretStr = Field(default=SecretStr(""), description="The password of an encrypted key.")
+    cafile: str = Field(
+        default="", max_length=4096, description="The authorities whose clients are trusted, in PEM, and no other."
+    )
+    verify: Literal["none", "peer"] = Field(
+        default="none", description="Whether clients are asked for a certificate of these authorities."
+    )
+    fail_if_no_peer_cert: bool = Field(
+        default=True, description="Whether a client without one is turned away, where clients are asked."
+    )
+    min_version: Literal["1.2", "1.3"] = Field(default="1.2", description="The oldest TLS that is spoken.")
+    handshake_timeout_ms: int = number(
+        5_000, 100, 600_000, "ms", "How long a client may take for the TLS handshake.", "RabbitMQ ssl_handshake_timeout"
+    )
+    reload_interval_ms: int = number(5_000, 100, 3_600_000, "ms", "How often the files are looked at for a change.")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a TLS listener."""
+        return bool(self.certfile)
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        """Refuses what would silently be less than was asked for."""
+        if not self.certfile and (self.keyfile or self.cafile or self.verify == "peer"):
+            raise ValueError("certfile is missing: without it there is no TLS")
+        if self.verify == "peer" and not self.cafile:
+            raise ValueError('verify = "peer" needs cafile: nobody is trusted without')
+        return self
+
+
+class Limits(Section):
+    """How much of everything there may be. What is refused has RabbitMQ's code and text."""
+
+    vhosts_max: int = number(1000, 1, 100_000, "vhosts", "How many vhosts the broker may have.", "RabbitMQ vhost_max")
+    consumers_max: int = number(
+        0, 0, 1_000_000, "consumers", "Consumers of a channel; 0 is no limit.", "RabbitMQ consumer_max_per_channel"
+    )
+    exchanges_max: int = number(100_000, 1, 10_000_000, "exchanges", "How many exchanges a vhost may have.")
+    queues_max: int = number(
+        100_000, 1, 10_000_000, "queues", "How many queues a vhost may have.", "RabbitMQ max-queues"
+    )
+    bindings_max: int = number(10_000_000, 1, 1_000_000_000, "bindings", "How many bindings a vhost may have.")
 
 
 class Routing(Section):
@@ -206,12 +330,21 @@ class Settings(BaseSettings):
     server: Server = Server()
     amqp: Amqp = Amqp()
     auth: Auth = Auth()
+    tls: Tls = Tls()
+    limits: Limits = Limits()
     routing: Routing = Routing()
     slots: Slots = Slots()
     store: Store = Store()
     memory: Memory = Memory()
     flow: Flow = Flow()
     log: Log = Log()
+
+    @model_validator(mode="after")
+    def _ports_differ(self) -> Self:
+        """Refuses one port for both listeners: the second could not listen."""
+        if self.tls.is_on and self.tls.port and self.tls.port == self.server.port:
+            raise ValueError(f"tls.port and server.port are both {self.tls.port}")
+        return self
 
     @classmethod
     def settings_customise_sources(

@@ -129,12 +129,12 @@ def get(client: RawClient, queue: str, *, no_ack: bool = True) -> tuple[bytes, b
 
 def page_out(broker: Broker, name: str) -> None:
     """Moves everything a queue has to disk, as the pager does when memory is short."""
-    queue = queue_of(broker, name)
-    queue.manager.seal()
-    for slot in list(queue.manager.slots.values()):
-        if slot.length and slot.contents is not None:
-            assert broker.engines["/"].pager.log_entries(queue, slot)
-            slot.contents = None
+    for stream in queue_of(broker, name).streams:
+        stream.manager.seal()
+        for slot in list(stream.manager.slots.values()):
+            if slot.length and slot.contents is not None:
+                assert broker.engines["/"].pager.log_entries(stream, slot)
+                slot.contents = None
 
 
 def numbered(count: int, size: int = 10_000) -> list[bytes]:

@@ -86,7 +86,6 @@ class Connection:
         server_properties: Mapping[str, Any],
         wake: Callable[[Connection], None],
         on_error: Callable[[Connection, int, ProtocolError | Refused], None] | None = None,
-        *,
         mechanisms: Sequence[str] = MECHANISMS,
     ) -> None:
         """`wake` is called once when output appears, until it is taken.
@@ -123,11 +122,6 @@ class Connection:
     def finished(self) -> bool:
         """Returns whether nothing more will be read; what is left in the output is still to be written."""
         return self.state is State.CLOSED
-
-    @property
-    def is_open(self) -> bool:
-        """Returns whether the handshake is over and nobody has begun to close."""
-        return self.state is State.RUNNING
 
     @property
     def closing(self) -> bool:

@@ -79,8 +79,6 @@ def authenticate(connection: Connection, method: commands.Connection.StartOk) ->
     connection.client_properties = method.client_properties
     connection.capabilities = capabilities_of(method.client_properties)
     try:
-        if method.mechanism not in connection.mechanisms:
-            raise Refused(f"unknown authentication mechanism '{method.mechanism}'", told=False)
         connection.session.authenticate(method.mechanism, octets_of(method.response))
     except Refused as error:
         connection.refuse(error, method.mechanism)

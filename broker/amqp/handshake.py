@@ -36,7 +36,8 @@ CAPABILITIES: Final = {
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
     """Holds what a connection may use. Zero `channel_max` means as many as the protocol has, 65535; zero
-    `consumers_max`, which is per channel, no limit."""
+    `consumers_max`, which is per channel, no limit.
+    """
 
     frame_max_bytes: int = 131072
     frame_min_bytes: int = 4096

@@ -30,7 +30,7 @@ class ConnectionSession(Protocol):
     """Does what a connection's methods ask."""
 
     def authenticate(self, mechanism: str, response: bytes) -> None:
-        """Lets the user in, or raises Refused.
+        """Lets the user in, or raises Refused, also for a mechanism that was not offered.
 
         After connection.hold() the verdict comes later, by connection.admit() or connection.refuse().
         """

@@ -5,23 +5,34 @@ from __future__ import annotations
 import json
 import os
 import socket
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from broker.net.control import socket_address
+from broker.net.control_address import socket_address
 
 __all__ = ["Unanswered", "ask"]
 
-ANSWER_MAX_BYTES: Final = 1 << 26
-TIMEOUT_S: Final = 10.0
+ANSWER_MAX_BYTES: Final = 1 << 28
+TIMEOUT_S: Final = 30.0  # between two lines of the broker, or pieces of one
 
 
 class Unanswered(Exception):
     """The broker could not be asked, or said no; the text is one line for the user."""
 
 
-def ask(folder: Path, verb: str, **arguments: Any) -> Any:
-    """Returns the result of a verb. Raises: Unanswered."""
+def _nobody(_progress: Mapping[str, Any]) -> None:
+    """Hears of progress when nobody looks."""
+
+
+def ask(
+    folder: os.PathLike[str] | str,
+    verb: str,
+    *,
+    told: Callable[[Mapping[str, Any]], None] = _nobody,
+    **arguments: Any,
+) -> Any:
+    """Returns the result of a verb; `told` hears how far the broker has come. Raises: Unanswered."""
+    folder = os.fspath(folder)
     try:
         address, descriptor = socket_address(folder)
     except OSError as error:
@@ -31,7 +42,7 @@ def ask(folder: Path, verb: str, **arguments: Any) -> Any:
             client.settimeout(TIMEOUT_S)
             client.connect(address)
             client.sendall(json.dumps({"verb": verb, **arguments}).encode() + b"\n")
-            line = _read_line(client)
+            return _result(client, folder, told)
     except (FileNotFoundError, ConnectionRefusedError):
         raise Unanswered(f"no broker runs on data folder {folder}") from None
     except TimeoutError:
@@ -41,27 +52,37 @@ def ask(folder: Path, verb: str, **arguments: Any) -> Any:
     finally:
         if descriptor is not None:
             os.close(descriptor)
-    return _result(line, folder)
 
 
-def _read_line(client: socket.socket) -> bytes:
-    pieces: list[bytes] = []
-    size = 0
-    while size < ANSWER_MAX_BYTES:
+def _result(client: socket.socket, folder: str, told: Callable[[Mapping[str, Any]], None]) -> Any:
+    buffer = bytearray()
+    while True:
+        line = _read_line(client, buffer)
+        try:
+            answer = json.loads(line)
+            if "progress" in answer:
+                told(answer["progress"])
+                continue
+            if answer["ok"]:
+                return answer["result"]
+            reason = str(answer["error"])
+        except (ValueError, KeyError, TypeError):
+            raise Unanswered(f"the broker on data folder {folder} ended the conversation") from None
+        raise Unanswered(reason)
+
+
+def _read_line(client: socket.socket, buffer: bytearray) -> bytes:
+    """Returns the next line, or what there is of it when the broker says no more. Cost: linear in its length."""
+    searched = 0
+    while len(buffer) < ANSWER_MAX_BYTES:
+        end = buffer.find(b"\n", searched)
+        if end >= 0:
+            line = bytes(buffer[:end])
+            del buffer[: end + 1]
+            return line
+        searched = len(buffer)
         piece = client.recv(1 << 16)
-        pieces.append(piece)
-        size += len(piece)
-        if not piece or piece.endswith(b"\n"):
+        if not piece:
             break
-    return b"".join(pieces)
-
-
-def _result(line: bytes, folder: Path) -> Any:
-    try:
-        answer = json.loads(line)
-        if answer["ok"]:
-            return answer["result"]
-        reason = str(answer["error"])
-    except (ValueError, KeyError, TypeError):
-        raise Unanswered(f"the broker on data folder {folder} ended the conversation") from None
-    raise Unanswered(reason)
+        buffer += piece
+    return bytes(buffer)

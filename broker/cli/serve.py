@@ -7,19 +7,19 @@ import socket
 import sys
 from typing import Any
 
-import structlog
-
 from broker import telemetry
 from broker.amqp.errors import BrokerError, StoreFailed
+from broker.cli.file_limit import raise_file_limit
 from broker.cli.settings_layers import load
 from broker.cli.standard_streams import leave
+from broker.event_log import get_logger
 from broker.log_writer import LogWriter
 from broker.settings import Settings
 from broker.store.damage import CorruptStore
 
 __all__ = ["run"]
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,6 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = load(arguments.config, flags(arguments))
     writer = LogWriter(sys.stderr)
     telemetry.configure(settings.log.level, settings.log.format, settings.log.repeat_interval_ms, writer)
+    raise_file_limit()
     code = serve(settings)
     if not writer.close():
         leave(code)
@@ -36,7 +37,12 @@ def run(arguments: argparse.Namespace) -> int:
 def flags(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Returns the flags that were given, as a layer of settings."""
     given = {
-        "server": {"host": arguments.host, "port": arguments.port, "data_dir": arguments.data_dir},
+        "server": {
+            "host": arguments.host,
+            "port": arguments.port,
+            "data_dir": arguments.data_dir,
+            "load_definitions": arguments.load_definitions,
+        },
         "store": {"sync": False if arguments.no_sync else None},
         "log": {"format": arguments.log_format},
     }

@@ -1,4 +1,6 @@
-"""The three layers of settings, the later one wins: a TOML file, `SLOTMQ_SECTION__KEY` in the environment, flags."""
+"""The layers of settings, the later one wins: a TOML file, the variables of RabbitMQ's image, `SLOTMQ_SECTION__KEY`
+in the environment, flags.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,18 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_origin
 
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import EnvSettingsSource
 
+from broker.cli.rabbitmq_variables import VARIABLES, rabbitmq_layer, variable_of
 from broker.settings import PREFIX, Settings, limits, sections
 
 __all__ = ["SettingsError", "load"]
 
 DELIMITER: Final = "__"
 ENTRIES: Final = (dict[str, SecretStr],)  # tables of names that the model does not know: one variable an entry, or JSON
-LISTS: Final = (tuple[str, ...],)
 FILE_BYTES_MAX: Final = 1 << 20  # a settings file is read whole; nobody writes a megabyte by hand
 SERVICE_LINK: Final = re.compile(r"SLOTMQ_(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT_\d+_(TCP|UDP)\w*)")
 
@@ -41,11 +43,16 @@ def load(
     Raises: SettingsError with one line for each problem: the layer, the key, the range or the nearest known key.
     """
     from_file = read_file(file) if file else {}
+    first_user: Mapping[str, Any] = {}
     if environment:
         check_environment(os.environ)
+        first_user, problems = rabbitmq_layer(os.environ)
+        if problems:
+            raise SettingsError(problems)
     layers: list[tuple[Callable[[str], str], Mapping[str, Any]]] = [
         (lambda key: f"{file}: {key}", from_file),
-        (_variable, EnvSettingsSource(Settings)() if environment else {}),
+        (lambda key: variable_of(key, os.environ), first_user),
+        (lambda key: _variable(key) if "." in key else key, EnvSettingsSource(Settings)() if environment else {}),
         (lambda key: "--" + key.rpartition(".")[2].replace("_", "-"), flags or {}),
     ]
     merged: dict[str, Any] = {}
@@ -86,9 +93,11 @@ def check_environment(environ: Mapping[str, str]) -> None:
         upper = name.upper()
         if not upper.startswith(PREFIX) or upper.startswith(entries) or _is_service_link(upper, value):
             continue
+        if name in VARIABLES:
+            continue
         if upper not in known:
             problems.append(f"{name}: unknown setting{_nearest(upper, list(known))}")
-        elif known[upper].annotation in (*ENTRIES, *LISTS) and not _is_json(value):
+        elif _is_entries_or_list(known[upper].annotation) and not _is_json(value):
             problems.append(f"{name}: not valid JSON")
     if problems:
         raise SettingsError(problems)
@@ -103,6 +112,10 @@ def _is_service_link(name: str, value: str) -> bool:
     if name.endswith("_PORT"):
         return value.startswith(("tcp://", "udp://"))
     return SERVICE_LINK.fullmatch(name) is not None
+
+
+def _is_entries_or_list(annotation: Any) -> bool:
+    return annotation in ENTRIES or get_origin(annotation) is tuple
 
 
 def _is_json(value: str) -> bool:
@@ -132,6 +145,8 @@ def _problem(fault: Any, layers: Sequence[tuple[Callable[[str], str], Mapping[st
             known = [section for section, _model, _fields in sections()] + known
         return f"{where}: unknown key{_nearest(key, known)}"
     said = fault["msg"].removeprefix("Value error, ")  # what pydantic puts in front of our own words
+    if not path:  # settings of two sections that do not go together; the words name them
+        return str(said)
     return f"{where}: {said[0].lower()}{said[1:]}{_range(path)}"
 
 

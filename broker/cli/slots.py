@@ -7,27 +7,38 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from broker.cli.broker_folder import folder_of
 from broker.cli.control_client import ask
-from broker.cli.settings_layers import load
+from broker.cli.parser import add_command, add_folder, add_json, add_vhost
 
-__all__ = ["run", "table"]
+__all__ = ["add_slots", "table"]
 
 COLUMNS: Final = ("range", "state", "owner", "settled", "bytes", "where")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Prints the slots. Raises: Unanswered, SettingsError."""
-    flags = {"server": {"data_dir": arguments.data_dir}} if arguments.data_dir is not None else {}
-    folder = load(arguments.config, flags).server.data_dir
-    answer = ask(folder, "slots", queue=arguments.queue, vhost=arguments.vhost)
+def add_slots(commands: Any) -> None:
+    """Adds the command."""
+    command = add_command(commands, "slots", "show the slots of a queue of the running broker")
+    command.add_argument("queue", metavar="QUEUE")
+    add_vhost(command)
+    add_json(command)
+    add_folder(command)
+    command.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    answer = ask(folder_of(arguments), "slots", queue=arguments.queue, vhost=arguments.vhost)
     print(json.dumps(answer, indent=2) if arguments.json else table(answer))
     return 0
 
 
 def table(answer: Mapping[str, Any]) -> str:
     """Returns the answer as lines to read. Shapes: a range names its first and its last message id."""
-    rows = [COLUMNS, *(_cells(slot) for slot in answer["slots"])]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    rows: list[Sequence[str]] = [COLUMNS, *(_cells(slot) for slot in answer["slots"])]
+    if answer["levels"] > 1:
+        levels = ["level", *(str(slot["level"]) for slot in answer["slots"])]
+        rows = [(level, *row) for level, row in zip(levels, rows, strict=True)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     more = answer["slot_count"] - len(answer["slots"])
     if more:

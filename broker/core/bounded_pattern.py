@@ -16,6 +16,7 @@ __all__ = ["PATTERN_MAX_CHARACTERS", "SEARCH_MAX_MS", "BoundedPattern"]
 
 PATTERN_MAX_CHARACTERS: Final = 1024
 SEARCH_MAX_MS: Final = 20
+SLOW_MAX: Final = 8  # a pattern that ran out of time so often is not tried any more: ten thousand queues would wait
 
 _log = get_logger()
 
@@ -32,7 +33,7 @@ class BoundedPattern:
         if len(text) > PATTERN_MAX_CHARACTERS:
             raise ValueError(f"longer than {PATTERN_MAX_CHARACTERS} characters")
         self.text = text
-        self._slow = False
+        self._slow = 0
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # remarks on what the syntax may mean one day are for programmers
@@ -42,12 +43,17 @@ class BoundedPattern:
             raise ValueError(f"{reason}{_where(error)}") from None
 
     def search(self, name: str) -> bool:
-        """Tells whether the pattern matches somewhere in the name. Cost: SEARCH_MAX_MS at the most."""
+        """Tells whether the pattern matches somewhere in the name.
+
+        Cost: SEARCH_MAX_MS at the most, and SLOW_MAX times that over all names.
+        """
+        if self._slow >= SLOW_MAX:
+            return False
         try:
             return self._compiled.search(name, timeout=SEARCH_MAX_MS / 1000) is not None
         except TimeoutError:
-            if not self._slow:  # once: whoever can make it slow can do so for every name
-                self._slow = True
+            self._slow += 1
+            if self._slow == 1:  # once: whoever can make it slow can do so for every name
                 _log.warning("pattern.timed_out", pattern=self.text, name=name, limit_ms=SEARCH_MAX_MS)
             return False
 

@@ -93,8 +93,20 @@ class Vhosts(Mapping[str, "Vhost"]):
         return self._pending_bytes
 
     def page(self) -> None:
-        """Recounts what is in memory; called ten times a second."""
-        for engine in list(self.engines.values()):
+        """Recounts what is in memory; called ten times a second.
+
+        The vhosts share one budget: each may have what the others leave, and when that is not enough, each gives up
+        the same part of what it has.
+        """
+        engines = list(self.engines.values())
+        limit_bytes = self._settings.memory.resident_max_bytes
+        total_bytes = sum([engine.pager.resident_bytes for engine in engines])
+        for engine in engines:
+            own_bytes = engine.pager.resident_bytes
+            if total_bytes <= limit_bytes:
+                engine.pager.budget_bytes = limit_bytes - total_bytes + own_bytes
+            else:
+                engine.pager.budget_bytes = own_bytes * limit_bytes // total_bytes
             engine.page()
 
     def tick(self) -> None:

@@ -14,14 +14,14 @@ __all__ = ["AddressTaken", "bind", "close"]
 class AddressTaken(BrokerError):
     """Says that somebody else listens there."""
 
-    def __init__(self, host: str, port: int) -> None:
-        super().__init__(f"port {port} on {host} is in use; another one: --port {port + 1}")
+    def __init__(self, host: str, port: int, another: str) -> None:
+        super().__init__(f"port {port} on {host} is in use; another one: {another}")
 
 
-def bind(host: str, port: int) -> list[socket.socket]:
+def bind(host: str, port: int, another: str = "") -> list[socket.socket]:
     """Returns a bound socket for each address that the host stands for; nobody can connect yet.
 
-    Shapes: port 0 takes a free one, the same for all.
+    Shapes: port 0 takes a free one, the same for all; `another` is how to say which port to take instead.
     Raises: AddressTaken; OSError for an address that is not this machine's.
     """
     infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -39,7 +39,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         close(bound)
         if error.errno == errno.EADDRINUSE:
-            raise AddressTaken(host, port) from error
+            raise AddressTaken(host, port, another or f"--port {port + 1}") from error
         raise
     return bound
 

@@ -1,51 +1,33 @@
 """The control socket: a unix socket in the data folder by which the command line looks into the running broker.
 
 One JSON object a line in each direction: `{"verb": "slots", "queue": "q"}` is answered by `{"ok": true, "result": ...}`
-or `{"ok": false, "error": "..."}`. Whoever may open the file may ask: its mode is 0600, so that is the broker's user.
+or `{"ok": false, "error": "..."}`; a verb that takes its time says `{"progress": {...}}` before that, as often as it
+likes. Whoever may open the file may ask: its mode is 0600, so that is the broker's user.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
+from broker.event_log import get_logger
+from broker.net.control_address import SOCKET_NAME, socket_address
+from broker.net.control_request import ControlRefused, Request, Verb
 
-__all__ = ["ControlRefused", "ControlSocket", "Verb", "socket_address"]
+__all__ = ["ControlSocket"]
 
-log = structlog.get_logger()
+log = get_logger()
 
-Verb = Callable[[Mapping[str, Any]], Any]  # request -> what JSON can say; raises ControlRefused
-
-SOCKET_NAME: Final = "control.sock"
-SOCKET_PATH_MAX_BYTES: Final = 103  # sun_path with its NUL: 108 on Linux, 104 on macOS and the BSDs; unix(7)
-REQUEST_MAX_BYTES: Final = 1 << 16
+REQUEST_MAX_BYTES: Final = 64 << 20  # a definitions file travels in one request
 CLIENTS_MAX: Final = 16
 IDLE_MAX_S: Final = 30.0
-
-
-class ControlRefused(Exception):
-    """A verb cannot be carried out; the text is the answer."""
-
-
-def socket_address(folder: Path) -> tuple[str, int | None]:
-    """Returns the address of the folder's socket, and a descriptor that must stay open while the address is used.
-
-    A path that does not fit into a socket address is reached through an open descriptor of its folder, where the system
-    has /proc/self/fd. Raises: OSError (the folder is not there, or the path is too long and there is no such way).
-    """
-    path = folder / SOCKET_NAME
-    if len(os.fsencode(path)) <= SOCKET_PATH_MAX_BYTES:
-        return str(path), None
-    if not Path("/proc/self/fd").is_dir():
-        raise OSError(f"the path {path} is longer than the {SOCKET_PATH_MAX_BYTES} bytes of a socket address")
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    return f"/proc/self/fd/{descriptor}/{SOCKET_NAME}", descriptor
+ROWS_AT_ONCE: Final = 500  # a long list is encoded in pieces, with everybody else's turn in between
 
 
 class ControlSocket:
@@ -116,33 +98,52 @@ class ControlSocket:
                 async with asyncio.timeout(IDLE_MAX_S):  # not wait_for: before 3.12 it may swallow close()'s cancel
                     line = await reader.readline()
             except ValueError:  # StreamReader's own name for a line over its limit
-                line = b""
-                answer = _refusal(f"a request has at most {REQUEST_MAX_BYTES} bytes")
-            else:
-                if not line:
-                    return
-                answer = self._answer(line)
-            writer.write(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
-            async with asyncio.timeout(IDLE_MAX_S):
-                await writer.drain()
+                await self._write(writer, _refusal(f"a request has at most {REQUEST_MAX_BYTES} bytes"))
+                return
             if not line:
                 return
+            await self._write(writer, await self._answer(line, writer))
 
-    def _answer(self, line: bytes) -> dict[str, Any]:
+    async def _answer(self, line: bytes, writer: asyncio.StreamWriter) -> dict[str, Any]:
         try:
-            request = json.loads(line)
+            fields = json.loads(line)
         except (ValueError, RecursionError):
             return _refusal("a request is one JSON object a line")
-        verb = self._verbs.get(str(request.get("verb"))) if isinstance(request, dict) else None
+        verb = self._verbs.get(str(fields.get("verb"))) if isinstance(fields, dict) else None
         if verb is None:
             return _refusal(f"known verbs: {', '.join(sorted(self._verbs))}")
         try:
-            return {"ok": True, "result": verb(request)}
+            result = verb(Request(fields, lambda progress: writer.write(_encoded({"progress": progress}) + b"\n")))
+            return {"ok": True, "result": await result if inspect.isawaitable(result) else result}
         except ControlRefused as refused:
             return _refusal(str(refused))
         except Exception as error:  # one question must not end the broker
-            log.exception("control.failed", verb=request["verb"])
+            log.exception("control.failed", verb=fields["verb"])
             return _refusal(f"internal error: {type(error).__name__}")
+
+    @staticmethod
+    async def _write(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
+        result = answer.get("result")
+        if isinstance(result, list) and len(result) > ROWS_AT_ONCE:
+            writer.write(b'{"ok":true,"result":[')
+            for start in range(0, len(result), ROWS_AT_ONCE):
+                rows = result[start : start + ROWS_AT_ONCE]
+                writer.write((b"," if start else b"") + b",".join(map(_encoded, rows)))
+                await _drain(writer)
+                await asyncio.sleep(0)
+            writer.write(b"]}\n")
+        else:
+            writer.write(_encoded(answer) + b"\n")
+        await _drain(writer)
+
+
+async def _drain(writer: asyncio.StreamWriter) -> None:
+    async with asyncio.timeout(IDLE_MAX_S):
+        await writer.drain()
+
+
+def _encoded(answer: Any) -> bytes:
+    return json.dumps(answer, separators=(",", ":")).encode()
 
 
 def _refusal(text: str) -> dict[str, Any]:

@@ -8,12 +8,11 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from broker import __version__
 from broker.amqp.connection import Connection, ConnectionLimits
 from broker.amqp.errors import ChannelError, ProtocolError, Refused
 from broker.core.session.connection import SessionOfConnection
+from broker.event_log import get_logger
 from broker.net.address import close
 from broker.net.transport import Stop, Transport
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Listener"]
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 FORCED: Final = 320  # connection-forced
 
@@ -142,11 +141,17 @@ class Listener:
 
     def tick(self) -> None:
         """Looks after heartbeats, close deadlines and consumers that never ack; called once a second."""
-        timeout_ms = self._settings.amqp.consumer_timeout_ms
         for transport in list(self.transports):
             transport.tick()
-            if timeout_ms and transport.is_open:
-                transport.session.close_overdue(self._turn.now_ms, timeout_ms)
+        self.close_overdue()
+
+    def close_overdue(self) -> None:
+        """Closes the channels whose consumers have kept a delivery for too long."""
+        timeout_ms = self._settings.amqp.consumer_timeout_ms
+        if timeout_ms:
+            for transport in list(self.transports):
+                if transport.is_open:
+                    transport.session.close_overdue(self._turn.now_ms, timeout_ms)
 
     def refuse_new(self) -> None:
         """Accepts no more sockets."""

@@ -9,9 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from broker.core.auth.logins import Logins, PasswordCheck
+from broker.event_log import get_logger
 
 if TYPE_CHECKING:
     from broker.core.auth.users import Users
@@ -21,7 +20,7 @@ __all__ = ["PasswordThreads", "logins_of"]
 
 THREADS: Final = 2  # each holds the 19 MiB of one hash while it computes
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 class PasswordThreads:

@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from broker.amqp.errors import BrokerError
 from broker.core.auth.peer import Peer, TlsFacts
+from broker.event_log import get_logger
 
 if TYPE_CHECKING:
     from broker.settings import Tls
@@ -21,7 +20,7 @@ __all__ = ["TlsContext", "TlsUnusable", "peer_of"]
 
 VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 class TlsUnusable(BrokerError):

@@ -12,11 +12,10 @@ from collections.abc import Callable
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from broker.amqp.connection import Connection, State
 from broker.amqp.errors import ConnectionFault, Refused
 from broker.core.auth.peer import Peer
+from broker.event_log import get_logger
 from broker.net.tls import peer_of
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ REPLIES_MAX_BYTES: Final = 512 << 10  # unread answers beyond this stop the read
 SILENT_INTERVALS: Final = 2  # AMQP 0-9-1, 4.2.7: two silent intervals and the peer is gone
 CLOSE_TICKS: Final = 5  # seconds that a client has to answer connection.close, and to close its socket
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
 class Stop(IntFlag):

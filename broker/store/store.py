@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-import structlog
-
+from broker.event_log import get_logger
 from broker.store.checkpoint import Checkpoint, CheckpointFolder, QueueState
 from broker.store.compaction import Move, Relocation, SlotReference, append_relocation, plan_relocation
 from broker.store.damage import CorruptRecord, Finding
@@ -26,7 +25,7 @@ from broker.store.spill import Spill, is_spilled
 
 __all__ = ["VhostStore"]
 
-_log = structlog.get_logger()
+_log = get_logger()
 _RUNNING: Final = "running"  # a file that is there while a broker works in the folder: an unclean stop leaves it behind
 _FOLDERS: Final = ("log", "spill", "queues")
 AT_ONCE: Final = 0  # a log position before every checkpoint

@@ -12,6 +12,7 @@ from broker.amqp.errors import StoreFailed
 from broker.cli.control_client import Unanswered, ask
 from broker.core.definitions.reading import BadDefinitions
 from broker.server import Broker
+from broker.settings import Settings
 from broker.store.files import Files
 from tests.in_process import client_of, running_broker
 
@@ -241,7 +242,7 @@ async def test_what_comes_in_between_undoes_the_import(tmp_path: Path, monkeypat
             request.tell = meddle
             return heard(request)
 
-        monkeypatch.setitem(broker._control._verbs, "import_definitions", listening)  # type: ignore[arg-type]
+        monkeypatch.setitem(broker._control._verbs, "import_definitions", listening)
         with pytest.raises(Unanswered, match=r"inequivalent arg 'durable' for queue 'q299'"):
             await asyncio.to_thread(take_it)
         assert list(vhost.queues) == ["q299"]
@@ -320,19 +321,27 @@ class FullDisk(Files):
 async def test_change_that_cannot_be_written_ends_the_broker(tmp_path: Path) -> None:
     """Whoever asked is not told that it is done, and the next start has what was there before."""
     files = FullDisk()
-    async with running_broker(tmp_path, files) as broker:
-        await told(broker, "add_user", name="before", password="p")
-        files.full = True
-        with pytest.raises(Unanswered):
-            await told(broker, "add_user", name="after", password="p")
-        assert isinstance(await broker.wait_failed(), StoreFailed)
-        with pytest.raises(StoreFailed):
-            await broker.stop()
-        files.full = False
-        broker.stop = nothing  # type: ignore[method-assign]
+    broker = Broker(Settings(server={"port": 0, "data_dir": tmp_path}), files)
+    await broker.start()
+    await told(broker, "add_user", name="before", password="p")
+    files.full = True
+    with pytest.raises(Unanswered):
+        await told(broker, "add_user", name="after", password="p")
+    assert isinstance(await broker.wait_failed(), StoreFailed)
+    with pytest.raises(StoreFailed):
+        await broker.stop()
+    async with running_broker(tmp_path) as after:
+        assert [row["name"] for row in await told(after, "list_users")] == ["before", "guest"]
+
+
+async def test_delayed_exchange_moves_without_its_queue(tmp_path: Path) -> None:
+    """What it holds messages in is the broker's own: it is not exported, and is made where the exchange is."""
+    exchange = {"name": "x", "vhost": "/", "type": "x-delayed-message", "arguments": {"x-delayed-type": "topic"}}
     async with running_broker(tmp_path) as broker:
-        assert [row["name"] for row in await told(broker, "list_users")] == ["before", "guest"]
-
-
-async def nothing() -> None:
-    """Stops what has stopped."""
+        for _time in range(2):
+            await take(broker, {"exchanges": [exchange]})
+            exported = await told(broker, "export_definitions")
+            assert exported["queues"] == []
+            (row,) = exported["exchanges"]
+            assert row == exchange | {"durable": True, "auto_delete": False, "internal": False}
+            assert [row["name"] for row in await told(broker, "list_queues")] == ["amq.delayed.x"]

@@ -11,6 +11,7 @@ import pytest
 
 from broker.cli.control_client import Unanswered, ask
 from broker.server import Broker
+from tests.deadline import wait_until_async
 from tests.in_process import running_broker
 
 
@@ -24,6 +25,18 @@ async def connected(broker: Broker, vhost: str, user: str = "guest", password: s
     return await aio_pika.connect(
         host="127.0.0.1", port=broker.listener.port, login=user, password=password, virtualhost=vhost
     )
+
+
+def end_of(connection: Any) -> asyncio.Future[Any]:
+    """What a connection will have ended with."""
+    ended = asyncio.get_running_loop().create_future()
+
+    def heard(_connection: Any, error: Any) -> None:
+        if not ended.done():
+            ended.set_result(error)
+
+    connection.close_callbacks.add(heard)
+    return ended
 
 
 async def ignore(_message: Any) -> None:
@@ -71,8 +84,7 @@ async def test_deleting_closes_its_connections_and_no_other(tmp_path: Path) -> N
         queue = await channel.declare_queue("q", durable=True)
         await queue.consume(ignore)
         await channel.default_exchange.publish(aio_pika.Message(b"m", delivery_mode=2), "q")
-        closed = asyncio.get_running_loop().create_future()
-        mine.close_callbacks.add(lambda _connection, error: closed.done() or closed.set_result(error))
+        closed = end_of(mine)
         await told(broker, "delete_vhost", name="v")
         error = await closed
         assert isinstance(error, aiormq.exceptions.ConnectionClosed)
@@ -175,3 +187,25 @@ async def test_what_cannot_be_is_refused(tmp_path: Path, verb: str, name: str, s
             await told(broker, verb, name=name)
         assert str(refused.value).endswith(said)
         assert list(broker.vhosts) == ["/"]
+
+
+async def test_vhosts_share_the_memory(tmp_path: Path) -> None:
+    """Together they keep no more messages in memory than the setting allows, and lose none of them."""
+    limit = 1 << 20
+    sections: Any = {"memory": {"resident_max_bytes": limit}, "slots": {"window_messages": 50}}
+    async with running_broker(tmp_path, **sections) as broker:
+        for name in ("a", "b", "c"):
+            await make(broker, name)
+            connection = await connected(broker, name)
+            channel = await connection.channel()
+            await channel.declare_queue("q", durable=True)
+            message = aio_pika.Message(bytes(4096), delivery_mode=2)
+            await asyncio.gather(*(channel.default_exchange.publish(message, "q") for _ in range(200)))
+            await connection.close()
+
+        async def fits() -> bool:
+            broker.vhosts.page()
+            return sum(engine.pager.resident_bytes for engine in broker.engines.values()) <= limit
+
+        await wait_until_async(fits, "2.6 MB of messages, less than the limit in each vhost, are within it together")
+        assert sum(row["messages"] for row in await told(broker, "list_queues")) == 600

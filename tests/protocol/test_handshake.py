@@ -27,7 +27,8 @@ def test_orderly_connection() -> None:
     """Both sides take the steps of section 2.2.4 in order, and the sessions hear of each."""
     peer = Peer()
     ((_, start),) = peer.say(PROTOCOL_HEADER)
-    assert (start.version_major, start.version_minor, start.mechanisms, start.locales) == (0, 9, "PLAIN AMQPLAIN", "en_US")
+    assert (start.version_major, start.version_minor) == (0, 9)
+    assert (start.mechanisms, start.locales) == ("PLAIN AMQPLAIN", "en_US")
     assert start.server_properties["product"] == "SlotMQ"
     assert start.server_properties["capabilities"]["basic.nack"] is True
     ((_, tune),) = peer.say(start_ok())
@@ -109,14 +110,15 @@ def test_wrong_password_for_any_other_client(announced: dict[str, Any]) -> None:
     assert peer.events[-1] == ("closed",)
 
 
-def test_mechanism_that_was_not_offered() -> None:
-    """Credentials for a mechanism that was not offered are not looked at."""
+def test_a_refusal_that_is_not_told() -> None:
+    """As of a mechanism that was not offered: even a client that would listen is hung up on."""
     peer = Peer()
+    peer.session.raises["authenticate"] = Refused("unknown authentication mechanism", told=False)
     peer.say(PROTOCOL_HEADER)
-    assert peer.say(start_ok("EXTERNAL")) == []
+    assert peer.say(start_ok("EXTERNAL", authentication_failure_close=True)) == []
     assert peer.connection.finished
-    assert peer.errors == [(0, "unknown authentication mechanism 'EXTERNAL'")]
-    assert peer.events == [("closed",)]
+    assert peer.errors == [(0, "unknown authentication mechanism")]
+    assert peer.events[-1] == ("closed",)
 
 
 def test_credentials_that_are_not_text() -> None:
@@ -201,3 +203,48 @@ def test_secret_is_updated() -> None:
     peer.session.raises["secret"] = Refused("expired")
     answers = peer.say(commands.Connection.UpdateSecret("old", "mistake"))
     assert closes(answers) == [(0, 530, "NOT_ALLOWED - New secret was refused by one of the backends")]
+
+
+def held_peer(**announced: Any) -> Peer:
+    """Returns a client whose verdict is awaited, and that did not wait for it."""
+    peer = Peer()
+    authenticate = peer.session.authenticate
+
+    def hold(mechanism: str, response: bytes) -> None:
+        authenticate(mechanism, response)
+        peer.connection.hold()
+
+    peer.session.authenticate = hold  # type: ignore[method-assign]
+    steps = [start_ok(**announced), commands.Connection.TuneOk(2047, 131072, 60), commands.Connection.Open("/")]
+    answers = peer.say(PROTOCOL_HEADER + b"".join(method_frame(0, step) for step in steps))
+    assert [answer.name for _, answer in answers] == ["Connection.Start"]
+    return peer
+
+
+def test_a_verdict_that_comes_later_lets_in() -> None:
+    """What stands behind the answer waits for it, and is done then."""
+    peer = held_peer()
+    peer.connection.admit()
+    assert [answer.name for _, answer in peer.say(b"")] == ["Connection.Tune", "Connection.OpenOk"]
+    peer.connection.admit()
+    assert peer.say(b"") == []
+
+
+def test_a_refusal_that_comes_later_ends_the_connection() -> None:
+    """What stands behind the answer is not looked at."""
+    peer = held_peer(authentication_failure_close=True)
+    peer.connection.refuse(Refused("no"), "PLAIN")
+    ((_, close),) = peer.say(b"")
+    assert (close.name, close.reply_code) == ("Connection.Close", 403)
+    assert peer.say(commands.Connection.CloseOk()) == []
+    assert peer.connection.finished and ("open", "/") not in peer.events
+
+
+def test_a_verdict_for_a_client_that_is_gone_changes_nothing() -> None:
+    """Neither way."""
+    for verdict in (lambda peer: peer.connection.admit(), lambda peer: peer.connection.refuse(Refused("no"), "PLAIN")):
+        peer = held_peer()
+        peer.connection.lost()
+        verdict(peer)
+        assert peer.connection.finished and peer.connection.take_output() == b""
+        assert peer.events.count(("closed",)) == 1

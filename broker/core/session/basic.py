@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pamqp import commands
 
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from broker.slots.slot import Slot
 
 __all__ = ["BasicSession"]
+
+# Celery raises the prefetch of a running consumer for each task that waits for its time, and lowers it again. kombu sends
+# global=true for that to what calls itself RabbitMQ 3.3 to 3.13, and global=false to any other broker: it takes it that
+# AMQP's own reading (0-9-1, basic.qos: of the channel, whenever its consumers started) holds there.
+QOS_OF_RUNNING_CONSUMERS: Final = "py-amqp"
 
 
 class BasicSession:
@@ -85,6 +90,10 @@ class BasicSession:
             self.wake()
         else:
             self.prefetch_consumer = method.prefetch_count
+            if self.connection.client_properties.get("product") == QOS_OF_RUNNING_CONSUMERS:
+                for consumer in self.consumers.values():
+                    consumer.prefetch = method.prefetch_count
+                self.wake()
         self._channel.send(commands.Basic.QosOk())
 
     def consume(self, method: commands.Basic.Consume, queue: Queue) -> None:

@@ -5,7 +5,7 @@ import os
 import socket
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -139,7 +139,7 @@ def test_what_keeps_the_broker_from_running_is_one_line(
 def test_defect_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception that nobody expects ends with 1 and one event with its traceback."""
     logged: list[Any] = []
-    monkeypatch.setattr("broker.cli.serve.log.exception", logged.append, raising=False)
+    monkeypatch.setattr("broker.cli.serve.log", SimpleNamespace(exception=logged.append))
     stand_in(monkeypatch, ZeroDivisionError())
     assert code_of("serve") == 1
     assert logged == ["server.crashed"]

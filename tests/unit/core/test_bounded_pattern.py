@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from broker.core.bounded_pattern import PATTERN_MAX_CHARACTERS, BoundedPattern
+from broker.core.bounded_pattern import PATTERN_MAX_CHARACTERS, SLOW_MAX, BoundedPattern
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,13 @@ def test_what_is_no_pattern_says_why(text: str, reason: str) -> None:
     """One line for whoever typed it."""
     with pytest.raises(ValueError, match=reason):
         BoundedPattern(text)
+
+
+def test_a_pattern_that_is_slow_again_and_again_is_given_up() -> None:
+    """Ten thousand names cost no more than a handful of time bounds."""
+    pattern = BoundedPattern("(a+)+$")
+    hostile = "a" * 200 + "!\n"
+    for _ in range(SLOW_MAX):
+        assert not pattern.search(hostile)
+    pattern._compiled = None  # whatever it is asked now, it does not search
+    assert not any(pattern.search(f"{hostile}{number}") for number in range(10_000))

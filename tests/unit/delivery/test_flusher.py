@@ -77,7 +77,7 @@ class Place:
         queue: Any = SimpleNamespace(rules=QueueRules())
         self.stream: Any = SimpleNamespace(queue=queue, settle=lambda _slot, indexes: self.settled.extend(indexes))
         self.consumer: Consumer = Consumer(
-            "tag", self.queue, session, no_ack=no_ack, exclusive=False, arguments={}, prefetch=0
+            "tag", queue, session, no_ack=no_ack, exclusive=False, arguments={}, prefetch=0
         )
 
     def _touch(self) -> None:

@@ -1,0 +1,53 @@
+"""Which broker a command means: the one that runs on a data folder.
+
+Only that one setting is looked at, by the same layers as `slotmq serve` has, so that a command starts in milliseconds
+and works beside a settings file of another version.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False  # typing's own costs a health check more than its question does
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any, Final
+
+__all__ = ["DEFAULT_FOLDER", "VARIABLE", "BadFile", "broker_folder", "folder_of"]
+
+DEFAULT_FOLDER: Final = "data"  # settings.Server.data_dir
+VARIABLE: Final = "SLOTMQ_SERVER__DATA_DIR"
+
+
+class BadFile(Exception):
+    """A settings file that cannot be read; the text is one line."""
+
+
+def folder_of(arguments: argparse.Namespace) -> str:
+    """Returns the data folder that a command's flags, the environment or the settings file name. Raises: BadFile."""
+    return broker_folder(arguments.data_dir, arguments.config)
+
+
+def broker_folder(flag: str | None, file: os.PathLike[str] | str | None) -> str:
+    """Returns the data folder. Raises: BadFile."""
+    if flag is not None:
+        return flag
+    environment = {name.upper(): value for name, value in os.environ.items()}
+    if VARIABLE in environment:
+        return environment[VARIABLE]
+    return DEFAULT_FOLDER if file is None else _from_file(file)
+
+
+def _from_file(file: os.PathLike[str] | str) -> str:
+    import tomllib
+
+    try:
+        with open(file, "rb") as stream:  # noqa: PTH123 - pathlib costs a health check more than its question does
+            content: dict[str, Any] = tomllib.load(stream)
+    except OSError as error:
+        raise BadFile(f"{os.fspath(file)}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise BadFile(f"{os.fspath(file)}: not valid TOML: {error}") from None
+    server = content.get("server")
+    folder = server.get("data_dir", DEFAULT_FOLDER) if isinstance(server, dict) else DEFAULT_FOLDER
+    return str(folder)

@@ -1,0 +1,92 @@
+"""`slotmq definitions`: takes RabbitMQ's definitions JSON into the running broker, and writes it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from broker.cli.broker_folder import folder_of
+from broker.cli.control_client import Unanswered, ask
+from broker.cli.parser import BadUsage, add_command, add_folder, add_group
+
+__all__ = ["add_definitions"]
+
+
+def add_definitions(commands: Any) -> None:
+    """Adds the commands."""
+    kinds = add_group(commands, "definitions", "import or export users, vhosts, rights, policies, queues, bindings ...")
+    command = add_command(kinds, "import", "take a definitions file of RabbitMQ or SlotMQ, all of it or nothing")
+    command.add_argument("file", metavar="FILE", help="- is standard input")
+    command.add_argument("--vhost", metavar="V", help="the vhost of a file that was exported from a single one")
+    add_folder(command)
+    command.set_defaults(run=_import)
+    command = add_command(kinds, "export", "write a definitions file that RabbitMQ reads too")
+    command.add_argument("file", metavar="FILE", nargs="?", default="-", help="default: standard output")
+    command.add_argument("--vhost", metavar="V", help="only this vhost, in the form of a single one")
+    add_folder(command)
+    command.set_defaults(run=_export)
+
+
+class ProgressLine:
+    """Tells how many entries are done: over and over on a terminal's line, and once at the end elsewhere."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+
+    def tell(self, progress: Mapping[str, Any]) -> None:
+        """Shows how far the broker has come."""
+        if self._live:
+            total = progress["total"] or 1
+            percent = progress["done"] * 100 // total
+            print(f"\r{progress['step']}: {progress['done']} of {total} ({percent} %) ", end="", file=sys.stderr)
+
+    def close(self) -> None:
+        """Leaves the line to what comes next."""
+        if self._live:
+            print("\r\x1b[K", end="", file=sys.stderr)
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    name = arguments.file
+    try:
+        content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        document = json.loads(content)
+    except OSError as error:
+        raise BadUsage(f"{name}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise BadUsage(f"{name}: not valid JSON: {error}") from None
+    line = ProgressLine()
+    try:
+        answer = ask(
+            folder_of(arguments), "import_definitions", told=line.tell, definitions=document, vhost=arguments.vhost
+        )
+    except Unanswered as refused:
+        raise Unanswered(f"{name}: {refused}") from None
+    finally:
+        line.close()
+    for reason in answer["skipped"]:
+        print(f"slotmq: passed over {reason}", file=sys.stderr)
+    counts = [f"{count} {part.replace('_', ' ')}" for part, count in answer["imported"].items() if count]
+    print(", ".join(counts) or "nothing in it")
+    return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    document = ask(folder_of(arguments), "export_definitions", vhost=arguments.vhost)
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    if arguments.file == "-":
+        print(text, end="")
+        return 0
+    try:
+        # It holds password hashes: for its owner alone, whatever the umask.
+        descriptor = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise BadUsage(f"{arguments.file}: cannot be written: {error.strerror}") from None
+    return 0

@@ -1,0 +1,30 @@
+"""How many files and sockets the process may have open."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+__all__ = ["raise_file_limit"]
+
+ENOUGH: Final = 1 << 17  # ten times connections_max by default; nothing here ever walks through all of them
+
+
+def raise_file_limit() -> None:
+    """Raises the soft limit to the hard one, up to ENOUGH; never lowers it.
+
+    A shell's default of 1,024 is there for select(2). With it the thousandth client, or vhost, would leave the store
+    without a descriptor for its next segment, and a store that cannot write ends the broker.
+    """
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError):  # macOS has a lower limit of its own; what there is has to do
+        pass

@@ -1,0 +1,85 @@
+"""`slotmq status` and `slotmq list`: what the running broker has."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any, Final
+
+from broker.cli.broker_folder import folder_of
+from broker.cli.control_client import ask
+from broker.cli.parser import add_command, add_folder, add_json
+from broker.cli.table import cell, print_rows
+
+__all__ = ["COLUMNS", "add_listing", "print_list"]
+
+# What rabbitmqctl's list_* give under the same names, the useful ones first. `--columns` and `--json` have the others.
+COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    "queues": (
+        "vhost", "name", "messages_ready", "messages_unacknowledged", "messages", "consumers", "state", "policy",
+        "durable", "auto_delete", "arguments",
+    ),
+    "exchanges": ("vhost", "name", "type", "durable", "auto_delete", "internal", "policy", "arguments"),
+    "bindings": ("vhost", "source", "destination", "destination_type", "routing_key", "arguments"),
+    "connections": ("name", "user", "vhost", "state", "channels", "peer_host", "peer_port", "recv_oct", "send_oct"),
+    "channels": (
+        "connection", "number", "user", "vhost", "consumer_count", "messages_unacknowledged", "prefetch_count",
+        "global_prefetch_count", "confirm", "transactional",
+    ),
+    "consumers": (
+        "vhost", "queue", "consumer_tag", "connection", "channel", "ack_required", "prefetch_count", "active",
+        "exclusive", "arguments",
+    ),
+    "users": ("name", "tags"),
+    "vhosts": ("name", "description", "queues", "messages", "connections"),
+    "permissions": ("vhost", "user", "configure", "write", "read"),
+    "topic-permissions": ("vhost", "user", "exchange", "write", "read"),
+    "policies": ("vhost", "name", "pattern", "apply_to", "definition", "priority"),
+    "operator-policies": ("vhost", "name", "pattern", "apply_to", "definition", "priority"),
+}  # fmt: skip
+
+
+def add_listing(commands: Any) -> None:
+    """Adds the commands."""
+    command = add_command(commands, "status", "say how the running broker is")
+    add_json(command)
+    add_folder(command)
+    command.set_defaults(run=_status)
+
+    command = add_command(
+        commands,
+        "list",
+        "list what the running broker has: a table on a terminal, tab-separated columns without a head elsewhere",
+    )
+    kinds = command.add_subparsers(title="kinds", metavar="KIND", required=True)
+    for kind, columns in COLUMNS.items():
+        one = add_command(kinds, kind, f"columns: {', '.join(columns)}")
+        one.add_argument("--vhost", metavar="V", help="only this vhost; default all")
+        one.add_argument("--columns", metavar="A,B", help="these columns instead; --json shows which there are")
+        add_json(one)
+        add_folder(one)
+        one.set_defaults(run=_list, kind=kind)
+
+
+def print_list(arguments: argparse.Namespace, kind: str, **filters: Any) -> int:
+    """Prints what the broker lists. Raises: Unanswered."""
+    rows = ask(folder_of(arguments), f"list_{kind.replace('-', '_')}", **filters)
+    chosen = getattr(arguments, "columns", None)
+    print_rows(rows, tuple(chosen.split(",")) if chosen else COLUMNS[kind], as_json=arguments.json)
+    return 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    return print_list(arguments, arguments.kind, vhost=arguments.vhost)
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    answer = ask(folder_of(arguments), "status")
+    if arguments.json:
+        print(json.dumps(answer, indent=2))
+        return 0
+    width = max(map(len, answer))
+    for name, value in answer.items():
+        shown = ", ".join(f"low on {alarm['kind']}" for alarm in value) or "none" if name == "alarms" else cell(value)
+        print(f"{name.ljust(width)}  {shown}")
+    return 0

@@ -1,0 +1,106 @@
+"""`slotmq purge`, `delete`, `peek` and `close-connection`: acts on one queue, exchange or connection."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from broker.cli.broker_folder import folder_of
+from broker.cli.control_client import ask
+from broker.cli.parser import add_command, add_folder, add_group, add_json, add_vhost
+from broker.cli.table import cell
+
+__all__ = ["add_resources"]
+
+
+def add_resources(commands: Any) -> None:
+    """Adds the commands."""
+    command = add_command(commands, "purge", "drop the ready messages of a queue; those that a consumer has stay")
+    command.add_argument("queue", metavar="QUEUE")
+    _finish(command, _purge)
+
+    kinds = add_group(commands, "delete", "delete a queue or an exchange")
+    for kind in ("queue", "exchange"):
+        command = add_command(
+            kinds, kind, f"delete {'a queue with its messages' if kind == 'queue' else 'an exchange'}"
+        )
+        command.add_argument("name", metavar="NAME")
+        command.add_argument("--if-unused", action="store_true", help="only when nobody uses it")
+        if kind == "queue":
+            command.add_argument("--if-empty", action="store_true", help="only when it has no messages")
+        command.set_defaults(kind=kind)
+        _finish(command, _delete)
+
+    command = add_command(commands, "peek", "show the next messages of a queue and leave them as they are")
+    command.add_argument("queue", metavar="QUEUE")
+    command.add_argument("--count", metavar="N", type=int, default=1, help="so many at the most (default 1)")
+    command.add_argument("--body-bytes", metavar="N", type=int, default=4096, help="so much of a body (default 4096)")
+    add_json(command)
+    _finish(command, _peek)
+
+    command = add_command(commands, "close-connection", "close a client's connection with 320 CONNECTION_FORCED")
+    command.add_argument("name", metavar="NAME", help='as listed, such as "127.0.0.1:50000 -> 127.0.0.1:5672"')
+    command.add_argument("--reason", metavar="TEXT", default="Closed via command line", help="what the client is told")
+    add_folder(command)
+    command.set_defaults(run=_close_connection)
+
+
+def _finish(command: argparse.ArgumentParser, run: Any) -> None:
+    add_vhost(command)
+    add_folder(command)
+    command.set_defaults(run=run)
+
+
+def _purge(arguments: argparse.Namespace) -> int:
+    purged = ask(folder_of(arguments), "purge_queue", queue=arguments.queue, vhost=arguments.vhost)["messages"]
+    print(f"{purged} messages purged")
+    return 0
+
+
+def _delete(arguments: argparse.Namespace) -> int:
+    folder, name, vhost = folder_of(arguments), arguments.name, arguments.vhost
+    if arguments.kind == "exchange":
+        ask(folder, "delete_exchange", exchange=name, vhost=vhost, if_unused=arguments.if_unused)
+        return 0
+    conditions = {"if_unused": arguments.if_unused, "if_empty": arguments.if_empty}
+    deleted = ask(folder, "delete_queue", queue=name, vhost=vhost, **conditions)["messages"]
+    print(f"{deleted} messages deleted")
+    return 0
+
+
+def _peek(arguments: argparse.Namespace) -> int:
+    messages = ask(
+        folder_of(arguments),
+        "peek",
+        queue=arguments.queue,
+        vhost=arguments.vhost,
+        count=arguments.count,
+        body_bytes=arguments.body_bytes,
+    )
+    if arguments.json:
+        print(json.dumps(messages, indent=2, ensure_ascii=False))
+    else:
+        print("\n\n".join("\n".join(_lines(message)) for message in messages))
+    return 0
+
+
+def _lines(message: Mapping[str, Any]) -> list[str]:
+    """Returns one message as lines to read."""
+    lines = [f"message {message['id']}{', redelivered' if message['redelivered'] else ''}"]
+    lines += [f"  {name}: {cell(message[name])}" for name in ("exchange", "routing_key")]
+    lines += [f"  {name}: {cell(value)}" for name, value in message["properties"].items()]
+    shown = "" if message["body_complete"] else ", cut"
+    lines.append(f"  body ({message['body_bytes']} bytes, {message['body_encoding']}{shown}):")
+    text = message["body"] if message["body_encoding"] == "base64" else _readable(message["body"])
+    return lines + [f"    {line}" for line in text.split("\n")]
+
+
+def _readable(body: str) -> str:
+    return "\n".join(cell(line) for line in body.split("\n"))
+
+
+def _close_connection(arguments: argparse.Namespace) -> int:
+    ask(folder_of(arguments), "close_connection", name=arguments.name, reason=arguments.reason)
+    return 0

@@ -1,0 +1,80 @@
+"""`slotmq serve`, `health`, `config` and `version`: what needs no running broker, or makes one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from broker import __version__
+from broker.cli.parser import add_command, add_folder, add_group
+
+__all__ = ["add_running"]
+
+Run = Callable[[argparse.Namespace], int]
+
+
+def add_running(commands: Any) -> None:
+    """Adds the commands."""
+    command = add_command(commands, "serve", "run the broker until SIGTERM or SIGINT")
+    add_folder(command)
+    command.add_argument("--host", metavar="H", help="address to listen on (default 127.0.0.1)")
+    command.add_argument("--port", metavar="P", type=int, help="AMQP port (default 5672); 0 takes a free one")
+    command.add_argument(
+        "--no-sync", action="store_true", help="confirm without fdatasync: a power loss loses messages"
+    )
+    command.add_argument("--load-definitions", metavar="FILE", help="definitions (JSON) that are taken at the start")
+    command.add_argument("--log-format", choices=("text", "json"), help="default: text on a terminal, JSON elsewhere")
+    command.set_defaults(run=_serve)
+
+    # Run by main() before any parser is built; here for `slotmq --help`.
+    add_folder(add_command(commands, "health", "tell by the exit code whether the running broker answers"))
+
+    kinds = add_group(commands, "config", "check or print settings")
+    check = add_command(kinds, "check", "say what is wrong in a settings file")
+    check.add_argument("file", metavar="FILE", type=Path)
+    check.set_defaults(run=_check)
+    example = add_command(kinds, "example", "print a settings file with every key, its unit, default and limits")
+    example.set_defaults(run=_example)
+
+    command = add_command(commands, "version", "print the version")
+    command.set_defaults(run=_version)
+
+
+# The modules behind these load pydantic, which takes longer than what most other commands do.
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from broker.cli import serve
+
+    return _with_settings(serve.run, arguments)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from broker.cli import config
+
+    return _with_settings(config.check, arguments)
+
+
+def _example(arguments: argparse.Namespace) -> int:
+    from broker.cli import config
+
+    return _with_settings(config.example, arguments)
+
+
+def _with_settings(run: Run, arguments: argparse.Namespace) -> int:
+    from broker.cli.settings_layers import SettingsError
+
+    try:
+        return run(arguments)
+    except SettingsError as error:
+        for problem in error.problems:
+            print(f"slotmq: {problem}", file=sys.stderr)
+        return 2
+
+
+def _version(_arguments: argparse.Namespace) -> int:
+    print(f"slotmq {__version__}")
+    return 0

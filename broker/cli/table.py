@@ -1,0 +1,56 @@
+"""Rows for whoever reads them: aligned under their names on a terminal, tab-separated without names elsewhere, or JSON.
+
+Lines for other programs have no head, as those of `gh` and `ps -o name=`: the columns are in the order of `--help`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+__all__ = ["aligned", "cell", "print_rows", "tabbed"]
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
+    """Prints rows. JSON has every key, a table those of the columns."""
+    if as_json:
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    cells = [[cell(row.get(column)) for column in columns] for row in rows]
+    lines = aligned(columns, cells) if sys.stdout.isatty() else tabbed(cells)
+    for line in lines:
+        print(line)
+
+
+def aligned(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterable[str]:
+    """Returns lines to read."""
+    rows = [list(columns), *cells]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(columns))]
+    for row in rows:
+        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+
+
+def tabbed(cells: Sequence[Sequence[str]]) -> Iterable[str]:
+    """Returns lines to cut."""
+    return ("\t".join(row) for row in cells)
+
+
+def cell(value: Any) -> str:
+    """Returns a value as one word or text without anything that could steer a terminal or split a line."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return "".join(letter if letter.isprintable() else _escaped(letter) for letter in value)
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return cell(",".join(value))
+    if isinstance(value, (dict, list)):
+        return cell(json.dumps(value, separators=(",", ":"), ensure_ascii=False)) if value else ""
+    return str(value)
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape", "backslashreplace").decode("ascii")

@@ -1,0 +1,38 @@
+"""The broker's log as its modules know it: to structlog as the process has set it up, or to where `redirect` says.
+
+A program that runs a broker inside itself has a structlog of its own, which is not ours to set up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+
+__all__ = ["EventLog", "get_logger", "redirect"]
+
+
+class EventLog:
+    """Is the logger of every module, wherever its events go."""
+
+    __slots__ = ("to",)
+
+    def __init__(self) -> None:
+        self.to: Any = structlog.get_logger()
+
+    def __getattr__(self, method: str) -> Any:
+        """Returns `info`, `bind` and so on of the logger that the events go to now."""
+        return getattr(self.to, method)
+
+
+_log = EventLog()
+
+
+def get_logger() -> Any:
+    """Returns the broker's logger."""
+    return _log
+
+
+def redirect(to: Any = None) -> None:
+    """Has events go to another logger of structlog's kind, or to structlog's own again."""
+    _log.to = structlog.get_logger() if to is None else to

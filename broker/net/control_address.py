@@ -1,0 +1,29 @@
+"""Where the control socket of a data folder is. Imports next to nothing: a health check asks here once a second."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+__all__ = ["SOCKET_NAME", "socket_address"]
+
+SOCKET_NAME: Final = "control.sock"
+SOCKET_PATH_MAX_BYTES: Final = 103  # sun_path with its NUL: 108 on Linux, 104 on macOS and the BSDs; unix(7)
+
+
+def socket_address(folder: os.PathLike[str] | str) -> tuple[str, int | None]:
+    """Returns the address of the folder's socket, and a descriptor that must stay open while the address is used.
+
+    A path that does not fit into a socket address is reached through an open descriptor of its folder, where the system
+    has /proc/self/fd. Raises: OSError (the folder is not there, or the path is too long and there is no such way).
+    """
+    path = os.path.join(folder, SOCKET_NAME)  # noqa: PTH118 - pathlib costs a health check more than its question does
+    if len(os.fsencode(path)) <= SOCKET_PATH_MAX_BYTES:
+        return path, None
+    if not os.path.isdir("/proc/self/fd"):  # noqa: PTH112
+        raise OSError(f"the path {path} is longer than the {SOCKET_PATH_MAX_BYTES} bytes of a socket address")
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    return f"/proc/self/fd/{descriptor}/{SOCKET_NAME}", descriptor

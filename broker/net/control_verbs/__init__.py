@@ -1,0 +1,37 @@
+"""What the control socket can be asked, by noun."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.net.control_verbs.definitions import definitions_verbs
+from broker.net.control_verbs.listing import listing_verbs
+from broker.net.control_verbs.refusing import refusing
+from broker.net.control_verbs.resources import resource_verbs
+from broker.net.control_verbs.slots import slot_verbs
+from broker.net.control_verbs.users import user_verbs
+from broker.net.control_verbs.vhosts import vhost_verbs
+
+if TYPE_CHECKING:
+    from broker.delivery.administration import Administration
+    from broker.delivery.rehearsal import Rehearsal
+    from broker.net.control_request import Verb
+    from broker.net.listener import Listener
+
+__all__ = ["control_verbs"]
+
+
+def control_verbs(
+    administration: Administration, rehearsal: Rehearsal, listener: Listener, facts: Callable[[], Mapping[str, Any]]
+) -> dict[str, Verb]:
+    """Returns the verbs. `facts` gives what only the server knows: version, address, connections, alarms."""
+    verbs = {
+        **slot_verbs(administration, facts),
+        **listing_verbs(administration, listener),
+        **resource_verbs(administration, listener),
+        **user_verbs(administration),
+        **vhost_verbs(administration),
+        **definitions_verbs(administration, rehearsal),
+    }
+    return {name: refusing(verb) for name, verb in verbs.items()}

@@ -1,0 +1,52 @@
+"""Imports and exports definitions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from broker import __version__
+from broker.core.definitions.export import topology_of, user_fields
+from broker.core.definitions.reading import read_document
+from broker.delivery.definitions_import import DefinitionsImport
+from broker.net.control_request import ControlRefused, Request, Verb
+
+if TYPE_CHECKING:
+    from broker.delivery.administration import Administration
+    from broker.delivery.rehearsal import Rehearsal
+
+__all__ = ["definitions_verbs"]
+
+
+def definitions_verbs(administration: Administration, rehearsal: Rehearsal) -> dict[str, Verb]:
+    """Returns the verbs."""
+
+    async def import_(request: Request) -> dict[str, Any]:
+        vhost = request.optional("vhost")
+        if vhost is not None and vhost not in administration.vhosts:
+            raise ControlRefused(f"no vhost '{vhost}'")
+        document = read_document(request.table("definitions"), vhost)
+        taking = DefinitionsImport(document, administration, rehearsal, request.tell)
+        return {"imported": await taking.run(), "skipped": taking.skipped}
+
+    def export(request: Request) -> dict[str, Any]:
+        name = request.optional("vhost")
+        whole = administration.document()
+        whole["users"] = [user_fields(user) for user in whole["users"]]
+        if name is None:
+            parts = [topology_of(administration.vhosts[vhost]) for vhost in sorted(administration.vhosts)]
+            topology = {
+                kind: [row for part in parts for row in part[kind]] for kind in ("exchanges", "queues", "bindings")
+            }
+            return {"product_name": "SlotMQ", "product_version": __version__, **whole, **topology}
+        if name not in administration.vhosts:
+            raise ControlRefused(f"no vhost '{name}'")
+        of_vhost = {part: [row for row in whole[part] if row["vhost"] == name] for part in ("policies", "parameters")}
+        found = {**of_vhost, **topology_of(administration.vhosts[name])}
+        without = {part: [_without_vhost(row) for row in rows] for part, rows in found.items()}
+        return {"product_name": "SlotMQ", "product_version": __version__, **without}
+
+    return {"import_definitions": import_, "export_definitions": export}
+
+
+def _without_vhost(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "vhost"}

@@ -1,0 +1,236 @@
+"""`list_*`: what there is, one row each, with rabbitmqctl's names for what they say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from broker.core.definitions.export import json_table
+from broker.core.queue import Queue
+from broker.net.control_request import ControlRefused, Request, Verb
+
+if TYPE_CHECKING:
+    from broker.core.consumer import Consumer
+    from broker.core.session.channel import SessionOfChannel
+    from broker.core.session.connection import SessionOfConnection
+    from broker.core.vhost import Vhost
+    from broker.delivery.administration import Administration
+    from broker.net.listener import Listener
+    from broker.routing.binding import Binding
+    from broker.routing.exchange import Exchange
+
+__all__ = ["listing_verbs"]
+
+ROWS_AT_ONCE: Final = 500  # a long list is made in pieces, with everybody else's turn in between
+Row = dict[str, Any]
+
+
+def listing_verbs(administration: Administration, listener: Listener) -> dict[str, Verb]:
+    """Returns the verbs."""
+    permissions = administration.permissions
+
+    def chosen(request: Request) -> list[Vhost]:
+        name = request.optional("vhost")
+        if name is None:
+            return [administration.vhosts[name] for name in sorted(administration.vhosts)]
+        if name not in administration.vhosts:
+            raise ControlRefused(f"no vhost '{name}'")
+        return [administration.vhosts[name]]
+
+    def sessions(request: Request) -> list[SessionOfConnection]:
+        name = request.optional("vhost")
+        return sorted(
+            (one for one in listener.sessions() if name is None or (one.vhost is not None and one.vhost.name == name)),
+            key=lambda one: one.name,
+        )
+
+    def of_vhosts(rows: Callable[[Vhost], Iterable[Row]]) -> Verb:
+        return lambda request: gather(row for vhost in chosen(request) for row in rows(vhost))
+
+    def of_sessions(rows: Callable[[SessionOfConnection], Iterable[Row]]) -> Verb:
+        return lambda request: gather(row for session in sessions(request) for row in rows(session))
+
+    def vhosts(request: Request) -> Any:
+        connected = [session.vhost for session in listener.sessions()]
+        return gather(
+            {
+                "name": vhost.name,
+                **administration.vhost_facts.get(vhost.name, {}),
+                "queues": len(vhost.queues),
+                "messages": sum(queue.ready + queue.unacked for queue in vhost.queues.values()),
+                "connections": connected.count(vhost),
+            }
+            for vhost in chosen(request)
+        )
+
+    def users(_request: Request) -> list[Row]:
+        return [
+            {"name": user.name, "tags": list(user.tags), "of_settings": administration.users.is_configured(user.name)}
+            for user in administration.users.listing()
+        ]
+
+    return {
+        "list_queues": of_vhosts(lambda v: (queue_row(v, queue) for queue in list(v.queues.values()))),
+        "list_exchanges": of_vhosts(lambda v: (exchange_row(v, one) for one in list(v.exchanges.values()))),
+        "list_bindings": of_vhosts(binding_rows),
+        "list_consumers": of_vhosts(consumer_rows),
+        "list_connections": of_sessions(lambda session: [connection_row(session)]),
+        "list_channels": of_sessions(channel_rows),
+        "list_users": users,
+        "list_vhosts": vhosts,
+        "list_permissions": lambda request: permissions.listing(vhost=request.optional("vhost")),
+        "list_topic_permissions": lambda request: permissions.topics.listing(vhost=request.optional("vhost")),
+        "list_policies": of_vhosts(lambda vhost: policy_rows(vhost, operator=False)),
+        "list_operator_policies": of_vhosts(lambda vhost: policy_rows(vhost, operator=True)),
+    }
+
+
+async def gather(rows: Iterable[Row]) -> list[Row]:
+    """Returns the rows, having let everybody else have their turn now and then."""
+    gathered: list[Row] = []
+    for row in rows:
+        gathered.append(row)
+        if len(gathered) % ROWS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return gathered
+
+
+def queue_row(vhost: Vhost, queue: Queue) -> Row:
+    """Returns what there is to say of a queue."""
+    ready, unacked = queue.ready, queue.unacked
+    active = queue.consumers.active
+    return {
+        "vhost": vhost.name,
+        "name": queue.name,
+        "messages_ready": ready,
+        "messages_unacknowledged": unacked,
+        "messages": ready + unacked,
+        "consumers": len(queue.consumers),
+        "state": "running",
+        "policy": queue.policy,
+        "operator_policy": queue.operator_policy,
+        "durable": queue.durable,
+        "auto_delete": queue.auto_delete,
+        "exclusive": queue.exclusive_owner is not None,
+        "arguments": json_table(queue.arguments),
+        "single_active_consumer_tag": None if active is None else active.tag,
+        "slots": sum(len(stream.manager.slots) for stream in queue.streams),
+    }
+
+
+def exchange_row(vhost: Vhost, exchange: Exchange) -> Row:
+    """Returns what there is to say of an exchange."""
+    policy = vhost.policies.for_exchange(exchange)
+    return {
+        "vhost": vhost.name,
+        "name": exchange.name,
+        "type": exchange.type,
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "policy": None if policy is None else policy.name,
+        "arguments": json_table(exchange.arguments),
+    }
+
+
+def binding_rows(vhost: Vhost) -> Iterator[Row]:
+    """Yields the bindings, first those that every queue has to the default exchange."""
+    for name in list(vhost.queues):
+        yield _binding(vhost, "", name, "queue", name, {})
+    for exchange in list(vhost.exchanges.values()):
+        bindings: list[Binding] = list(exchange.bindings)
+        for binding in bindings:
+            kind = "queue" if isinstance(binding.destination, Queue) else "exchange"
+            yield _binding(
+                vhost, exchange.name, binding.destination.name, kind, binding.key, json_table(binding.arguments)
+            )
+
+
+def _binding(vhost: Vhost, source: str, destination: str, kind: str, key: str, arguments: Row) -> Row:
+    return {
+        "vhost": vhost.name,
+        "source": source,
+        "destination": destination,
+        "destination_type": kind,
+        "routing_key": key,
+        "arguments": arguments,
+    }
+
+
+def consumer_rows(vhost: Vhost) -> Iterator[Row]:
+    """Yields the consumers, queue by queue."""
+    for queue in list(vhost.queues.values()):
+        active = queue.consumers.active
+        waiting: list[Consumer] = list(queue.consumers)
+        for consumer in waiting:
+            session = cast("SessionOfConnection", consumer.connection.session)
+            yield {
+                "vhost": vhost.name,
+                "queue": queue.name,
+                "consumer_tag": consumer.tag,
+                "connection": session.name,
+                "channel": consumer.session.number,
+                "ack_required": not consumer.no_ack,
+                "prefetch_count": consumer.prefetch,
+                "active": active is None or active is consumer,
+                "exclusive": consumer.exclusive,
+                "priority": consumer.priority,
+                "messages_unacknowledged": consumer.unacked,
+                "arguments": json_table(consumer.arguments),
+            }
+
+
+def connection_row(session: SessionOfConnection) -> Row:
+    """Returns what there is to say of a connection."""
+    connection, peer = session.connection, session.peer
+    return {
+        "name": session.name,
+        "user": None if session.user is None else session.user.name,
+        "vhost": None if session.vhost is None else session.vhost.name,
+        "state": connection.state.name.lower(),
+        "channels": len(connection.channels),
+        "peer_host": peer.address,
+        "peer_port": peer.port,
+        "host": peer.server_address,
+        "port": peer.server_port,
+        "ssl": peer.tls is not None,
+        "frame_max": connection.frame_max,
+        "channel_max": connection.channel_max,
+        "timeout": connection.heartbeat_s,
+        "recv_oct": connection.received,
+        "send_oct": connection.sent,
+        "client_properties": json_table(connection.client_properties),
+    }
+
+
+def channel_rows(session: SessionOfConnection) -> Iterator[Row]:
+    """Yields the channels of a connection."""
+    for number, channel in sorted(session.connection.channels.items()):
+        inner = cast("SessionOfChannel", channel.session)
+        basic = inner.basic
+        yield {
+            "connection": session.name,
+            "number": number,
+            "user": None if session.user is None else session.user.name,
+            "vhost": None if session.vhost is None else session.vhost.name,
+            "consumer_count": len(basic.consumers),
+            "messages_unacknowledged": len(basic.unacked.deliveries) + len(basic.unacked.aside),
+            "prefetch_count": basic.prefetch_consumer,
+            "global_prefetch_count": basic.prefetch_channel,
+            "confirm": inner.publisher.confirming,
+            "transactional": inner.settling is not basic,
+        }
+
+
+def policy_rows(vhost: Vhost, *, operator: bool) -> Iterator[Row]:
+    """Yields the policies of a vhost."""
+    for policy in vhost.policies.list(operator=operator):
+        yield {
+            "vhost": vhost.name,
+            "name": policy.name,
+            "pattern": policy.pattern,
+            "apply_to": policy.apply_to,
+            "definition": dict(policy.definition),
+            "priority": policy.priority,
+        }

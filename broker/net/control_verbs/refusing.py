@@ -1,0 +1,39 @@
+"""Turns what the broker refuses into the answer of the control socket."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from broker.amqp.errors import BrokerError, StoreFailed
+from broker.net.control_request import ControlRefused, Request, Verb
+
+if TYPE_CHECKING:
+    from broker.core.vhost import Vhost
+    from broker.delivery.administration import Administration
+
+__all__ = ["refusing", "vhost_of"]
+
+
+def refusing(verb: Verb) -> Verb:
+    """Returns the verb with its refusals as one line each; a store that failed is not one of them."""
+
+    async def answer(request: Request) -> Any:
+        try:
+            result = verb(request)
+            return await result if inspect.isawaitable(result) else result
+        except StoreFailed:
+            raise
+        except (ValueError, BrokerError) as error:
+            raise ControlRefused(str(error)) from error
+
+    return answer
+
+
+def vhost_of(request: Request, administration: Administration) -> Vhost:
+    """Returns the vhost that a request names. Raises: ControlRefused."""
+    name = request.text("vhost", "/")
+    vhost = administration.vhosts.get(name)
+    if vhost is None:
+        raise ControlRefused(f"no vhost '{name}'")
+    return vhost

@@ -1,0 +1,117 @@
+"""Purges and deletes queues, deletes exchanges, peeks, closes connections."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.amqp.content_header import decode_properties
+from broker.core.definitions.export import json_table
+from broker.delivery.peek import Peeked, peek
+from broker.net.control_request import ControlRefused, Request, Verb
+from broker.net.control_verbs.refusing import vhost_of
+
+if TYPE_CHECKING:
+    from broker.core.queue import Queue
+    from broker.core.vhost import Vhost
+    from broker.delivery.administration import Administration
+    from broker.net.listener import Listener
+
+__all__ = ["resource_verbs"]
+
+PEEK_MAX: Final = 1000
+PEEK_BYTES_MAX: Final = 32 << 20  # of bodies in one answer
+PROPERTIES: Final = (
+    "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id", "reply_to",
+    "expiration", "message_id", "timestamp", "message_type", "user_id", "app_id", "cluster_id",
+)  # fmt: skip
+
+
+def resource_verbs(administration: Administration, listener: Listener) -> dict[str, Verb]:
+    """Returns the verbs. What they refuse has the texts that a client would get."""
+
+    def named(request: Request) -> tuple[Vhost, Queue]:
+        vhost, name = vhost_of(request, administration), request.text("queue")
+        queue = vhost.queues.get(name)
+        if queue is None:
+            raise ControlRefused(f"no queue '{name}' in vhost '{vhost.name}'")
+        return vhost, queue
+
+    async def purge(request: Request) -> dict[str, int]:
+        vhost, queue = named(request)
+        count = queue.purge()
+        await administration.vhosts.engines[vhost.name].committer.drain()
+        return {"messages": count}
+
+    async def delete_queue(request: Request) -> dict[str, int]:
+        vhost, queue = named(request)
+        conditions = {"if_unused": request.flag("if_unused"), "if_empty": request.flag("if_empty")}
+        count = vhost.delete_queue(queue.name, queue.exclusive_owner, **conditions)
+        await administration.vhosts.engines[vhost.name].committer.drain()
+        return {"messages": count}
+
+    async def delete_exchange(request: Request) -> None:
+        vhost, name = vhost_of(request, administration), request.text("exchange")
+        if name not in vhost.exchanges:
+            raise ControlRefused(f"no exchange '{name}' in vhost '{vhost.name}'")
+        vhost.delete_exchange(name, if_unused=request.flag("if_unused"))
+        await administration.vhosts.engines[vhost.name].committer.drain()
+
+    async def look(request: Request) -> list[dict[str, Any]]:
+        _vhost, queue = named(request)
+        count = request.integer("count", 1, 1, PEEK_MAX)
+        body_bytes = min(request.integer("body_bytes", 4096), PEEK_BYTES_MAX // count)
+        return [message_row(message, body_bytes) for message in await peek(queue, count)]
+
+    def close_connection(request: Request) -> None:
+        name, reason = request.text("name"), request.text("reason", "Closed via command line")
+        sessions = [session for session in listener.sessions() if session.name == name]
+        if not sessions:
+            raise ControlRefused(f"no connection '{name}'")
+        for session in sessions:
+            session.force_close(reason)
+
+    return {
+        "purge_queue": purge,
+        "delete_queue": delete_queue,
+        "delete_exchange": delete_exchange,
+        "peek": look,
+        "close_connection": close_connection,
+    }
+
+
+def message_row(message: Peeked, body_max_bytes: int) -> dict[str, Any]:
+    """Returns a message as JSON can say it: its body as text where it is text, else in base64."""
+    shown = message.body[:body_max_bytes]
+    try:
+        body, encoding = _text(shown, complete=len(shown) == len(message.body)), "utf-8"
+    except UnicodeDecodeError:
+        body, encoding = b64encode(shown).decode(), "base64"
+    return {
+        "id": message.message_id,
+        "priority_level": message.priority_level,
+        "exchange": message.exchange,
+        "routing_key": message.key,
+        "redelivered": message.redelivered,
+        "properties": _properties(message.header),
+        "body_bytes": len(message.body),
+        "body_complete": len(shown) == len(message.body),
+        "body_encoding": encoding,
+        "body": body,
+    }
+
+
+def _text(shown: bytes, *, complete: bool) -> str:
+    """Returns the text; of one that was cut, without a letter that was cut. Raises: UnicodeDecodeError."""
+    try:
+        return shown.decode()
+    except UnicodeDecodeError as error:
+        if complete or len(shown) - error.start > 3 or error.reason != "unexpected end of data":
+            raise
+        return shown[: error.start].decode()
+
+
+def _properties(header: bytes) -> dict[str, Any]:
+    decoded = decode_properties(header)
+    found = {name: getattr(decoded, name, None) for name in PROPERTIES}
+    return json_table({name: value for name, value in found.items() if value not in (None, "")})

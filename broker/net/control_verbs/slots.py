@@ -1,0 +1,69 @@
+"""`slots` of a queue, the broker's `status`, and `health`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.net.control_request import ControlRefused, Request, Verb
+from broker.net.control_verbs.refusing import vhost_of
+
+if TYPE_CHECKING:
+    from broker.core.stream import Stream
+    from broker.delivery.administration import Administration
+    from broker.slots.slot import Slot
+
+__all__ = ["slot_verbs"]
+
+ROWS_MAX: Final = 10_000  # slots in one answer; a longer queue says how many there are in all
+
+
+def slot_verbs(administration: Administration, facts: Callable[[], Mapping[str, Any]]) -> dict[str, Verb]:
+    """Returns the verbs. `facts` gives what only the server knows."""
+
+    def slots(request: Request) -> dict[str, Any]:
+        name, vhost = request.text("queue"), vhost_of(request, administration)
+        queue = vhost.queues.get(name)
+        if queue is None:
+            raise ControlRefused(f"no queue '{name}' in vhost '{vhost.name}'")
+        rows = (slot_row(stream, slot) for stream in reversed(queue.streams) for slot in stream.manager.slots.values())
+        return {
+            "queue": name,
+            "vhost": vhost.name,
+            "ready": queue.ready,
+            "unacked": queue.unacked,
+            "levels": queue.levels,
+            "slot_count": sum(len(stream.manager.slots) for stream in queue.streams),
+            "slots": list(islice(rows, ROWS_MAX)),
+        }
+
+    def status(_request: Request) -> dict[str, Any]:
+        queues = [queue for vhost in administration.vhosts.values() for queue in vhost.queues.values()]
+        return {
+            **facts(),
+            "vhosts": len(administration.vhosts),
+            "queues": len(queues),
+            "ready": sum(queue.ready for queue in queues),
+            "unacked": sum(queue.unacked for queue in queues),
+            "slots": sum(len(stream.manager.slots) for queue in queues for stream in queue.streams),
+        }
+
+    def health(_request: Request) -> None:
+        """Answers: that is all there is to know."""
+
+    return {"slots": slots, "status": status, "health": health}
+
+
+def slot_row(stream: Stream, slot: Slot) -> dict[str, Any]:
+    """Returns a slot as JSON can say it. Shapes: ids from `first` up to, not including, `end`."""
+    return {
+        "level": stream.level,
+        "first": slot.first,
+        "end": slot.end,
+        "state": slot.fill.value,
+        "owner": None if slot.lease is None else f"{slot.lease.owner.node}/{slot.lease.owner.worker}",
+        "settled": slot.acks.count,
+        "bytes": slot.bytes,
+        "resident": slot.resident,
+    }

@@ -1,0 +1,58 @@
+"""Users and their rights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.net.control_request import ControlRefused, Request, Verb
+
+if TYPE_CHECKING:
+    from broker.delivery.administration import Administration
+
+__all__ = ["user_verbs"]
+
+
+def user_verbs(administration: Administration) -> dict[str, Verb]:
+    """Returns the verbs."""
+
+    def password_of(request: Request) -> str:
+        password = request.text("password")
+        if not password:
+            raise ControlRefused("a password must not be empty")
+        return password
+
+    async def add_user(request: Request) -> None:
+        await administration.add_user(request.text("name"), password_of(request), request.texts("tags"))
+
+    async def set_user(request: Request) -> None:
+        password = None if request.optional("password") is None else password_of(request)
+        tags = request.texts("tags") if request.has("tags") else None
+        await administration.set_user(request.text("name"), password, tags)
+
+    async def delete_user(request: Request) -> None:
+        await administration.delete_user(request.text("name"))
+
+    async def set_permission(request: Request) -> None:
+        kinds = (request.text("configure"), request.text("write"), request.text("read"))
+        await administration.set_permission(request.text("user"), request.text("vhost", "/"), *kinds)
+
+    async def delete_permission(request: Request) -> None:
+        await administration.clear_permission(request.text("user"), request.text("vhost", "/"))
+
+    async def set_topic_permission(request: Request) -> None:
+        kinds = (request.text("exchange"), request.text("write"), request.text("read"))
+        await administration.set_topic_permission(request.text("user"), request.text("vhost", "/"), *kinds)
+
+    async def delete_topic_permission(request: Request) -> None:
+        exchange = request.optional("exchange")
+        await administration.clear_topic_permission(request.text("user"), request.text("vhost", "/"), exchange)
+
+    return {
+        "add_user": add_user,
+        "set_user": set_user,
+        "delete_user": delete_user,
+        "set_permission": set_permission,
+        "delete_permission": delete_permission,
+        "set_topic_permission": set_topic_permission,
+        "delete_topic_permission": delete_topic_permission,
+    }

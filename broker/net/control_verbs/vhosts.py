@@ -1,0 +1,46 @@
+"""Vhosts and policies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.core.policy import Policy
+from broker.net.control_request import Request, Verb
+
+if TYPE_CHECKING:
+    from broker.delivery.administration import Administration
+
+__all__ = ["vhost_verbs"]
+
+PRIORITY_MAX: Final = (1 << 31) - 1
+
+
+def vhost_verbs(administration: Administration) -> dict[str, Verb]:
+    """Returns the verbs."""
+
+    async def add_vhost(request: Request) -> None:
+        await administration.add_vhost(request.text("name"), {"description": request.text("description", "")})
+
+    async def delete_vhost(request: Request) -> None:
+        await administration.delete_vhost(request.text("name"))
+
+    async def set_policy(request: Request) -> None:
+        policy = Policy(
+            request.text("name"),
+            request.text("pattern"),
+            request.text("apply_to", "all"),
+            request.table("definition"),
+            request.integer("priority", 0, -PRIORITY_MAX, PRIORITY_MAX),
+        )
+        await administration.set_policy(request.text("vhost", "/"), policy, operator=request.flag("operator"))
+
+    async def delete_policy(request: Request) -> None:
+        name, vhost = request.text("name"), request.text("vhost", "/")
+        await administration.clear_policy(vhost, name, operator=request.flag("operator"))
+
+    return {
+        "add_vhost": add_vhost,
+        "delete_vhost": delete_vhost,
+        "set_policy": set_policy,
+        "delete_policy": delete_policy,
+    }

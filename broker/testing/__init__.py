@@ -1,0 +1,38 @@
+"""A broker inside the test process: the real one on a real socket, with its files in memory and a clock that the test
+moves.
+
+    async with Broker() as broker:
+        connection = await aio_pika.connect(broker.url)
+        ...
+        await broker.idle()
+        assert [message.body for message in broker.queue("orders").messages] == [b"1"]
+
+Installing the package brings the pytest fixtures `broker`, `broker_url` and `broker_process` (see `plugin`).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from broker.testing.broker import Broker
+    from broker.testing.clock import VirtualClock
+    from broker.testing.views import MessageView, Published, QueueView
+
+__all__ = ["Broker", "MessageView", "Published", "QueueView", "VirtualClock"]
+
+MODULES: Final = {
+    "Broker": "broker",
+    "MessageView": "views",
+    "Published": "views",
+    "QueueView": "views",
+    "VirtualClock": "clock",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Returns what is asked for: pytest loads the plugin in every run, and most runs need no broker."""
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)

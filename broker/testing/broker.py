@@ -1,0 +1,295 @@
+"""The broker under test: in the test's own loop with `async with`, or in a thread of its own with `with`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from urllib.parse import quote
+
+from broker.amqp.codec import publish_fields
+from broker.server import Broker as Server
+from broker.settings import Settings
+from broker.store.files import Files
+from broker.store.memory_files import MemoryFiles
+from broker.testing import log
+from broker.testing.clock import VirtualClock
+from broker.testing.views import Published, QueueView, queue_view
+
+if TYPE_CHECKING:
+    from broker.core.session.channel import SessionOfChannel
+    from broker.core.vhost import Vhost
+
+__all__ = ["Broker"]
+
+T = TypeVar("T")
+
+QUIET_LOOKS: Final = 5  # so often nothing must have changed for the broker to be idle
+LOOK_INTERVAL_S: Final = 0.001
+IDLE_TIMEOUT_S: Final = 10
+FOLDER: Final = Path("/slotmq")  # in memory
+EVERYTHING: Final = ".*"
+DEFAULTS: Final[dict[str, dict[str, Any]]] = {
+    # A client that a test forgot to close does not hold up its end.
+    "server": {"port": 0, "data_dir": FOLDER, "control_socket": False, "drain_timeout_ms": 100},
+    "store": {"disk_free_min_bytes": 0},
+    "tls": {"port": 0},
+}
+
+
+class Broker:
+    """Runs a broker on a free port of 127.0.0.1, with nothing on disk, and shows what is in it.
+
+    Settings are given by section, as in the settings file: `Broker(limits={"queues_max": 3})`; `users` are names and
+    passwords instead of guest's, `vhosts` those beside "/". Entered again it is the same broker restarted.
+    Invariant: the clock moves only when the test moves it (`broker.clock.advance(60)`); heartbeats and the handshake
+        timeout run on real time.
+    Raises: pydantic.ValidationError for settings that cannot be; on entering OSError and ValueError when it cannot
+        start; on leaving what ended the broker, if a defect did.
+    """
+
+    def __init__(
+        self,
+        *,
+        users: Mapping[str, str] | None = None,
+        vhosts: Iterable[str] = (),
+        clock: VirtualClock | None = None,
+        files: Files | None = None,
+        **sections: Mapping[str, Any],
+    ) -> None:
+        """`files` are in memory unless others are given: then `server={"data_dir": ...}` says where."""
+        given: dict[str, Any] = {**DEFAULTS, **sections}
+        for section, keys in DEFAULTS.items():
+            given[section] = {**keys, **sections.get(section, {})}
+        if users is not None:
+            given["auth"] = {"users": dict(users), **sections.get("auth", {})}
+        self.settings = Settings(**given)
+        self.clock = clock or VirtualClock()
+        self.published: list[Published] = []
+        self._files = files or MemoryFiles()
+        self._vhosts = tuple(vhosts)
+        self._server: Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread_id = 0
+        self._thread: threading.Thread | None = None
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Starts the broker in the running loop."""
+        if self._server is not None:
+            raise RuntimeError("the broker runs already")
+        log.quote()
+        server = Server(self.settings, self._files, clock=self.clock)
+        try:
+            await server.start()
+            try:
+                await self._make_vhosts(server)
+            except BaseException:
+                await server.stop()
+                raise
+        except BaseException:
+            log.unquote()
+            raise
+        server.listener.channel_opened = self._opened
+        self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
+        self._server = server
+        self.clock.attach(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stops the broker."""
+        server, self._server, self._loop = self.server, None, None
+        self.clock.detach(self)
+        try:
+            await server.stop()
+        finally:
+            log.unquote()
+
+    def __enter__(self) -> Self:
+        """Starts the broker in a thread of its own: for clients that block, and for tests without a loop."""
+        loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=_run, args=(loop,), name="slotmq", daemon=True)
+        self._thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self.__aenter__(), loop).result()
+        except BaseException:
+            self._end_thread(loop)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stops the broker and its thread."""
+        loop = self._running_loop()
+        try:
+            asyncio.run_coroutine_threadsafe(self.__aexit__(kind, error, trace), loop).result()
+        finally:
+            self._end_thread(loop)
+
+    @property
+    def server(self) -> Server:
+        """The broker itself, for what this class has no word for. Raises: RuntimeError when it does not run."""
+        if self._server is None:
+            raise RuntimeError("the broker does not run: use it as a context manager")
+        if self._server.failure is not None:
+            raise RuntimeError("the broker has failed") from self._server.failure
+        return self._server
+
+    # -- where it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def port(self) -> int:
+        """The AMQP port."""
+        return self.server.listener.port
+
+    @property
+    def tls_port(self) -> int:
+        """The AMQP port with TLS, 0 when `tls` was not given a certificate."""
+        return self.server.listener.tls_port
+
+    @property
+    def url(self) -> str:
+        """The address for a client, with the first user: amqp://guest:guest@127.0.0.1:PORT/%2F."""
+        return self.url_of("/")
+
+    def url_of(self, vhost: str, user: str | None = None) -> str:
+        """Returns the address of a vhost for a user of the settings. Raises: KeyError for any other user."""
+        auth = self.settings.auth
+        users = {**auth.users, **({auth.default_user: auth.default_pass} if auth.begins_with_default_user else {})}
+        name = next(iter(users)) if user is None else user
+        login = f"{quote(name, safe='')}:{quote(users[name].get_secret_value(), safe='')}"
+        return f"amqp://{login}@127.0.0.1:{self.port}/{quote(vhost, safe='')}"
+
+    # -- looking in ---------------------------------------------------------------------------------------------------
+
+    def queue(self, name: str, vhost: str = "/") -> QueueView:
+        """Returns a queue as it is now. Raises: KeyError when there is none of that name."""
+        return self._call(lambda: queue_view(self._vhost(vhost).queues[name]))
+
+    def queues(self, vhost: str = "/") -> list[str]:
+        """Returns the names of the queues."""
+        return self._call(lambda: sorted(self._vhost(vhost).queues))
+
+    def exchanges(self, vhost: str = "/") -> list[str]:
+        """Returns the names of the exchanges, the predeclared ones among them."""
+        return self._call(lambda: sorted(self._vhost(vhost).exchanges))
+
+    def bindings(self, queue: str, vhost: str = "/") -> list[tuple[str, str]]:
+        """Returns exchange and binding key of each binding of a queue."""
+        return self._call(
+            lambda: [(binding.exchange, binding.key) for binding in self._vhost(vhost).queues[queue].bindings]
+        )
+
+    async def idle(self) -> None:
+        """Returns when the broker has done all that it was asked: read, routed, delivered, confirmed, dropped.
+
+        Raises: TimeoutError when it still works after ten seconds: some client goes on publishing.
+        """
+        loop = self._running_loop()
+        if loop is asyncio.get_running_loop():
+            await self._idle()
+        else:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._idle(), loop))
+
+    def wait_idle(self) -> None:
+        """Does the same for a test without a loop, when the broker runs in its own thread."""
+        loop = self._running_loop()
+        if threading.get_ident() == self._thread_id:
+            raise RuntimeError("the broker runs in this loop, which must not wait: await idle()")
+        asyncio.run_coroutine_threadsafe(self._idle(), loop).result()
+
+    # -- what the clock moves -----------------------------------------------------------------------------------------
+
+    def next_due_ms(self) -> int | None:
+        """Returns when something expires, is delayed until, or goes unused next."""
+        return self._call(lambda: self.server.next_due_ms)
+
+    def do_due(self) -> None:
+        """Does what has become due by the clock."""
+        self._call(self.server.run_due)
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    async def _make_vhosts(self, server: Server) -> None:
+        administration = server.administration
+        for name in self._vhosts:
+            if name not in administration.vhosts:  # this is not a restart
+                await administration.add_vhost(name, {})
+                for user in administration.users:
+                    if not administration.users.is_configured(user):  # those may do everything
+                        await administration.set_permission(user, name, EVERYTHING, EVERYTHING, EVERYTHING)
+
+    async def _idle(self) -> None:
+        quiet = 0
+        before = self._progress()
+        try:
+            async with asyncio.timeout(IDLE_TIMEOUT_S):
+                while quiet < QUIET_LOOKS:
+                    await asyncio.sleep(LOOK_INTERVAL_S)
+                    now = self._progress()
+                    quiet = quiet + 1 if now == before and self.server.at_rest else 0
+                    before = now
+        except TimeoutError:
+            raise TimeoutError(f"the broker still works after {IDLE_TIMEOUT_S} s") from None
+
+    def _progress(self) -> tuple[int, ...]:
+        connections = [transport.connection for transport in self.server.listener.transports]
+        read, sent = (sum(getattr(one, name) for one in connections) for name in ("received", "sent"))
+        return len(self.published), len(connections), read, sent
+
+    def _opened(self, session: SessionOfChannel) -> None:
+        """Notes what a channel publishes; the broker's own road stays as it is."""
+        session.rewired = self._opened
+        publish = session.publish
+
+        def noted(payload: bytes, header: bytes, body: bytes) -> None:
+            exchange, key, mandatory, _immediate = publish_fields(payload)
+            self.published.append(Published(exchange, key, body, mandatory, header))
+            publish(payload, header, body)
+
+        session.publish = noted
+
+    def _vhost(self, name: str) -> Vhost:
+        return self.server.vhosts[name]
+
+    def _call(self, ask: Callable[[], T]) -> T:
+        """Asks in the broker's loop: here when this is its thread, else there."""
+        loop = self._running_loop()
+        if threading.get_ident() == self._thread_id:
+            return ask()
+
+        async def there() -> T:
+            return ask()
+
+        asked: Coroutine[Any, Any, T] = there()
+        return asyncio.run_coroutine_threadsafe(asked, loop).result()
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            raise RuntimeError("the broker does not run: use it as a context manager")
+        return self._loop
+
+    def _end_thread(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.call_soon_threadsafe(loop.stop)
+        assert self._thread is not None
+        self._thread.join()
+        self._thread = None
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()

@@ -1,0 +1,62 @@
+"""Where a broker under test says what it has to say: to the standard library's logger `slotmq`.
+
+So a run is quiet, pytest shows the warnings of a test that failed, `caplog` sees them, and `--log-level=INFO` shows the
+rest. structlog stays as the program under test has set it up.
+"""
+
+from __future__ import annotations
+
+import logging
+from threading import Lock
+from typing import Final
+
+import structlog
+from structlog.typing import EventDict, WrappedLogger
+
+from broker.event_log import redirect
+from broker.telemetry import redact
+
+__all__ = ["quote", "unquote"]
+
+NAME: Final = "slotmq"
+
+_lock = Lock()
+_brokers = 0
+
+
+def quote() -> None:
+    """Has the broker's events go to the logger `slotmq` for as long as any broker under test runs."""
+    global _brokers  # noqa: PLW0603 - as many as there are in the process
+    with _lock:
+        _brokers += 1
+        if _brokers == 1:
+            redirect(
+                structlog.wrap_logger(
+                    logging.getLogger(NAME),
+                    processors=[
+                        structlog.stdlib.filter_by_level,
+                        structlog.processors.format_exc_info,
+                        redact,
+                        one_line,
+                    ],
+                    wrapper_class=structlog.stdlib.BoundLogger,
+                    cache_logger_on_first_use=False,
+                )
+            )
+
+
+def unquote() -> None:
+    """Says that one of them has ended."""
+    global _brokers  # noqa: PLW0603 - as many as there are in the process
+    with _lock:
+        _brokers -= 1
+        if not _brokers:
+            redirect()
+
+
+def one_line(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
+    """Returns an event as text: its name, its keys, and below them the traceback if it has one."""
+    said = str(event.pop("event"))
+    trace = event.pop("exception", None)
+    words = " ".join([said, *(f"{key}={value!r}" for key, value in event.items())])
+    return f"{words}\n{trace}" if trace else words

@@ -1,0 +1,46 @@
+"""A broker in a process of its own, as in production: for a test that kills clients, blocks its loop, or measures."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+__all__ = ["broker_process"]
+
+READY: Final = " is ready at "
+STOP_TIMEOUT_S: Final = 20
+TOLD_BY: Final = ("SLOTMQ_", "RABBITMQ_DEFAULT_")
+
+
+@contextmanager
+def broker_process(folder: Path) -> Iterator[str]:
+    """Yields the address of a fresh broker that keeps its data in `folder`. Nothing in the environment changes it.
+
+    Raises: RuntimeError with what the broker said when it does not start.
+    """
+    # -P: a folder called broker where the tests are is not ours.
+    command = [sys.executable, "-P", "-m", "broker", "serve", "--port", "0", "--data-dir", str(folder)]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(TOLD_BY)}
+    # A file for what it logs: a pipe that nobody reads would fill up.
+    said = folder.with_name(f"{folder.name}.log")
+    with said.open("wb") as errors, subprocess.Popen(  # noqa: S603 - our own command
+        command, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if READY not in line:
+                raise RuntimeError(f"the broker did not start: {line}{said.read_text(errors='replace')}")
+            yield line.split(READY)[1].split()[0].replace("amqp://", "amqp://guest:guest@") + "%2F"
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise

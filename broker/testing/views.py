@@ -1,0 +1,111 @@
+"""What a test sees of a broker's queues and of what was published: values, taken when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from broker.amqp.content_header import decode_properties
+
+if TYPE_CHECKING:
+    from pamqp.commands import Basic
+
+    from broker.core.message import Message
+    from broker.core.queue import Queue
+    from broker.core.stream import Stream
+    from broker.slots.slot import Slot
+
+__all__ = ["MessageView", "Published", "QueueView"]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Is one publish as it reached the broker, routed or not."""
+
+    exchange: str
+    routing_key: str
+    body: bytes
+    mandatory: bool
+    header: bytes = field(repr=False)
+
+    @property
+    def properties(self) -> Basic.Properties:
+        """Its properties, decoded."""
+        return decode_properties(self.header)
+
+    @property
+    def headers(self) -> Mapping[str, Any]:
+        """Its headers table, empty when it has none."""
+        return self.properties.headers or {}
+
+
+@dataclass(frozen=True, slots=True)
+class MessageView:
+    """Is one message in a queue. Shapes: `state` is "ready" or "unacked"; `message_id` is the broker's, per level."""
+
+    exchange: str
+    routing_key: str
+    body: bytes
+    state: str
+    redelivered: bool
+    message_id: int
+    header: bytes = field(repr=False)
+
+    @property
+    def properties(self) -> Basic.Properties:
+        """Its properties, decoded."""
+        return decode_properties(self.header)
+
+    @property
+    def headers(self) -> Mapping[str, Any]:
+        """Its headers table, empty when it has none."""
+        return self.properties.headers or {}
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """Is a queue at one moment. Shapes: `messages` are in the order of delivery, the unacked ones in their places."""
+
+    name: str
+    messages: tuple[MessageView, ...]
+    ready: int
+    unacked: int
+    consumers: int
+    arguments: Mapping[str, Any]
+    policy: str | None
+
+
+def queue_view(queue: Queue) -> QueueView:
+    """Returns a queue as it is now."""
+    found: list[MessageView] = []
+    for stream in reversed(queue.streams):
+        for slot in stream.manager.slots.values():
+            found += _slot_views(stream, slot)
+    return QueueView(
+        queue.name, tuple(found), queue.ready, queue.unacked, len(queue.consumers), dict(queue.arguments), queue.policy
+    )
+
+
+def _slot_views(stream: Stream, slot: Slot) -> list[MessageView]:
+    unacked = set(slot.unacked())
+    views = []
+    for index in slot.acks.unsettled(0, slot.length):
+        message = _message(stream, slot, index)
+        if message is not None:
+            state = "unacked" if index in unacked else "ready"
+            views.append(MessageView(*message[:3], state, slot.redelivered(index), slot.first + index, message[3]))
+    return views
+
+
+def _parts(message: Message) -> tuple[str, str, bytes, bytes]:
+    return message.envelope.exchange, message.envelope.key, message.body, message.header
+
+
+def _message(stream: Stream, slot: Slot, index: int) -> tuple[str, str, bytes, bytes] | None:
+    if slot.contents is not None:
+        message: Message | None = slot.contents[index]
+        return None if message is None else _parts(message)
+    # A broker under test has its files in memory, so this read waits for nothing.
+    (stored,) = stream.store.read_slot(stream.number, slot.first + index, slot.first + index + 1)
+    return None if stored is None else (stored.exchange, stored.key, stored.body, stored.header)

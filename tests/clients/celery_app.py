@@ -1,0 +1,83 @@
+"""The Celery application that worker processes run and tests call: Celery's own settings, unless a test names others."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+
+SETTINGS_VARIABLE = "CLIENT_TEST_SETTINGS"
+"""Has the settings of a worker process as JSON; `broker_url` is one of them."""
+PAUSE_S = 0.01
+
+
+def add(one: int, other: int) -> int:
+    """Returns the sum of two numbers."""
+    return one + other
+
+
+def total(numbers: list[int]) -> int:
+    """Returns the sum of many numbers: the body of a chord."""
+    return sum(numbers)
+
+
+def fail(text: str) -> None:
+    """Raises an error with this text."""
+    raise ValueError(text)
+
+
+def clock() -> float:
+    """Returns the time at which it runs."""
+    return time.time()
+
+
+def stubborn(task: Any, tries: int, countdown: float) -> int:
+    """Succeeds at this many tries; returns how often it was retried."""
+    if task.request.retries + 1 < tries:
+        raise task.retry(countdown=countdown)
+    retries: int = task.request.retries
+    return retries
+
+
+def note(task: Any, text: str, path: str) -> bool:
+    """Appends a line to a file; returns whether the message had been delivered before."""
+    with Path(path).open("a", encoding="utf-8") as lines:
+        lines.write(f"{text}\n")
+    return bool(task.request.delivery_info["redelivered"])
+
+
+def hold(task: Any, gate: str, seen: str) -> bool:
+    """Says in one file that it runs, and waits for another; returns whether the message had been delivered before."""
+    redelivered = note(task, "running", seen)
+    while not Path(gate).exists():
+        time.sleep(PAUSE_S)
+    return redelivered
+
+
+TASKS: Mapping[Callable[..., Any], bool] = {
+    add: False,
+    total: False,
+    fail: False,
+    clock: False,
+    stubborn: True,
+    note: True,
+    hold: True,
+}
+"""Whether a task gets itself as its first argument."""
+
+
+def make_app(**settings: Any) -> Any:
+    """Returns an application with these settings and all tasks, each under its own name."""
+    app = Celery("clients", set_as_current=False)
+    app.conf.update(settings)
+    for function, bound in TASKS.items():
+        app.task(name=function.__name__, bind=bound)(function)
+    return app
+
+
+app = make_app(**json.loads(os.environ.get(SETTINGS_VARIABLE, "{}")))

@@ -1,0 +1,64 @@
+"""Brokers and Celery workers that last for a module, and applications that let go of their connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import kombu.pools
+import pytest
+
+from tests.broker_process import BrokerProcess
+from tests.clients.celery_app import make_app
+from tests.clients.celery_worker import CeleryWorker
+from tests.conftest import ORACLE_URL
+
+WorkerOf: TypeAlias = Callable[..., CeleryWorker]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what the module's processes write."""
+    return tmp_path_factory.mktemp("clients")
+
+
+@pytest.fixture(scope="module")
+def module_broker(folder: Path) -> Iterator[BrokerProcess]:
+    """A broker of the module's own, so that the queues in it are known."""
+    if ORACLE_URL:
+        pytest.skip("looks into its own broker")
+    process = BrokerProcess(folder / "broker").start()
+    yield process
+    errors = process.errors() if process.alive else "it died"
+    process.kill()
+    assert not errors, f"the broker's errors: {errors}\n{process.stderr()[-4000:]}"
+
+
+@pytest.fixture(scope="module")
+def worker_of(folder: Path) -> Iterator[WorkerOf]:
+    """Makes workers that are killed, if they still run, when the module ends."""
+    workers: list[CeleryWorker] = []
+
+    def make(settings: dict[str, Any], *options: str) -> CeleryWorker:
+        workers.append(CeleryWorker(folder, settings, *options))
+        return workers[-1]
+
+    yield make
+    for worker in workers:
+        worker.kill()
+
+
+@contextmanager
+def calling(settings: dict[str, Any]) -> Iterator[Any]:
+    """Yields an application whose tasks can be called, and closes what it opened."""
+    app = make_app(**settings)
+    try:
+        yield app
+    finally:
+        results = getattr(app.backend, "result_consumer", None)
+        if results is not None and results._connection is not None:
+            results.stop()
+        kombu.pools.reset()  # they are the process's, not the application's
+        app.close()

@@ -1,0 +1,141 @@
+"""A Celery worker with Celery's own settings, and results over rpc://."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import group
+from celery.exceptions import TaskRevokedError
+from celery.result import AsyncResult
+
+from tests.broker_process import BrokerProcess
+from tests.clients.celery_worker import NODE, CeleryWorker
+from tests.clients.conftest import WorkerOf, calling
+from tests.deadline import DEADLINE_S, wait_until
+
+pytestmark = pytest.mark.slow
+
+PREFETCH = 4 * 4  # four messages for each of four threads, as Celery asks by itself
+
+
+@pytest.fixture(scope="module")
+def settings(module_broker: BrokerProcess) -> dict[str, Any]:
+    """Where the broker is and where results go; everything else is left to Celery."""
+    return {"broker_url": module_broker.address.url, "result_backend": "rpc://"}
+
+
+@pytest.fixture(scope="module")
+def worker(worker_of: WorkerOf, settings: dict[str, Any]) -> CeleryWorker:
+    """A worker that runs."""
+    return worker_of(settings, "--pool", "threads", "--concurrency", "4").start()
+
+
+@pytest.fixture(scope="module")
+def app(settings: dict[str, Any], worker: CeleryWorker) -> Iterator[Any]:
+    """An application whose tasks the worker runs."""
+    with calling(settings) as application:
+        yield application
+
+
+def value(result: AsyncResult) -> Any:
+    """Returns what a task returned, or raises what it raised."""
+    return result.get(timeout=DEADLINE_S)
+
+
+def ready(app: Any, queue: str) -> int:
+    """Returns how many messages of a queue are ready."""
+    with app.connection_for_read() as connection:
+        count: int = connection.default_channel.queue_declare(queue, passive=True).message_count
+        return count
+
+
+def test_results_and_errors_come_back(app: Any) -> None:
+    """What a task returns and what it raises reach the caller over rpc://."""
+    assert value(app.tasks["add"].delay(1, 2)) == 3
+    with pytest.raises(ValueError, match="no"):
+        value(app.tasks["fail"].delay("no"))
+
+
+def test_retry(app: Any) -> None:
+    """A task that retries is published again with a countdown, until it succeeds."""
+    assert value(app.tasks["stubborn"].delay(3, 0.1)) == 2
+
+
+def test_group(app: Any) -> None:
+    """The results of a group come back in its order."""
+    add = app.tasks["add"]
+    assert value(group(add.s(number, number) for number in range(50)).apply_async()) == list(range(0, 100, 2))
+
+
+def test_countdown_does_not_hold_up_what_is_behind(app: Any) -> None:
+    """More tasks than the prefetch wait for their time at the worker, which raises its prefetch for what is due now."""
+    clock = app.tasks["clock"]
+    due = time.time() + 2
+    later = [clock.apply_async(countdown=2) for _ in range(PREFETCH + 4)]
+    assert value(clock.delay()) < due
+    assert min(value(result) for result in later) >= due
+
+
+def test_expires(app: Any) -> None:
+    """A task that nobody fetched in time leaves its queue, at the second; one that has time left is run."""
+    app.tasks["clock"].apply_async(queue="idle", expires=60)
+    app.tasks["clock"].apply_async(queue="idle", expires=0.2)
+    app.tasks["clock"].apply_async(queue="fast", expires=0.2)
+    wait_until(lambda: ready(app, "fast") == 0, "an expired task")
+    assert ready(app, "idle") == 2, "only the head of a queue expires"
+    assert value(app.tasks["add"].apply_async((1, 2), expires=60)) == 3
+
+
+def test_remote_control(app: Any, tmp_path: Path) -> None:
+    """A worker answers to ping, active and stats, and revokes a task that waits for its time."""
+    look = app.control.inspect(timeout=DEADLINE_S, limit=1)
+    assert look.ping() == {NODE: {"ok": "pong"}}
+
+    gate, seen = tmp_path / "gate", tmp_path / "seen"
+    holding = app.tasks["hold"].delay(str(gate), str(seen))
+    wait_until(seen.exists, "a task that runs")
+    assert [task["id"] for task in look.active()[NODE]] == [holding.id]
+    gate.touch()
+    assert value(holding) is False
+
+    statistics = look.stats()[NODE]
+    assert statistics["prefetch_count"] >= PREFETCH
+    assert statistics["total"]["hold"] == 1
+
+    waiting = app.tasks["note"].apply_async(("revoked", str(seen)), countdown=0.5)
+    wait_until(lambda: scheduled(look, waiting.id), "a task that waits for its time")
+    app.control.revoke(waiting.id, reply=True, limit=1, timeout=DEADLINE_S)
+    with pytest.raises(TaskRevokedError):
+        value(waiting)
+    assert seen.read_text() == "running\n"
+
+
+def scheduled(look: Any, task_id: str) -> bool:
+    """Tells whether a task waits for its time at the worker."""
+    return task_id in [entry["request"]["id"] for entry in look.scheduled()[NODE]]
+
+
+def test_broadcast_without_an_answer_returns(app: Any) -> None:
+    """A question to a worker that is not there has no answer, and the reply queue does not stay."""
+    assert app.control.ping(destination=["nobody@clients"], timeout=0.2) == []
+
+
+def test_events(app: Any) -> None:
+    """The events of a task reach a receiver that binds its own queue to the topic exchange of events."""
+    app.control.enable_events(reply=True, limit=1, timeout=DEADLINE_S)
+    seen: list[str] = []
+    with app.connection_for_read() as connection:
+        receiver = app.events.Receiver(
+            connection, handlers={"*": lambda event: seen.append(event["type"]) if event.get("uuid") == task_id else None}
+        )
+        with receiver.consumer_context(wakeup=False) as (listening, _, _):  # the queue is bound before the task is sent
+            task_id = app.tasks["add"].delay(1, 2).id
+            while "task-succeeded" not in seen:
+                listening.drain_events(timeout=DEADLINE_S)
+    app.control.disable_events(reply=True, limit=1, timeout=DEADLINE_S)
+    assert seen == ["task-received", "task-started", "task-succeeded"]
+

@@ -1,0 +1,79 @@
+"""A Celery worker on quorum queues: delays by the broker, results and chords in files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import chord
+
+from broker.cli.control_client import ask
+from tests.broker_process import BrokerProcess
+from tests.clients.conftest import WorkerOf, calling
+from tests.deadline import DEADLINE_S, wait_until
+
+pytestmark = pytest.mark.slow
+
+DELAYS = 28  # celery_delayed_0 waits a second, each next one twice as long
+
+
+@pytest.fixture(scope="module")
+def app(module_broker: BrokerProcess, worker_of: WorkerOf, folder: Path) -> Iterator[Any]:
+    """An application with a worker, both on quorum queues."""
+    (folder / "results").mkdir()
+    settings = {
+        "broker_url": module_broker.address.url,
+        "result_backend": f"file://{folder / 'results'}",  # rpc:// has no chords
+        "task_default_queue_type": "quorum",
+        "task_default_exchange_type": "topic",  # what native delayed delivery needs
+    }
+    worker_of(settings, "--pool", "threads", "--concurrency", "2", "--without-mingle").start()
+    with calling(settings) as application:
+        yield application
+
+
+def rows(broker: BrokerProcess, kind: str) -> dict[str, dict[str, Any]]:
+    """Returns what the broker lists, by name."""
+    return {row["name"]: row for row in ask(broker.folder, f"list_{kind}")}
+
+
+def test_queues_are_quorum_queues(app: Any, module_broker: BrokerProcess) -> None:
+    """The worker's queue and the cascade of its delays are durable, and have the type that was asked for."""
+    names = {"celery", *(f"celery_delayed_{number}" for number in range(DELAYS))}
+    queues = {name: row for name, row in rows(module_broker, "queues").items() if name in names}
+    assert queues.keys() == names
+    assert {row["arguments"]["x-queue-type"] for row in queues.values()} == {"quorum"}
+    assert all(row["durable"] for row in queues.values())
+    exchanges = rows(module_broker, "exchanges")
+    assert exchanges["celery_delayed_delivery"]["type"] == exchanges["celery_delayed_0"]["type"] == "topic"
+
+
+def test_the_broker_delays(app: Any, module_broker: BrokerProcess) -> None:
+    """A countdown waits in the queues of the cascade, one after another, and not at the worker."""
+    due = time.time() + 3
+    result = app.tasks["clock"].apply_async(countdown=3)
+    waiting = wait_until(lambda: ready(module_broker), "a message that waits")
+    assert waiting == ["celery_delayed_1"]
+    assert rows(module_broker, "queues")["celery"]["messages_unacknowledged"] == 0
+    assert wait_until(lambda: [name for name in ready(module_broker) if name != "celery_delayed_1"], "its second wait")
+    assert result.get(timeout=DEADLINE_S) >= due
+    assert ready(module_broker) == []
+
+
+def ready(broker: BrokerProcess) -> list[str]:
+    """Returns the queues in which messages are ready."""
+    return [name for name, row in rows(broker, "queues").items() if row["messages_ready"]]
+
+
+def test_chord(app: Any) -> None:
+    """The body of a chord gets the results of its header; the task that looks for them is retried until they are there."""
+    add, total = app.tasks["add"], app.tasks["total"]
+    assert chord(add.s(number, 1) for number in range(10))(total.s()).get(timeout=DEADLINE_S) == 55
+
+
+def test_retry(app: Any) -> None:
+    """A retry goes through the cascade as well."""
+    assert app.tasks["stubborn"].delay(2, 1).get(timeout=DEADLINE_S) == 1

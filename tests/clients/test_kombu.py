@@ -1,0 +1,317 @@
+"""kombu, as Celery and others use it: what it declares, sends and expects of a broker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from queue import SimpleQueue
+from typing import Any
+
+import amqp.exceptions
+import pytest
+from kombu import Connection, Consumer, Exchange, Producer, Queue, binding
+from kombu.mixins import ConsumerProducerMixin
+from kombu.pidbox import Mailbox
+
+from broker.cli.control_client import ask
+from tests.broker_process import BrokerAddress, BrokerProcess
+from tests.deadline import DEADLINE_S, wait_until
+
+
+@pytest.fixture
+def connection(broker: BrokerAddress) -> Iterator[Connection]:
+    """A connection that confirms publishes."""
+    with Connection(broker.url, transport_options={"confirm_publish": True}) as opened:
+        yield opened
+
+
+def drain(connection: Connection, got: list[Any], count: int) -> None:
+    """Reads until that many messages came."""
+    while len(got) < count:
+        connection.drain_events(timeout=DEADLINE_S)
+
+
+@pytest.mark.parametrize("serializer", ["json", "pickle"])
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_bodies(connection: Connection, name: str, serializer: str, compression: str | None) -> None:
+    """What kombu serializes and compresses comes back, with its headers and properties."""
+    queue = Queue(name, Exchange(name, "topic", durable=False), "a.#", exclusive=True)
+    got: list[Any] = []
+    producer = Producer(connection, serializer=serializer, compression=compression)
+    with Consumer(connection, [queue], accept=[serializer], callbacks=[lambda body, message: got.append((body, message))]):
+        producer.publish(
+            {"number": 1, "text": "é" * 1000}, "a.b", queue.exchange, headers={"x": [1, {"y": None}]}, correlation_id="c"
+        )
+        drain(connection, got, 1)
+    body, message = got[0]
+    message.ack()
+    assert body == {"number": 1, "text": "é" * 1000}
+    assert message.headers["x"] == [1, {"y": None}]
+    assert message.properties["correlation_id"] == "c"
+    assert message.delivery_info["routing_key"] == "a.b"
+
+
+def test_settling(connection: Connection, name: str) -> None:
+    """A requeued message comes again, marked; a rejected one does not; an acked one does not."""
+    got: list[Any] = []
+    with Consumer(connection, [Queue(name, exclusive=True)], callbacks=[lambda _, message: got.append(message)]) as consumer:
+        consumer.qos(prefetch_count=1)
+        producer = Producer(connection)
+        for number in range(3):
+            producer.publish(number, name)
+        drain(connection, got, 1)
+        got[0].requeue()
+        drain(connection, got, 2)
+        got[1].ack()
+        drain(connection, got, 3)
+        got[2].reject()
+        drain(connection, got, 4)
+        got[3].ack()
+    assert [(message.payload, message.delivery_info["redelivered"]) for message in got] == [
+        (0, False),
+        (0, True),
+        (1, False),
+        (2, False),
+    ]
+
+
+def test_prefetch_of_a_running_consumer(connection: Connection, name: str) -> None:
+    """kombu takes it that global=false holds for consumers that run, unless the broker calls itself RabbitMQ."""
+    got: list[Any] = []
+    with Consumer(connection, [Queue(name, exclusive=True)], callbacks=[lambda _, message: got.append(message)], prefetch_count=2) as consumer:
+        for number in range(6):
+            Producer(connection).publish(number, name)
+        drain(connection, got, 2)
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=0.1)
+        consumer.qos(prefetch_count=5)
+        drain(connection, got, 5)
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=0.1)
+        consumer.qos(prefetch_count=1)
+        for message in got[:4]:
+            message.ack()
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=0.1)
+        got[4].ack()
+        drain(connection, got, 6)
+
+
+def test_simple_queue(connection: Connection, name: str) -> None:
+    """SimpleQueue puts, gets, counts, and tells that it is empty."""
+    queue = connection.SimpleQueue(name)
+    queue.put({"number": 1}, priority=3)
+    queue.put({"number": 2})
+    wait_until(lambda: len(queue) == 2, "two messages")
+    for number in (1, 2):
+        message = queue.get(timeout=DEADLINE_S)
+        assert message.payload == {"number": number}
+        message.ack()
+    with pytest.raises(queue.Empty):
+        queue.get(timeout=0.05)
+    queue.clear()
+    queue.queue.delete()
+    queue.close()
+
+
+def test_topology(connection: Connection, name: str) -> None:
+    """Exchanges bound to exchanges, alternates, several bindings, limits and priorities are declared and work."""
+    alternate = Exchange(f"{name}-alternate", "fanout", durable=False, auto_delete=True)
+    source = Exchange(f"{name}-source", "topic", durable=False, arguments={"alternate-exchange": alternate.name})
+    target = Exchange(f"{name}-target", "headers", durable=False)
+    matching = Queue(
+        f"{name}-matching",
+        bindings=[binding(target, arguments={"x-match": "all", "kind": "a"}), binding(source, "direct.#")],
+        exclusive=True,
+        max_priority=5,
+    )
+    rest = Queue(f"{name}-rest", alternate, exclusive=True, max_length=2, message_ttl=60.0, expires=60.0)
+    channel = connection.default_channel
+    for exchange in (alternate, source, target):
+        exchange(channel).declare()
+    target(channel).bind_to(source, "through.#")
+    for queue in (matching, rest):
+        queue(channel).declare()
+    producer = Producer(connection)
+    for key, kind, priority in (("through.1", "a", 0), ("through.2", "b", 0), ("direct", "b", 5), *[("lost", "", 0)] * 3):
+        producer.publish(f"{key} {kind}", key, exchange=source, headers={"kind": kind}, priority=priority)
+    seen = {}
+    for queue in (matching, rest):
+        bound = queue(channel)
+        seen[queue.name] = [message.payload for message in iter(lambda bound=bound: bound.get(no_ack=True), None)]
+    assert seen == {matching.name: ["direct b", "through.1 a"], rest.name: ["lost ", "lost "]}
+    for exchange in (source, target):
+        exchange(channel).delete()
+
+
+def test_returned_message(connection: Connection, name: str) -> None:
+    """A mandatory message that reaches no queue comes back before its confirm."""
+    returned: list[Any] = []
+    producer = Producer(connection, on_return=lambda error, *_: returned.append(error))
+    producer.publish({}, name, mandatory=True)
+    assert [error.code for error in returned] == [312]
+
+
+def test_confirm_of_a_full_queue(connection: Connection, name: str) -> None:
+    """A publish that its queue rejects raises, with publisher confirms."""
+    queue = Queue(name, exclusive=True, max_length=1, queue_arguments={"x-overflow": "reject-publish"})
+    queue(connection.default_channel).declare()
+    producer = Producer(connection)
+    producer.publish(1, name)
+    with pytest.raises(amqp.exceptions.MessageNacked):
+        producer.publish(2, name)
+
+
+def test_cancel_notify(connection: Connection, name: str) -> None:
+    """A consumer whose queue is deleted hears of it, and kombu raises."""
+    queue = Queue(name, durable=False)
+    with Consumer(connection, [queue], callbacks=[lambda *_: None]):
+        with connection.clone() as other:
+            queue(other.default_channel).delete()
+        with pytest.raises(amqp.exceptions.ConsumerCancelled):
+            connection.drain_events(timeout=DEADLINE_S)
+
+
+def test_errors(connection: Connection, name: str) -> None:
+    """Codes of channel errors become kombu's exceptions, and the connection goes on."""
+    channel = connection.channel()
+    with pytest.raises(amqp.exceptions.NotFound, match=f"no queue '{name}' in vhost '/'"):
+        Queue(name, channel=channel).queue_declare(passive=True)
+    Queue(name, channel=connection.default_channel, durable=False, exclusive=True).declare()
+    with pytest.raises(amqp.exceptions.PreconditionFailed, match="inequivalent arg 'x-max-length'"):
+        Queue(name, channel=connection.default_channel, durable=False, exclusive=True, max_length=1).declare()
+    assert connection.connected
+
+
+class Adder(ConsumerProducerMixin):
+    """Answers with the sum of the numbers it gets."""
+
+    def __init__(self, connection: Connection, queue: Queue) -> None:
+        self.connection = connection
+        self.queue = queue
+        self.ready = threading.Event()
+
+    def get_consumers(self, consumer_class: Any, channel: Any) -> list[Any]:
+        """Consumes its queue, one message at a time."""
+        return [consumer_class([self.queue], callbacks=[self.answer], prefetch_count=1)]
+
+    def on_consume_ready(self, *_: Any, **__: Any) -> None:
+        """Says that its queue is there."""
+        self.ready.set()
+
+    def answer(self, body: Any, message: Any) -> None:
+        """Publishes the sum to who asked."""
+        self.producer.publish(
+            sum(body), message.properties["reply_to"], correlation_id=message.properties["correlation_id"], retry=True
+        )
+        message.ack()
+
+
+def ask_adder(connection: Connection, queue: str, numbers: list[int]) -> Any:
+    """Returns the answer of an adder."""
+    reply = Queue("", exclusive=True, auto_delete=True, durable=False)
+    got: list[Any] = []
+    with Consumer(connection, [reply], callbacks=[lambda body, _: got.append(body)], no_ack=True) as consumer:
+        Producer(connection).publish(numbers, queue, reply_to=consumer.queues[0].name, correlation_id="1")
+        drain(connection, got, 1)
+    return got[0]
+
+
+def test_mixin_survives_a_restart(broker_process: BrokerProcess, name: str) -> None:
+    """A ConsumerProducerMixin answers, reconnects when the broker was killed, and answers again."""
+    url = broker_process.start().address.url
+    adder = Adder(Connection(url), Queue(name))
+    thread = threading.Thread(target=adder.run)
+    thread.start()
+    try:
+        for _ in range(2):
+            assert adder.ready.wait(DEADLINE_S)
+            with Connection(url) as connection:
+                assert ask_adder(connection, name, [1, 2, 3]) == 6
+            adder.ready.clear()
+            broker_process.restart("--port", str(broker_process.address.port))
+    finally:
+        adder.should_stop = True
+        thread.join(DEADLINE_S)
+        adder.connection.close()
+    assert not thread.is_alive()
+
+
+def test_publish_over_a_restart(broker_process: BrokerProcess, name: str) -> None:
+    """A producer that retries publishes over a restart, with confirms, and loses nothing that it published before."""
+    url = broker_process.start().address.url
+    queue = Queue(name)
+    with Connection(url, transport_options={"confirm_publish": True}) as connection:
+        producer = Producer(connection)
+        policy = {"interval_start": 0.05, "interval_step": 0, "max_retries": 100}
+        producer.publish(1, name, declare=[queue], retry=True, retry_policy=policy)
+        broker_process.restart("--port", str(broker_process.address.port))
+        producer.publish(2, name, declare=[queue], retry=True, retry_policy=policy)
+        bound = queue(connection.default_channel)
+        assert [bound.get(no_ack=True).payload for _ in range(2)] == [1, 2]
+
+
+def test_pidbox(broker: BrokerAddress, name: str) -> None:
+    """A mailbox casts to its nodes, and collects their answers from a reply queue that expires."""
+    mailbox = Mailbox(name, type="fanout")
+    done: SimpleQueue[Any] = SimpleQueue()
+    stop = threading.Event()
+
+    def serve(hostname: str, ready: threading.Event) -> None:
+        with Connection(broker.url) as connection:
+            node = mailbox(connection).Node(hostname, state=hostname)
+            node.handlers |= {"add": lambda state, one, other: one + other, "stop": lambda state: stop.set()}
+            with node.listen():
+                ready.set()
+                while not stop.is_set():
+                    try:
+                        connection.drain_events(timeout=0.05)
+                    except TimeoutError:
+                        continue
+            node.channel.close()
+        done.put(hostname)
+
+    ready = [threading.Event() for _ in range(2)]
+    threads = [threading.Thread(target=serve, args=(f"node{number}", event)) for number, event in enumerate(ready)]
+    for thread in threads:
+        thread.start()
+    assert all(event.wait(DEADLINE_S) for event in ready)
+    with Connection(broker.url) as connection:
+        bound = mailbox(connection)
+        answers = bound.multi_call("add", {"one": 1, "other": 2}, timeout=DEADLINE_S, limit=2)
+        assert sorted(answer[host] for answer in answers for host in answer) == [3, 3]
+        assert bound.call(["node1"], "add", {"one": 2, "other": 2}, timeout=DEADLINE_S) == [{"node1": 4}]
+        bound.abcast("stop")
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        for exchange in (bound.exchange, bound.reply_exchange):
+            exchange(connection.default_channel).delete()
+    assert done.qsize() == 2
+
+
+def test_vhost_of_the_url(broker_process: BrokerProcess, name: str) -> None:
+    """The path of a URL is the vhost, with and without its slash encoded; one that is not there is refused."""
+    address = broker_process.start().address
+    base = f"amqp://{address.user}:{address.password}@{address.host}:{address.port}"
+    with Connection(f"{base}/team") as connection, pytest.raises(amqp.exceptions.NotAllowed, match="vhost team not found"):
+        connection.connect()
+    ask(broker_process.folder, "add_vhost", name="team")
+    ask(broker_process.folder, "set_permission", user="guest", vhost="team", configure=".*", write=".*", read=".*")
+    for path, vhost in (("", "/"), ("/", "/"), ("//", "/"), ("/%2F", "/"), ("/team", "team")):
+        with Connection(base + path) as connection:
+            Queue(f"{name}{path}", channel=connection.default_channel, durable=False).declare()
+        assert f"{name}{path}" in [row["name"] for row in ask(broker_process.folder, "list_queues", vhost=vhost)]
+
+
+def test_heartbeats(broker: BrokerAddress) -> None:
+    """Heartbeats are agreed on, sent and counted."""
+    with Connection(broker.url, heartbeat=2) as connection:
+        connection.connect()
+        assert connection.get_heartbeat_interval() == 2
+        transport: Any = connection.connection
+        before = transport.bytes_recv
+        connection.heartbeat_check()
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=1.3)
+        connection.heartbeat_check()
+        assert transport.bytes_recv > before, "no heartbeat of the broker's"

@@ -1,0 +1,273 @@
+"""Consumers: tags, exclusiveness, turns, priorities, single active, prefetch, cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.differential.steps import (
+    Conversation,
+    Step,
+    ack,
+    call,
+    cancel,
+    close_channel,
+    close_connection,
+    consume,
+    declared,
+    get,
+    nack,
+    publish,
+    queue,
+)
+
+__all__ = ["conversations"]
+
+
+def _consumer(name: str, *steps: Step) -> Conversation:
+    return Conversation(f"consumer/{name}", steps)
+
+
+def _several(*bodies: str, to: str = "~q", **properties: Any) -> list[Step]:
+    return [publish("P1", "", to, body, **properties) for body in bodies]
+
+
+def _qos(at: str, count: int, *, whole: bool = False, size: int = 0) -> Step:
+    return call(at, "basic.qos", prefetch_count=count, prefetch_size=size, global_=whole)
+
+
+def conversations() -> Iterator[Conversation]:
+    """Yields the family."""
+    yield from _tags()
+    yield from _exclusive()
+    yield from _turns()
+    yield from _single()
+    yield from _prefetch()
+
+
+def _tags() -> Iterator[Conversation]:
+    yield _consumer("missing-queue", consume("A1", "~none"))
+    yield _consumer("made-up-tag", queue("A1", "~q"), consume("A1", "~q", ""), *_several("one"))
+    yield _consumer("same-tag", queue("A1", "~q"), consume("A1", "~q", "c"), consume("A1", "~q", "c"))
+    yield _consumer("same-tag-other-channel", queue("A1", "~q"), consume("A1", "~q", "c"), consume("A2", "~q", "c"))
+    yield _consumer("cancel-unknown", cancel("A1", "none"), call("A1", "basic.qos"))
+    yield _consumer("cancel-nowait", queue("A1", "~q"), consume("A1", "~q"), _cancel_nowait("A1"), consume("A1", "~q"))
+    yield _consumer("consume-nowait", queue("A1", "~q"), consume("A1", "~q", "n", nowait=True), *_several("one"))
+    yield _consumer("consume-nowait-no-tag", queue("A1", "~q"), consume("A1", "~q", "", nowait=True), *_several("one"))
+    yield _consumer("cancel-ok-unasked", call("A1", "basic.qos"), call("A1", "basic.cancel-ok", consumer_tag="c"))
+    yield _consumer("no-local", queue("A1", "~q"), consume("A1", "~q", no_local=True), publish("A1", "", "~q", "mine"))
+    yield _consumer(
+        "no-ack",
+        queue("A1", "~q"),
+        *_several("one", "two"),
+        consume("A1", "~q", no_ack=True),
+        *_several("three"),
+        declared("~q"),
+        call("A1", "basic.ack", delivery_tag=1),
+    )
+    yield _consumer(
+        "cancel-keeps-unacked",
+        queue("A1", "~q"),
+        *_several("one"),
+        consume("A1", "~q"),
+        cancel("A1"),
+        *_several("two"),
+        declared("~q"),
+        ack("A1", "one"),
+        declared("~q"),
+    )
+    for name, value in {"text": "5", "double": 1.5, "bool": True, "negative": -5, "void": None}.items():
+        yield _consumer(f"argument-priority-{name}", queue("A1", "~q"), consume("A1", "~q", x_priority=value))
+    yield _consumer("argument-unknown", queue("A1", "~q"), consume("A1", "~q", x_unknown=1), *_several("one"))
+    yield _consumer("argument-stream-offset", queue("A1", "~q"), consume("A1", "~q", x_stream_offset="first"))
+
+
+def _cancel_nowait(at: str) -> Step:
+    return call(at, "basic.cancel", consumer_tag="c", nowait=True)
+
+
+def _exclusive() -> Iterator[Conversation]:
+    yield _consumer(
+        "exclusive-first",
+        queue("A1", "~q"),
+        consume("A1", "~q", "one", exclusive=True),
+        consume("B1", "~q", "two"),
+        consume("A2", "~q", "three", exclusive=True),
+        get("B1", "~q"),
+        cancel("A1", "one"),
+        consume("B1", "~q", "two"),
+    )
+    yield _consumer(
+        "exclusive-second", queue("A1", "~q"), consume("A1", "~q", "one"), consume("B1", "~q", exclusive=True)
+    )
+    yield _consumer(
+        "exclusive-gone-with-connection",
+        queue("B1", "~q"),
+        consume("A1", "~q", exclusive=True),
+        close_connection("A"),
+        consume("B1", "~q", exclusive=True),
+        *_several("one"),
+    )
+
+
+def _turns() -> Iterator[Conversation]:
+    numbers = ("1", "2", "3", "4", "5", "6")
+    two = (queue("A1", "~q"), consume("A1", "~q", "one"), consume("B1", "~q", "two"))
+    yield _consumer("turns", *two, *_several(*numbers))
+    yield _consumer("turns-of-three", *two, consume("B1", "~q", "three"), *_several(*numbers))
+    yield _consumer(
+        "turns-skip-the-busy",
+        queue("A1", "~q"),
+        _qos("A1", 1),
+        consume("A1", "~q", "one"),
+        _qos("B1", 2),
+        consume("B1", "~q", "two"),
+        *_several(*numbers),
+        ack("A1", "1"),
+        ack("B1", "2"),
+    )
+    yield _consumer(
+        "backlog-goes-to-the-first",
+        queue("A1", "~q"),
+        *_several(*numbers),
+        _qos("A1", 2),
+        consume("A1", "~q", "one"),
+        consume("B1", "~q", "two"),
+    )
+    yield _consumer(
+        "priorities",
+        queue("A1", "~q"),
+        _qos("A1", 1),
+        consume("A1", "~q", "low", x_priority=-1),
+        consume("A1", "~q", "usual"),
+        consume("B1", "~q", "high", x_priority=10),
+        *_several("1", "2"),
+        cancel("B1", "high"),
+        *_several("3", "4", "5"),
+        ack("A1", "3"),
+        ack("A1", "4"),
+    )
+    yield _consumer(
+        "priorities-busy-gives-way",
+        queue("A1", "~q"),
+        _qos("B1", 1),
+        consume("A1", "~q", "low", x_priority=1),
+        consume("B1", "~q", "high", x_priority=2),
+        *_several("1", "2", "3"),
+        ack("B1", "1"),
+        *_several("4"),
+    )
+
+
+def _single() -> Iterator[Conversation]:
+    single = queue("A1", "~q", x_single_active_consumer=True)
+    yield _consumer(
+        "single-active",
+        single,
+        consume("A1", "~q", "one"),
+        consume("B1", "~q", "two"),
+        *_several("1", "2"),
+        cancel("A1", "one"),
+        *_several("3"),
+        ack("A1", "1"),
+        close_channel("B1"),
+        *_several("4"),
+        declared("~q"),
+    )
+    yield _consumer(
+        "single-active-and-exclusive",
+        single,
+        consume("A1", "~q", "one", exclusive=True),
+        consume("B1", "~q", "two"),
+        consume("B1", "~q", "two", exclusive=True),
+    )
+    yield _consumer(
+        "single-active-prefetch",
+        single,
+        _qos("A1", 1),
+        consume("A1", "~q", "one"),
+        consume("B1", "~q", "two"),
+        *_several("1", "2"),
+        nack("A1", "1"),
+        close_connection("A"),
+        ack("B1", "1"),
+    )
+    yield _consumer(
+        "single-active-ignores-priority",
+        single,
+        consume("A1", "~q", "low", x_priority=1),
+        consume("B1", "~q", "high", x_priority=9),
+        *_several("1"),
+        cancel("A1", "low"),
+        *_several("2"),
+    )
+    yield _consumer("single-active-get", single, *_several("1", "2"), consume("A1", "~q", "one"), get("B1", "~q"))
+
+
+def _prefetch() -> Iterator[Conversation]:
+    numbers = ("1", "2", "3", "4", "5")
+    backlog = (queue("A1", "~q"), *_several(*numbers))
+    yield _consumer("qos-size", _qos("A1", 0, size=100))
+    yield _consumer("qos-size-global", _qos("A1", 1, size=1, whole=True))
+    yield _consumer("qos-largest", *backlog, _qos("A1", 65_535), consume("A1", "~q"))
+    yield _consumer("qos-one", *backlog, _qos("A1", 1), consume("A1", "~q"), ack("A1", "1"), ack("A1", "2"))
+    yield _consumer("qos-each", *backlog, _qos("A1", 2), consume("A1", "~q", "one"), consume("A1", "~q", "two"))
+    yield _consumer(
+        "qos-global",
+        *backlog,
+        _qos("A1", 3, whole=True),
+        consume("A1", "~q", "one"),
+        consume("A1", "~q", "two"),
+        ack("A1", "2", multiple=True),
+    )
+    yield _consumer(
+        "qos-both",
+        *backlog,
+        _qos("A1", 3, whole=True),
+        _qos("A1", 2),
+        consume("A1", "~q", "one"),
+        consume("A1", "~q", "two"),
+        ack("A1", "1"),
+    )
+    yield _consumer(
+        "qos-later-is-for-later-consumers",
+        *backlog,
+        consume("A1", "~q", "one"),
+        _qos("A1", 1),
+        *_several("6"),
+        cancel("A1", "one"),
+        *_several("7", "8"),
+        consume("A1", "~q", "two"),
+    )
+    yield _consumer(
+        "qos-global-raised",
+        *backlog,
+        _qos("A1", 1, whole=True),
+        consume("A1", "~q"),
+        _qos("A1", 3, whole=True),
+        _qos("A1", 0, whole=True),
+    )
+    yield _consumer(
+        "qos-global-lowered",
+        *backlog,
+        _qos("A1", 3, whole=True),
+        consume("A1", "~q"),
+        _qos("A1", 1, whole=True),
+        ack("A1", "2", multiple=True),
+        ack("A1", "3"),
+    )
+    yield _consumer(
+        "qos-does-not-bind-get", *backlog, _qos("A1", 1), get("A1", "~q"), get("A1", "~q"), consume("A1", "~q")
+    )
+    yield _consumer("qos-not-for-no-ack", *backlog, _qos("A1", 1), consume("A1", "~q", no_ack=True))
+    yield _consumer(
+        "qos-nacked-goes-to-the-other",
+        queue("A1", "~q"),
+        _qos("A1", 1),
+        consume("A1", "~q", "one"),
+        _qos("B1", 1),
+        consume("B1", "~q", "two"),
+        *_several("1", "2", "3"),
+        nack("A1", "1"),
+        nack("B1", "2", requeue=False),
+    )

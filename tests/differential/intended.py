@@ -1,0 +1,252 @@
+"""Where SlotMQ means to differ from RabbitMQ 3.10: each has its reason in a line of docs/compatibility.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final
+
+from tests.differential.speaker import Transcript
+
+__all__ = ["INTENDED", "Difference", "expected_of"]
+
+_NOT_ALLOWED: Final = "A0 connection.close reply_code=530 reply_text='NOT_ALLOWED - {}' class_id={} method_id={}"
+_PRECONDITION: Final = "A1 channel.close reply_code=406 reply_text={} class_id={} method_id=10"
+_NOT_IMPLEMENTED: Final = (
+    "A0 connection.close reply_code=540 reply_text='NOT_IMPLEMENTED - unknown method {} of class {}' "
+    "class_id={} method_id={}"
+)
+_LOCKED: Final = (
+    'B1 channel.close reply_code=405 reply_text="RESOURCE_LOCKED - cannot obtain exclusive access to locked '
+    "queue '~q' in vhost '/'. It could be originally declared on another connection or the exclusive property "
+    'value does not match that of the original declaration." class_id=50 method_id=50'
+)
+_NO_FRAME: Final = "reply_text='FRAME_ERROR - type 8, all octets = <<>>: unknown_frame' class_id=0 method_id=0"
+_NO_TRACE: Final = (
+    "A1 channel.close reply_code=404 reply_text=\"NOT_FOUND - no exchange 'amq.rabbitmq.trace' in vhost '/'\" "
+    "class_id=60 method_id=40"
+)
+_DEAD_LETTERED: Final = (
+    "A1 basic.get-ok redelivered=False exchange='' routing_key='~dead' message_count=0 "
+    "headers:{'x-death': [{'count': 1, 'exchange': '', 'queue': '~q', 'reason': 'rejected', "
+    "'routing-keys': ['~q'], 'time': T:'now'}]} 'm'"
+)
+_CONSUMED: Final = (
+    "A2 basic.consume-ok consumer_tag='c'\n"
+    "A2 basic.deliver consumer_tag='c' redelivered=False exchange='' routing_key='~q' 'one'"
+)
+_NO_STREAMS: Final = (
+    "\"streams are not supported; a durable queue of type \\'quorum\\' keeps its messages until they are acknowledged\""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What lines of RabbitMQ's become: pairs of a pattern of the whole line and what SlotMQ says, if anything.
+
+    Shapes: ``conversations`` are patterns of names; ``documented`` begins the line in docs/compatibility.md. With
+        ``last``, what follows the first such step is not compared: the two brokers are in different states.
+    """
+
+    conversations: str
+    documented: str
+    lines: tuple[tuple[str, str], ...]
+    last: bool = False
+
+    def holds_for(self, name: str) -> bool:
+        """Returns whether it is about this conversation."""
+        return any(fnmatchcase(name, pattern) for pattern in self.conversations.split())
+
+    def applied(self, said: Sequence[str]) -> list[str]:
+        """Returns the lines that SlotMQ says instead."""
+        found: list[str] = []
+        for line in said:
+            for pattern, instead in self.lines:
+                match = re.fullmatch(pattern, line)
+                if match is not None:
+                    found += match.expand(instead).split("\n") if instead else []
+                    break
+            else:
+                found.append(line)
+        return found
+
+
+def _out_of_range(name: str, text: str) -> Difference:
+    said = _NOT_ALLOWED.format(f"negotiated {text}", 10, 31)
+    return Difference(f"connection/{name}", "limits in tune-ok out of range", (("A0 gone", said),))
+
+
+def _channel_number(name: str, number: int, limit: int) -> Difference:
+    text = f"channel number {number} is above the negotiated channel_max ({limit})"
+    return Difference(
+        name,
+        "a channel number above channel_max",
+        ((f"A{number} channel.open-ok", _NOT_ALLOWED.format(text, 20, 10)),),
+        last=True,
+    )
+
+
+def _no_stream(name: str, queue: str) -> Difference:
+    where = f"invalid arg \\'x-queue-type\\' for queue \\'{queue}\\' in vhost \\'/\\'"
+    text = f"'PRECONDITION_FAILED - {where}: {_NO_STREAMS}'"
+    refused = _PRECONDITION.format(text, 50).replace("\\", "\\\\")
+    return Difference(
+        name,
+        "`x-queue-type: stream`",
+        (
+            (f"A1 queue.declare-ok queue='{queue}' .*", refused),
+            (f"{queue} has 0 for 0 consumers", f"{queue} is not there"),
+            (f"{queue} cannot be drained: .*", ""),
+        ),
+    )
+
+
+INTENDED: Final[tuple[Difference, ...]] = (
+    _out_of_range("frames-too-small", "frame_max = 2048 is lower than the minimum allowed value (4096)"),
+    _out_of_range("frames-without-limit", "frame_max = 0 is higher than the maximum allowed value (131072)"),
+    _out_of_range("frames-too-large", "frame_max = 262144 is higher than the maximum allowed value (131072)"),
+    _out_of_range("channels-too-many", "channel_max = 4096 is higher than the maximum allowed value (2047)"),
+    _out_of_range(
+        "channels-without-limit", "channel_max = 0 (no limit) is higher than the maximum allowed value (2047)"
+    ),
+    _channel_number("connection/channel-beyond-the-limit", 4, 3),
+    _channel_number("channel/number-too-large", 2048, 2047),
+    Difference(
+        "connection/other-protocol-0-8",
+        "AMQP 0-8 and 0-9",
+        (
+            (r"A0 connection\.start .*", "A0 protocol-header 414d515000000901\nA0 gone"),
+            (r"A0 connection\.(tune|open-ok) .*|A is open", ""),
+        ),
+        last=True,
+    ),
+    Difference(
+        "connection/unknown-class connection/unknown-method",
+        "unknown class or method",
+        (
+            (
+                "A0 gone",
+                _NOT_IMPLEMENTED.format(10, 77, 77, 10),
+            ),
+            (
+                r"A0 connection\.close reply_code=501 .*",
+                _NOT_IMPLEMENTED.format(200, 60, 60, 200),
+            ),
+        ),
+    ),
+    Difference(
+        "queue/exclusive",
+        "`queue.unbind` of what is not bound",
+        ((r"B1 queue\.unbind-ok", _LOCKED),),
+    ),
+    Difference(
+        "channel/heartbeat-on-it",
+        "heartbeat on a channel",
+        ((r"(A0 connection\.close reply_code)=505 .*", rf"\1=501 {_NO_FRAME}"),),
+    ),
+    Difference(
+        "exchange/reserved-trace",
+        "`amq.rabbitmq.trace`",
+        (
+            (
+                r"A1 channel\.close reply_code=403 .*",
+                _NO_TRACE,
+            ),
+        ),
+    ),
+    _no_stream("queue/argument-x-queue-type", "~q2"),
+    _no_stream("extension/stream", "~q"),
+    Difference(
+        "queue/argument-x-queue-master-locator",
+        "`x-queue-master-locator`",
+        (
+            (
+                r"A0 connection\.close reply_code=541 .*",
+                "A1 queue.declare-ok queue='~q1' message_count=0 consumer_count=0",
+            ),
+        ),
+        last=True,
+    ),
+    Difference(
+        "extension/consistent-hash-by-hash-header-5",
+        "`hash-header` that is no string",
+        (
+            (
+                r"A0 connection\.close reply_code=541 .*",
+                _PRECONDITION.format("\"PRECONDITION_FAILED - Invalid argument, 'hash-header' must be a string\"", 40),
+            ),
+        ),
+        last=True,
+    ),
+    Difference(
+        "publish/expiration-99999999999999999999",
+        "long texts",
+        ((r"(.*\{value_too_large,)\\n +(9+.*)", r"\1\2"),),
+    ),
+    Difference(
+        "dead_letter/x-death-from-client-texts",
+        "a header `x-death` of a client that is a list of texts",
+        (
+            (
+                r"A1 basic\.get-empty .*",
+                _DEAD_LETTERED,
+            ),
+        ),
+        last=True,
+    ),
+    Difference(
+        "settling/tx-reject-publish",
+        "a transaction of which a full queue rejects a message",
+        (("~q has 1 for 0 consumers", "~q has 0 for 0 consumers"), (r"~q basic\.get-ok .*", "")),
+    ),
+    Difference(
+        "extension/reply-to-mandatory",
+        "a mandatory answer to `amq.rabbitmq.reply-to`",
+        ((r"B1 basic\.return .* 'answer'", ""),),
+    ),
+    Difference(
+        "extension/quorum extension/delivery-*",
+        "`x-delivery-count`",
+        ((r"(.*) headers:\{'x-delivery-count': 0\}(.*)", r"\1\2"),),
+    ),
+    Difference(
+        "extension/quorum-global-qos",
+        "`x-queue-type: quorum`",
+        (
+            (
+                r"A0 connection\.close reply_code=540 .*",
+                _CONSUMED,
+            ),
+        ),
+        last=True,
+    ),
+    Difference(
+        "extension/quorum-with-x-single-active-consumer",
+        "`x-queue-type: quorum`",
+        (("~q cannot be drained: .*", ""),),
+    ),
+)
+
+
+def expected_of(
+    name: str, recorded: Transcript, differences: Sequence[Difference] = INTENDED
+) -> tuple[Transcript, set[Difference]]:
+    """Returns what SlotMQ should say, given what RabbitMQ said, and the differences that played a part in it."""
+    applicable = [one for one in differences if one.holds_for(name)]
+    expected: Transcript = []
+    used: set[Difference] = set()
+    for said in recorded:
+        lines = list(said)
+        ended = False
+        for difference in applicable:
+            instead = difference.applied(lines)
+            if instead != lines:
+                used.add(difference)
+                ended = ended or difference.last
+                lines = instead
+        expected.append(lines)
+        if ended:
+            break
+    return expected, used

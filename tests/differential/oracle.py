@@ -1,0 +1,136 @@
+"""RabbitMQ to compare with: one that runs already, or one started here, alone on loopback, in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.broker_process import BrokerAddress
+from tests.deadline import PAUSE_S
+
+__all__ = ["ORACLE_URL", "rabbitmq_script", "running_oracle"]
+
+ORACLE_URL = os.environ.get("SLOTMQ_TEST_ORACLE_URL")
+_SCRIPTS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "/opt/rabbitmq/sbin/rabbitmq-server")
+_START_LIMIT_S = 60.0
+_STOP_LIMIT_S = 20.0
+
+
+def rabbitmq_script() -> str | None:
+    """Returns the installed rabbitmq-server, None when there is none.
+
+    Distributions wrap it to change the user and the folder; what stands behind the wrapper runs as anybody.
+    """
+    found = next((path for path in _SCRIPTS if os.access(path, os.X_OK)), None)
+    return found or shutil.which("rabbitmq-server")
+
+
+def _epmd() -> str | None:
+    return shutil.which("epmd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/lib/erlang/bin")
+
+
+@contextmanager
+def running_oracle(folder: Path) -> Iterator[BrokerAddress]:
+    """Yields where RabbitMQ listens, and stops it afterwards if it was started here. Raises FileNotFoundError."""
+    if ORACLE_URL:
+        yield BrokerAddress.parse(ORACLE_URL)
+        return
+    script, epmd = rabbitmq_script(), _epmd()
+    if script is None or epmd is None:
+        raise FileNotFoundError("rabbitmq-server is not installed, and SLOTMQ_TEST_ORACLE_URL names none that runs")
+    (folder / "log").mkdir(parents=True)
+    ports = _free_ports(3)
+    environment = _environment(folder, *ports)
+    with (
+        _running([epmd, "-port", str(ports[0]), "-address", "127.0.0.1"], folder, "epmd", environment),
+        _running([script], folder, "rabbitmq", environment) as process,
+    ):
+        address = BrokerAddress("127.0.0.1", ports[1])
+        _await_greeting(process, address, folder)
+        yield address
+
+
+def _environment(folder: Path, epmd_port: int, port: int, distribution_port: int) -> dict[str, str]:
+    """Returns an environment in which RabbitMQ reads and writes nothing outside the folder."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(("SLOTMQ_", "RABBITMQ_"))}
+    (folder / "enabled_plugins").write_text("[rabbitmq_consistent_hash_exchange].\n")
+    (folder / "rabbitmq.conf").write_text(f"listeners.tcp.1 = 127.0.0.1:{port}\n")
+    (folder / "rabbitmq-env.conf").write_text("")
+    return kept | {
+        "HOME": str(folder),  # where Erlang keeps the cookie
+        "ERL_EPMD_PORT": str(epmd_port),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODENAME": f"slotmq_test_{port}@localhost",
+        "RABBITMQ_NODE_PORT": str(port),
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_DIST_PORT": str(distribution_port),
+        "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+        "RABBITMQ_LOG_BASE": str(folder / "log"),
+        "RABBITMQ_GENERATED_CONFIG_DIR": str(folder / "generated"),
+        "RABBITMQ_SCHEMA_DIR": str(folder / "schema"),
+        "RABBITMQ_PID_FILE": str(folder / "pid"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+        "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+        "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),
+        "RABBITMQ_CONF_ENV_FILE": str(folder / "rabbitmq-env.conf"),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+        "RABBITMQ_IO_THREAD_POOL_SIZE": "8",
+    }
+
+
+@contextmanager
+def _running(
+    command: list[str], folder: Path, name: str, environment: dict[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs a process in a group of its own, and ends that group afterwards: the script starts the Erlang machine."""
+    # Erlang walks the whole range of descriptors when it starts, and some machines allow a thousand million.
+    bounded = ["/bin/sh", "-c", 'ulimit -n 65536 2>/dev/null; exec "$@"', "sh", *command]
+    with (folder / "log" / f"{name}.out").open("wb") as output:
+        process = subprocess.Popen(
+            bounded,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=folder,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(_STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _await_greeting(process: subprocess.Popen[bytes], address: BrokerAddress, folder: Path) -> None:
+    """Waits until the broker greets: before its boot is done it only takes connections."""
+    end = time.monotonic() + _START_LIMIT_S
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            with socket.create_connection((address.host, address.port), 5) as connection:
+                connection.sendall(b"AMQP\x00\x00\x09\x01")
+                if connection.recv(1) == b"\x01":
+                    return
+        except OSError:
+            time.sleep(PAUSE_S * 10)
+    said = (folder / "log" / "rabbitmq.out").read_text(errors="replace")
+    raise AssertionError(f"RabbitMQ did not become ready; it said:\n{said[-2000:]}")
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports

@@ -1,0 +1,170 @@
+"""The words that a conversation is written in. A step names its place: `A1` is channel 1 of connection A.
+
+`~` in a name stands for what keeps this conversation's names apart from all others; `$1` is the first name that the
+broker made up in it, `$2` the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.differential.wire import METHODS
+
+__all__ = ["PREFIX_LENGTH", "Conversation", "Step", "call", "connect", "drop", "frames", "open_channel", "pause"]
+__all__ += ["ack", "bind", "cancel", "confirm", "consume", "exchange", "get", "nack", "publish", "queue", "reject"]
+__all__ += ["close_channel", "close_connection", "declared", "until"]
+
+PREFIX_LENGTH = 8
+"""How many characters `~` is on the wire."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that a client does."""
+
+    verb: str
+    at: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        said = " ".join(f"{name}={value!r}" for name, value in self.fields.items())
+        return f"{self.at} {self.verb} {said}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What is said, in order, on connections that are opened when first named; what is left in queues is seen after."""
+
+    name: str
+    steps: tuple[Step, ...]
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The queues it names: their contents are compared at the end, and they are deleted."""
+        return self._named("queue.declare", "queue")
+
+    @property
+    def exchanges(self) -> tuple[str, ...]:
+        """The exchanges it names: they are deleted at the end."""
+        return self._named("exchange.declare", "exchange")
+
+    def _named(self, verb: str, key: str) -> tuple[str, ...]:
+        found = (str(step.fields.get(key, "")) for step in self.steps if step.verb == verb)
+        return tuple(dict.fromkeys(name for name in found if name.startswith("~")))
+
+
+def call(at: str, method: str, **fields: Any) -> Step:
+    """Returns the step that sends any method."""
+    assert method in METHODS, method
+    return Step(method, at, fields)
+
+
+def connect(at: str, **options: Any) -> Step:
+    """Returns the step that opens a connection with options: see Link.open."""
+    return Step("connect", at, options)
+
+
+def open_channel(at: str) -> Step:
+    """Returns the step that opens a channel again."""
+    return Step("channel.open", at)
+
+
+def close_channel(at: str) -> Step:
+    """Returns the step that closes a channel in order."""
+    return Step("channel.close", at, {"reply_code": 200, "reply_text": "bye"})
+
+
+def close_connection(at: str) -> Step:
+    """Returns the step that closes a connection in order."""
+    return Step("connection.close", f"{at}0", {"reply_code": 200, "reply_text": "bye"})
+
+
+def drop(at: str) -> Step:
+    """Returns the step that lets a connection go without a word."""
+    return Step("drop", at)
+
+
+def frames(at: str, octets: bytes) -> Step:
+    """Returns the step that sends octets as they are."""
+    return Step("frames", at, {"octets": octets.hex()})
+
+
+def pause(ms: int) -> Step:
+    """Returns the step that waits."""
+    return Step("pause", "-", {"ms": ms})
+
+
+def until(name: str, count: int) -> Step:
+    """Returns the step that waits until a queue has so many ready messages."""
+    return Step("until", "-", {"queue": name, "count": count})
+
+
+def declared(*names: str) -> Step:
+    """Returns the step that looks, on a connection of its own, which of these queues there are and what they hold."""
+    return Step("look", "-", {"queues": list(names)})
+
+
+def queue(at: str, name: str, **fields: Any) -> Step:
+    """Returns queue.declare; `x_...` fields are arguments."""
+    return call(at, "queue.declare", queue=name, **_arguments(fields))
+
+
+def exchange(at: str, name: str, kind: str = "direct", **fields: Any) -> Step:
+    """Returns exchange.declare; `x_...` fields are arguments."""
+    return call(at, "exchange.declare", exchange=name, exchange_type=kind, **_arguments(fields))
+
+
+def _arguments(fields: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {name: value for name, value in fields.items() if not name.startswith("x_")}
+    arguments = {name.replace("_", "-"): value for name, value in fields.items() if name.startswith("x_")}
+    return plain | {"arguments": arguments} if arguments else plain
+
+
+def bind(at: str, queue_name: str, exchange_name: str, key: str = "", **arguments: Any) -> Step:
+    """Returns queue.bind."""
+    fields: dict[str, Any] = {"queue": queue_name, "exchange": exchange_name, "routing_key": key}
+    return call(at, "queue.bind", **fields, **({"arguments": arguments} if arguments else {}))
+
+
+def publish(at: str, exchange_name: str, key: str, body: str = "m", **properties: Any) -> Step:
+    """Returns the step that publishes one message; `mandatory` and `immediate` are flags, the rest are properties."""
+    fields: dict[str, Any] = {"exchange": exchange_name, "key": key, "body": body}
+    fields |= {flag: True for flag in ("mandatory", "immediate") if properties.pop(flag, False)}
+    return Step("publish", at, fields | ({"properties": properties} if properties else {}))
+
+
+def consume(at: str, queue_name: str, tag: str = "c", **fields: Any) -> Step:
+    """Returns basic.consume; `x_...` fields are arguments."""
+    return call(at, "basic.consume", queue=queue_name, consumer_tag=tag, **_arguments(fields))
+
+
+def cancel(at: str, tag: str = "c") -> Step:
+    """Returns basic.cancel."""
+    return call(at, "basic.cancel", consumer_tag=tag)
+
+
+def get(at: str, queue_name: str, *, no_ack: bool = False) -> Step:
+    """Returns basic.get."""
+    return call(at, "basic.get", queue=queue_name, no_ack=no_ack)
+
+
+def ack(at: str, body: str, *, multiple: bool = False) -> Step:
+    """Returns the ack of the delivery last seen on the channel with this body."""
+    return Step("ack", at, {"body": body, "multiple": multiple})
+
+
+def nack(at: str, body: str, *, requeue: bool = True, multiple: bool = False) -> Step:
+    """Returns the nack of the delivery last seen on the channel with this body."""
+    return Step("nack", at, {"body": body, "requeue": requeue, "multiple": multiple})
+
+
+def reject(at: str, body: str, *, requeue: bool = True) -> Step:
+    """Returns the reject of the delivery last seen on the channel with this body."""
+    return Step("reject", at, {"body": body, "requeue": requeue})
+
+
+def confirm(at: str) -> Step:
+    """Returns confirm.select."""
+    return call(at, "confirm.select")

@@ -1,0 +1,106 @@
+"""The same conversations with RabbitMQ and with SlotMQ: replies, codes, texts, deliveries, what is left in queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.broker_process import PROJECT, BrokerProcess
+from tests.differential.everything import CONVERSATIONS
+from tests.differential.intended import INTENDED, expected_of
+from tests.differential.oracle import running_oracle
+from tests.differential.play import play_all, read_recordings
+from tests.differential.speaker import Transcript
+from tests.differential.talk import Manner
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
+
+SLOTMQ = Manner(quiet_ms=3, patience_ms=2000, probe=True)
+RABBITMQ = Manner(quiet_ms=40, patience_ms=3000)
+RECORDED = read_recordings(CONVERSATIONS.values())
+EXPECTED = {name: expected_of(name, recorded) for name, recorded in RECORDED.items()}
+
+
+@pytest.fixture(scope="module")
+def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Transcript | str]:
+    """What SlotMQ says in the conversations of the selected tests, played beside each other."""
+    selected = [
+        item for item in request.session.items if isinstance(item, pytest.Function) and "said" in item.fixturenames
+    ]
+    names = {str(item.callspec.params["name"]) for item in selected}
+    process = BrokerProcess(tmp_path_factory.mktemp("differential") / "folder").start()
+    expected = {name: EXPECTED[name][0] for name in names}
+    try:
+        heard = play_all([CONVERSATIONS[name] for name in names], process.address, SLOTMQ, expected=expected)
+        assert process.alive, f"the broker died:\n{process.stderr()[-4000:]}"
+        assert not process.errors(), process.errors()
+        assert process.terminate() == 0
+    finally:
+        process.kill()
+    return heard
+
+
+def told(name: str, expected: Transcript, heard: Transcript) -> str:
+    """Returns the first step at which two transcripts part, in words; an empty text when they do not."""
+    steps = [*map(str, CONVERSATIONS[name].steps), "contents"]
+    for step, wanted, got in zip(steps, expected, heard, strict=False):
+        if wanted != got:
+            return "\n".join(
+                [f"{name}, at `{step}`", *(f"  - {line}" for line in wanted if line not in got)]
+                + [f"  + {line}" for line in got if line not in wanted]
+                + ([f"  order: {wanted} / {got}"] if sorted(wanted) == sorted(got) else [])
+            )
+    return ""
+
+
+def test_every_conversation_is_recorded() -> None:
+    """RabbitMQ's answers are at hand for each conversation as it is now; see CONTRIBUTING.md for how to record them."""
+    assert sorted(set(CONVERSATIONS) - set(RECORDED)) == []
+
+
+@pytest.mark.parametrize("name", sorted(RECORDED))
+def test_slotmq_says_what_rabbitmq_says(name: str, said: Mapping[str, Transcript | str]) -> None:
+    """SlotMQ's transcript is RabbitMQ's recorded one, but for the intended differences."""
+    heard = said[name]
+    assert not isinstance(heard, str), f"{name}: {heard}"
+    apart = told(name, EXPECTED[name][0], heard)
+    assert not apart, f"\n- RabbitMQ, + SlotMQ\n{apart}"
+
+
+@pytest.fixture(scope="module")
+def oracle_said(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Transcript | str]]:
+    """What RabbitMQ says now, where there is one."""
+    try:
+        with running_oracle(tmp_path_factory.mktemp("oracle") / "rabbitmq") as address:
+            yield play_all([CONVERSATIONS[name] for name in RECORDED], address, RABBITMQ, expected=RECORDED, at_once=48)
+    except FileNotFoundError as error:
+        pytest.skip(f"{error}: SlotMQ is compared with the recorded answers alone")
+
+
+def test_rabbitmq_says_what_is_recorded(oracle_said: Mapping[str, Transcript | str]) -> None:
+    """The recording is what the RabbitMQ at hand says."""
+    apart = []
+    for name, heard in oracle_said.items():
+        apart.append(f"{name}: {heard}" if isinstance(heard, str) else told(name, RECORDED[name], heard))
+    assert [one for one in apart if one] == []
+
+
+def test_intended_differences_are_documented() -> None:
+    """Each intended difference is in docs/compatibility.md, and each one shows in some conversation."""
+    page = (PROJECT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    used = {difference for _, differences in EXPECTED.values() for difference in differences}
+    assert [one for one in INTENDED if one.documented not in page] == []
+    assert [one for one in INTENDED if one not in used] == []
+
+
+def test_a_difference_would_be_seen(tmp_path: Path) -> None:
+    """A transcript that differs in one line, or lacks one, is told apart."""
+    name = "queue/purge"
+    recorded = RECORDED[name]
+    other = [list(lines) for lines in recorded]
+    other[-1][-1] += "!"
+    assert told(name, recorded, recorded) == ""
+    assert "contents" in told(name, recorded, other)
+    assert told(name, recorded, [lines[:-1] for lines in recorded])

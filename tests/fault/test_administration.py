@@ -1,0 +1,97 @@
+"""What an operator was told is done is there after kill -9."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pika
+import pytest
+
+from tests.broker_process import PROJECT, BrokerProcess
+
+pytestmark = pytest.mark.fault
+
+
+def slotmq(broker: BrokerProcess, *words: str, said: str = "") -> str:
+    """Runs a command against the broker and returns what it printed."""
+    command = [sys.executable, "-m", "broker", *words, "--data-dir", str(broker.folder)]
+    done = subprocess.run(command, input=said, capture_output=True, text=True, cwd=PROJECT, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def log_in(broker: BrokerProcess, user: str, password: str, vhost: str) -> pika.BlockingConnection:
+    """Opens a vhost."""
+    credentials = pika.PlainCredentials(user, password)
+    return pika.BlockingConnection(
+        pika.ConnectionParameters("127.0.0.1", broker.address.port, vhost, credentials, blocked_connection_timeout=10)
+    )
+
+
+def test_every_change_outlives_a_kill(tmp_path: Path) -> None:
+    """Users with their passwords, vhosts, rights and policies that a command made, and those that it took away."""
+    broker = BrokerProcess(tmp_path / "data").start()
+    try:
+        for name in ("alice", "gone"):
+            slotmq(broker, "user", "add", name, "--password-stdin", "--tag", "monitoring", said="secret\n")
+            slotmq(broker, "vhost", "add", f"of {name}")
+        slotmq(broker, "permission", "set", "alice", "^a", ".*", "", "--vhost", "of alice")
+        slotmq(broker, "permission", "set-topic", "alice", "amq.topic", "^a", ".*", "--vhost", "of alice")
+        slotmq(broker, "policy", "set", "p", "^a", '{"max-length": 1}', "--vhost", "of alice", "--priority", "3")
+        slotmq(broker, "policy", "set", "p", "^a", '{"max-length": 2}', "--vhost", "of alice", "--operator")
+        slotmq(broker, "user", "delete", "gone")
+        slotmq(broker, "vhost", "delete", "of gone")
+        slotmq(broker, "user", "set", "alice", "--password-stdin", said="another\n")
+        before = slotmq(broker, "definitions", "export")
+        broker.restart()
+        assert json.loads(slotmq(broker, "definitions", "export")) == json.loads(before)
+        assert slotmq(broker, "user", "list").splitlines() == ["alice\tmonitoring", "guest\tadministrator"]
+        with pytest.raises(pika.exceptions.AMQPError):
+            log_in(broker, "alice", "secret", "of alice")
+        connection = log_in(broker, "alice", "another", "of alice")
+        channel = connection.channel()
+        channel.queue_declare("a")
+        (row,) = json.loads(slotmq(broker, "list", "queues", "--json"))
+        assert (row["policy"], row["operator_policy"]) == ("p", "p")
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="ACCESS_REFUSED"):
+            channel.queue_declare("b")
+        connection.close()
+    finally:
+        broker.kill()
+
+
+def test_imported_topology_outlives_a_kill(tmp_path: Path) -> None:
+    """The command that imports ends when all of it is on disk."""
+    document = {
+        "vhosts": [{"name": "v"}],
+        "exchanges": [{"name": "x", "vhost": "v", "type": "topic"}],
+        "queues": [{"name": f"q{number}", "vhost": "v"} for number in range(500)],
+        "bindings": [
+            {"source": "x", "vhost": "v", "destination": f"q{number}", "destination_type": "queue", "routing_key": "#"}
+            for number in range(500)
+        ],
+    }
+    file = tmp_path / "definitions.json"
+    file.write_text(json.dumps(document))
+    broker = BrokerProcess(tmp_path / "data").start()
+    try:
+        assert slotmq(broker, "definitions", "import", str(file)) == "1 vhosts, 1 exchanges, 500 queues, 500 bindings\n"
+        broker.restart()
+        exported = json.loads(slotmq(broker, "definitions", "export"))
+        assert (len(exported["queues"]), len(exported["bindings"])) == (500, 500)
+    finally:
+        broker.kill()
+
+
+def test_bad_definitions_keep_the_broker_from_starting(tmp_path: Path) -> None:
+    """Exit code 2 and one line, which names the file and the entry."""
+    file = tmp_path / "definitions.json"
+    file.write_text('{"queues": [{"name": "q", "vhost": "nowhere"}]}')
+    broker = BrokerProcess(tmp_path / "data", "--load-definitions", str(file))
+    broker.spawn()
+    assert broker.wait() == 2
+    said = [line for line in broker.stderr().splitlines() if line.startswith("slotmq: ")]
+    assert said == [f"slotmq: {file}: queues[0]: Virtual host 'nowhere' does not exist"]

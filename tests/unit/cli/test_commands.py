@@ -1,0 +1,155 @@
+"""What the commands ask the broker for, and what they print."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cli import definitions, listing, resources, users, vhosts
+from broker.cli.main import build_parser, main
+
+MODULES = (definitions, listing, resources, users, vhosts)
+
+
+class Asked:
+    """Stands in for the running broker."""
+
+    def __init__(self) -> None:
+        self.verb = ""
+        self.arguments: dict[str, Any] = {}
+        self.answer: Any = None
+
+    def __call__(self, _folder: str, verb: str, **arguments: Any) -> Any:
+        """Notes what is asked."""
+        self.verb, self.arguments = verb, arguments
+        return self.answer
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """A broker that answers as it is told to."""
+    asked = Asked()
+    for module in MODULES:
+        monkeypatch.setattr(module, "ask", asked)
+    return asked
+
+
+def say(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Puts words on standard input."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+
+def code_of(*argv: str) -> int:
+    """The exit code, however the command ends."""
+    try:
+        return main(argv)
+    except SystemExit as end:
+        return int(str(end.code))
+
+
+@pytest.mark.parametrize(
+    ("words", "verb", "arguments"),
+    [
+        (["vhost", "add", "v", "--description", "d"], "add_vhost", {"name": "v", "description": "d"}),
+        (["vhost", "delete", "v"], "delete_vhost", {"name": "v"}),
+        (["user", "delete", "u"], "delete_user", {"name": "u"}),
+        (["user", "set", "u", "--tag", "a", "--tag", "b"], "set_user", {"name": "u", "tags": ["a", "b"]}),
+        (["user", "set", "u", "--no-tags"], "set_user", {"name": "u", "tags": []}),
+        (["permission", "set", "u", "c", "w", "r"], "set_permission",
+         {"user": "u", "vhost": "/", "configure": "c", "write": "w", "read": "r"}),
+        (["permission", "set-topic", "u", "x", "w", "r", "--vhost", "v"], "set_topic_permission",
+         {"user": "u", "vhost": "v", "exchange": "x", "write": "w", "read": "r"}),
+        (["permission", "delete", "u"], "delete_permission", {"user": "u", "vhost": "/"}),
+        (["permission", "delete", "u", "--topic", "x"], "delete_topic_permission",
+         {"user": "u", "vhost": "/", "exchange": "x"}),
+        (["policy", "set", "p", "^a", '{"max-length": 1}', "--priority", "-2", "--apply-to", "queues", "--operator"],
+         "set_policy", {"name": "p", "vhost": "/", "pattern": "^a", "definition": {"max-length": 1}, "priority": -2,
+                        "apply_to": "queues", "operator": True}),
+        (["policy", "delete", "p"], "delete_policy", {"name": "p", "vhost": "/", "operator": False}),
+        (["delete", "exchange", "x", "--if-unused"], "delete_exchange",
+         {"exchange": "x", "vhost": "/", "if_unused": True}),
+        (["close-connection", "a -> b", "--reason", "r"], "close_connection", {"name": "a -> b", "reason": "r"}),
+    ],
+)  # fmt: skip
+def test_command_asks_for_what_it_says(broker: Asked, words: list[str], verb: str, arguments: dict[str, Any]) -> None:
+    """Each word comes to the argument that it means."""
+    assert code_of(*words) == 0
+    assert (broker.verb, broker.arguments) == (verb, arguments)
+
+
+@pytest.mark.parametrize("kind", listing.COLUMNS)
+def test_each_kind_is_listed_by_its_verb(broker: Asked, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the columns that its help names, or those that were chosen."""
+    broker.answer = [{listing.COLUMNS[kind][0]: "here", "other": 3}]
+    assert code_of("list", kind, "--vhost", "v") == 0
+    assert (broker.verb, broker.arguments) == ("list_" + kind.replace("-", "_"), {"vhost": "v"})
+    assert capsys.readouterr().out == "here" + "\t" * (len(listing.COLUMNS[kind]) - 1) + "\n"
+    assert code_of("list", kind, "--columns", "other,none") == 0
+    assert capsys.readouterr().out == "3\t\n"
+
+
+def test_password_comes_from_standard_input(broker: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its line end is not part of it; whatever else is in it is."""
+    say(monkeypatch, " pass word\r\n")
+    assert code_of("user", "add", "u", "--password-stdin", "--tag", "administrator") == 0
+    assert broker.arguments == {"name": "u", "password": " pass word", "tags": ["administrator"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "problem"),
+    [
+        (["user", "add", "u", "--password-stdin"], "\n", "a password must not be empty"),
+        (["user", "add", "u"], "secret\n", "no terminal to ask for a password: use --password-stdin"),
+        (["user", "add", "u", "secret"], "", "unrecognized arguments: secret"),
+        (["user", "set", "u"], "", "nothing to change"),
+        (["policy", "set", "p", "^a", "{max-length: 1}"], "", "the definition is not valid JSON"),
+        (["definitions", "import", "missing.json"], "", "missing.json: cannot be read: No such file or directory"),
+        (["definitions", "import", "-"], "{", "-: not valid JSON"),
+        (["list", "bogus"], "", "invalid choice"),
+        (["delete", "user", "u"], "", "invalid choice"),
+    ],
+)
+def test_wrong_usage_asks_nothing_and_is_2(
+    broker: Asked, words: list[str], said: str, problem: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """One line on standard error; the broker never hears of it."""
+    say(monkeypatch, said)
+    assert code_of(*words) == 2
+    error = capsys.readouterr().err
+    assert problem in error
+    assert error.count("\n") == 1
+    assert broker.verb == ""
+
+
+def test_import_sends_the_document_and_counts(
+    broker: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was taken is counted, what was passed over is told."""
+    file = tmp_path / "d.json"
+    file.write_text('{"queues": []}')
+    broker.answer = {"imported": {"queues": 2, "users": 0, "topic_permissions": 1}, "skipped": ["bindings[0]: why"]}
+    assert code_of("definitions", "import", str(file), "--vhost", "v") == 0
+    assert (broker.arguments["definitions"], broker.arguments["vhost"]) == ({"queues": []}, "v")
+    assert capsys.readouterr() == ("2 queues, 1 topic permissions\n", "slotmq: passed over bindings[0]: why\n")
+
+
+def test_export_is_for_its_owner_alone(broker: Asked, tmp_path: Path) -> None:
+    """The file holds password hashes."""
+    broker.answer = {"users": [{"name": "é"}]}
+    file = tmp_path / "d.json"
+    assert code_of("definitions", "export", str(file)) == 0
+    assert json.loads(file.read_text(encoding="utf-8")) == broker.answer
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_every_command_has_help() -> None:
+    """`slotmq --help` names each of them with a word of what it does."""
+    text = build_parser().format_help()
+    for (
+        name
+    ) in "serve health status list slots purge delete peek close-connection user vhost permission policy".split():
+        assert f"\n    {name}" in text

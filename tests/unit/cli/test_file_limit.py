@@ -1,0 +1,42 @@
+"""The limit on open files."""
+
+import resource
+
+import pytest
+
+from broker.cli.file_limit import ENOUGH, raise_file_limit
+
+UNLIMITED = resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "becomes"),
+    [
+        (1024, 4096, 4096),
+        (1024, UNLIMITED, ENOUGH),
+        (1024, ENOUGH * 2, ENOUGH),
+        (4096, 4096, None),
+        (ENOUGH * 2, UNLIMITED, None),
+        (UNLIMITED, UNLIMITED, None),
+    ],
+)
+def test_limit_is_raised_and_never_lowered(
+    soft: int, hard: int, becomes: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As far as the hard limit lets it, and no further than is of use."""
+    made: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _kind, limits: made.append(limits))
+    raise_file_limit()
+    assert made == ([] if becomes is None else [(becomes, hard)])
+
+
+def test_system_that_refuses_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker starts with what there is."""
+
+    def refuse(_kind: int, _limits: tuple[int, int]) -> None:
+        raise ValueError
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: (256, UNLIMITED))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    raise_file_limit()
