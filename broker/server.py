@@ -1,9 +1,8 @@
-"""Wires the broker and runs it until a signal: the only file that knows every part."""
+"""Wires the broker: the only file that knows every part."""
 
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
 import time
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker import __version__
-from broker.amqp.errors import StoreFailed
 from broker.core.auth.first_user import everybody_knows
 from broker.core.auth.permissions import Permissions
 from broker.core.auth.revocation import Revocation
@@ -42,7 +40,7 @@ from broker.store.data_folder import DataFolder
 from broker.store.definitions_file import DefinitionsFile
 from broker.store.files import Files
 
-__all__ = ["Broker", "run"]
+__all__ = ["Broker"]
 
 STORE_BACKLOG_MAX_BYTES: Final = 32 << 20  # unwritten log records beyond this pause the publishers
 
@@ -203,8 +201,8 @@ class Broker:
 
     def ready_line(self) -> str:
         """Says where clients connect, as whom, and where the messages are."""
-        auth = self.settings.auth
-        user = auth.default_user if auth.begins_with_default_user else next(iter(auth.users), "nobody")
+        users, first = self.administration.users, self.settings.auth.default_user
+        user = first if first in users else next(iter(users), "nobody")
         return f"SlotMQ {__version__} is ready at {self.url} (user {user}), data in {self._folder.path}"
 
     @property
@@ -256,59 +254,3 @@ class Broker:
             self.turn.dead = True
             self.vhosts.abort(error)
             self._failed.set()
-
-
-def run(settings: Settings) -> int:
-    """Runs the broker until SIGTERM or SIGINT and returns the exit code.
-
-    Raises: what `Broker.start` raises; StoreFailed when the store failed later.
-    """
-    try:
-        import uvloop
-
-        factory: Callable[[], asyncio.AbstractEventLoop] | None = uvloop.new_event_loop
-    except ImportError:  # not to be had on Windows and PyPy; asyncio's own loop serves too
-        factory = None
-    with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(_serve(settings))
-
-
-async def _serve(settings: Settings) -> int:
-    broker = Broker(settings)
-    await broker.start()
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-
-    def asked() -> None:
-        """Stops in order; asked again, without waiting for clients."""
-        if stop.is_set():
-            broker.listener.abort()
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked)
-    if settings.tls.is_on:  # without anything to read again it goes on meaning that the terminal is gone
-        loop.add_signal_handler(signal.SIGHUP, broker.reload)
-    print(broker.ready_line(), flush=True)
-    failed = asyncio.ensure_future(broker.wait_failed())
-    stopped = asyncio.ensure_future(stop.wait())
-    await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    if failed.done():
-        stopped.cancel()
-        return _failed(failed.result())
-    stopping = asyncio.ensure_future(broker.stop())
-    await asyncio.wait({failed, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    if failed.done():
-        stopping.cancel()
-        return _failed(failed.result())
-    failed.cancel()
-    stopping.result()
-    return 0
-
-
-def _failed(error: BaseException) -> int:
-    """Returns the exit code of a broker that ended from inside. Raises: StoreFailed."""
-    if isinstance(error, StoreFailed):
-        raise error
-    _log.error("server.crashed", exc_info=error)
-    return 1

@@ -93,6 +93,7 @@ CLIENT_METHODS: Final = index_of(
     commands.Tx.Rollback,
     commands.Confirm.Select,
 )
+NO_METHOD: Final = b"\x00\x00\x00\x00"
 (OPEN_METHOD,) = index_of(commands.Channel.Open)
 (CLOSE_METHOD,) = index_of(commands.Channel.Close)
 (CLOSE_OK_METHOD,) = index_of(commands.Channel.CloseOk)
@@ -322,7 +323,8 @@ class Channel:
     def _refuse_frame(self, kind: int, payload: bytes) -> None:
         """Discards a frame of a closing channel, and refuses one that is out of sequence."""
         if kind == FRAME_HEARTBEAT or kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY):
-            # A heartbeat belongs on channel 0 (section 4.2.7).
+            # A heartbeat belongs on channel 0 (section 4.2.7). No method is at fault.
+            self.progress = NO_METHOD
             raise broken_frame(kind, payload, "unknown_frame")
         if self.state is not ChannelState.OPEN:
             if kind == FRAME_METHOD:
@@ -332,6 +334,7 @@ class Channel:
         elif self._expects == FRAME_BODY:
             raise ConnectionFault(505, "expected content body, got non content body frame instead")
         else:
+            self.progress = NO_METHOD
             raise non_method_frame()
 
     def _method_while_closing(self, payload: bytes) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pamqp import commands
 
-from broker.amqp.channel import OPEN_METHOD, Channel, ChannelState, non_method_frame
+from broker.amqp.channel import NO_METHOD, OPEN_METHOD, Channel, ChannelState, non_method_frame
 from broker.amqp.codec import METHODS, Method, decode_method, encode_method, unknown_method
 from broker.amqp.control import State, accept_method
 from broker.amqp.errors import ChannelError, ConnectionFault, ProtocolError, Refused, StoreFailed
@@ -42,7 +42,6 @@ __all__ = ["Channel", "ChannelSession", "Connection", "ConnectionLimits", "Conne
 # Members of an Enum are slow to reach; these are asked for at each read and write.
 GREETING: Final = State.GREETING
 CLOSED: Final = State.CLOSED
-NO_METHOD: Final = b"\x00\x00\x00\x00"
 
 
 class Connection:

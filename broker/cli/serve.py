@@ -51,10 +51,10 @@ def flags(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 def serve(settings: Settings) -> int:
     """Runs the server; 2 when it cannot start here, 1 when it failed."""
-    from broker import server  # the other commands need no server, and start faster without
+    from broker import process  # the other commands need no server, and start faster without
 
     try:
-        return server.run(settings)
+        return process.run(settings)
     except CorruptStore as error:
         return _say(f'{error}; nothing was changed (to start without it: store.on_corruption = "quarantine")', 1)
     except StoreFailed as error:  # nothing is confirmed after this; the next start recovers from the log

@@ -41,13 +41,11 @@ def check_headers_match(arguments: Mapping[str, Any]) -> None:
         return
     value = arguments["x-match"]
     if amqp_type(value) != "longstr":
-        raise ChannelError(
-            406, f"Invalid x-match field type {amqp_type(value)} (value {text(value)}); expected longstr"
-        )
+        printed = "undefined" if value is None else text(value)
+        raise ChannelError(406, f"Invalid x-match field type {amqp_type(value)} (value {printed}); expected longstr")
     if value not in X_MATCH_VALUES:
-        raise ChannelError(
-            406, f'Invalid x-match field value <<"{text(value)}">>; expected all, any, all-with-x, or any-with-x'
-        )
+        printed = f'<<"{text(value)}">>' if value else "<<>>"  # Erlang prints an empty binary without quotes
+        raise ChannelError(406, f"Invalid x-match field value {printed}; expected all, any, all-with-x, or any-with-x")
 
 
 def text(value: object) -> str:

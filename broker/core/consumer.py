@@ -104,10 +104,14 @@ class Consumer:
 def consumer_priority(resource: Resource, arguments: Mapping[str, Any]) -> int:
     """Returns the priority that a consumer asks for, 0 when it does not.
 
-    Raises: ChannelError 406 when it is no integer.
+    Raises: ChannelError 406 when it is no integer, or for a stream's argument.
     Source: RabbitMQ, rabbit_amqqueue:check_consume_arguments.
     """
+    if "x-stream-offset" in arguments:
+        raise ChannelError(406, f"invalid arg 'x-stream-offset' for {resource} of queue type rabbit_classic_queue")
     priority = arguments.get("x-priority", 0)
     if type_class(priority) != "int":
-        raise ChannelError(406, f"invalid arg 'x-priority' for {resource}: {{unacceptable_type,{amqp_type(priority)}}}")
+        raise ChannelError(
+            406, f"invalid arg 'x-priority' for {resource}: \"expected integer, got {amqp_type(priority)}\""
+        )
     return int(priority)

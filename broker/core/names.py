@@ -35,7 +35,7 @@ def check_exchange_type(type: str) -> None:
     Raises: 503, which closes the connection.
     """
     if type not in EXCHANGE_TYPES:
-        raise ConnectionFault(503, f"unknown exchange type '{type}'")
+        raise ConnectionFault(503, f"{'unknown' if type else 'invalid'} exchange type '{type}'")
 
 
 def refuse_default(resource: Resource) -> None:

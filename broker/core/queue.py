@@ -238,9 +238,11 @@ class Queue:
         expires_ms = self.expires_ms(message)
         if expires_ms is not None:
             self.timed = True
+            if expires_ms <= self._ports.clock.now_ms:
+                self._serve()  # a consumer that waits has it, even if its time is 0
             if not self.consumers.able():
                 self.look()
-            else:  # it has this turn to be delivered, even if its time is 0
+            else:
                 standing_ms = self._ports.deadlines.at_ms(self)
                 if standing_ms is None or expires_ms < standing_ms:
                     self._ports.deadlines.set(self, expires_ms, self.look)
@@ -248,10 +250,9 @@ class Queue:
 
     def returned(self) -> None:
         """Does what the rules ask once messages came back, and has them delivered again."""
+        self._drop_over()
         if self.timed:
             self.look()
-        if self.rules.limited:
-            self.enforce()
         self.wake()
 
     # -- limits -------------------------------------------------------------------------------------------------------
@@ -262,14 +263,23 @@ class Queue:
         if rules.overflow != DROP_HEAD or not rules.limited or not self._over():
             return
         self._serve()
+        if self._drop_over() and self.timed:
+            self.look()  # another message is at the head now
+
+    def _drop_over(self) -> bool:
+        """Drops what is over the limits, and tells whether that was something."""
+        rules = self.rules
+        if rules.overflow != DROP_HEAD or not rules.limited or not self._over():
+            return False
         while self._over() and not self.deleted:
             stream, slot = self._head()
             assert slot is not None
             if slot.contents is None and rules.dead_letter_exchange is not None:
                 self._read_then(stream, slot, self.enforce)
-                return
+                return True
             limit = 1 if rules.max_bytes is not None else self.ready - (rules.max_length or 0)
             stream.bury(slot, stream.manager.take(slot, limit), "maxlen")
+        return True
 
     def _over(self) -> bool:
         rules = self.rules
@@ -333,7 +343,12 @@ class Queue:
                 return
 
     def drop_expired(self, stream: Stream, slot: Slot, indexes: Sequence[int]) -> Sequence[int]:
-        """Returns what of messages that were taken has not expired; the rest is dropped."""
+        """Returns what of messages that were taken has not expired; the rest is dropped.
+
+        A consumer that waited takes a message at once, whatever its time: it does not expire on the way.
+        """
+        if self._serving:
+            return indexes
         assert slot.contents is not None
         now_ms = self._ports.clock.now_ms
         expired = []

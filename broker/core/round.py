@@ -12,7 +12,7 @@ __all__ = ["Round"]
 
 
 class Round:
-    """Holds a queue's consumers in the order in which they came.
+    """Holds a queue's consumers in the order of their turns.
 
     Invariant: with a single active consumer, ``active`` is one of them as long as there is one; it stays the one until
         it leaves, even when one of a higher priority comes.
@@ -30,7 +30,7 @@ class Round:
         return len(self._consumers)
 
     def __iter__(self) -> Iterator[Consumer]:
-        """Iterates in the order of arrival."""
+        """Iterates in the order of their turns."""
         return iter(self._consumers)
 
     @property
@@ -39,14 +39,19 @@ class Round:
         return bool(self._consumers) and self._consumers[0].exclusive
 
     def add(self, consumer: Consumer) -> None:
-        """Adds a consumer at the end."""
-        self._consumers.append(consumer)
+        """Adds a consumer at the end: behind the one that was served last."""
+        turn = self._turn % len(self._consumers) if self._consumers else 0
+        self._consumers = [*self._consumers[turn:], *self._consumers[:turn], consumer]
+        self._turn = 0
         if self._single_active and self.active is None:
             self.active = consumer
 
     def remove(self, consumer: Consumer) -> None:
         """Removes a consumer; where one is active at a time the next of the highest priority follows it."""
-        self._consumers.remove(consumer)
+        place = self._consumers.index(consumer)
+        del self._consumers[place]
+        if place < self._turn:
+            self._turn -= 1
         if consumer is self.active:
             self.active = max(self._consumers, key=lambda other: other.priority, default=None)
 

@@ -109,11 +109,14 @@ class Engine:
     @property
     def at_rest(self) -> bool:
         """Whether nothing is under way: nothing to deliver, to read, to log or to sync for somebody."""
-        return not (self._settled or self.committer.busy or self.workers.busy or self.reader.busy)
+        due_ms = self.deadlines.next_ms
+        due = due_ms is not None and due_ms <= self._turn.now_ms
+        return not (due or self._settled or self.committer.busy or self.workers.busy or self.reader.busy)
 
     def run_due(self) -> None:
         """Does what the deadlines say until nothing is due any more."""
         while (next_ms := self.deadlines.next_ms) is not None and next_ms <= self._turn.now_ms:
+            self.deadlines.begin_turn()
             self.deadlines.run(self._turn.now_ms)
 
     def restore(self, recovered: Recovered) -> None:
@@ -134,6 +137,7 @@ class Engine:
         """Logs what was settled, starts the sync, delivers while it runs, drops what is due, pages: once per loop
         turn.
         """
+        self.deadlines.begin_turn()
         self._log_settlements()
         self.committer.turn()
         self.workers.turn()

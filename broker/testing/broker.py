@@ -80,8 +80,7 @@ class Broker:
 
     async def __aenter__(self) -> Self:
         """Starts the broker in the running loop."""
-        if self._server is not None:
-            raise RuntimeError("the broker runs already")
+        self._check_not_running()
         log.quote()
         server = Server(self.settings, self._files, clock=self.clock)
         try:
@@ -105,7 +104,8 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stops the broker."""
-        server, self._server, self._loop = self.server, None, None
+        server, self._server, self._loop = self._server, None, None
+        assert server is not None
         self.clock.detach(self)
         try:
             await server.stop()
@@ -114,6 +114,7 @@ class Broker:
 
     def __enter__(self) -> Self:
         """Starts the broker in a thread of its own: for clients that block, and for tests without a loop."""
+        self._check_not_running()
         loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=_run, args=(loop,), name="slotmq", daemon=True)
         self._thread.start()
@@ -217,6 +218,10 @@ class Broker:
         self._call(self.server.run_due)
 
     # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _check_not_running(self) -> None:
+        if self._server is not None:
+            raise RuntimeError("the broker runs already")
 
     async def _make_vhosts(self, server: Server) -> None:
         administration = server.administration

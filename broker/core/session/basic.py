@@ -93,7 +93,8 @@ class BasicSession:
             if self.connection.client_properties.get("product") == QOS_OF_RUNNING_CONSUMERS:
                 for consumer in self.consumers.values():
                     consumer.prefetch = method.prefetch_count
-                self.wake()
+            self.prefetch_channel = 0  # as RabbitMQ: the later of the two kinds lifts the limit of the whole channel
+            self.wake()
         self._channel.send(commands.Basic.QosOk())
 
     def consume(self, method: commands.Basic.Consume, queue: Queue) -> None:
@@ -180,10 +181,10 @@ class BasicSession:
         if not queue.consumers and slot.lease is not None:
             manager.give_back(slot)
         envelope = message.envelope
+        if queue.timed:
+            queue.look()  # what is counted as left has not expired
         method = BasicGetOk(tag, redelivered, envelope.exchange, envelope.key, queue.ready)
         self._channel.send_content(method, header, message.body)
-        if queue.timed:
-            queue.look()
 
     def _get_again(self, stream: Stream, slot: Slot, *, no_ack: bool) -> None:
         """Goes on with a basic.get whose slot was read; it may have to wait for another one."""

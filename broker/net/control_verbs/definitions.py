@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from broker import __version__
@@ -24,7 +25,7 @@ def definitions_verbs(administration: Administration, rehearsal: Rehearsal) -> d
         vhost = request.optional("vhost")
         if vhost is not None and vhost not in administration.vhosts:
             raise ControlRefused(f"no vhost '{vhost}'")
-        document = read_document(request.table("definitions"), vhost)
+        document = await asyncio.to_thread(read_document, request.table("definitions"), vhost)  # it may be long
         taking = DefinitionsImport(document, administration, rehearsal, request.tell)
         return {"imported": await taking.run(), "skipped": taking.skipped}
 

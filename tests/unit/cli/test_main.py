@@ -28,10 +28,10 @@ def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 class Server(ModuleType):
-    """Stands in for broker.server: notes its settings, and fails as it is told to."""
+    """Stands in for broker.process: notes its settings, and fails as it is told to."""
 
     def __init__(self, failure: Exception | None = None) -> None:
-        super().__init__("broker.server")
+        super().__init__("broker.process")
         self.failure = failure
         self.settings: Settings | None = None
 
@@ -46,8 +46,8 @@ class Server(ModuleType):
 def stand_in(monkeypatch: pytest.MonkeyPatch, failure: Exception | None = None) -> Server:
     """Puts a server in the place of the real one."""
     server = Server(failure)
-    monkeypatch.setitem(sys.modules, "broker.server", server)
-    monkeypatch.setattr(broker, "server", server, raising=False)
+    monkeypatch.setitem(sys.modules, "broker.process", server)
+    monkeypatch.setattr(broker, "process", server, raising=False)
     return server
 
 
