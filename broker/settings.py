@@ -231,6 +231,11 @@ class Limits(Section):
         100_000, 1, 10_000_000, "queues", "How many queues a vhost may have.", "RabbitMQ max-queues"
     )
     bindings_max: int = number(10_000_000, 1, 1_000_000_000, "bindings", "How many bindings a vhost may have.")
+    transient_shared_queues: bool = Field(
+        default=True,
+        description="Whether queues may be neither durable nor exclusive. Celery declares such; RabbitMQ refuses them from "
+        "4.3 on.",
+    )
 
 
 class Routing(Section):

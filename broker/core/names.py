@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.core.resource import Resource
 from broker.routing.exchange_types import EXCHANGE_TYPES
 
 RESERVED: Final = "amq."
+SHORT_TEXT_MAX_BYTES: Final = 255  # AMQP 0-9-1, 4.2.5.3
 PREDECLARED: Final = (  # AMQP 0-9-1, 3.1.3.1 and rabbit_vhost; the default exchange "" is added beside them
     ("amq.direct", "direct"),
     ("amq.fanout", "fanout"),
@@ -22,6 +23,14 @@ _STRIPPED: Final = str.maketrans("", "", "\r\n")  # RabbitMQ takes these out of 
 def strip_name(name: str) -> str:
     """Returns a declared name without line ends, as RabbitMQ keeps it."""
     return name.translate(_STRIPPED)
+
+
+def is_short_text(value: Any) -> bool:
+    """Tells whether a value is a text that a frame can hold as a short string, as names and routing keys are."""
+    try:
+        return isinstance(value, str) and len(value.encode()) <= SHORT_TEXT_MAX_BYTES
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can say
+        return False
 
 
 def is_predeclared(name: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from broker.core.names import is_short_text
 from broker.core.rules import DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX
 
 __all__ = ["check_definition", "fits_queue_type"]
@@ -56,7 +57,7 @@ _KEYS: Final[dict[str, tuple[Check, str]]] = {
     **_LIMITS,
     "alternate-exchange": (_is_text, "alternate exchange name"),
     "dead-letter-exchange": (_is_text, "dead letter exchange name"),
-    "dead-letter-routing-key": (_is_text, "dead letter routing key"),
+    "dead-letter-routing-key": (is_short_text, "dead letter routing key"),
     "dead-letter-strategy": (_one_of("at-most-once", "at-least-once"), "dead letter strategy"),
     # From here on: known to RabbitMQ and its plugins, kept, and without a meaning here.
     "queue-mode": (_one_of("default", "lazy"), "queue-mode value"),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Queue", "QueuePorts", "QueueWorker"]
 
-LOOK_MESSAGES: Final = 1000  # so many expire in one look; the next look follows at once
+BATCH_MESSAGES: Final = 100  # so many are dropped at a time, until the share of the turn is used up
 
 
 class Clock(Protocol):
@@ -74,13 +74,12 @@ class Queue:
 
     Shapes: ``streams`` has one stream per priority level, the lowest first; ``stream`` is the only one, or the lowest.
     Invariant: ``plain`` says that a publish need not look at the queue's rules; ``awake`` is set while the worker has
-        it on its list.
+        it on its list, ``serving`` while it hands out messages of it.
     """
 
     __slots__ = (
         "_ports",
         "_reading",
-        "_serving",
         "arguments",
         "auto_delete",
         "awake",
@@ -97,6 +96,7 @@ class Queue:
         "plain",
         "policy",
         "rules",
+        "serving",
         "streams",
         "timed",
         "worker",
@@ -132,8 +132,8 @@ class Queue:
         self.plain = True
         self.timed = False  # some message of it may expire; once true it stays so, the look costs little
         self._ports = ports
-        self._reading = False  # one look waits for a slot from disk
-        self._serving = False
+        self._reading = False  # the rules wait for a slot from disk
+        self.serving = False
         self.streams = tuple(Stream(self, level, number + level, ports) for level in range(self.rules.max_priority + 1))
         self.worker = ports.assign(self)
         self._take_rules(self.rules)
@@ -180,6 +180,11 @@ class Queue:
             self.used()
             self.look()
             self.enforce()
+
+    def _go_on(self) -> None:
+        """Does what the rules ask, which had to wait: for the disk, or for another turn."""
+        self.look()
+        self.enforce()
 
     def _take_rules(self, rules: QueueRules) -> None:
         self.rules = rules
@@ -258,28 +263,33 @@ class Queue:
     # -- limits -------------------------------------------------------------------------------------------------------
 
     def enforce(self) -> None:
-        """Drops messages from the head until the queue is within its limits."""
+        """Drops messages from the head until the queue is within its limits; a share of them at a time.
+
+        Whoever adds one message takes one out, however little is left of the turn's share: a limit holds.
+        """
         rules = self.rules
         if rules.overflow != DROP_HEAD or not rules.limited or not self._over():
             return
         self._serve()
-        if self._drop_over() and self.timed:
-            self.look()  # another message is at the head now
-
-    def _drop_over(self) -> bool:
-        """Drops what is over the limits, and tells whether that was something."""
-        rules = self.rules
-        if rules.overflow != DROP_HEAD or not rules.limited or not self._over():
-            return False
+        deadlines = self._ports.deadlines
+        batch = 1 if rules.max_bytes is not None else BATCH_MESSAGES
+        least = 2
         while self._over() and not self.deleted:
             stream, slot = self._head()
             assert slot is not None
             if slot.contents is None and rules.dead_letter_exchange is not None:
-                self._read_then(stream, slot, self.enforce)
-                return True
-            limit = 1 if rules.max_bytes is not None else self.ready - (rules.max_length or 0)
-            stream.bury(slot, stream.manager.take(slot, limit), "maxlen")
-        return True
+                self._read_then_go_on(stream, slot)
+                return
+            if deadlines.left <= 0:
+                deadlines.set(("limits", self), self._ports.clock.now_ms, self.enforce)
+                if least <= 0:
+                    return
+                batch = 1
+            excess = batch if rules.max_length is None else max(self.ready - rules.max_length, 1)
+            indexes = stream.manager.take(slot, min(excess, batch))
+            deadlines.left -= len(indexes)
+            least -= len(indexes)
+            stream.bury(slot, indexes, "maxlen")
 
     def _over(self) -> bool:
         rules = self.rules
@@ -288,12 +298,8 @@ class Queue:
         return rules.max_bytes is not None and self.ready_bytes > rules.max_bytes
 
     def _serve(self) -> None:
-        if not self._serving and not self.deleted and self.consumers.able():
-            self._serving = True
-            try:
-                self.worker.serve(self)
-            finally:
-                self._serving = False
+        if not self.serving and not self.deleted and self.consumers.able():
+            self.worker.serve(self)
 
     # -- expiry -------------------------------------------------------------------------------------------------------
 
@@ -306,41 +312,50 @@ class Queue:
         return message.timestamp_ms + (own_ms if ttl_ms is None else min(own_ms, ttl_ms))
 
     def look(self) -> None:
-        """Drops what has expired at the head, and looks again when the next head is due.
+        """Drops what has expired at the head, and looks again when the next head is due; a share of them at a time.
 
         A message expires at the head of its queue only, as in RabbitMQ's classic queues. One that was read back from
         disk for a look stays in memory until the pager wants its place.
         """
         deadlines = self._ports.deadlines
-        deadlines.cancel(self)
-        if not self.timed or self.deleted:
-            return
+        at_ms: int | None = None
         now_ms = self._ports.clock.now_ms
-        left = LOOK_MESSAGES
-        while True:
+        while self.timed and not self.deleted:
             stream, slot = self._head()
             if slot is None:
-                return
+                break
             if slot.contents is None:
-                self._read_then(stream, slot, self.look)
-                return
-            expired = 0
-            at_ms: int | None = None
-            for index in slot.front(left):
-                message: Message | None = slot.contents[index]
-                at_ms = None if message is None else self.expires_ms(message)
-                if at_ms is None or at_ms > now_ms:
-                    break
-                expired += 1
-            if not expired:
-                if at_ms is not None:
-                    deadlines.set(self, at_ms, self.look)
-                return
+                self._read_then_go_on(stream, slot)
+                break
+            at_ms = self._first_expires_ms(slot)
+            if at_ms is None or at_ms > now_ms:
+                break
+            if deadlines.left <= 0:
+                at_ms = now_ms
+                break
+            expired = self._expired(slot, slot.front(BATCH_MESSAGES), now_ms)
+            deadlines.left -= expired
             stream.bury(slot, stream.manager.take(slot, expired), "expired")
-            left -= expired
-            if left <= 0:
-                deadlines.set(self, now_ms, self.look)
-                return
+            at_ms = None
+        if at_ms is None:
+            deadlines.cancel(self)
+        else:
+            deadlines.set(self, at_ms, self.look)
+
+    def _first_expires_ms(self, slot: Slot) -> int | None:
+        assert slot.contents is not None
+        message: Message | None = slot.contents[slot.front(1)[0]]
+        return None if message is None else self.expires_ms(message)
+
+    def _expired(self, slot: Slot, indexes: Sequence[int], now_ms: int) -> int:
+        """Counts the messages up to the first that has not expired."""
+        assert slot.contents is not None
+        for count, index in enumerate(indexes):
+            message: Message | None = slot.contents[index]
+            at_ms = None if message is None else self.expires_ms(message)
+            if at_ms is None or at_ms > now_ms:
+                return count
+        return len(indexes)
 
     def drop_expired(self, stream: Stream, slot: Slot, indexes: Sequence[int]) -> Sequence[int]:
         """Returns what of messages that were taken has not expired; the rest is dropped.
@@ -361,6 +376,7 @@ class Queue:
             return indexes
         gone = set(expired)
         left = [index for index in indexes if index not in gone]
+        self._ports.deadlines.left -= len(expired)
         stream.bury(slot, expired, "expired")
         return left
 
@@ -372,15 +388,15 @@ class Queue:
                 return stream, slot
         return self.streams[0], None
 
-    def _read_then(self, stream: Stream, slot: Slot, then: Callable[[], None]) -> None:
+    def _read_then_go_on(self, stream: Stream, slot: Slot) -> None:
         if not self._reading:
             self._reading = True
-            self._ports.read(stream, slot, lambda: self._was_read(then))
+            self._ports.read(stream, slot, self._was_read)
 
-    def _was_read(self, then: Callable[[], None]) -> None:
+    def _was_read(self) -> None:
         self._reading = False
         if not self.deleted:
-            then()
+            self._go_on()
 
     # -- consumers ----------------------------------------------------------------------------------------------------
 
@@ -435,8 +451,8 @@ class Queue:
             consumer.cancelled_by_broker()
         for stream in self.streams:
             stream.delete()
-        self._ports.deadlines.cancel(self)
-        self._ports.deadlines.cancel(("unused", self))
+        for key in (self, ("unused", self), ("limits", self)):
+            self._ports.deadlines.cancel(key)
         self._ports.retire(self)
         return count
 

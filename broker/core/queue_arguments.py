@@ -12,6 +12,7 @@ from typing import Any, Final
 from broker.amqp.errors import ChannelError
 from broker.amqp.expiration import EXPIRATION_MAX_MS
 from broker.core.arguments import amqp_type, named_exchange, queue_type, text
+from broker.core.names import SHORT_TEXT_MAX_BYTES, is_short_text
 from broker.core.resource import Resource
 from broker.core.rules import DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX
 
@@ -67,7 +68,10 @@ def _positive(check: Check, value: Any, arguments: Mapping[str, Any]) -> str | N
 
 
 def _dead_letter_key(value: Any, arguments: Mapping[str, Any]) -> str | None:
+    """A key that no frame can hold is refused here, where RabbitMQ only fails to deliver what died with it."""
     reason = _text(value, arguments)
+    if reason is None and not is_short_text(value):
+        reason = f'"expected UTF-8 of at most {SHORT_TEXT_MAX_BYTES} bytes"'
     return "routing_key_but_no_dlx_defined" if reason is None and "x-dead-letter-exchange" not in arguments else reason
 
 

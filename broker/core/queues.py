@@ -92,6 +92,7 @@ class Queues(dict[str, Queue]):
             check_same_queue(resource, queue, durable=durable, auto_delete=auto_delete, arguments=arguments)
             queue.used()
             return queue
+        vhost.limits.check_shared(durable=durable, exclusive=exclusive)
         vhost.limits.check_queues(resource, len(self) - self._holding)
         check_queue_arguments(resource, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
         queue = self.add(

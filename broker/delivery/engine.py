@@ -100,7 +100,10 @@ class Engine:
                 settings.routing.cache_entries * CACHE_ROUNDS + 1,
             ),
             limits=VhostLimits(
-                settings.limits.exchanges_max, settings.limits.queues_max, settings.limits.bindings_max
+                settings.limits.exchanges_max,
+                settings.limits.queues_max,
+                settings.limits.bindings_max,
+                transient_shared_queues=settings.limits.transient_shared_queues,
             ),
         )
         self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._thread)

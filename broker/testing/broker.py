@@ -47,8 +47,8 @@ class Broker:
     passwords instead of guest's, `vhosts` those beside "/". Entered again it is the same broker restarted.
     Invariant: the clock moves only when the test moves it (`broker.clock.advance(60)`); heartbeats and the handshake
         timeout run on real time.
-    Raises: pydantic.ValidationError for settings that cannot be; on entering OSError and ValueError when it cannot
-        start; on leaving what ended the broker, if a defect did.
+    Raises: pydantic.ValidationError for settings that cannot be; on entering BrokerError, OSError or ValueError when
+        it cannot start; on leaving what ended the broker, if a defect did.
     """
 
     def __init__(

@@ -49,6 +49,7 @@ class VirtualClock:
         if seconds < 0:
             raise ValueError(f"a clock does not go back: {seconds} s")
         end_ms = self._now_ms + round(seconds * 1000)
+        self._move(self._now_ms)  # so that whatever counts from now has begun to
         while (next_ms := self._next_due_ms()) is not None and next_ms <= end_ms:
             self._move(max(next_ms, self._now_ms))
             if self._next_due_ms() == next_ms:  # it cannot be done now

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from broker.amqp.errors import ChannelError
+import pytest
+
+from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.core.vhost import Vhost
 from broker.core.vhost_limits import VhostLimits
 from tests.unit.core.room import Room
@@ -69,3 +71,14 @@ def test_what_holds_delayed_messages_is_not_counted() -> None:
     vhost.declare_exchange("x", "x-delayed-message", arguments={"x-delayed-type": "topic"})
     assert refusal(vhost.declare_queue, "q") is None
     assert refusal(vhost.declare_queue, "r") is not None
+
+
+def test_an_operator_may_want_no_transient_shared_queues() -> None:
+    """As RabbitMQ from 4.3 on: 541 for a queue that is neither durable nor exclusive, and for no other."""
+    vhost = Room().vhost
+    vhost.limits = VhostLimits(transient_shared_queues=False)
+    with pytest.raises(ConnectionFault, match="INTERNAL_ERROR - Feature `transient_nonexcl_queues` is deprecated"):
+        vhost.declare_queue("q")
+    vhost.declare_queue("durable", durable=True)
+    vhost.declare_queue("exclusive", exclusive=True, owner=object())
+    assert sorted(vhost.queues) == ["durable", "exclusive"]
