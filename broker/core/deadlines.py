@@ -19,8 +19,8 @@ class Deadlines:
     """Holds one moment and one action per key.
 
     Units: moments are in milliseconds of the broker's clock.
-    ``left`` is what is left of the turn's share: who drops a message for a rule takes one, who buries it some more. What
-    exceeds the share is done in the next turn, so nobody waits for a million messages that expire at once.
+        ``left`` is what is left of the turn's share: who drops a message for a rule takes one, who buries it some more.
+        What exceeds the share is done in the next turn, so nobody waits for a million messages that expire at once.
     Invariant: ``next_ms`` is the earliest moment that stands, None when none does. ``armed`` is called whenever an
         earlier one than all others was set.
     Cost: O(log n) to set and to cancel, amortised: what was replaced stays in the heap until it comes up, or until most

@@ -60,3 +60,7 @@ class Message:
         self.facts = facts
         self.timestamp_ms = timestamp_ms
         self.entry: tuple[int, int] | None = None
+
+    def body_bytes(self) -> int:
+        """Returns how long the body is."""
+        return len(self.body)

@@ -5,68 +5,26 @@ Its messages are in slots and nowhere else; whoever wants one asks a slot manage
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Final
 
-from broker.core.deadlines import Deadlines
 from broker.core.message import Message
+from broker.core.queue_ports import Clock, QueuePorts, QueueWorker
 from broker.core.round import Round
 from broker.core.rules import DROP_HEAD, REJECT_PUBLISH_DLX, QueueRules, queue_rules
 from broker.core.stream import Stream
-from broker.slots.slot import Owner, Slot
+from broker.slots.slot import Slot
 
 if TYPE_CHECKING:
     from broker.core.consumer import Consumer
     from broker.routing.binding import Binding
     from broker.routing.exchange import Exchange
-    from broker.store.store import VhostStore
 
-__all__ = ["Queue", "QueuePorts", "QueueWorker"]
+__all__ = ["Clock", "Queue", "QueuePorts", "QueueWorker"]
 
-BATCH_MESSAGES: Final = 100  # so many are dropped at a time, until the share of the turn is used up
-
-
-class Clock(Protocol):
-    """The broker's clock, in milliseconds, as exact as a record's timestamp needs."""
-
-    now_ms: int
-
-
-class QueueWorker(Protocol):
-    """The slot delivery worker as a queue sees it."""
-
-    owner: Owner
-
-    def wake(self, queue: Queue) -> None:
-        """Has the queue served in this loop turn."""
-
-    def serve(self, queue: Queue) -> None:
-        """Serves the queue at once."""
-
-
-@dataclass(slots=True)
-class QueuePorts:
-    """What a queue needs from the floors around it; one object for all queues of a vhost.
-
-    ``kept`` hears of each slot that begins to hold messages in memory, ``read`` brings a paged-out slot back and then
-    calls, ``measure`` finds the body sizes of a paged-out slot, ``settled`` collects the streams whose settlements are
-    to be logged at the end of the loop turn. ``bury`` dead-letters a message, ``unused`` hears of a queue that expired.
-    """
-
-    store: VhostStore
-    assign: Callable[[Queue], QueueWorker]
-    retire: Callable[[Queue], None]
-    kept: Callable[[Stream, Slot], None]
-    read: Callable[[Stream, Slot, Callable[[], None]], None]
-    measure: Callable[[Stream, Slot], None]
-    clock: Clock
-    deadlines: Deadlines
-    bury: Callable[[Queue, Message, str], None]
-    unused: Callable[[Queue], None]
-    window_messages: int = 1000
-    window_bytes: int = 1 << 20
-    settled: list[Stream] = field(default_factory=list)
+BATCH_MESSAGES: Final = 100  # so many are dropped at a time, until the share of the turn is used up ...
+LEAST_MESSAGES: Final = 2  # ... and so many in any case
 
 
 class Queue:
@@ -79,6 +37,7 @@ class Queue:
 
     __slots__ = (
         "_ports",
+        "_pressing",
         "_reading",
         "arguments",
         "auto_delete",
@@ -133,6 +92,7 @@ class Queue:
         self.timed = False  # some message of it may expire; once true it stays so, the look costs little
         self._ports = ports
         self._reading = False  # the rules wait for a slot from disk
+        self._pressing = False  # its consumers are served because it is full
         self.serving = False
         self.streams = tuple(Stream(self, level, number + level, ports) for level in range(self.rules.max_priority + 1))
         self.worker = ports.assign(self)
@@ -181,11 +141,6 @@ class Queue:
             self.look()
             self.enforce()
 
-    def _go_on(self) -> None:
-        """Does what the rules ask, which had to wait: for the disk, or for another turn."""
-        self.look()
-        self.enforce()
-
     def _take_rules(self, rules: QueueRules) -> None:
         self.rules = rules
         self.plain = len(self.streams) == 1 and not rules.limited and rules.ttl_ms is None
@@ -193,7 +148,7 @@ class Queue:
         for stream in self.streams:
             counting = stream.manager.size_of is not None
             if rules.max_bytes is not None and not counting:
-                stream.count_sizes(_body_bytes)
+                stream.count_sizes(Message.body_bytes)
             elif rules.max_bytes is None and counting:
                 stream.manager.count_no_sizes()
 
@@ -233,10 +188,7 @@ class Queue:
         return False
 
     def _full_with(self, message: Message) -> bool:
-        rules = self.rules
-        if rules.max_length is not None and self.ready >= rules.max_length:
-            return True
-        return rules.max_bytes is not None and self.ready_bytes + len(message.body) > rules.max_bytes
+        return self.rules.exceeded(self.ready + 1, self.ready_bytes + len(message.body))
 
     def accepted(self, message: Message) -> None:
         """Does what the rules ask once a message was accepted by one of the streams."""
@@ -265,41 +217,45 @@ class Queue:
     def enforce(self) -> None:
         """Drops messages from the head until the queue is within its limits; a share of them at a time.
 
-        Whoever adds one message takes one out, however little is left of the turn's share: a limit holds.
+        Whoever adds a message drops some, however little is left of the turn's share: a limit holds.
         """
         rules = self.rules
         if rules.overflow != DROP_HEAD or not rules.limited or not self._over():
             return
         self._serve()
-        deadlines = self._ports.deadlines
-        batch = 1 if rules.max_bytes is not None else BATCH_MESSAGES
-        least = 2
+        if self._drop_over() and self.timed:
+            self.look()  # another message is at the head now
+
+    def _drop_over(self) -> bool:
+        """Drops what is over the limits, and tells whether that was something."""
+        rules, deadlines = self.rules, self._ports.deadlines
+        dropped = 0
         while self._over() and not self.deleted:
             stream, slot = self._head()
             assert slot is not None
-            if slot.contents is None and rules.dead_letter_exchange is not None:
-                self._read_then_go_on(stream, slot)
-                return
-            if deadlines.left <= 0:
+            if rules.dead_letter_exchange is not None and self._waits_for(stream, slot):
+                break
+            if deadlines.left <= 0 and dropped >= LEAST_MESSAGES:
                 deadlines.set(("limits", self), self._ports.clock.now_ms, self.enforce)
-                if least <= 0:
-                    return
-                batch = 1
+                break
+            batch = 1 if rules.max_bytes is not None or deadlines.left <= 0 else BATCH_MESSAGES
             excess = batch if rules.max_length is None else max(self.ready - rules.max_length, 1)
             indexes = stream.manager.take(slot, min(excess, batch))
+            dropped += len(indexes)
             deadlines.left -= len(indexes)
-            least -= len(indexes)
             stream.bury(slot, indexes, "maxlen")
+        return dropped > 0
 
     def _over(self) -> bool:
-        rules = self.rules
-        if rules.max_length is not None and self.ready > rules.max_length:
-            return True
-        return rules.max_bytes is not None and self.ready_bytes > rules.max_bytes
+        return self.rules.exceeded(self.ready, self.ready_bytes)
 
     def _serve(self) -> None:
         if not self.serving and not self.deleted and self.consumers.able():
-            self.worker.serve(self)
+            self._pressing = True
+            try:
+                self.worker.serve(self)
+            finally:
+                self._pressing = False
 
     # -- expiry -------------------------------------------------------------------------------------------------------
 
@@ -322,18 +278,16 @@ class Queue:
         now_ms = self._ports.clock.now_ms
         while self.timed and not self.deleted:
             stream, slot = self._head()
-            if slot is None:
+            if slot is None or self._waits_for(stream, slot):
                 break
-            if slot.contents is None:
-                self._read_then_go_on(stream, slot)
-                break
-            at_ms = self._first_expires_ms(slot)
+            at_ms = next(self._moments_ms(slot, slot.front(1)))
             if at_ms is None or at_ms > now_ms:
                 break
             if deadlines.left <= 0:
                 at_ms = now_ms
                 break
-            expired = self._expired(slot, slot.front(BATCH_MESSAGES), now_ms)
+            moments_ms = self._moments_ms(slot, slot.front(BATCH_MESSAGES))
+            expired = len(list(takewhile(lambda moment: moment is not None and moment <= now_ms, moments_ms)))
             deadlines.left -= expired
             stream.bury(slot, stream.manager.take(slot, expired), "expired")
             at_ms = None
@@ -342,36 +296,23 @@ class Queue:
         else:
             deadlines.set(self, at_ms, self.look)
 
-    def _first_expires_ms(self, slot: Slot) -> int | None:
+    def _moments_ms(self, slot: Slot, indexes: Sequence[int]) -> Iterator[int | None]:
+        """Yields when each of the messages expires."""
         assert slot.contents is not None
-        message: Message | None = slot.contents[slot.front(1)[0]]
-        return None if message is None else self.expires_ms(message)
-
-    def _expired(self, slot: Slot, indexes: Sequence[int], now_ms: int) -> int:
-        """Counts the messages up to the first that has not expired."""
-        assert slot.contents is not None
-        for count, index in enumerate(indexes):
+        for index in indexes:
             message: Message | None = slot.contents[index]
-            at_ms = None if message is None else self.expires_ms(message)
-            if at_ms is None or at_ms > now_ms:
-                return count
-        return len(indexes)
+            yield None if message is None else self.expires_ms(message)
 
     def drop_expired(self, stream: Stream, slot: Slot, indexes: Sequence[int]) -> Sequence[int]:
         """Returns what of messages that were taken has not expired; the rest is dropped.
 
         A consumer that waited takes a message at once, whatever its time: it does not expire on the way.
         """
-        if self._serving:
+        if self._pressing:
             return indexes
-        assert slot.contents is not None
         now_ms = self._ports.clock.now_ms
-        expired = []
-        for index in indexes:
-            message: Message | None = slot.contents[index]
-            at_ms = None if message is None else self.expires_ms(message)
-            if at_ms is not None and at_ms < now_ms:
-                expired.append(index)
+        moments_ms = zip(indexes, self._moments_ms(slot, indexes), strict=True)
+        expired = [index for index, at_ms in moments_ms if at_ms is not None and at_ms < now_ms]
         if not expired:
             return indexes
         gone = set(expired)
@@ -388,15 +329,17 @@ class Queue:
                 return stream, slot
         return self.streams[0], None
 
-    def _read_then_go_on(self, stream: Stream, slot: Slot) -> None:
-        if not self._reading:
+    def _waits_for(self, stream: Stream, slot: Slot) -> bool:
+        """Has a slot that lies on disk read, and tells whether it does."""
+        if slot.contents is None and not self._reading:
             self._reading = True
             self._ports.read(stream, slot, self._was_read)
+        return slot.contents is None
 
     def _was_read(self) -> None:
         self._reading = False
-        if not self.deleted:
-            self._go_on()
+        self.look()  # whichever of the two had to wait
+        self.enforce()
 
     # -- consumers ----------------------------------------------------------------------------------------------------
 
@@ -455,7 +398,3 @@ class Queue:
             self._ports.deadlines.cancel(key)
         self._ports.retire(self)
         return count
-
-
-def _body_bytes(message: Message) -> int:
-    return len(message.body)

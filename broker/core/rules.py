@@ -40,6 +40,12 @@ class QueueRules:
         """Whether the queue may be full."""
         return self.max_length is not None or self.max_bytes is not None
 
+    def exceeded(self, messages: int, size_bytes: int) -> bool:
+        """Tells whether so many messages of that size in all are over a limit."""
+        if self.max_length is not None and messages > self.max_length:
+            return True
+        return self.max_bytes is not None and size_bytes > self.max_bytes
+
 
 PLAIN: Final = QueueRules()
 _NOTHING: Final[Mapping[str, Any]] = {}

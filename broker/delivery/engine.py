@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.core.deadlines import Deadlines
+from broker.core.deadlines import TURN_SHARE, Deadlines
 from broker.core.queue import QueuePorts
 from broker.core.vhost import Vhost
 from broker.core.vhost_limits import VhostLimits
@@ -62,6 +62,7 @@ class Engine:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._checkpoint: asyncio.Task[None] | None = None
         self._closed = False
+        self.due = True  # something asked for a turn of this engine; the turn passes over those of idle vhosts
         self._alarm: asyncio.TimerHandle | None = None
         self.deadlines = Deadlines()
         self.deadlines.armed = self._arm
@@ -69,9 +70,9 @@ class Engine:
         self._checkpoint_at = loop.time()
         self._checkpoint_interval_s = settings.store.checkpoint_interval_ms / 1000
         self.pager = Pager(store, settings.memory.resident_max_bytes, settings.slots.window_ms, turn)
-        self.reader = SlotReader(store, loop, self.pager.kept, fail)
-        self.workers = Workers(NODE, settings.slots.workers, self.reader, turn.schedule)
-        self.committer = Committer(store.log, loop, turn.schedule, fail)
+        self.reader = SlotReader(store, loop, self.pager.kept, fail, turn.schedule)
+        self.workers = Workers(NODE, settings.slots.workers, self.reader, self._schedule)
+        self.committer = Committer(store.log, loop, self._schedule, fail)
         ports = QueuePorts(
             store=store,
             assign=self.workers.assign,
@@ -140,6 +141,7 @@ class Engine:
         """Logs what was settled, starts the sync, delivers while it runs, drops what is due, pages: once per loop
         turn.
         """
+        self.due = False
         self.deadlines.begin_turn()
         self._log_settlements()
         self.committer.turn()
@@ -148,19 +150,24 @@ class Engine:
         if due_ms is not None and due_ms <= self._turn.now_ms:
             self.deadlines.run(self._turn.now_ms)
             self._arm()
-            self._turn.schedule()
+            self._schedule()
         if self._settled:
-            self._turn.schedule()  # what was delivered without acknowledgement is logged by the next turn
+            self._schedule()  # what was delivered without acknowledgement is logged by the next turn
         if self.pager.pressed:
             self.pager.turn()
-            self._turn.schedule()
+            self._schedule()
+
+    @property
+    def stirred(self) -> bool:
+        """Whether something happened that no turn was asked for: settlements, records nobody waits for, drops."""
+        return bool(self._settled) or self.store.log.pending_bytes > 0 or self.deadlines.left < TURN_SHARE
 
     def page(self) -> None:
         """Recounts what is in memory; called ten times a second."""
         self._turn.read_clock()
         self.pager.tick()
         if self.pager.pressed:
-            self._turn.schedule()
+            self._schedule()
 
     def tick(self) -> None:
         """Starts a checkpoint when one is due; called once a second."""
@@ -192,11 +199,16 @@ class Engine:
         self._thread.shutdown(wait=True)
         self.store.close(clean=clean)
 
+    def _schedule(self) -> None:
+        """Has this engine take part in the next turn."""
+        self.due = True
+        self._turn.schedule()
+
     def _journal(self, change: dict[str, Any]) -> None:
         log = self.store.log
         log.append(encode_topology(log.synced, self._turn.now_ms, change))
         self.committer.urgent = True
-        self._turn.schedule()
+        self._schedule()
 
     def _bury(self, queue: Queue, message: Message, reason: str) -> None:
         self.vhost.dead_letters.bury(queue, message, reason)
@@ -216,7 +228,7 @@ class Engine:
 
     def _ring(self) -> None:
         self._alarm = None
-        self._turn.schedule()
+        self._schedule()
         if (self.deadlines.next_ms or 0) > self._turn.now_ms:
             self._arm()  # a clock and a timer differ by a little, and a far deadline is waited for in pieces
 

@@ -28,7 +28,8 @@ ENVELOPES_MAX: Final = 8192
 class SlotReader:
     """Reads one slot at a time per request; requests for a slot that is being read wait for the same read.
 
-    Invariant: a slot is loaded only if it still exists; what was settled meanwhile stays settled.
+    Invariant: a slot is loaded only if it still exists; what was settled meanwhile stays settled. A turn follows each
+        read: what it led to, an expiry or a dead letter, is logged and delivered by that.
     """
 
     def __init__(
@@ -37,11 +38,15 @@ class SlotReader:
         loop: asyncio.AbstractEventLoop,
         kept: Callable[[Stream, Slot], None],
         fail: Callable[[BaseException], None],
+        schedule: Callable[[], None],
     ) -> None:
+        """`schedule` has a turn run soon."""
         self._store = store
         self._loop = loop
         self._kept = kept
         self._fail = fail
+        self._schedule = schedule
+        self._measuring = 0
         self._thread = ThreadPoolExecutor(2, thread_name_prefix="slot-reader")
         self._waiting: dict[Slot, list[Callable[[], None]]] = {}
         self._envelopes: dict[tuple[str, str], Envelope] = {}
@@ -50,7 +55,7 @@ class SlotReader:
     @property
     def busy(self) -> bool:
         """Whether something is being read."""
-        return bool(self._waiting)
+        return bool(self._waiting or self._measuring)
 
     def read(self, stream: Stream, slot: Slot, then: Callable[[], None]) -> None:
         """Has `then` called on the loop once the slot's messages are in memory, or the slot is gone."""
@@ -77,6 +82,7 @@ class SlotReader:
 
     def measure(self, stream: Stream, slot: Slot) -> None:
         """Tells the stream's slot manager the body sizes of a slot that lies on disk, as soon as they were read."""
+        self._measuring += 1
         wanted = list(slot.acks.unsettled(0, slot.length))
         needed = tuple(slot.segments)
         for segment in needed:
@@ -104,12 +110,14 @@ class SlotReader:
                 self._load(stream, slot, done.result())
             for then in waiting:
                 then()
+            self._schedule()
         except Exception as error:  # noqa: BLE001 - a lost store, or a defect: nothing may be confirmed after it
             self._fail(error)
 
     def _measured(
         self, done: asyncio.Future[list[int]], stream: Stream, slot: Slot, needed: tuple[int, ...]
     ) -> None:
+        self._measuring -= 1
         if done.cancelled():
             return
         done.exception()
@@ -119,6 +127,7 @@ class SlotReader:
             if slot.tenure is not Tenure.DELETED:
                 stream.manager.sizes_known(slot, done.result())
                 stream.queue.enforce()
+            self._schedule()
         except Exception as error:  # noqa: BLE001 - a lost store, or a defect: nothing may be confirmed after it
             self._fail(error)
 

@@ -86,7 +86,8 @@ class Turn:
         self.count += 1
         try:
             for engine in self.engines:
-                engine.turn()
+                if engine.due or engine.stirred:
+                    engine.turn()
             self.after()
             touched, self._touched = self._touched, []
             for outlet in touched:

@@ -63,7 +63,7 @@ class Worker:
         handed_out = 0
         for place, queue in enumerate(ready):
             if budget <= 0:
-                self.ready.extend(ready[place:])
+                self.ready[:0] = ready[place:]  # in front of those that had their turn
                 break
             before = queue.ready
             try:
@@ -93,7 +93,11 @@ class Worker:
 
     def _serve(self, queue: Queue) -> bool:
         """Delivers from one queue; tells whether it could go on at once in the next turn."""
-        more = self._serve_streams(queue)
+        queue.serving = True  # what a dead letter of it may come to must not hand out its messages in between
+        try:
+            more = self._serve_streams(queue)
+        finally:
+            queue.serving = False
         if queue.timed and not queue.deleted:
             queue.look()  # another message is at the head now
         return more

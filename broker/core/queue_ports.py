@@ -1,0 +1,60 @@
+"""What a queue needs from the floors around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from broker.core.deadlines import Deadlines
+from broker.core.message import Message
+from broker.slots.slot import Owner, Slot
+
+if TYPE_CHECKING:
+    from broker.core.queue import Queue
+    from broker.core.stream import Stream
+    from broker.store.store import VhostStore
+
+__all__ = ["Clock", "QueuePorts", "QueueWorker"]
+
+
+class Clock(Protocol):
+    """The broker's clock, in milliseconds, as exact as a record's timestamp needs."""
+
+    now_ms: int
+
+
+class QueueWorker(Protocol):
+    """The slot delivery worker as a queue sees it."""
+
+    owner: Owner
+
+    def wake(self, queue: Queue) -> None:
+        """Has the queue served in this loop turn."""
+
+    def serve(self, queue: Queue) -> None:
+        """Serves the queue at once."""
+
+
+@dataclass(slots=True)
+class QueuePorts:
+    """What a queue needs from the floors around it; one object for all queues of a vhost.
+
+    ``kept`` hears of each slot that begins to hold messages in memory, ``read`` brings a paged-out slot back and then
+    calls, ``measure`` finds the body sizes of a paged-out slot, ``settled`` collects the streams whose settlements are
+    to be logged at the end of the loop turn. ``bury`` dead-letters a message, ``unused`` hears of a queue that expired.
+    """
+
+    store: VhostStore
+    assign: Callable[[Queue], QueueWorker]
+    retire: Callable[[Queue], None]
+    kept: Callable[[Stream, Slot], None]
+    read: Callable[[Stream, Slot, Callable[[], None]], None]
+    measure: Callable[[Stream, Slot], None]
+    clock: Clock
+    deadlines: Deadlines
+    bury: Callable[[Queue, Message, str], None]
+    unused: Callable[[Queue], None]
+    window_messages: int = 1000
+    window_bytes: int = 1 << 20
+    settled: list[Stream] = field(default_factory=list)
