@@ -1,0 +1,173 @@
+"""Which queues, exchanges, bindings, messages and policies are there after a stop or a kill: those, and no others."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import product
+
+import pika
+import pytest
+
+from broker.cli.control_client import ask
+from tests.broker_process import BrokerProcess
+from tests.conftest import ORACLE_URL
+from tests.deadline import wait_until
+from tests.fault.restart_world import EXCHANGES, QUEUES, TYPES, Binding, Found, build, look
+from tests.integration.pika.conversation import parameters
+
+pytestmark = [pytest.mark.fault, pytest.mark.slow]
+
+OF_RULES = {
+    "levels",
+    "dead",
+    "expiring",
+    "aging",
+    "policed",
+    "used",
+    "purged",
+    "again",
+    "amq.delayed.type-x-delayed-message",
+}
+SURVIVING_QUEUES = [name for name, durable, exclusive, _ in QUEUES if durable and not exclusive]
+SURVIVING_EXCHANGES = [name for name, durable, *_ in EXCHANGES if durable]
+
+
+@dataclass
+class Restarted:
+    """What was found behind the first end of the broker, and behind a second one of the other kind."""
+
+    killed: bool
+    first: Found
+    second: Found
+
+
+def end(broker: BrokerProcess, connection: pika.BlockingConnection | None, *, kill: bool) -> None:
+    """Ends the broker by SIGKILL, or in good order and without an error; a client that is there hears of it."""
+    if kill:
+        broker.kill()
+    else:
+        broker.running.send_signal(signal.SIGTERM)
+    if connection is not None:
+        with suppress(pika.exceptions.AMQPError):
+            while connection.is_open:
+                connection.process_data_events(time_limit=1)
+    if not kill:
+        assert broker.wait() == 0
+        assert broker.errors() == []
+
+
+def settled(broker: BrokerProcess) -> bool:
+    """Tells whether what fell due while the broker was down has arrived."""
+    rows = {row["name"]: row["messages"] for row in ask(broker.folder, "list_queues")}
+    return rows["dead"] == 2 and rows["expiring"] == 1
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["stopped", "killed"])
+def restarted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarted]:
+    """A world that went through two ends."""
+    if ORACLE_URL:
+        pytest.skip("starts and kills its own broker")
+    broker = BrokerProcess(tmp_path_factory.mktemp("matrix") / "folder").start()
+    found = []
+    try:
+        connection: pika.BlockingConnection | None = pika.BlockingConnection(parameters(broker.address))
+        build(broker, connection.channel())
+        for kill in (request.param, not request.param):
+            end(broker, connection, kill=kill)
+            connection = None
+            broker.start()
+            wait_until(lambda: settled(broker), "what fell due meanwhile")
+            found.append(look(broker))
+        yield Restarted(request.param, *found)
+    finally:
+        broker.kill()
+
+
+@pytest.fixture(params=["first", "second"])
+def found(request: pytest.FixtureRequest, restarted: Restarted) -> Found:
+    """What was found behind one of the ends: nothing may be lost, or come back, by the other."""
+    looked: Found = getattr(restarted, request.param)
+    return looked
+
+
+def test_queues(found: Found) -> None:
+    """Durable queues that are not exclusive are there, auto-delete ones too, and no other."""
+    assert found.queues.keys() == {*SURVIVING_QUEUES, *OF_RULES}
+    assert found.queues["queue-durable-shared-auto"]["auto_delete"] is True
+    assert found.queues["aging"]["arguments"] == {"x-message-ttl": 3_600_000, "x-max-length": 2, "x-unknown": "kept"}
+
+
+def test_exchanges(found: Found) -> None:
+    """Durable exchanges are there with their types and arguments, and no other beside the broker's own."""
+    mine = {name: row for name, row in found.exchanges.items() if name and not name.startswith("amq.")}
+    assert mine.keys() == {*SURVIVING_EXCHANGES, *(f"type-{kind}" for kind in TYPES)}
+    assert {name: row["arguments"] for name, row in mine.items() if name.startswith("type-")} == {
+        f"type-{kind}": arguments for kind, arguments in TYPES.items()
+    }
+    for name, _, auto, internal in EXCHANGES:
+        if name in mine:
+            assert (mine[name]["auto_delete"], mine[name]["internal"]) == (auto, internal)
+
+
+def test_bindings(found: Found) -> None:
+    """Bindings between what is durable are there, to queues and to exchanges, and no other."""
+    expected: list[Binding] = [("type-x-delayed-message", "queue", "dead", "delayed.#")]
+    expected += [
+        (exchange, "queue", queue, "a.#") for exchange, queue in product(SURVIVING_EXCHANGES, SURVIVING_QUEUES)
+    ]
+    expected += [
+        (source, "exchange", destination, "e2e.*")
+        for source, destination in product(SURVIVING_EXCHANGES, repeat=2)
+        if source != destination
+    ]
+    assert found.bindings == sorted(expected)
+
+
+def test_messages(found: Found) -> None:
+    """Persistent messages of surviving queues are there once and in order; transient ones are not."""
+    for name in SURVIVING_QUEUES:
+        last = ["last"] if name == "queue-durable-shared-stays" else []
+        assert found.bodies(name) == ["persistent 1", "persistent 2", *last]
+
+
+def test_redelivery_marks(restarted: Restarted) -> None:
+    """After a stop only what was delivered before is marked; after a kill, and after the first look, everything."""
+    marks = [redelivered for _, redelivered in restarted.first.messages["queue-durable-shared-stays"]]
+    assert marks == [restarted.killed] * 3
+    assert restarted.first.messages["used"] == [("requeued", True), ("unacked", True), ("fresh", restarted.killed)]
+    assert all(redelivered for _, redelivered in restarted.second.messages["used"])
+
+
+def test_priorities(found: Found) -> None:
+    """Messages keep their priorities, and their order within one."""
+    assert found.bodies("levels") == ["priority 5", "priority 5", "priority 3", "priority 1", "priority 0"]
+
+
+def test_times(found: Found) -> None:
+    """What fell due while the broker was down is dead-lettered or delivered; what is due later waits."""
+    assert sorted(found.bodies("dead")) == ["delay soon", "soon"]
+    assert found.bodies("expiring") == ["later"]
+    assert found.queues["amq.delayed.type-x-delayed-message"]["messages"] == 1
+
+
+def test_rules(found: Found) -> None:
+    """What a limit dropped stays dropped; policies are there, and one that was deleted is not."""
+    assert found.bodies("aging") == ["kept 1", "kept 2"]
+    assert found.bodies("policed") == ["c", "d"]
+    assert found.policies.keys() == {"length", "stricter"}
+    assert (found.queues["policed"]["policy"], found.queues["policed"]["operator_policy"]) == ("length", "stricter")
+
+
+def test_settled_messages(found: Found) -> None:
+    """What was acked, purged, or deleted with its queue does not come back."""
+    assert found.bodies("used") == ["requeued", "unacked", "fresh"]
+    assert found.bodies("purged") == ["kept"]
+    assert found.bodies("again") == ["kept"]
+
+
+def test_vhosts(found: Found) -> None:
+    """A vhost is there until it is deleted."""
+    assert found.vhosts == {"/", "kept"}
