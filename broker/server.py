@@ -94,11 +94,12 @@ class Broker:
             self.flow = Flow(watermarks(settings))
             self._intake = Intake(self.flow, self.vhosts.pending_bytes, STORE_BACKLOG_MAX_BYTES)
             self.turn.after = self._intake.turn
+            logins = logins_of(settings.auth, users, self._passwords.check)
             self.listener = Listener(
                 settings,
                 self.turn,
                 self._intake,
-                logins=logins_of(settings.auth, users, self._passwords.check),
+                logins=logins,
                 permissions=permissions,
                 vhosts=self.vhosts,
                 tls=self._tls,
@@ -123,8 +124,8 @@ class Broker:
             for interval_s, action in self._periodic():
                 self._timers.every(interval_s, action)
             self._alarms.measure()
-            if everybody_knows(users, settings.auth.loopback_users):
-                _log.warning("guest.open", setting="auth.loopback_users", reason="guest may log in from anywhere")
+            if everybody_knows(users, logins.loopback_only):
+                _log.warning("guest.open", reason="guest may log in from anywhere; add a user of your own")
             await self.listener.start(bound, tls_bound)
             if settings.server.control_socket:
                 await self._control.start()

@@ -154,6 +154,11 @@ class Auth(Section):
     loopback_users: tuple[str, ...] = Field(
         default=("guest",), description="Users that are let in from this machine only, whatever `host` is."
     )
+    guest_anywhere: bool = Field(
+        default=False,
+        description="Whether guest is let in from anywhere for as long as there is no other user: for a container, "
+        "where nobody comes from this machine. The image sets it.",
+    )
     mechanisms: tuple[Literal["PLAIN", "AMQPLAIN", "EXTERNAL"], ...] = Field(
         default=("PLAIN", "AMQPLAIN", "EXTERNAL"),
         min_length=1,

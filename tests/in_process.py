@@ -13,6 +13,8 @@ from broker.core.queue import Queue
 from broker.server import Broker
 from broker.settings import Settings
 from broker.store.files import Files
+from broker.testing import Broker as Timed
+from broker.testing import VirtualClock
 
 
 @asynccontextmanager
@@ -25,6 +27,11 @@ async def running_broker(folder: Path, files: Files | None = None, **sections: d
         yield broker
     finally:
         await broker.stop()
+
+
+def timed_broker(folder: Path, clock: VirtualClock | None = None, **sections: dict[str, Any]) -> Timed:
+    """Returns a broker to enter that goes by a clock of the test's, with its data in `folder` and on real files."""
+    return Timed(server={"data_dir": folder, **sections.pop("server", {})}, files=Files(), clock=clock, **sections)
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from broker.cli.parser import BadUsage
 from broker.net.control_address import socket_address
 
 __all__ = ["Unanswered", "ask"]
@@ -31,8 +32,12 @@ def ask(
     told: Callable[[Mapping[str, Any]], None] = _nobody,
     **arguments: Any,
 ) -> Any:
-    """Returns the result of a verb; `told` hears how far the broker has come. Raises: Unanswered."""
+    """Returns the result of a verb; `told` hears how far the broker has come. Raises: Unanswered, BadUsage."""
     folder = os.fspath(folder)
+    try:
+        request = json.dumps({"verb": verb, **arguments}, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise BadUsage("names and texts should be UTF-8") from None
     try:
         address, descriptor = socket_address(folder)
     except OSError as error:
@@ -41,7 +46,7 @@ def ask(
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
             client.settimeout(TIMEOUT_S)
             client.connect(address)
-            client.sendall(json.dumps({"verb": verb, **arguments}).encode() + b"\n")
+            client.sendall(request + b"\n")
             return _result(client, folder, told)
     except (FileNotFoundError, ConnectionRefusedError):
         raise Unanswered(f"no broker runs on data folder {folder}") from None

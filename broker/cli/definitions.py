@@ -13,6 +13,8 @@ from typing import Any
 from broker.cli.broker_folder import folder_of
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.parser import BadUsage, add_command, add_folder, add_group
+from broker.cli.table import print_json
+from broker.core.json_text import read_json
 
 __all__ = ["add_definitions"]
 
@@ -55,10 +57,10 @@ def _import(arguments: argparse.Namespace) -> int:
     name = arguments.file
     try:
         content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        document = json.loads(content)
+        document = read_json(content)
     except OSError as error:
         raise BadUsage(f"{name}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise BadUsage(f"{name}: not valid JSON: {error}") from None
     line = ProgressLine()
     try:
@@ -78,10 +80,10 @@ def _import(arguments: argparse.Namespace) -> int:
 
 def _export(arguments: argparse.Namespace) -> int:
     document = ask(folder_of(arguments), "export_definitions", vhost=arguments.vhost)
-    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     if arguments.file == "-":
-        print(text, end="")
+        print_json(document)
         return 0
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     try:
         # It holds password hashes: for its owner alone, whatever the umask.
         descriptor = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

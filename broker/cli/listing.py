@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any, Final
 
 from broker.cli.broker_folder import folder_of
 from broker.cli.control_client import ask
 from broker.cli.parser import add_command, add_folder, add_json
-from broker.cli.table import cell, print_rows
+from broker.cli.table import cell, print_json, print_rows
 
 __all__ = ["COLUMNS", "add_listing", "print_list"]
 
@@ -76,7 +75,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def _status(arguments: argparse.Namespace) -> int:
     answer = ask(folder_of(arguments), "status")
     if arguments.json:
-        print(json.dumps(answer, indent=2))
+        print_json(answer)
         return 0
     width = max(map(len, answer))
     for name, value in answer.items():

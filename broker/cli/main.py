@@ -1,6 +1,7 @@
 """The command line: reads the arguments, runs one command, and turns what went wrong into one line and an exit code.
 
-Exit codes: 0 done; 1 the broker said no or failed; 2 wrong usage or settings, or the broker cannot start here.
+Exit codes: 0 done; 1 the broker said no or failed; 2 wrong usage or settings, or the broker cannot start here;
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ TYPE_CHECKING = False  # typing's own costs a health check more than its questio
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from typing import Final
 
 __all__ = ["main"]
+
+INTERRUPTED: Final = 130  # 128 + SIGINT, as shells say it
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -38,30 +42,43 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if words[:1] == ["health"]:
-        from broker.cli.health import health
+    try:
+        if words[:1] == ["health"]:
+            from broker.cli.health import health
 
-        return health(words[1:])
+            return health(words[1:])
+        return _run(words)
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
+
+def _run(words: Sequence[str]) -> int:
     from broker.cli.broker_folder import BadFile
     from broker.cli.control_client import Unanswered
     from broker.cli.parser import BadUsage
-    from broker.cli.standard_streams import take_standard_streams
+    from broker.cli.standard_streams import leave, take_standard_streams
 
     take_standard_streams()
-    arguments = build_parser().parse_args(words)
     try:
-        code: int = arguments.run(arguments)
+        try:
+            arguments = build_parser().parse_args(words)
+            code: int = arguments.run(arguments)
+        finally:
+            sys.stdout.flush()  # at the interpreter's end nobody could say anymore why it failed
     except (BadUsage, BadFile) as error:
         return _say(str(error), 2)
     except Unanswered as error:
         return _say(str(error), 1)
     except BrokenPipeError:  # `slotmq list queues | head`
-        sys.stderr.close()
-        return 1
+        leave(1)
+    except OSError as error:  # a full disk behind `>`; what a command reads or writes itself is told by the command
+        _say(f"cannot write: {error.strerror or error}", 1)
+        leave(1)
     return code
 
 
 def _say(problem: str, code: int) -> int:
-    print(f"slotmq: {problem}", file=sys.stderr)
+    from broker.cli.table import cell
+
+    print(f"slotmq: {cell(problem)}", file=sys.stderr)
     return code

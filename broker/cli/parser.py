@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any, NoReturn
 
+from broker.cli.table import cell
+
 __all__ = ["BadUsage", "OneLineParser", "add_command", "add_folder", "add_group", "add_json", "add_vhost"]
 
 DEFAULT_VHOST = "/"
@@ -20,7 +22,7 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends with exit code 2."""
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: {cell(message)} (see {self.prog} --help)\n")
 
 
 def add_command(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from broker.cli.broker_folder import folder_of
 from broker.cli.control_client import ask
 from broker.cli.parser import add_command, add_folder, add_group, add_json, add_vhost
-from broker.cli.table import cell
+from broker.cli.table import cell, print_json
 
 __all__ = ["add_resources"]
 
@@ -80,7 +79,7 @@ def _peek(arguments: argparse.Namespace) -> int:
         body_bytes=arguments.body_bytes,
     )
     if arguments.json:
-        print(json.dumps(messages, indent=2, ensure_ascii=False))
+        print_json(messages)
     else:
         print("\n\n".join("\n".join(_lines(message)) for message in messages))
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from contextlib import suppress
@@ -25,6 +26,8 @@ def take_standard_streams() -> None:
         if getattr(sys, name) is None:
             stream = Path(os.devnull).open("r" if name == "stdin" else "w")  # noqa: SIM115 - for the process's life
             setattr(sys, name, stream)
+        elif name == "stdout" and isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no failure
 
 
 def leave(code: int) -> NoReturn:

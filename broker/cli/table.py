@@ -10,18 +10,33 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["aligned", "cell", "print_rows", "tabbed"]
+__all__ = ["aligned", "cell", "print_json", "print_rows", "tabbed"]
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
     """Prints rows. JSON has every key, a table those of the columns."""
     if as_json:
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        print_json(rows)
         return
     cells = [[cell(row.get(column)) for column in columns] for row in rows]
     lines = aligned(columns, cells) if sys.stdout.isatty() else tabbed(cells)
     for line in lines:
         print(line)
+
+
+def print_json(value: Any) -> None:
+    """Prints JSON to read; in ASCII where the output is not UTF-8, or a name is none."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    try:
+        text.encode("utf-8" if is_utf_8(sys.stdout.encoding) else "ascii")
+    except UnicodeEncodeError:
+        text = json.dumps(value, indent=2)
+    print(text)
+
+
+def is_utf_8(encoding: str | None) -> bool:
+    """Tells whether an encoding can say everything; an output without one keeps text as it is."""
+    return encoding is None or encoding.lower().replace("-", "").replace("_", "") == "utf8"
 
 
 def aligned(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterable[str]:

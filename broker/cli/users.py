@@ -93,16 +93,29 @@ def _set(arguments: argparse.Namespace) -> int:
 def _password(arguments: argparse.Namespace) -> str:
     """Returns a password that no process list shows. Raises: BadUsage."""
     if arguments.password_stdin:
-        password = sys.stdin.readline(PASSWORD_MAX_BYTES).removesuffix("\n").removesuffix("\r")
+        password = _first_line()
     elif sys.stdin.isatty():
-        password = getpass(f"Password of {arguments.name}: ")
-        if getpass("The same again: ") != password:
-            raise BadUsage("the passwords differ")
+        try:
+            password = getpass(f"Password of {arguments.name}: ")
+            if getpass("The same again: ") != password:
+                raise BadUsage("the passwords differ")
+        except EOFError:
+            raise BadUsage("no password was given") from None
     else:
         raise BadUsage("no terminal to ask for a password: use --password-stdin")
     if not password:
         raise BadUsage("a password must not be empty")
     return password
+
+
+def _first_line() -> str:
+    line = sys.stdin.buffer.readline(PASSWORD_MAX_BYTES + 1)
+    if len(line) > PASSWORD_MAX_BYTES:
+        raise BadUsage(f"a password has at most {PASSWORD_MAX_BYTES} bytes")
+    try:
+        return line.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise BadUsage("a password should be UTF-8") from None
 
 
 def _delete(arguments: argparse.Namespace) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from broker.cli.broker_folder import folder_of
 from broker.cli.control_client import ask
 from broker.cli.listing import print_list
 from broker.cli.parser import BadUsage, add_command, add_folder, add_group, add_json, add_vhost
+from broker.core.json_text import read_json
 
 __all__ = ["add_vhosts"]
 
@@ -71,7 +71,7 @@ def _delete(arguments: argparse.Namespace) -> int:
 
 def _set_policy(arguments: argparse.Namespace) -> int:
     try:
-        definition = json.loads(arguments.definition)
+        definition = read_json(arguments.definition.encode())
     except ValueError as error:
         raise BadUsage(f"the definition is not valid JSON: {error}") from None
     ask(

@@ -5,6 +5,7 @@ Every such pattern may be exponential, so each search has a time bound: one that
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any, Final
 
@@ -15,8 +16,13 @@ from broker.event_log import get_logger
 __all__ = ["PATTERN_MAX_CHARACTERS", "SEARCH_MAX_MS", "BoundedPattern"]
 
 PATTERN_MAX_CHARACTERS: Final = 1024
+UNROLLED_MAX: Final = 20_000  # a repetition of a fixed count is written out when compiled, the inner within the outer
 SEARCH_MAX_MS: Final = 20
 SLOW_MAX: Final = 8  # a pattern that ran out of time so often is not tried any more: ten thousand queues would wait
+
+REPETITION: Final = re.compile(r"\{\s*([0-9]*)\s*(?:,\s*[0-9]*\s*)?\}")
+CLASS: Final = re.compile(r"\[\^?\]?(?:\\.|\[:[a-z^]+:\]|[^\]\\])*\]", re.DOTALL)
+COUNT_END: Final = 1 << 32  # the compiler refuses it
 
 _log = get_logger()
 
@@ -32,6 +38,8 @@ class BoundedPattern:
     def __init__(self, text: str) -> None:
         if len(text) > PATTERN_MAX_CHARACTERS:
             raise ValueError(f"longer than {PATTERN_MAX_CHARACTERS} characters")
+        if unrolled(text) > UNROLLED_MAX:
+            raise ValueError(f"repeats more than {UNROLLED_MAX} times")
         self.text = text
         self._slow = 0
         try:
@@ -60,6 +68,38 @@ class BoundedPattern:
     def __repr__(self) -> str:
         """Returns the text behind the name of the class."""
         return f"BoundedPattern({self.text!r})"
+
+
+def unrolled(text: str) -> int:
+    """Returns how long a pattern is with its repetitions written out, by their least counts.
+
+    A guess that need not parse what the compiler parses better: it only has to be large for what is large.
+    """
+    groups: list[int] = [0]
+    last = at = 0
+    while at < len(text):
+        letter, end = text[at], at + 1
+        if letter == "(":
+            groups.append(0)
+            last = 0
+        elif letter == ")" and len(groups) > 1:
+            last = max(groups.pop(), 1)
+            groups[-1] += last
+        elif letter == "{" and (found := REPETITION.match(text, at)):
+            end = found.end()
+            times = max(int(found[1] or 0), 1)
+            times = times if times < COUNT_END else 1
+            groups[-1] += last * (times - 1)
+            last *= times
+        else:
+            if letter == "\\":
+                end = at + 2
+            elif letter == "[" and (found := CLASS.match(text, at)):
+                end = found.end()
+            last = 1
+            groups[-1] += 1
+        at = end
+    return sum(groups)
 
 
 def _where(error: BaseException) -> str:

@@ -31,7 +31,7 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Hashable]] = []
-        self._actions: dict[Hashable, tuple[int, int, Callable[[], None]]] = {}
+        self._actions: dict[Hashable, tuple[int, int, Callable[[], object]]] = {}
         self._serial = 0
         self.armed: Callable[[], None] = _nothing
         self.left = TURN_SHARE
@@ -52,7 +52,7 @@ class Deadlines:
         found = self._actions.get(key)
         return None if found is None else found[0]
 
-    def set(self, key: Hashable, at_ms: int, action: Callable[[], None]) -> None:
+    def set(self, key: Hashable, at_ms: int, action: Callable[[], object]) -> None:
         """Has `action` called at that moment, in place of what was set for the key before."""
         known = self._actions.get(key)
         if known is not None and known[0] == at_ms:

@@ -31,7 +31,7 @@ __all__ = ["DELAY_MAX_MS", "Delays", "HoldingQueue", "delay_of", "is_holding_nam
 
 HOLDING_PREFIX: Final = "amq.delayed."
 DELAY_MAX_MS: Final = (1 << 32) - 1  # the plugin's: the longest timer of Erlang
-RELEASED_MESSAGES: Final = 1000  # so many are released in one turn; the next turn follows at once
+RELEASE_SHARE: Final = 4  # what one message that is due takes of the turn's share
 
 
 def is_holding_name(name: str) -> bool:
@@ -125,10 +125,9 @@ class Delay:
     def release(self) -> None:
         """Routes what is due."""
         self._forget_purged()
-        due, now_ms = self._due, self._vhost.ports.clock.now_ms
-        for _ in range(RELEASED_MESSAGES):
-            if not due or due[0][0] > now_ms:
-                break
+        due, now_ms, deadlines = self._due, self._vhost.ports.clock.now_ms, self._vhost.ports.deadlines
+        while due and due[0][0] <= now_ms and deadlines.left > 0:
+            deadlines.left -= RELEASE_SHARE
             _, message_id, slot = due[0]
             if slot.contents is None and slot.tenure is not Tenure.DELETED:
                 self._reading = True

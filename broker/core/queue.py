@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Clock", "Queue", "QueuePorts", "QueueWorker"]
 
-BATCH_MESSAGES: Final = 100  # so many are dropped at a time, until the share of the turn is used up ...
-LEAST_MESSAGES: Final = 2  # ... and so many in any case
+BATCH_MESSAGES: Final = 100  # so many are dropped between two looks at the share of the turn
 
 
 class Queue:
@@ -217,10 +216,9 @@ class Queue:
     def enforce(self) -> None:
         """Drops messages from the head until the queue is within its limits; a share of them at a time.
 
-        Whoever adds a message drops some, however little is left of the turn's share: a limit holds.
+        Publishers wait for the next turn when the share is used up, so it cannot grow meanwhile.
         """
-        rules = self.rules
-        if rules.overflow != DROP_HEAD or not rules.limited or not self._over():
+        if not self._over():
             return
         self._serve()
         if self._drop_over() and self.timed:
@@ -235,10 +233,10 @@ class Queue:
             assert slot is not None
             if rules.dead_letter_exchange is not None and self._waits_for(stream, slot):
                 break
-            if deadlines.left <= 0 and dropped >= LEAST_MESSAGES:
+            if deadlines.left <= 0:
                 deadlines.set(("limits", self), self._ports.clock.now_ms, self.enforce)
                 break
-            batch = 1 if rules.max_bytes is not None or deadlines.left <= 0 else BATCH_MESSAGES
+            batch = 1 if rules.max_bytes is not None else BATCH_MESSAGES
             excess = batch if rules.max_length is None else max(self.ready - rules.max_length, 1)
             indexes = stream.manager.take(slot, min(excess, batch))
             dropped += len(indexes)
@@ -247,7 +245,8 @@ class Queue:
         return dropped > 0
 
     def _over(self) -> bool:
-        return self.rules.exceeded(self.ready, self.ready_bytes)
+        rules = self.rules
+        return rules.overflow == DROP_HEAD and rules.exceeded(self.ready, self.ready_bytes)
 
     def _serve(self) -> None:
         if not self.serving and not self.deleted and self.consumers.able():
@@ -267,15 +266,15 @@ class Queue:
             return None if ttl_ms is None else message.timestamp_ms + ttl_ms
         return message.timestamp_ms + (own_ms if ttl_ms is None else min(own_ms, ttl_ms))
 
-    def look(self) -> None:
-        """Drops what has expired at the head, and looks again when the next head is due; a share of them at a time.
+    def look(self) -> bool:
+        """Drops what has expired at the head, and looks again when the next head is due.
 
+        Tells False when it goes on in the next turn, because the share of this one is used up.
         A message expires at the head of its queue only, as in RabbitMQ's classic queues. One that was read back from
         disk for a look stays in memory until the pager wants its place.
         """
-        deadlines = self._ports.deadlines
+        deadlines, now_ms = self._ports.deadlines, self._ports.clock.now_ms
         at_ms: int | None = None
-        now_ms = self._ports.clock.now_ms
         while self.timed and not self.deleted:
             stream, slot = self._head()
             if slot is None or self._waits_for(stream, slot):
@@ -284,8 +283,8 @@ class Queue:
             if at_ms is None or at_ms > now_ms:
                 break
             if deadlines.left <= 0:
-                at_ms = now_ms
-                break
+                deadlines.set(self, now_ms, self.look)
+                return False
             moments_ms = self._moments_ms(slot, slot.front(BATCH_MESSAGES))
             expired = len(list(takewhile(lambda moment: moment is not None and moment <= now_ms, moments_ms)))
             deadlines.left -= expired
@@ -295,6 +294,7 @@ class Queue:
             deadlines.cancel(self)
         else:
             deadlines.set(self, at_ms, self.look)
+        return True
 
     def _moments_ms(self, slot: Slot, indexes: Sequence[int]) -> Iterator[int | None]:
         """Yields when each of the messages expires."""

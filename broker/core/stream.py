@@ -7,7 +7,8 @@ out (settled, requeued, buried) happens here, and is noted for the log.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from broker.core.message import Message
 from broker.slots.manager import SlotManager
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from broker.store.store import VhostStore
 
 __all__ = ["Stream"]
+
+BATCH_MESSAGES: Final = 100  # so many are buried between two looks at the share of the turn
 
 
 class Stream:
@@ -146,6 +149,20 @@ class Stream:
                     bury(self.queue, message, reason)
         self.settle(slot, indexes)
 
+    def bury_in_turn(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
+        """Buries as `bury` does, in each turn as much as its share allows; the rest stays unacked until then."""
+        if self.queue.rules.dead_letter_exchange is None:
+            self.bury(slot, indexes, reason)
+            return
+        deadlines = self._ports.deadlines
+        while indexes and not self.deleted:
+            if deadlines.left <= 0:
+                go_on = partial(self.bury_in_turn, slot, indexes, reason)
+                deadlines.set((slot, indexes[0]), self._ports.clock.now_ms, go_on)
+                return
+            batch, indexes = indexes[:BATCH_MESSAGES], indexes[BATCH_MESSAGES:]
+            self.bury(slot, batch, reason)
+
     def _bury_again(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
         if slot.tenure is not Tenure.DELETED:
             self.bury(slot, indexes, reason)
@@ -154,6 +171,12 @@ class Stream:
         """Puts messages back in their place, redelivered; those that came back too often are dead-lettered."""
         if self.deleted:
             return
+        limit = self.queue.rules.delivery_limit
+        worn: list[int] = []
+        if limit is not None:
+            worn = [index for index in indexes if slot.counts.get(index, 0) >= limit]
+            if worn:
+                indexes = [index for index in indexes if slot.counts.get(index, 0) < limit]
         self.manager.requeue(slot, indexes)
         if self.durable:
             logged = self._logged_of(slot, indexes)
@@ -161,12 +184,7 @@ class Stream:
                 log, first = self._ports.store.log, slot.first
                 counts = {first + index: slot.counts[index] for index in logged}
                 log.append(encode_requeued(log.synced, self._ports.clock.now_ms, self.number, counts))
-        limit = self.queue.rules.delivery_limit
-        if limit is not None:
-            worn = [index for index in indexes if slot.counts[index] > limit]
-            for index in worn:
-                self.manager.pick(slot, index)
-            self.bury(slot, worn, "delivery_limit")
+        self.bury_in_turn(slot, worn, "delivery_limit")
         self.queue.returned()
 
     def lose(self, slot: Slot, indexes: Sequence[int]) -> None:

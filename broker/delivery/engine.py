@@ -62,6 +62,7 @@ class Engine:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._checkpoint: asyncio.Task[None] | None = None
         self._closed = False
+        self._stops = False
         self.due = True  # something asked for a turn of this engine; the turn passes over those of idle vhosts
         self._alarm: asyncio.TimerHandle | None = None
         self.deadlines = Deadlines()
@@ -147,7 +148,7 @@ class Engine:
         self.committer.turn()
         self.workers.turn()
         due_ms = self.deadlines.next_ms
-        if due_ms is not None and due_ms <= self._turn.now_ms:
+        if due_ms is not None and due_ms <= self._turn.now_ms and not self._stops:
             self.deadlines.run(self._turn.now_ms)
             self._arm()
             self._schedule()
@@ -180,7 +181,8 @@ class Engine:
             self._checkpoint.add_done_callback(self._checkpoint_done)
 
     async def stop(self) -> None:
-        """Writes everything down, cleanly, and closes the store."""
+        """Writes everything down, cleanly, and closes the store; what falls due meanwhile waits for the next start."""
+        self._stops = True
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
         self._log_settlements()
@@ -191,7 +193,7 @@ class Engine:
         """Ends the threads and closes the store; what is unwritten is lost. Once more changes nothing."""
         if self._closed:
             return
-        self._closed = True
+        self._closed = self._stops = True
         if self._alarm is not None:
             self._alarm.cancel()
         self.committer.close()
@@ -222,7 +224,7 @@ class Engine:
             self._alarm.cancel()
             self._alarm = None
         next_ms = self.deadlines.next_ms
-        if next_ms is not None and not self._closed:
+        if next_ms is not None and not self._stops:
             wait_ms = min(max(next_ms - self._turn.now_ms, 0), ALARM_MAX_MS)
             self._alarm = self._loop.call_later(wait_ms / 1000, self._ring)
 

@@ -1,20 +1,19 @@
-"""What the machine says: how much memory this process uses and may use, and how much disk is free."""
+"""What the machine says: how much memory this process uses and may use."""
 
 from __future__ import annotations
 
 import os
 import resource
 import sys
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 __all__ = ["memory_limit_bytes", "resident_bytes"]
 
 _STATM: Final = Path("/proc/self/statm")
-_CGROUP_LIMITS: Final = (
-    Path("/sys/fs/cgroup/memory.max"),  # cgroup v2
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),  # cgroup v1
-)
+_CGROUPS: Final = Path("/proc/self/cgroup")
+_MOUNTED: Final = Path("/sys/fs/cgroup")
 
 
 def resident_bytes() -> int:
@@ -26,14 +25,32 @@ def resident_bytes() -> int:
         return peak if sys.platform == "darwin" else peak * 1024
 
 
-def memory_limit_bytes() -> int:
-    """Returns how much memory this process may use: the container's limit if it has one, else the machine's memory."""
-    total = os.sysconf("SC_PHYS_PAGES") * resource.getpagesize()
-    for path in _CGROUP_LIMITS:
+def memory_limit_bytes(cgroups: Path = _CGROUPS, mounted: Path = _MOUNTED) -> int:
+    """Returns how much memory this process may use: its control group's limit if it has one, else the machine's memory.
+
+    Source: cgroups(7); /proc/self/cgroup names the group, which in a container is often the root of what is mounted.
+    """
+    least = os.sysconf("SC_PHYS_PAGES") * resource.getpagesize()
+    for path in _limits(cgroups, mounted):
         try:
             text = path.read_text().strip()
         except OSError:
             continue
         if text.isdigit():  # "max" means no limit
-            return min(total, int(text))
-    return total
+            least = min(least, int(text))
+    return least
+
+
+def _limits(cgroups: Path, mounted: Path) -> Iterator[Path]:
+    """Yields the files that may limit this process: those of its group and of all groups above, which count as well."""
+    groups = {"": "/", "memory": "/"}  # by controller: "" is version 2, which has one tree for all
+    try:
+        for line in cgroups.read_text().splitlines():
+            _number, controllers, path = line.split(":", 2)
+            groups.update(dict.fromkeys(controllers.split(","), path))
+    except (OSError, ValueError):  # no Linux, or none that we know
+        pass
+    for controller, file in (("", "memory.max"), ("memory", "memory.limit_in_bytes")):
+        group = PurePosixPath(groups[controller].lstrip("/"))
+        for one in (group, *group.parents):
+            yield mounted / controller / one / file

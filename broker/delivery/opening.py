@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +9,7 @@ from broker.core.auth.first_user import create_first_user
 from broker.core.auth.users import User, user_of
 from broker.core.definitions.document import Document, VhostEntry
 from broker.core.definitions.reading import BadDefinitions, read_document
+from broker.core.json_text import read_json
 from broker.delivery.definitions_import import DefinitionsImport
 from broker.delivery.rehearsal import Rehearsal
 from broker.event_log import get_logger
@@ -89,10 +89,10 @@ def _load(path: str) -> Document | None:
     if not path:
         return None
     try:
-        raw = json.loads(Path(path).read_bytes())
+        raw = read_json(Path(path).read_bytes())
     except OSError as error:
         raise BadDefinitions(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise BadDefinitions(f"{path}: not valid JSON: {error}") from None
     try:
         return read_document(raw)

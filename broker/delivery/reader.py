@@ -114,9 +114,7 @@ class SlotReader:
         except Exception as error:  # noqa: BLE001 - a lost store, or a defect: nothing may be confirmed after it
             self._fail(error)
 
-    def _measured(
-        self, done: asyncio.Future[list[int]], stream: Stream, slot: Slot, needed: tuple[int, ...]
-    ) -> None:
+    def _measured(self, done: asyncio.Future[list[int]], stream: Stream, slot: Slot, needed: tuple[int, ...]) -> None:
         self._measuring -= 1
         if done.cancelled():
             return

@@ -26,6 +26,7 @@ __all__ = ["Worker", "Workers"]
 TURN_MESSAGES: Final = 1024  # per queue and loop turn: what one busy queue may take before the next one is served
 CHUNK_MESSAGES: Final = 256
 FULL_QUEUES: Final = 8  # so many busy queues fill a turn; those behind them have the next
+EXPIRED_COST: Final = 3  # what has expired may have to be dead-lettered, which takes longer than a delivery
 FAILURES_MAX: Final = 3  # a queue that ended so many workers is served when it is asked for, not again and again
 
 _log = get_logger()
@@ -122,7 +123,8 @@ class Worker:
             indexes = manager.take(slot, min(sum(rooms), CHUNK_MESSAGES))
             budget -= len(indexes)
             if queue.timed:
-                indexes = queue.drop_expired(stream, slot, indexes)
+                taken, indexes = len(indexes), queue.drop_expired(stream, slot, indexes)
+                budget -= EXPIRED_COST * (taken - len(indexes))
                 if not indexes or queue.deleted:
                     continue
             try:

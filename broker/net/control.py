@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from broker.core.json_text import read_json
 from broker.event_log import get_logger
 from broker.net.control_address import SOCKET_NAME, socket_address
 from broker.net.control_request import ControlRefused, Request, Verb
@@ -106,9 +107,9 @@ class ControlSocket:
 
     async def _answer(self, line: bytes, writer: asyncio.StreamWriter) -> dict[str, Any]:
         try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError):
-            return _refusal("a request is one JSON object a line")
+            fields = read_json(line)
+        except ValueError as error:
+            return _refusal(f"a request is one JSON object a line: {error}")
         verb = self._verbs.get(str(fields.get("verb"))) if isinstance(fields, dict) else None
         if verb is None:
             return _refusal(f"known verbs: {', '.join(sorted(self._verbs))}")

@@ -14,6 +14,7 @@ from broker.amqp.errors import ChannelError, ProtocolError, Refused
 from broker.core.session.connection import SessionOfConnection
 from broker.event_log import get_logger
 from broker.net.address import close
+from broker.net.descriptors import descriptors_for_clients
 from broker.net.transport import Stop, Transport
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Listener:
         self._empty.set()
         self.transports: set[Transport] = set()
         self._stopping = False
+        self._descriptors_max = descriptors_for_clients()
         self.port = 0
         self.tls_port = 0
 
@@ -231,6 +233,9 @@ class Listener:
                 "connection.refused", conn=transport.session.name, reason=f"{len(self.transports)} connections",
                 setting="server.connections_max",
             )  # fmt: skip
+            return False
+        if transport.descriptor >= self._descriptors_max:
+            _log.warning("connection.refused", conn=transport.session.name, reason="few descriptors left: ulimit -n")
             return False
         self.transports.add(transport)
         self._empty.clear()

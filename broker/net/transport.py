@@ -79,6 +79,12 @@ class Transport(asyncio.Protocol):
         self.session: SessionOfConnection
         self.peer = Peer("")
 
+    @property
+    def descriptor(self) -> int:
+        """The number of the socket's descriptor. The lowest free one is taken, so it tells how many there are."""
+        found = self._socket.get_extra_info("socket")
+        return -1 if found is None else int(found.fileno())
+
     # -- callbacks of the loop ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:

@@ -14,12 +14,14 @@ from typing import Final
 
 from broker.amqp.errors import StoreFailed
 from broker.store.damage import FolderBusy
+from broker.store.spare_descriptors import SpareDescriptors
 
 __all__ = ["File", "Files"]
 
 _SYNC: Final = getattr(os, "fdatasync", os.fsync)  # fdatasync writes the size too when it changed; macOS has none
 _FILE_MODE: Final = 0o600  # messages are private to the account that runs the broker
 _FOLDER_MODE: Final = 0o700
+_SPARES: Final = SpareDescriptors()  # of the process, as the limit is
 
 
 class _Failing:
@@ -104,7 +106,7 @@ class Files:
         """Opens a file; creating it leaves its folder entry unsynced."""
         flags = os.O_CLOEXEC | (os.O_RDWR if write or create else os.O_RDONLY) | (os.O_CREAT if create else 0)
         with _Failing(path):
-            return File(path, os.open(path, flags, _FILE_MODE))
+            return File(path, _SPARES.opening(lambda: os.open(path, flags, _FILE_MODE)))
 
     def read(self, path: Path) -> bytes:
         """Returns a whole file."""
@@ -130,7 +132,7 @@ class Files:
     def list(self, folder: Path) -> list[str]:
         """Returns the names in a folder, sorted."""
         with _Failing(folder):
-            return sorted(os.listdir(folder))
+            return sorted(_SPARES.opening(lambda: os.listdir(folder)))
 
     def make_folder(self, folder: Path) -> None:
         """Makes a folder with its parents; one that is there already is well."""
@@ -161,7 +163,7 @@ class Files:
     def sync_folder(self, folder: Path) -> None:
         """Returns when the folder's entries (files created, renamed, removed) are on disk."""
         with _Failing(folder):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = _SPARES.opening(lambda: os.open(folder, os.O_RDONLY | os.O_CLOEXEC))
             try:
                 os.fsync(descriptor)
             finally:

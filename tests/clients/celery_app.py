@@ -1,4 +1,4 @@
-"""The Celery application that worker processes run and tests call: Celery's own settings, unless a test names others."""
+"""The Celery application that workers run and tests call: Celery's own settings, unless a test names others."""
 
 from __future__ import annotations
 

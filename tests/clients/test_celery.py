@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from celery import group
 from celery.exceptions import TaskRevokedError
-from celery.result import AsyncResult
 
 from tests.broker_process import BrokerProcess
 from tests.clients.celery_worker import NODE, CeleryWorker
@@ -41,7 +40,7 @@ def app(settings: dict[str, Any], worker: CeleryWorker) -> Iterator[Any]:
         yield application
 
 
-def value(result: AsyncResult) -> Any:
+def value(result: Any) -> Any:
     """Returns what a task returned, or raises what it raised."""
     return result.get(timeout=DEADLINE_S)
 
@@ -127,15 +126,16 @@ def test_broadcast_without_an_answer_returns(app: Any) -> None:
 def test_events(app: Any) -> None:
     """The events of a task reach a receiver that binds its own queue to the topic exchange of events."""
     app.control.enable_events(reply=True, limit=1, timeout=DEADLINE_S)
-    seen: list[str] = []
+    events: list[dict[str, Any]] = []
     with app.connection_for_read() as connection:
-        receiver = app.events.Receiver(
-            connection, handlers={"*": lambda event: seen.append(event["type"]) if event.get("uuid") == task_id else None}
-        )
+        receiver = app.events.Receiver(connection, handlers={"*": events.append})
         with receiver.consumer_context(wakeup=False) as (listening, _, _):  # the queue is bound before the task is sent
-            task_id = app.tasks["add"].delay(1, 2).id
-            while "task-succeeded" not in seen:
+            result = app.tasks["add"].delay(1, 2)
+
+            def seen() -> list[str]:
+                return [event["type"] for event in events if event.get("uuid") == result.id]
+
+            while "task-succeeded" not in seen():
                 listening.drain_events(timeout=DEADLINE_S)
     app.control.disable_events(reply=True, limit=1, timeout=DEADLINE_S)
-    assert seen == ["task-received", "task-started", "task-succeeded"]
-
+    assert seen() == ["task-received", "task-started", "task-succeeded"]

@@ -68,12 +68,9 @@ def test_task_of_a_killed_worker(settings: dict[str, Any], worker_of: WorkerOf, 
 def test_broker_restart_and_shutdown(
     broker_process: BrokerProcess, settings: dict[str, Any], worker_of: WorkerOf
 ) -> None:
-    """A worker goes on after its broker was restarted; when it is told to end, its queue stays and nothing else."""
+    """A worker goes on after its broker was killed; when it is told to end, its queue stays and nothing else."""
     worker = worker_of(settings, *POOL).start()
-    with calling(settings) as app:
-        assert app.tasks["add"].delay(1, 2).get(timeout=DEADLINE_S) == 3
-    assert broker_process.terminate() == 0
-    broker_process.start("--port", str(broker_process.address.port))
+    broker_process.restart("--port", str(broker_process.address.port))
     with calling(settings) as app:
         assert app.tasks["add"].delay(3, 4).get(timeout=DEADLINE_S) == 7
         app.control.shutdown()

@@ -69,7 +69,7 @@ def ready(broker: BrokerProcess) -> list[str]:
 
 
 def test_chord(app: Any) -> None:
-    """The body of a chord gets the results of its header; the task that looks for them is retried until they are there."""
+    """The body of a chord gets the results of its header; the task that looks for them is retried."""
     add, total = app.tasks["add"], app.tasks["total"]
     assert chord(add.s(number, 1) for number in range(10))(total.s()).get(timeout=DEADLINE_S) == 55
 

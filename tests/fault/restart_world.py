@@ -20,16 +20,16 @@ SOON_MS: Final = 300
 Mark: TypeAlias = tuple[str, bool]
 Binding: TypeAlias = tuple[str, str, str, str]
 
-QUEUES: Final = [
-    (f"queue-{'durable' if durable else 'transient'}-{'exclusive' if exclusive else 'shared'}-{'auto' if auto else 'stays'}",
-     durable, exclusive, auto)
-    for durable, exclusive, auto in product((True, False), repeat=3)
-]  # fmt: skip
-EXCHANGES: Final = [
-    (f"exchange-{'durable' if durable else 'transient'}-{'auto' if auto else 'stays'}-{'internal' if internal else 'open'}",
-     durable, auto, internal)
-    for durable, auto, internal in product((True, False), repeat=3)
-]  # fmt: skip
+
+def _all(kind: str, *words: tuple[str, str]) -> list[tuple[str, bool, bool, bool]]:
+    return [
+        ("-".join((kind, *(word[not flag] for word, flag in zip(words, flags, strict=True)))), *flags)
+        for flags in product((True, False), (True, False), (True, False))
+    ]
+
+
+QUEUES: Final = _all("queue", ("durable", "transient"), ("exclusive", "shared"), ("auto", "stays"))
+EXCHANGES: Final = _all("exchange", ("durable", "transient"), ("auto", "stays"), ("internal", "open"))
 TYPES: Final[dict[str, dict[str, Any]]] = {
     "direct": {},
     "fanout": {"alternate-exchange": "amq.fanout"},

@@ -44,16 +44,15 @@ class Restarted:
     second: Found
 
 
-def end(broker: BrokerProcess, connection: pika.BlockingConnection | None, *, kill: bool) -> None:
+def end(broker: BrokerProcess, connection: pika.BlockingConnection, *, kill: bool) -> None:
     """Ends the broker by SIGKILL, or in good order and without an error; a client that is there hears of it."""
     if kill:
         broker.kill()
     else:
         broker.running.send_signal(signal.SIGTERM)
-    if connection is not None:
-        with suppress(pika.exceptions.AMQPError):
-            while connection.is_open:
-                connection.process_data_events(time_limit=1)
+    with suppress(pika.exceptions.AMQPError):
+        while connection.is_open:
+            connection.process_data_events(time_limit=1)
     if not kill:
         assert broker.wait() == 0
         assert broker.errors() == []
@@ -62,7 +61,7 @@ def end(broker: BrokerProcess, connection: pika.BlockingConnection | None, *, ki
 def settled(broker: BrokerProcess) -> bool:
     """Tells whether what fell due while the broker was down has arrived."""
     rows = {row["name"]: row["messages"] for row in ask(broker.folder, "list_queues")}
-    return rows["dead"] == 2 and rows["expiring"] == 1
+    return bool(rows["dead"] == 2 and rows["expiring"] == 1)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["stopped", "killed"])
@@ -73,11 +72,10 @@ def restarted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     broker = BrokerProcess(tmp_path_factory.mktemp("matrix") / "folder").start()
     found = []
     try:
-        connection: pika.BlockingConnection | None = pika.BlockingConnection(parameters(broker.address))
+        connection = pika.BlockingConnection(parameters(broker.address))
         build(broker, connection.channel())
         for kill in (request.param, not request.param):
             end(broker, connection, kill=kill)
-            connection = None
             broker.start()
             wait_until(lambda: settled(broker), "what fell due meanwhile")
             found.append(look(broker))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import aio_pika
+import pytest
 
 from tests.in_process import client_of, queue_of, running_broker
 from tests.integration.test_slot_delivery import PERSISTENT, TRANSIENT, drain, publish
@@ -78,3 +80,35 @@ async def test_exchanges_and_bindings_come_back(tmp_path: Path) -> None:
         await exchange.publish(aio_pika.Message(b"1"), "a.1")
         await exchange.publish(aio_pika.Message(b"2"), "b.1", mandatory=False)
         assert [number for number, _ in await all_of(channel, "kept")] == [1]
+
+
+async def test_what_falls_due_while_the_broker_stops_waits_for_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is logged behind the last checkpoint; else the stop would not be clean, and all messages redelivered."""
+    ttl_ms = 100
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.declare_queue("dead", durable=True)
+        arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-message-ttl": ttl_ms}
+        await channel.declare_queue("q", durable=True, arguments=arguments)
+        engine = broker.engines["/"]
+        write = engine.store.write_checkpoint
+
+        def write_late(checkpoint: Any) -> None:
+            time.sleep(2 * ttl_ms / 1000)  # in the store's thread; meanwhile the loop turns
+            write(checkpoint)
+
+        monkeypatch.setattr(engine.store, "write_checkpoint", write_late)
+        await publish(channel, "q", range(1))
+        assert queue_of(broker, "q").ready == 1
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        assert broker.engines["/"].recovered_clean
+        queue = await channel.get_queue("dead")
+        message = await next_message(queue)
+        assert (int(message.body), message.redelivered) == (0, False)
+
+
+async def next_message(queue: Any) -> Any:
+    """Returns the next message of a queue, which may yet have to come."""
+    async with queue.iterator(no_ack=True, timeout=10) as messages:
+        return await anext(messages)

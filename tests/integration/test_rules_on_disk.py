@@ -10,8 +10,9 @@ import aio_pika
 import pytest
 
 from broker.server import Broker
+from broker.testing import VirtualClock
 from tests.deadline import wait_until_async
-from tests.in_process import client_of, queue_of, running_broker
+from tests.in_process import client_of, queue_of, running_broker, timed_broker
 from tests.raw_talk import page_out
 
 BODY_BYTES = 400
@@ -71,14 +72,18 @@ async def test_a_head_on_disk_is_dropped_into_the_dead_letter_exchange(tmp_path:
 
 async def test_messages_on_disk_expire(tmp_path: Path) -> None:
     """What has expired beyond memory is read, dead-lettered once and gone, without a consumer."""
-    async with running_broker(tmp_path, slots=SMALL_SLOTS) as broker, client_of(broker) as channel:
+    async with timed_broker(tmp_path, slots=SMALL_SLOTS) as broker, client_of(broker.server) as channel:
         await declare(channel, "dead")
         await declare(channel, "q", dead_letter_exchange="", dead_letter_routing_key="dead", message_ttl=2000)
         await fill(channel, "q")
-        page_out(broker, "q")
-        await until_ready(broker, "q", 0)
-        await until_ready(broker, "dead", COUNT)
-        assert sorted(await numbers_in(channel, "dead")) == list(range(COUNT))
+        page_out(broker.server, "q")
+        broker.clock.advance(1.999)
+        await broker.idle()
+        assert (broker.queue("q").ready, broker.queue("dead").ready) == (COUNT, 0)
+        broker.clock.advance(0.001)
+        await broker.idle()
+        assert (broker.queue("q").ready, broker.queue("dead").ready) == (0, COUNT)
+        assert await numbers_in(channel, "dead") == list(range(COUNT))
 
 
 async def test_a_rejected_message_that_left_memory_is_dead_lettered(tmp_path: Path) -> None:
@@ -98,16 +103,24 @@ async def test_a_rejected_message_that_left_memory_is_dead_lettered(tmp_path: Pa
 
 @pytest.mark.parametrize("expiration", [None, 2])
 async def test_messages_expire_across_a_restart(tmp_path: Path, expiration: int | None) -> None:
-    """Time goes on while the broker does not: whose end came meanwhile is gone, whose did not is there."""
+    """Time goes on while the broker does not: what came first is gone first, to the millisecond."""
     ttl = {"message_ttl": 2000} if expiration is None else {}
-    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+    clock = VirtualClock()
+    async with timed_broker(tmp_path, clock) as broker, client_of(broker.server) as channel:
         await declare(channel, "q", **ttl)
-        await declare(channel, "kept")
         await fill(channel, "q", 5, expiration=expiration)
-        await fill(channel, "kept", 5, expiration=600)
-    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
-        await until_ready(broker, "q", 0)
-        assert await numbers_in(channel, "kept") == list(range(5))
+        clock.advance(1)
+        await fill(channel, "q", 7, expiration=expiration)
+    clock.advance(1)
+    async with timed_broker(tmp_path, clock) as broker:
+        await broker.idle()
+        assert [int(message.body) for message in broker.queue("q").messages] == list(range(7))
+        clock.advance(0.999)
+        await broker.idle()
+        assert broker.queue("q").ready == 7
+        clock.advance(0.001)
+        await broker.idle()
+        assert broker.queue("q").ready == 0
 
 
 async def test_a_limit_in_bytes_holds_after_a_restart(tmp_path: Path) -> None:

@@ -328,7 +328,7 @@ def test_entered_again_it_is_restarted() -> None:
 
 
 def test_a_start_waits_for_no_disk_and_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes long elsewhere does not happen: no file is opened for writing, nothing is synced, no password hashed."""
+    """What takes long elsewhere does not happen: nothing is synced, no password is hashed."""
     slow: list[str] = []
 
     def count(name: str) -> Any:
@@ -397,13 +397,19 @@ def test_it_has_to_be_entered() -> None:
     assert broker.published == []
 
 
-def test_a_broker_that_failed_fails_the_test() -> None:
-    """A defect in it is raised on leaving, and named by whatever is asked before."""
-    with pytest.raises(ZeroDivisionError), Broker() as broker:
+def fail(broker: Broker) -> None:
+    """Meets a defect of the broker, and asks it something."""
+    with broker:
         broker._call(lambda: broker.server._fail(ZeroDivisionError("a defect")))
         with pytest.raises(RuntimeError, match="failed") as caught:
             broker.queue("q")
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_broker_that_failed_fails_the_test() -> None:
+    """A defect in it is raised on leaving, and named by whatever is asked before."""
+    with pytest.raises(ZeroDivisionError):
+        fail(Broker())
 
 
 # -- what it says ------------------------------------------------------------------------------------------------------
@@ -439,7 +445,7 @@ def test_it_says_more_when_asked(caplog: pytest.LogCaptureFixture) -> None:
 
 # -- the plugin --------------------------------------------------------------------------------------------------------
 
-USERS_TESTS = '''
+USERS_TESTS = """
 import pika
 import pytest
 
@@ -471,12 +477,14 @@ async def test_async(broker):
         await channel.default_exchange.publish(aio_pika.Message(b"1"), "q")
         await broker.idle()
         assert broker.queue("q").ready == 1
-'''
+"""
 
 
 def run_pytest(folder: Path) -> subprocess.CompletedProcess[str]:
     """Runs pytest in a folder that knows nothing of this project."""
-    (folder / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n")
+    (folder / "pytest.ini").write_text(
+        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
+    )
     command = [sys.executable, "-X", "dev", "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider"]
     environment = {**os.environ, "SLOTMQ_SERVER__HOST": "256.0.0.1"}  # it concerns no broker of a test
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=50, check=False)

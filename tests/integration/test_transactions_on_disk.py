@@ -74,3 +74,34 @@ async def test_one_record_stands_around_a_transaction(tmp_path: Path, committed:
             await talk(broker, work, client)
     async with mortal_broker(tmp_path) as broker:
         assert (queue_of(broker, "from").ready, queue_of(broker, "to").ready) == ((0, 2) if committed else (2, 0))
+
+
+async def test_a_commit_that_cannot_be_done_after_a_read_ends_its_channel(tmp_path: Path) -> None:
+    """A queue that rejects publishes is found full when the read is over: 406 for tx.commit, and nothing else ends."""
+
+    def work(client: RawClient) -> commands.Channel.Close:
+        table: Any = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+        client.declare_queue(1, "q", durable=True, arguments=table)
+        client.declare_queue(1, "full", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+        publish(client, "q", [b"1"])
+        publish(client, "full", [b"there already"])
+        client.call(1, Tx.Select(), Tx.SelectOk)
+        client.call(1, Basic.Get(queue="q"), Basic.GetOk)
+        client.expect_content(1)
+        client.send(publish_frames(1, "", "full", b"too much"))
+        client.method(1, Basic.Nack(delivery_tag=1, requeue=False))
+        page_out(broker, "q")
+        client.method(1, Tx.Commit())
+        close = client.expect_channel_close(1, 406)
+        client.open_channel(1)
+        return close
+
+    async with mortal_broker(tmp_path) as broker:
+        with await asyncio.to_thread(connect, broker) as client:
+            close = await talk(broker, work, client)
+            assert (close.class_id, close.method_id, close.reply_text.partition(" - ")[2]) == (
+                90,
+                20,
+                "partial tx completion",
+            )
+            assert (queue_of(broker, "full").ready, queue_of(broker, "q").ready) == (1, 1)

@@ -89,6 +89,7 @@ class Bench:
         """Moves the clock and does what has become due."""
         self.clock.now_ms += by_ms
         while (next_ms := self.deadlines.next_ms) is not None and next_ms <= self.clock.now_ms:
+            self.deadlines.begin_turn()
             self.deadlines.run(self.clock.now_ms)
 
     def ready(self) -> list[int]:

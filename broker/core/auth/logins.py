@@ -6,7 +6,7 @@ Never logs, prints or quotes what a client answered: the reasons name the user a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.amqp.errors import Refused
 from broker.core.auth.attempts import Attempts
@@ -15,17 +15,27 @@ from broker.core.auth.mechanisms import AMQPLAIN, EXTERNAL, PASSWORDS, PLAIN
 from broker.core.auth.peer import Peer, is_loopback
 from broker.core.auth.users import User, Users, prove
 
-__all__ = ["LOOPBACK_ONLY", "Logins", "PasswordCheck", "Verdict"]
+__all__ = ["LOOPBACK_ONLY", "Asker", "Logins", "PasswordCheck", "Verdict"]
 
-LOOPBACK_ONLY: Final = frozenset({"guest"})  # RabbitMQ's loopback_users: its password is known to everybody
+GUEST: Final = "guest"
+LOOPBACK_ONLY: Final = frozenset({GUEST})  # RabbitMQ's loopback_users: its password is known to everybody
 
-PasswordCheck = Callable[[Callable[[], bool], Callable[[bool], None], float], None]
+
+
+class Asker(NamedTuple):
+    """Is who waits for a verdict: a client from this network, and whether it has gone meanwhile."""
+
+    network: str
+    gone: Callable[[], bool]
+
+
+PasswordCheck = Callable[[Callable[[], bool], Callable[[bool], None], float, Asker], None]
 """Runs the first, which is slow and changes nothing of ours, and calls the second with its answer after a delay."""
 
 Verdict = User | Refused
 
 
-def check_now(job: Callable[[], bool], then: Callable[[bool], None], _delay_s: float) -> None:
+def check_now(job: Callable[[], bool], then: Callable[[bool], None], _delay_s: float, _asker: Asker) -> None:
     """Checks a password at once: for whoever has no loop to hold up."""
     then(job())
 
@@ -36,40 +46,67 @@ class Logins:
     Invariant: an empty password lets nobody in, and EXTERNAL only whom a verified certificate names.
     """
 
-    __slots__ = ("_attempts", "_certificate_name", "_check", "_loopback_only", "_mechanisms", "users")
+    __slots__ = (
+        "_attempts",
+        "_certificate_name",
+        "_check",
+        "_guest_anywhere",
+        "_loopback_only",
+        "_mechanisms",
+        "users",
+    )
 
     def __init__(
         self,
         users: Users,
         *,
         loopback_only: Iterable[str] = LOOPBACK_ONLY,
+        guest_anywhere: bool = False,
         mechanisms: Iterable[str] = (PLAIN, AMQPLAIN),
         certificate_name: tuple[NameSource, str] = ("distinguished_name", "dns"),
         check: PasswordCheck = check_now,
         now_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`loopback_only` are the names that may come from a loopback address only."""
+        """`loopback_only` are the names that may come from a loopback address only; guest, if `guest_anywhere`, only
+        when there is another user.
+        """
         self.users = users
         self._loopback_only = frozenset(loopback_only)
+        self._guest_anywhere = guest_anywhere
         self._mechanisms = tuple(mechanisms)
         self._certificate_name = certificate_name
         self._check = check
         self._attempts = Attempts(now_s)
 
+    @property
+    def loopback_only(self) -> frozenset[str]:
+        """The names that may come from a loopback address only, as things stand."""
+        if self._guest_anywhere and list(self.users) == [GUEST]:
+            return self._loopback_only - {GUEST}
+        return self._loopback_only
+
     def mechanisms(self, peer: Peer) -> Sequence[str]:
         """Returns what is offered to a client: EXTERNAL where it was asked for a certificate."""
         return [name for name in self._mechanisms if name != EXTERNAL or (peer.tls is not None and peer.verified)]
 
-    def decide(self, mechanism: str, response: bytes, peer: Peer, then: Callable[[Verdict], None]) -> None:
+    def decide(
+        self,
+        mechanism: str,
+        response: bytes,
+        peer: Peer,
+        then: Callable[[Verdict], None],
+        gone: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Calls `then` with the user that an answer proves, or with the refusal: now, or when a hash was computed.
 
+        `gone` tells, in any thread, whether the client has left: then nobody computes a hash for it.
         Source: RabbitMQ's texts.
         """
         try:
             if mechanism == EXTERNAL and EXTERNAL in self.mechanisms(peer):
                 then(self._by_certificate(peer))
             elif mechanism in PASSWORDS and mechanism in self._mechanisms:
-                self._by_password(mechanism, response, peer, then)
+                self._by_password(mechanism, response, peer, then, gone)
             else:
                 raise Refused(f"{mechanism[:64]} login refused: unknown authentication mechanism", told=False)
         except Refused as refused:
@@ -86,7 +123,14 @@ class Logins:
             raise Refused(f"{EXTERNAL} login refused: user '{name}' - invalid credentials")
         return self._welcome(EXTERNAL, user, peer)
 
-    def _by_password(self, mechanism: str, response: bytes, peer: Peer, then: Callable[[Verdict], None]) -> None:
+    def _by_password(
+        self,
+        mechanism: str,
+        response: bytes,
+        peer: Peer,
+        then: Callable[[Verdict], None],
+        gone: Callable[[], bool],
+    ) -> None:
         name, password = PASSWORDS[mechanism](response)
         if not password:
             raise Refused(f"{mechanism} login refused: user '{name}' attempted to log in with a blank password")
@@ -101,6 +145,8 @@ class Logins:
 
         def checked(right: bool) -> None:
             self._attempts.end(network)
+            if gone():  # perhaps nothing was computed, so it says nothing about the password
+                return
             try:
                 now = self.users.get(name)
                 # Whose password changed while the hash was computed has to come again.
@@ -117,9 +163,9 @@ class Logins:
             # Asked again in the thread: of many clients of a user who come at once, the first computes the hash.
             return self.users.knows(name, password) or prove(user, password)
 
-        self._check((lambda: True) if known else job, checked, delay_s)
+        self._check((lambda: True) if known else job, checked, delay_s, Asker(network, gone))
 
     def _welcome(self, mechanism: str, user: User, peer: Peer) -> User:
-        if user.name in self._loopback_only and not is_loopback(peer.address):
+        if user.name in self.loopback_only and not is_loopback(peer.address):
             raise Refused(f"{mechanism} login refused: user '{user.name}' can only connect via localhost")
         return user

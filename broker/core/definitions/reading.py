@@ -21,7 +21,7 @@ from broker.core.definitions.document import (
     VhostEntry,
 )
 
-__all__ = ["BadDefinitions", "read_document"]
+__all__ = ["BadDefinitions", "check_depth", "read_document"]
 
 Entry = TypeVar("Entry")
 
@@ -55,9 +55,15 @@ class Fields:
         """Returns a field as it is."""
         return self._fields.get(name, default)
 
+    def kept(self, name: str) -> Any:
+        """Returns a field that is kept and written down again, whatever it is."""
+        value = self._fields.get(name)
+        check_depth(name, value)
+        return value
+
     def rest(self, *known: str) -> dict[str, Any]:
         """Returns the fields but those."""
-        return {name: value for name, value in self._fields.items() if name not in known}
+        return {name: self.kept(name) for name in self._fields if name not in known}
 
     def text(self, name: str, default: Any = MISSING) -> str:
         """Returns a string."""
@@ -99,7 +105,7 @@ class Fields:
             value = dict(value)
         if not isinstance(value, dict):
             raise BadDefinitions(f"{name} should be an object")
-        _check_depth(name, value, DEPTH_MAX)
+        check_depth(name, value)
         return value
 
 
@@ -124,7 +130,7 @@ def read_document(raw: Any, vhost: str | None = None) -> Document:
         ),
         parameters=tuple(found for found in parameters if isinstance(found, ParameterEntry)),
         global_parameters=tuple(
-            _entries(raw, "global_parameters", vhost, lambda f: GlobalParameterEntry(f.text("name"), f.get("value")))
+            _entries(raw, "global_parameters", vhost, lambda f: GlobalParameterEntry(f.text("name"), f.kept("value")))
         ),
         exchanges=tuple(_entries(raw, "exchanges", vhost, _exchange)),
         queues=tuple(_entries(raw, "queues", vhost, _queue)),
@@ -227,7 +233,7 @@ def _policy(fields: Fields, *, operator: bool) -> PolicyEntry:
 def _parameter(fields: Fields) -> ParameterEntry | PolicyEntry:
     component, name, vhost = fields.text("component"), fields.text("name"), fields.vhost()
     if component != OPERATOR_POLICY:
-        return ParameterEntry(vhost, component, name, fields.get("value"))
+        return ParameterEntry(vhost, component, name, fields.kept("value"))
     value = fields.get("value")
     if not isinstance(value, dict):
         raise BadDefinitions("value should be an object")
@@ -274,7 +280,7 @@ def _binding(fields: Fields) -> BindingEntry:
     )
 
 
-def _check_depth(name: str, value: Any, left: int) -> None:
+def check_depth(name: str, value: Any, left: int = DEPTH_MAX) -> None:
     """Refuses what an AMQP table cannot hold. Raises: BadDefinitions."""
     if isinstance(value, int) and not INT_64_MIN <= value <= INT_64_MAX:
         raise BadDefinitions(f"{name} holds a number of more than 64 bits")
@@ -282,4 +288,4 @@ def _check_depth(name: str, value: Any, left: int) -> None:
         if not left:
             raise BadDefinitions(f"{name} is nested deeper than {DEPTH_MAX} levels")
         for inner in value.values() if isinstance(value, dict) else value:
-            _check_depth(name, inner, left - 1)
+            check_depth(name, inner, left - 1)

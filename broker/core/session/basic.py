@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BasicSession"]
 
-# Celery raises the prefetch of a running consumer for each task that waits for its time, and lowers it again. kombu sends
-# global=true for that to what calls itself RabbitMQ 3.3 to 3.13, and global=false to any other broker: it takes it that
-# AMQP's own reading (0-9-1, basic.qos: of the channel, whenever its consumers started) holds there.
+# Celery raises the prefetch of a running consumer for each task that waits for its time, and lowers it again. kombu
+# does so with global=true where the broker calls itself RabbitMQ 3.3 to 3.13, and with global=false elsewhere: there it
+# expects AMQP's own reading (0-9-1, basic.qos: of the channel, whenever its consumers started).
 QOS_OF_RUNNING_CONSUMERS: Final = "py-amqp"
 
 
@@ -154,8 +154,11 @@ class BasicSession:
         When it lies on disk the connection is held, and the answer follows as soon as it was read.
         """
         queue.used()
-        if queue.timed:
-            queue.look()
+        if queue.timed and not queue.look():
+            self.connection.hold()
+            ports = self._vhost.ports
+            ports.deadlines.set((self, queue), ports.clock.now_ms, lambda: self._get_later(queue, no_ack=no_ack))
+            return
         found = queue.lease()
         if found is None:
             self._channel.send(commands.Basic.GetEmpty())
@@ -189,9 +192,13 @@ class BasicSession:
     def _get_again(self, stream: Stream, slot: Slot, *, no_ack: bool) -> None:
         """Goes on with a basic.get whose slot was read; it may have to wait for another one."""
         queue = stream.queue
-        self.connection.release()
         if not queue.deleted and not queue.consumers and slot.lease is not None:
             stream.manager.give_back(slot)
+        self._get_later(queue, no_ack=no_ack)
+
+    def _get_later(self, queue: Queue, *, no_ack: bool) -> None:
+        """Goes on with a basic.get that had to wait: for the disk, or for what has expired to go."""
+        self.connection.release()
         if self.closed:
             return
         if queue.deleted:
@@ -211,7 +218,10 @@ class BasicSession:
         if requeue:
             self.requeue(deliveries)
         else:
-            self.reject(deliveries)
+            groups = by_slot(deliveries)
+            self._credit(deliveries)
+            for stream, slot, indexes in groups:
+                stream.bury_in_turn(slot, indexes, "rejected")
 
     def recover(self, *, requeue: bool) -> None:
         """Puts back everything unacked. Raises: ConnectionFault 540 for requeue=false, as RabbitMQ."""
@@ -242,7 +252,7 @@ class BasicSession:
         self._credit(deliveries)
 
     def reject(self, deliveries: list[Delivery]) -> None:
-        """Drops deliveries that were rejected; their queues may have them dead-lettered."""
+        """Drops deliveries that were rejected, all at once; their queues may have them dead-lettered."""
         groups: list[tuple[Stream, Slot, list[int] | range]] = by_slot(deliveries)
         self._credit(deliveries)
         for stream, slot, indexes in groups:

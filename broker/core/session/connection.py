@@ -76,7 +76,9 @@ class SessionOfConnection:
     def authenticate(self, mechanism: str, response: bytes) -> None:
         """Takes the client's answer to the login question, and lets it in or not when the verdict is there."""
         self.connection.hold()
-        self._logins.decide(mechanism, response, self.peer, partial(self._decided, mechanism))
+        connection = self.connection
+        decided = partial(self._decided, mechanism)
+        self._logins.decide(mechanism, response, self.peer, decided, lambda: connection.finished)
 
     def _decided(self, mechanism: str, verdict: Verdict) -> None:
         """Hears who the client is, perhaps after it has gone."""

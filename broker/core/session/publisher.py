@@ -46,6 +46,7 @@ class Publisher:
         "_clock",
         "_committer",
         "_connection",
+        "_deadlines",
         "_entries",
         "_log",
         "_number",
@@ -68,6 +69,7 @@ class Publisher:
         self._session = session
         self._vhost = vhost
         self._clock = vhost.ports.clock
+        self._deadlines = vhost.ports.deadlines
         self._log = vhost.ports.store.log
         self._committer = vhost.committer
         assert session.user is not None
@@ -98,6 +100,8 @@ class Publisher:
         facts = self._channel.facts
         if facts.special or facts.expiration_ms is not None or not entry.straight:
             self.send(self._look_closely(entry, header, body))
+            if self._deadlines.left <= 0:
+                self._wait_for_turn()
             return
         envelope = entry.envelope
         now_ms = self._clock.now_ms
@@ -157,6 +161,12 @@ class Publisher:
             replies.deliver(envelope, header, body)
         if self._log.position != position:  # whatever was appended, a delayed message or a dead letter, is waited for
             self.logged = self.published
+
+    def _wait_for_turn(self) -> None:
+        """Holds the connection until the rules of full queues have caught up with what it publishes."""
+        connection = self._connection
+        connection.hold()
+        self._deadlines.set(("held", connection), self._clock.now_ms, connection.release)
 
     def _look_closely(self, entry: PublishEntry, header: bytes, body: bytes) -> Publication:
         facts = self._channel.facts

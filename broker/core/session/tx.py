@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["TxSession"]
 
 OVERHEAD_BYTES: Final = 512  # a kept publish beside its bytes, or a kept acknowledgement
+COMMIT: Final = (90, 20)  # tx.commit
 Acknowledge = Callable[["list[Delivery]"], None]
 
 
@@ -181,9 +182,14 @@ class TxSession:
     # -- before a commit ----------------------------------------------------------------------------------------------
 
     def _commit_again(self) -> None:
-        self._channel.connection.release()
+        connection = self._channel.connection
+        connection.release()
         if not self.closed:
-            self.commit()
+            try:
+                self.commit()
+            except ChannelError as error:  # no frame is being processed: nobody else is there to answer
+                error.class_id, error.method_id = COMMIT
+                connection.fail(error, self._channel.number)
 
     def _on_disk(self) -> tuple[Stream, Slot] | None:
         """Returns a slot that has to be read first, because a message of it is to be dead-lettered."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from broker.core.definitions.reading import check_depth
 from broker.core.policy import Policy
 from broker.net.control_request import Request, Verb
 
@@ -25,11 +26,13 @@ def vhost_verbs(administration: Administration) -> dict[str, Verb]:
         await administration.delete_vhost(request.text("name"))
 
     async def set_policy(request: Request) -> None:
+        definition = request.table("definition")
+        check_depth("definition", definition)
         policy = Policy(
             request.text("name"),
             request.text("pattern"),
             request.text("apply_to", "all"),
-            request.table("definition"),
+            definition,
             request.integer("priority", 0, -PRIORITY_MAX, PRIORITY_MAX),
         )
         await administration.set_policy(request.text("vhost", "/"), policy, operator=request.flag("operator"))

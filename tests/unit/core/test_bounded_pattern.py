@@ -20,6 +20,9 @@ from broker.core.bounded_pattern import PATTERN_MAX_CHARACTERS, SLOW_MAX, Bounde
         ("^.$", "\u00e9", True),
         ("\\d", "\u0663", False),
         ("a.b", "a\nb", False),
+        ("^[0-9a-f]{8}-[0-9a-f]{4}$", "00000000-0000", True),
+        ("^[]{99}]{3}$", "]{9", True),
+        ("^a\\{99}$", "a{99}", True),
     ],
 )
 def test_a_pattern_is_searched_in_the_name(text: str, name: str, found: bool) -> None:
@@ -44,6 +47,9 @@ def test_a_pattern_that_takes_too_long_matches_nothing_and_says_so_once(text: st
         ("a{2,1}", "min repeat greater than max repeat at position 2"),
         ("(" * 500 + ")" * 500, "nested too deeply"),
         ("a{99999999999999999999}", "repeat count too big"),
+        ("(?:(?:(?:a{99}){99}){99})b", "repeats more than 20000 times"),
+        ("(?:[^]x]{2,}\\d){9000}", "repeats more than 20000 times"),
+        ("(a{" + "9" * 9 + "})", "repeats more than 20000 times"),
         ("a" * (PATTERN_MAX_CHARACTERS + 1), f"longer than {PATTERN_MAX_CHARACTERS} characters"),
     ],
 )

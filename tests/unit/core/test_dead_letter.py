@@ -10,6 +10,8 @@ from pamqp import commands, header
 from structlog.testing import capture_logs
 
 from broker.amqp.content_header import decode_properties, facts_of
+from broker.core.dead_letter import BURIAL_SHARE
+from broker.core.deadlines import TURN_SHARE
 from broker.core.message import OVERHEAD_BYTES, Envelope, Message
 from broker.core.queue import Queue
 from broker.core.reply_to import REPLY_PREFIX
@@ -159,7 +161,7 @@ def test_records(yard: Graveyard) -> None:
 
 
 def test_full_queues_push_on_without_recursion(yard: Graveyard) -> None:
-    """A dead letter that pushes another out, and so on through more queues than the stack is deep, is one bury."""
+    """A dead letter pushes another out, and so on through more queues than the stack is deep, a share in each turn."""
     number = 3000
     queues = [
         yard.queue(f"q{at}", max_length=1, dead_letter_exchange="", dead_letter_routing_key=f"q{at + 1}")
@@ -169,6 +171,12 @@ def test_full_queues_push_on_without_recursion(yard: Graveyard) -> None:
     for queue in queues[1:]:
         queue.stream.accept(message_to(queue, b"filler"))
     yard.bury(queues[0], body=b"mover")
+    turns = 1
+    while yard.deadlines.next_ms is not None:
+        turns += 1
+        yard.deadlines.begin_turn()
+        yard.deadlines.run(NOW_MS)
+    assert turns > number * BURIAL_SHARE // TURN_SHARE
     assert [queue.ready for queue in queues[1:]] == [1] * (number - 1)
     assert [message.body for message in messages(queues[1])] == [b"mover"]
     assert [message.envelope.key for message in messages(last)] == [last.name]

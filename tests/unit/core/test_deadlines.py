@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from broker.core.deadlines import Deadlines
+from functools import partial
+
+from broker.core.deadlines import TURN_SHARE, Deadlines
 
 
 def test_what_is_due_is_called_earliest_first() -> None:
@@ -58,6 +60,34 @@ def test_an_action_that_sets_its_key_for_now_has_the_next_run() -> None:
     assert called == [0]
     deadlines.run(10)
     assert called == [0, 1]
+
+
+def test_a_turn_does_its_share() -> None:
+    """What is due beyond the share of one turn is done in the next ones, in its order."""
+    called: list[int] = []
+    deadlines = Deadlines()
+
+    def act(number: int) -> None:
+        called.append(number)
+        deadlines.left -= TURN_SHARE // 4
+
+    for number in range(10):
+        deadlines.set(number, number, partial(act, number))
+    for done in (4, 8, 10):
+        deadlines.begin_turn()
+        deadlines.run(100)
+        assert called == list(range(done))
+    assert deadlines.next_ms is None
+
+
+def test_a_turn_without_a_share_left_does_nothing() -> None:
+    """What was due stays due, so whoever asks for the next moment hears of it."""
+    called: list[str] = []
+    deadlines = Deadlines()
+    deadlines.set("key", 10, lambda: called.append("key"))
+    deadlines.left = 0
+    deadlines.run(10)
+    assert (called, deadlines.next_ms) == ([], 10)
 
 
 def test_the_hook_hears_of_a_new_first_moment_only() -> None:

@@ -51,6 +51,7 @@ class DelayedRoom(Room):
         """Lets the time come and returns how many messages have arrived in `q`."""
         self.clock.now_ms = now_ms
         while (due_ms := self.deadlines.next_ms) is not None and due_ms <= now_ms:
+            self.deadlines.begin_turn()
             self.deadlines.run(now_ms)
         return self.queue.ready
 

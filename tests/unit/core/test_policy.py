@@ -183,6 +183,10 @@ def test_policies_come_back_from_json() -> None:
         ({}, "no policy provided"),
         ([1], "definition must be a dictionary: [1]"),
         ({"message-ttl": "1"}, '<<"1">> is not a valid message TTL'),
+        (
+            {"dead-letter-exchange": "x", "dead-letter-routing-key": "k" * 256},
+            f'<<"{"k" * 256}">> is not a valid dead letter routing key',
+        ),
         ({"message-ttl": -1}, "-1 is not a valid message TTL"),
         ({"message-ttl": 1.5}, "1.5 is not a valid message TTL"),
         ({"message-ttl": True}, "true is not a valid message TTL"),

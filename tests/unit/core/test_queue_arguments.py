@@ -73,6 +73,14 @@ def test_a_text_has_to_be_a_text(name: str, value: object, type_: str) -> None:
         ({"x-max-priority": 256}, ": {max_value_exceeded,256}"),
         ({"x-overflow": "drop-tail"}, ": invalid_overflow"),
         ({"x-dead-letter-routing-key": "k"}, ": routing_key_but_no_dlx_defined"),
+        (
+            {"x-dead-letter-exchange": "x", "x-dead-letter-routing-key": "\u00e9" * 128},
+            ': "expected UTF-8 of at most 255 bytes"',
+        ),
+        (
+            {"x-dead-letter-exchange": "x", "x-dead-letter-routing-key": b"\xff"},
+            ': "expected UTF-8 of at most 255 bytes"',
+        ),
         ({"x-single-active-consumer": 1}, ": {unacceptable_type,signedint}"),
         ({"x-single-active-consumer": "true"}, ": {unacceptable_type,longstr}"),
         ({"x-queue-version": 0}, ": \"unsupported queue version '0'\""),

@@ -217,3 +217,14 @@ def test_a_turn_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     office.workers.turn()
     assert not any(queue.manager.ready for queue in many[:FULL_QUEUES])
     assert left.manager.unacked > 0
+
+
+def test_who_had_to_wait_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More queues with long backlogs than fill a turn: those behind them have the next one, and nobody waits longer."""
+    office = Office(monkeypatch, 1)
+    queues = [StandIn(str(number), 10 * TURN_MESSAGES, Taker()) for number in range(2 * FULL_QUEUES)]
+    office.take_in(*queues)
+    office.workers.turn()
+    assert {name.partition("-")[0] for name in office.delivered} == {str(number) for number in range(FULL_QUEUES)}
+    office.workers.turn()
+    assert {name.partition("-")[0] for name in office.delivered} == {queue.name for queue in queues}

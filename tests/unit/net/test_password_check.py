@@ -9,7 +9,10 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
-from broker.net.password_check import PasswordThreads
+from broker.core.auth.logins import Asker
+from broker.net.password_check import THREADS, PasswordThreads
+
+HERE = Asker("192.0.2.1", lambda: False)
 
 
 @pytest.fixture
@@ -23,7 +26,7 @@ async def threads() -> AsyncIterator[PasswordThreads]:
 async def answer(threads: PasswordThreads, job: object, delay_s: float = 0.0) -> bool:
     """Returns what a check comes to."""
     future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-    threads.check(job, future.set_result, delay_s)  # type: ignore[arg-type]
+    threads.check(job, future.set_result, delay_s, HERE)  # type: ignore[arg-type]
     return await future
 
 
@@ -51,3 +54,49 @@ async def test_a_check_after_the_end_is_answered(threads: PasswordThreads) -> No
     """With no."""
     threads.close()
     assert await answer(threads, lambda: True) is False
+
+
+async def test_a_flood_from_one_network_does_not_make_another_wait(threads: PasswordThreads) -> None:
+    """Of two thousand logins that wait, one from elsewhere is computed next."""
+    begun, go_on = threading.Semaphore(0), threading.Event()
+    computed: list[str] = []
+    answers: asyncio.Queue[bool] = asyncio.Queue()
+
+    def job(name: str) -> bool:
+        begun.release()
+        go_on.wait(30)
+        computed.append(name)
+        return False
+
+    for _ in range(2000):
+        threads.check(lambda: job("flood"), answers.put_nowait, 0.0, HERE)
+    for _ in range(THREADS):
+        assert await asyncio.to_thread(begun.acquire, timeout=30)
+    threads.check(lambda: job("guest"), answers.put_nowait, 0.0, Asker("198.51.100.1", lambda: False))
+    go_on.set()
+    for _ in range(2001):
+        assert await answers.get() is False
+    assert computed.index("guest") <= 2 * THREADS
+
+
+async def test_nothing_is_computed_for_who_has_gone(threads: PasswordThreads) -> None:
+    """Whoever connects, asks and hangs up again and again cannot have hashes computed in a row."""
+    answers: asyncio.Queue[bool] = asyncio.Queue()
+    for _ in range(100):
+        threads.check(lambda: pytest.fail("computed"), answers.put_nowait, 0.0, Asker("192.0.2.1", lambda: True))
+    for _ in range(100):
+        assert await answers.get() is False
+
+
+async def test_what_waits_at_the_end_is_answered(threads: PasswordThreads) -> None:
+    """With no, and nothing more is computed."""
+    go_on = threading.Event()
+    answers: asyncio.Queue[bool] = asyncio.Queue()
+    for _ in range(THREADS):
+        threads.check(lambda: go_on.wait(30), answers.put_nowait, 0.0, HERE)
+    for _ in range(10):
+        threads.check(lambda: pytest.fail("computed"), answers.put_nowait, 0.0, HERE)
+    threading.Timer(0.05, go_on.set).start()
+    threads.close()
+    given = [await answers.get() for _ in range(THREADS + 10)]
+    assert sorted(given) == [False] * 10 + [True] * THREADS

@@ -10,7 +10,7 @@ import pytest
 from broker.amqp.errors import Refused
 from broker.core.auth import password as passwords
 from broker.core.auth.certificate import NameSource
-from broker.core.auth.logins import Logins, Verdict
+from broker.core.auth.logins import Asker, Logins, Verdict
 from broker.core.auth.peer import Peer, TlsFacts
 from broker.core.auth.users import User, Users, user_of
 
@@ -28,7 +28,7 @@ class Threads:
     def __init__(self) -> None:
         self.waiting: list[tuple[Callable[[], bool], Callable[[bool], None], float]] = []
 
-    def check(self, job: Callable[[], bool], then: Callable[[bool], None], delay_s: float) -> None:
+    def check(self, job: Callable[[], bool], then: Callable[[bool], None], delay_s: float, _asker: Asker) -> None:
         self.waiting.append((job, then, delay_s))
 
     def run(self) -> list[float]:
@@ -176,6 +176,25 @@ def test_guest_may_come_from_anywhere_when_told() -> None:
     assert said(logins, "EXTERNAL", b"", peer) == "EXTERNAL login refused: user 'guest' can only connect via localhost"
 
 
+def test_guest_alone_may_come_from_anywhere_when_told() -> None:
+    """Where guest_anywhere is set guest is kept to this machine from the moment when there is another user."""
+    users = Users([User("guest", "guest")])
+    logins = Logins(users, loopback_only=("guest", "root"), guest_anywhere=True)
+    assert said(logins, "PLAIN", plain("guest", "guest"), AWAY) == "guest"
+    assert logins.loopback_only == {"root"}
+    users.put(User("alice", "secret"))
+    assert "can only connect via localhost" in said(logins, "PLAIN", plain("guest", "guest"), AWAY)
+    assert said(logins, "PLAIN", plain("guest", "guest")) == "guest"
+    users.delete("alice")
+    assert said(logins, "PLAIN", plain("guest", "guest"), AWAY) == "guest"
+
+
+def test_another_user_alone_is_not_guest() -> None:
+    """guest_anywhere says nothing about others that are kept to this machine."""
+    logins = Logins(Users([User("root", "secret")]), loopback_only=("root",), guest_anywhere=True)
+    assert "can only connect via localhost" in said(logins, "PLAIN", plain("root", "secret"), AWAY)
+
+
 def test_a_slow_verdict_comes_later_and_the_next_one_at_once() -> None:
     """The hash is computed elsewhere; a proven password needs none."""
     threads = Threads()
@@ -259,3 +278,13 @@ def test_a_network_that_fails_often_cannot_have_many_logins_wait() -> None:
     assert len(threads.waiting) == 32
     reasons = {verdict.reason for verdict in verdicts if isinstance(verdict, Refused)}
     assert reasons == {"PLAIN login refused: too many failed logins from 203.0.113.9"}
+
+
+def test_a_client_that_left_before_its_verdict_counts_for_nothing() -> None:
+    """Who gave up waiting did not guess wrong: the others of its network are not made to wait for it."""
+    threads = Threads()
+    logins = Logins(people(), check=threads.check)
+    for _ in range(20):
+        logins.decide("PLAIN", plain("guest", "wrong"), AWAY, pytest.fail, lambda: True)
+    threads.run()
+    assert said(logins, "PLAIN", plain("zo\u00eb", "p\u00e4ss"), AWAY) == "zo\u00eb"

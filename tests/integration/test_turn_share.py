@@ -1,0 +1,183 @@
+"""What rules ask for in masses is done a share in each turn of the loop, and everybody else is served in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from pamqp import commands
+
+from broker.core.deadlines import TURN_SHARE
+from broker.core.policy import Policy
+from broker.server import Broker
+from tests.deadline import wait_until_async
+from tests.in_process import queue_of
+from tests.raw_client import RawClient, publish_frames
+from tests.raw_talk import connect, consume, declare, mortal_broker, numbered, page_out, publish, receive, talk
+
+Basic, Queue = commands.Basic, commands.Queue
+
+COUNT: Final = 3000
+DEAD: Final = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+
+
+def set_policy(broker: Broker, pattern: str, **definition: Any) -> None:
+    """Sets a policy whose keys are written with underscores."""
+    named = {key.replace("_", "-"): value for key, value in definition.items()}
+    broker.engines["/"].vhost.policies.set(Policy("p", pattern, "queues", named, 0))
+
+
+def filled(client: RawClient, count: int = COUNT, **arguments: Any) -> None:
+    """Makes a queue of transient messages, and the queue of its dead letters."""
+    client.declare_queue(1, "dead")
+    client.declare_queue(1, "q", arguments=DEAD | {f"x-{key.replace('_', '-')}": arguments[key] for key in arguments})
+    publish(client, "q", [b"%d" % number for number in range(count)], mode=1)
+
+
+async def until(broker: Broker, name: str, count: int) -> list[int]:
+    """Returns how many ready messages a queue had at each turn until it has so many; it has no more in the end."""
+    seen: list[int] = []
+
+    async def there() -> bool:
+        seen.append(queue_of(broker, name).ready)
+        return seen[-1] == count
+
+    await wait_until_async(there, f"{count} messages in {name}, which had {seen[-1:]}")
+    return seen
+
+
+async def work_in(broker: Broker, done: Callable[[], int], work: Awaitable[None]) -> list[int]:
+    """Returns how much was done from one turn to the next while something was under way."""
+    engine = broker.engines["/"]
+    turn = engine.turn
+    counts = [done()]
+
+    def counted() -> None:
+        turn()
+        counts.append(done())
+
+    engine.turn = counted  # type: ignore[method-assign]
+    await work
+    return [after - before for before, after in pairwise(counts)]
+
+
+async def test_a_limit_that_falls_is_enforced_turn_by_turn(tmp_path: Path) -> None:
+    """A policy that leaves one of thousands has them dead-lettered in their order, no more than a share at a time."""
+    async with mortal_broker(tmp_path) as broker:
+        with await asyncio.to_thread(connect, broker) as client:
+            await talk(broker, filled, client)
+            set_policy(broker, "^q$", max_length=1)
+            assert queue_of(broker, "q").ready > COUNT - TURN_SHARE
+            grown = await work_in(broker, lambda: queue_of(broker, "dead").ready, until(broker, "dead", COUNT - 1))
+            assert max(grown) < TURN_SHARE
+            assert queue_of(broker, "q").ready == 1
+            bodies = await talk(broker, consume, client, "dead", COUNT - 1)
+            assert [int(body) for body in bodies] == list(range(COUNT - 1))
+
+
+async def test_thousands_that_expire_at_once_do_so_turn_by_turn(tmp_path: Path) -> None:
+    """A TTL that a policy takes away from thousands of messages."""
+    async with mortal_broker(tmp_path) as broker:
+        with await asyncio.to_thread(connect, broker) as client:
+            await talk(broker, filled, client)
+            set_policy(broker, "^q$", message_ttl=0)
+            assert queue_of(broker, "q").ready > COUNT - TURN_SHARE
+            grown = await work_in(broker, lambda: queue_of(broker, "dead").ready, until(broker, "dead", COUNT))
+            assert max(grown) < TURN_SHARE
+
+
+async def test_rejecting_thousands_is_done_turn_by_turn(tmp_path: Path) -> None:
+    """One nack of everything: each is dead-lettered once, in order, also when the connection ends at once."""
+    async with mortal_broker(tmp_path) as broker:
+        with await asyncio.to_thread(connect, broker) as client:
+            await talk(broker, filled, client)
+
+            def reject() -> None:
+                client.call(1, Basic.Consume(queue="q"), Basic.ConsumeOk)
+                receive(client, COUNT)
+                client.method(1, Basic.Nack(delivery_tag=0, multiple=True, requeue=False))
+
+            async def rejected() -> None:
+                await talk(broker, reject)
+                client.socket.close()
+                await until(broker, "dead", COUNT)
+
+            grown = await work_in(broker, lambda: queue_of(broker, "dead").ready, rejected())
+            assert max(grown) < TURN_SHARE
+            assert (queue_of(broker, "q").ready, queue_of(broker, "q").unacked) == (0, 0)
+
+
+async def test_a_chain_of_full_queues_is_pushed_on_turn_by_turn(tmp_path: Path) -> None:
+    """Each publish moves one message of every queue; publishers wait for that, and no limit is left behind."""
+    links = 40
+
+    def work(client: RawClient) -> None:
+        for link in range(links):
+            table: Any = {"x-max-length": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"c{link + 1}"}
+            client.declare_queue(1, f"c{link}", arguments=table)
+        declare(client, f"c{links}")
+        publish(client, "c0", numbered(100, 10), mode=1)
+        client.declare_queue(1, "c0", passive=True)
+
+    async with mortal_broker(tmp_path) as broker:
+        with await asyncio.to_thread(connect, broker) as client:
+
+            async def pushed() -> None:
+                await talk(broker, work, client)
+                await until(broker, f"c{links}", 100 - links)
+
+            def moved() -> int:
+                return sum(queue.stream.manager.next_id for queue in broker.engines["/"].vhost.queues.values())
+
+            assert max(await work_in(broker, moved, pushed())) < TURN_SHARE
+            assert [queue_of(broker, f"c{link}").ready for link in range(links)] == [1] * links
+
+
+async def test_a_look_and_a_limit_that_wait_for_the_same_slot_both_go_on(tmp_path: Path) -> None:
+    """A queue with a TTL whose head lies on disk is brought within a new limit all the same."""
+
+    def fill(client: RawClient) -> None:
+        client.declare_queue(1, "dead", durable=True)
+        client.declare_queue(1, "q", durable=True, arguments=DEAD | {"x-message-ttl": 1_000_000})
+        publish(client, "q", numbered(100, 100))
+
+    async with mortal_broker(tmp_path, {"slots": {"window_messages": 10}}) as broker:
+        with await asyncio.to_thread(connect, broker) as client:
+            await talk(broker, fill, client)
+            page_out(broker, "q")
+            set_policy(broker, "^q$", max_length=3, message_ttl=900_000)
+            await until(broker, "dead", 97)
+            assert queue_of(broker, "q").ready == 3
+
+
+async def test_a_dead_letter_that_comes_back_does_not_overfill_a_consumer(tmp_path: Path) -> None:
+    """While a queue is being served one of its dead letters has another come in: the prefetch and the order hold."""
+
+    def fill(client: RawClient) -> None:
+        table = {"x-overflow": "reject-publish", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "other"}
+        client.declare_queue(1, "q", arguments=table)
+        back = {"x-max-length": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
+        client.declare_queue(1, "other", arguments=back)
+        publish(client, "other", [b"pushed out"], mode=1)
+        client.send(publish_frames(1, "", "q", b"short", properties=Basic.Properties(expiration="200")))
+        client.send(*(publish_frames(1, "", "q", b"%d" % number) for number in range(30)))
+        client.declare_queue(1, "q", passive=True)
+
+    def take(client: RawClient) -> list[bytes]:
+        client.call(1, Basic.Qos(prefetch_count=3), Basic.QosOk)
+        client.call(1, Basic.Consume(queue="q"), Basic.ConsumeOk)
+        return [body for _, body in receive(client, 3)]
+
+    async with mortal_broker(tmp_path) as broker:
+        with await asyncio.to_thread(connect, broker) as client:
+            await talk(broker, fill, client)
+            queue = queue_of(broker, "q")
+            set_policy(broker, "^q$", max_length=1)
+            broker.engines["/"].deadlines.cancel(queue)  # nobody looks before the consumer comes
+            await asyncio.sleep(0.3)
+            assert queue.ready == 31
+            assert await talk(broker, take, client) == [b"0", b"1", b"2"]
+            assert (queue.unacked, queue.ready) == (3, 27)

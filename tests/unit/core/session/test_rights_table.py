@@ -1,0 +1,298 @@
+"""What each operation needs: one table, each operation with every choice of the rights that it needs.
+
+Order and texts: RabbitMQ 3.10.8, rabbit_channel. A passive declare needs any right at all, which is stricter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any, Final, NamedTuple
+
+import pytest
+from pamqp import commands
+
+from broker.core.auth.permissions import KINDS, Kind
+from broker.core.auth.password import SHA256, salted_sha256
+from broker.core.auth.users import User
+from tests.raw_client import publish_frames
+from tests.unit.core.room import Client, Room, describe
+
+Frames = Callable[[Client], list[str]]
+Need = tuple[Kind, str]
+
+
+class Operation(NamedTuple):
+    """Is what a client does, which rights it needs in the order in which they are asked, and the kind of each name."""
+
+    name: str
+    does: Frames
+    needs: tuple[Need, ...]
+
+
+def says(method: Any) -> Frames:
+    """Returns what sends a method."""
+    return lambda client: [describe(answer) for _, answer in client.tell(1, method)]
+
+
+def publishes(exchange: str, key: str, **properties: Any) -> Frames:
+    """Returns what publishes."""
+    frames = publish_frames(1, exchange, key, b"body", properties=commands.Basic.Properties(**properties))
+
+    def publish(client: Client) -> list[str]:
+        client.machine.feed(frames)
+        return [describe(answer) for _, answer in client.replies()]
+
+    return publish
+
+
+X, Q, B = commands.Exchange, commands.Queue, commands.Basic
+DLX: Final = {"x-dead-letter-exchange": "dlx"}
+AE: Final = {"alternate-exchange": "ae"}
+CC: Final = {"CC": ["b"], "BCC": ["c"]}
+
+OPERATIONS: Final = (
+    Operation("declare exchange", says(X.Declare(exchange="new")), (("configure", "exchange new"),)),
+    Operation("declare exchange again", says(X.Declare(exchange="x")), (("configure", "exchange x"),)),
+    Operation(
+        "declare exchange with alternate",
+        says(X.Declare(exchange="new", arguments=AE)),
+        (("configure", "exchange new"), ("read", "exchange new"), ("write", "exchange ae")),
+    ),
+    Operation(
+        "declare exchange with default alternate",
+        says(X.Declare(exchange="new", arguments={"alternate-exchange": ""})),
+        (("configure", "exchange new"), ("read", "exchange new"), ("write", "exchange amq.default")),
+    ),
+    Operation(
+        "declare exchange with alternate again",
+        says(X.Declare(exchange="alternated", arguments=AE)),
+        (("configure", "exchange alternated"),),
+    ),
+    Operation("delete exchange", says(X.Delete(exchange="x")), (("configure", "exchange x"),)),
+    Operation("delete no exchange", says(X.Delete(exchange="none")), (("configure", "exchange none"),)),
+    Operation(
+        "bind exchange",
+        says(X.Bind(destination="d", source="x", routing_key="k")),
+        (("write", "exchange d"), ("read", "exchange x")),
+    ),
+    Operation(
+        "unbind exchange",
+        says(X.Unbind(destination="d", source="x", routing_key="k")),
+        (("write", "exchange d"), ("read", "exchange x")),
+    ),
+    Operation(
+        "bind exchange to topic",
+        says(X.Bind(destination="d", source="topics", routing_key="a")),
+        (("write", "exchange d"), ("read", "exchange topics"), ("read", "topic a")),
+    ),
+    Operation("declare queue", says(Q.Declare(queue="new")), (("configure", "queue new"),)),
+    Operation("declare queue again", says(Q.Declare(queue="q")), (("configure", "queue q"),)),
+    Operation("declare nameless queue", says(Q.Declare()), (("configure", "queue amq.gen-*"),)),
+    Operation(
+        "declare queue with dead letters",
+        says(Q.Declare(queue="new", arguments=DLX)),
+        (("configure", "queue new"), ("read", "queue new"), ("write", "exchange dlx")),
+    ),
+    Operation(
+        "declare queue with dead letters to the default exchange",
+        says(Q.Declare(queue="new", arguments={"x-dead-letter-exchange": ""})),
+        (("configure", "queue new"), ("read", "queue new"), ("write", "exchange amq.default")),
+    ),
+    Operation(
+        "declare queue with dead letters again",
+        says(Q.Declare(queue="mortal", arguments=DLX)),
+        (("configure", "queue mortal"),),
+    ),
+    Operation("delete queue", says(Q.Delete(queue="q")), (("configure", "queue q"),)),
+    Operation("delete no queue", says(Q.Delete(queue="none")), (("configure", "queue none"),)),
+    Operation("purge", says(Q.Purge(queue="q")), (("read", "queue q"),)),
+    Operation("purge what is delayed", says(Q.Purge(queue="amq.delayed.later")), (("read", "queue amq.delayed.later"),)),
+    Operation(
+        "bind queue", says(Q.Bind(queue="q", exchange="x", routing_key="k")), (("write", "queue q"), ("read", "exchange x"))
+    ),
+    Operation(
+        "unbind queue",
+        says(Q.Unbind(queue="q", exchange="x", routing_key="k")),
+        (("write", "queue q"), ("read", "exchange x")),
+    ),
+    Operation(
+        "bind queue to topic",
+        says(Q.Bind(queue="q", exchange="topics", routing_key="a")),
+        (("write", "queue q"), ("read", "exchange topics"), ("read", "topic a")),
+    ),
+    Operation(
+        "unbind queue from topic",
+        says(Q.Unbind(queue="q", exchange="topics", routing_key="a")),
+        (("write", "queue q"), ("read", "exchange topics"), ("read", "topic a")),
+    ),
+    Operation("consume", says(B.Consume(queue="q")), (("read", "queue q"),)),
+    Operation("get", says(B.Get(queue="q")), (("read", "queue q"),)),
+    Operation("publish", publishes("x", "k"), (("write", "exchange x"),)),
+    Operation("publish to a queue", publishes("", "q"), (("write", "exchange amq.default"),)),
+    Operation("publish to a topic", publishes("topics", "a"), (("write", "exchange topics"), ("write", "topic a"))),
+    Operation(
+        "publish to more topics",
+        publishes("topics", "a", headers=CC),
+        (("write", "exchange topics"), ("write", "topic a"), ("write", "topic b"), ("write", "topic c")),
+    ),
+    Operation("publish with more keys", publishes("x", "a", headers=CC), (("write", "exchange x"),)),
+    Operation("delay", publishes("later", "a", headers={"x-delay": 5}), (("write", "exchange later"),)),
+    Operation("wait for answers", says(B.Consume(queue="amq.rabbitmq.reply-to", no_ack=True)), ()),
+    Operation("limit deliveries", says(B.Qos(prefetch_count=1)), ()),
+    Operation("begin a transaction", says(commands.Tx.Select()), ()),
+)
+
+
+def room() -> Room:
+    """Returns a vhost that has what the operations are about."""
+    made = Room()
+    client = made.enter()
+    for name, kind, arguments in (
+        ("x", "direct", None), ("d", "fanout", None), ("topics", "topic", None), ("alternated", "direct", AE),
+        ("later", "x-delayed-message", {"x-delayed-type": "direct"}),
+    ):  # fmt: skip
+        client.call(1, X.Declare(exchange=name, exchange_type=kind, arguments=arguments), X.DeclareOk)
+    client.call(1, Q.Declare(queue="q"), Q.DeclareOk)
+    client.call(1, Q.Declare(queue="mortal", arguments=DLX), Q.DeclareOk)
+    return made
+
+
+def pattern(granted: set[Need], kind: Kind, *, topics: bool = False) -> str:
+    """Returns the expression that grants these names and no other."""
+    names = [name.partition(" ") for which, name in granted if which == kind and name.startswith("topic ") == topics]
+    return "^(" + "|".join(expression(name) for _, _, name in names) + ")$"
+
+
+def expression(name: str) -> str:
+    """Returns what matches a name, in which a star stands for anything."""
+    return re.escape(name).replace("\\*", ".*")
+
+
+def enter(made: Room, granted: set[Need]) -> Client:
+    """Returns a client of a user with these rights and no other."""
+    client = made.knock()
+    client.users.put(User("bob", "", (), salted_sha256(b"secret", b"salt"), SHA256))
+    client.permissions.set("bob", "/", *(pattern(granted, kind) for kind in KINDS))
+    topics = (pattern(granted, kind, topics=True) for kind in ("write", "read"))
+    client.permissions.topics.set("bob", "/", "topics", *topics)
+    client.log_in("bob", "secret")
+    client.call(0, commands.Connection.Open("/"), commands.Connection.OpenOk)
+    client.open_channel(1)
+    return client
+
+
+def refusal(need: Need) -> str:
+    """Returns the close that names a right."""
+    sort, _, name = need[1].partition(" ")
+    if sort == "topic":
+        what = f"topic '{name}' in exchange 'topics'"
+    else:
+        what = f"{sort} '{name.replace('*', '0' * 21 + '1')}'"
+    return f"channel 403 ACCESS_REFUSED - access to {what} in vhost '/' refused for user 'bob'"
+
+
+def choices() -> Iterator[Any]:
+    """Yields each operation with each choice of what it needs."""
+    for operation in OPERATIONS:
+        for held in product((True, False), repeat=len(operation.needs)):
+            missing = [need[1] for need, is_held in zip(operation.needs, held, strict=True) if not is_held]
+            yield pytest.param(operation, held, id=f"{operation.name} without {', '.join(missing) or 'nothing'}")
+
+
+@pytest.mark.parametrize(("operation", "held"), choices())
+def test_an_operation_needs_each_of_its_rights_and_no_other(operation: Operation, held: tuple[bool, ...]) -> None:
+    """The first that is missing is named; with all of them, and none besides, it is done."""
+    missing = [need for need, is_held in zip(operation.needs, held, strict=True) if not is_held]
+    granted = {need for need, is_held in zip(operation.needs, held, strict=True) if is_held}
+    client = enter(room(), granted)
+    said = operation.does(client)
+    if missing:
+        assert said == [refusal(missing[0])]
+    else:
+        assert not [answer for answer in said if "403" in answer], said
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_all_rights_but_one_are_not_enough(operation: Operation) -> None:
+    """Whatever else the user may do, it does not stand in for the right that is missing."""
+    for need in operation.needs:
+        client = enter(room(), set())
+        others = {kind: ".*" for kind in KINDS} | {need[0]: f"^(?!{expression(need[1].partition(' ')[2])}$)"}
+        if not need[1].startswith("topic "):
+            client.permissions.set("bob", "/", *others.values())
+            client.permissions.topics.clear("bob", "/")
+        else:
+            client.permissions.set("bob", "/", ".*", ".*", ".*")
+            client.permissions.topics.set("bob", "/", "topics", others["write"], others["read"])
+        assert operation.does(client) == [refusal(need)]
+
+
+@pytest.mark.parametrize("kind", [None, *KINDS])
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        (X.Declare(exchange="x", passive=True), "exchange 'x'"),
+        (X.Declare(exchange="none", passive=True), "exchange 'none'"),
+        (Q.Declare(queue="q", passive=True), "queue 'q'"),
+        (Q.Declare(queue="none", passive=True), "queue 'none'"),
+        (Q.Declare(queue="amq.delayed.later", passive=True), "queue 'amq.delayed.later'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_whoever_has_no_right_at_all_is_not_told_what_is_there(method: Any, name: str, kind: Kind | None) -> None:
+    """A passive declare tells a user with any of the three, also that there is nothing."""
+    client = enter(room(), set())
+    if kind is not None:
+        client.permissions.set("bob", "/", *(".*" if kind == other else "" for other in KINDS))
+    (answer,) = says(method)(client)
+    if kind is None:
+        assert answer == f"channel 403 ACCESS_REFUSED - access to {name} in vhost '/' refused for user 'bob'"
+    elif "none" in name:
+        assert answer == f"channel 404 NOT_FOUND - no {name} in vhost '/'"
+    else:
+        assert answer.endswith("DeclareOk")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        B.Consume(queue="amq.delayed.later"),
+        B.Get(queue="amq.delayed.later"),
+        Q.Bind(queue="amq.delayed.later", exchange="x", routing_key="k"),
+        Q.Delete(queue="amq.delayed.later"),
+        Q.Declare(queue="amq.delayed.later"),
+    ],
+    ids=lambda method: method.name,
+)
+def test_what_holds_delayed_messages_is_the_brokers(method: Any) -> None:
+    """No right is enough for more than counting and purging it."""
+    client = enter(room(), {(kind, "queue *") for kind in KINDS})
+    (answer,) = says(method)(client)
+    assert answer.startswith("channel 403 ACCESS_REFUSED - ")
+    assert "amq.delayed.later" in client.session.vhost.queues  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        (Q.Declare(queue="amq.rabbitmq.reply-to.1"), "channel 404 NOT_FOUND - no queue 'amq.rabbitmq.reply-to.1' in vhost '/'"),
+        (Q.Bind(queue="amq.rabbitmq.reply-to.1", exchange="x"),
+         "channel 404 NOT_FOUND - no queue 'amq.rabbitmq.reply-to.1' in vhost '/'"),
+        (B.Get(queue="amq.rabbitmq.reply-to"), "channel 404 NOT_FOUND - no queue 'amq.rabbitmq.reply-to' in vhost '/'"),
+        (X.Declare(exchange="amq.mine"), "channel 403 ACCESS_REFUSED - exchange name 'amq.mine' contains reserved prefix 'amq.*'"),
+        (Q.Declare(queue="amq.mine"), "channel 403 ACCESS_REFUSED - queue name 'amq.mine' contains reserved prefix 'amq.*'"),
+        (X.Delete(exchange="amq.topic"),
+         "channel 403 ACCESS_REFUSED - deletion of system exchange 'amq.topic' in vhost '/' not allowed"),
+        (X.Bind(destination="", source="x"),
+         "channel 403 ACCESS_REFUSED - operation not permitted on the default exchange"),
+        (X.Bind(destination="x", source=""),
+         "channel 403 ACCESS_REFUSED - operation not permitted on the default exchange"),
+        (Q.Bind(queue="q", exchange=""), "channel 403 ACCESS_REFUSED - operation not permitted on the default exchange"),
+    ],
+)  # fmt: skip
+def test_names_of_the_broker_are_nobodys(method: Any, text: str) -> None:
+    """Whatever the user's rights are."""
+    client = enter(room(), {(kind, "queue *") for kind in KINDS})
+    assert says(method)(client) == [text]

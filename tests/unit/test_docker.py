@@ -1,0 +1,196 @@
+"""The image and the compose file say what is so: names of settings, ports, the volume, nobody is root."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from broker.cli.health import TIMEOUT_S
+from broker.cli.main import build_parser
+from broker.cli.rabbitmq_variables import VARIABLES
+from broker.cli.settings_layers import load
+from broker.settings import Settings
+from tests.broker_process import BrokerProcess
+
+ROOT = Path(__file__).parents[2]
+IMAGE, CLIENT = ROOT / "Dockerfile", ROOT / "docker" / "client.Dockerfile"
+
+Instructions = list[tuple[str, str]]
+
+
+def instructions(file: Path) -> Instructions:
+    """The instructions of a Dockerfile's last stage, each with what follows it."""
+    lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", " ")
+    parted = [line.split(maxsplit=1) for line in joined.splitlines() if line.strip()]
+    last = max(number for number, (name, *_) in enumerate(parted) if name == "FROM")
+    return [(name, " ".join(rest)) for name, *rest in parted[last:]]
+
+
+def the(name: str, file: Path = IMAGE) -> str:
+    """What the only instruction of that name says."""
+    (found,) = [rest for instruction, rest in instructions(file) if instruction == name]
+    return found
+
+
+def environment() -> dict[str, str]:
+    """The image's variables."""
+    return dict(word.split("=", 1) for word in shlex.split(the("ENV")))
+
+
+def settings_with(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> Settings:
+    """The settings of a container with these variables."""
+    for name in [name for name in os.environ if name.startswith(("SLOTMQ_", "RABBITMQ_"))]:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return load()
+
+
+def compose(**variables: str) -> dict[str, Any]:
+    """The compose file with its variables filled in."""
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: filled(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [filled(inner) for inner in value]
+        if isinstance(value, str):
+            return re.sub(r"\$\{(\w+):-([^}]*)\}", lambda match: variables.get(match[1]) or match[2], value)
+        return value
+
+    found: dict[str, Any] = filled(yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text()))
+    return found
+
+
+def health_command() -> list[str]:
+    """The command of the health check, with this Python."""
+    words: list[str] = json.loads(the("HEALTHCHECK").partition("CMD ")[2])
+    assert words[0] == "python"
+    return [sys.executable, *words[1:]]
+
+
+@pytest.mark.parametrize("file", [IMAGE, CLIENT])
+def test_nobody_runs_as_root(file: Path) -> None:
+    """The user is a number, so that an orchestrator can see that it is not root, and stays so to the end."""
+    assert int(the("USER", file)) > 0
+    names = [name for name, _ in instructions(file)]
+    assert names.index("USER") > max(number for number, name in enumerate(names) if name in ("RUN", "COPY"))
+
+
+def test_the_images_variables_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read as any other: every address, the volume for the data, guest from anywhere while alone."""
+    settings = settings_with(monkeypatch, environment())
+    assert settings.server.host == "0.0.0.0"
+    assert settings.auth.guest_anywhere
+    assert str(settings.server.data_dir) == the("VOLUME") == the("WORKDIR")
+
+
+def test_the_volume_belongs_to_the_user() -> None:
+    """Its folder is made for that user and closed to others: a new volume takes over owner and mode."""
+    (made,) = [rest for name, rest in instructions(IMAGE) if name == "RUN"]
+    assert f"--uid {the('USER')} " in made
+    assert re.search(rf"install -d -o slotmq -g slotmq -m 0750 {re.escape(the('VOLUME'))}$", made)
+
+
+def test_the_ports_are_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is exposed is where the broker listens, without TLS and with."""
+    settings = settings_with(monkeypatch, environment())
+    assert the("EXPOSE").split() == [str(settings.server.port), str(settings.tls.port)]
+
+
+def test_the_image_serves_and_stops_in_order() -> None:
+    """The entry point is the command line's `serve`, which ends in order on the signal that is sent."""
+    words = json.loads(the("ENTRYPOINT")) + json.loads(the("CMD"))
+    assert words[0] == "slotmq"
+    serve = build_parser().parse_args(["serve"]).run
+    assert build_parser().parse_args(words[1:]).run is serve
+    assert the("STOPSIGNAL") == "SIGTERM"
+
+
+def test_the_build_context_has_what_is_copied() -> None:
+    """.dockerignore leaves what COPY names, and no more: neither tests nor the data of a broker that runs here."""
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    assert ignored[0] == "*"
+    kept = {name[1:] for name in ignored if name.startswith("!")}
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", IMAGE.read_text(), re.MULTILINE)
+    assert {name for names in copied for name in names.split()} == kept
+    assert all((ROOT / name).exists() for name in kept)
+
+
+def test_the_health_check_asks_the_running_broker(tmp_path: Path) -> None:
+    """The image's own line returns 0 while a broker runs on the folder, whatever its port is, and 1 when none does."""
+    folder = tmp_path / "folder"
+    variables = {**os.environ, "SLOTMQ_SERVER__DATA_DIR": str(folder)}
+
+    def check() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(health_command(), env=variables, capture_output=True, text=True, timeout=20, check=False)
+
+    process = BrokerProcess(folder).start()
+    try:
+        healthy = check()
+        assert (healthy.returncode, healthy.stdout, healthy.stderr) == (0, "", "")
+    finally:
+        process.kill()
+    assert check().returncode == 1
+
+
+def test_the_health_check_ends_before_it_is_killed() -> None:
+    """Docker waits longer than the command itself does, so that the command can say what is wrong."""
+    found = re.search(r"--timeout=(\d+)s", the("HEALTHCHECK"))
+    assert found is not None
+    assert int(found[1]) > TIMEOUT_S
+
+
+@pytest.mark.parametrize("login", [{}, {"SLOTMQ_USER": "alice", "SLOTMQ_PASS": "secret"}])
+def test_the_services_agree_on_who_logs_in(login: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a user everybody is guest: an empty variable counts as not set. With one the clients log in as it."""
+    services = compose(**login)["services"]
+    given = services["broker"]["environment"]
+    assert set(given) <= VARIABLES
+    settings = settings_with(monkeypatch, {**environment(), **given})
+    assert settings.auth.begins_with_default_user
+    name, password = settings.auth.default_user, settings.auth.default_pass.get_secret_value()
+    assert (name, password) == (login.get("SLOTMQ_USER", "guest"), login.get("SLOTMQ_PASS", "guest"))
+    for client in ("publisher", "consumer"):
+        url = services[client]["environment"]["AMQP_URL"]
+        assert url == f"amqp://{name}:{password}@broker:{settings.server.port}/%2F"
+
+
+def test_the_broker_of_the_compose_file_is_reachable_from_this_machine_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its port is published on the loopback address, its data is in a volume, and its clients wait for its health."""
+    found = compose()
+    broker = found["services"]["broker"]
+    port = settings_with(monkeypatch, environment()).server.port
+    assert broker["ports"] == [f"127.0.0.1:{port}:{port}"]
+    assert broker["volumes"] == [f"broker:{the('VOLUME')}"]
+    assert "broker" in found["volumes"]
+    assert (ROOT / "docker" / broker["build"]).resolve() == ROOT
+    for client in ("publisher", "consumer"):
+        assert found["services"][client]["depends_on"] == {"broker": {"condition": "service_healthy"}}
+
+
+def test_the_clients_of_the_compose_file_are_in_their_image() -> None:
+    """What they run is copied, and is there."""
+    services = compose()["services"]
+    copied = the("COPY", CLIENT).split()[:-1]
+    for client in ("publisher", "consumer"):
+        (script,) = services[client]["command"]
+        assert script in copied
+        assert (ROOT / "docker" / script).is_file()
+        assert (ROOT / "docker" / services[client]["build"]["dockerfile"]) == CLIENT
+
+
+def test_a_container_gets_more_time_to_stop_than_the_broker_takes() -> None:
+    """The drain timeout is the most that clients can delay; then everything is written down."""
+    grace = compose()["services"]["broker"]["stop_grace_period"]
+    assert int(grace.removesuffix("s")) * 1000 > 2 * Settings().server.drain_timeout_ms
