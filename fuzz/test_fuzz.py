@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from fuzz import connection, framing, log, tables
+from fuzz import connection, framing, log, tables, vhost
 from fuzz.campaign import Target, run
 
-INPUTS = {"connection": 20_000, "framing": 20_000, "tables": 20_000, "log": 1_500}
+INPUTS = {"connection": 20_000, "framing": 20_000, "tables": 20_000, "log": 1_500, "vhost": 1_000}
 # Outcomes without which a campaign would not have reached what it is for.
 REACHED = {
     "connection": {"running", "closing   connection.close 502", "closing   connection.close 505"},
     "framing": {"whole", "rest", "too large", "wrong end"},
     "log": {"store.tail_cut", "store.quarantined", "refused", "unharmed"},
+    "vhost": {"channel 403", "channel 404", "channel 406", "connection 540"},
     "tables": {"table read", "table refused", "header read", "header refused"},
 }
 
@@ -21,7 +22,13 @@ REACHED = {
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("name", "target"),
-    [("connection", connection.check), ("framing", framing.check), ("log", log.check), ("tables", tables.check)],
+    [
+        ("connection", connection.check),
+        ("framing", framing.check),
+        ("log", log.check),
+        ("tables", tables.check),
+        ("vhost", vhost.check),
+    ],
 )
 def test_fuzz(name: str, target: Target) -> None:
     """Nothing that a client can say or a disk can do breaks an assertion, and the inputs reach what they are for."""

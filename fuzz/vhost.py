@@ -206,7 +206,9 @@ def check(rng: Random) -> str:
             room.deadlines.run(room.clock.now_ms)
     for actor in actors:
         actor.client.machine.lost()
-    assert not any(queue.exclusive_owner for queue in room.vhost.queues.values()), "exclusive queues go with their owner"
+    assert not any(queue.exclusive_owner for queue in room.vhost.queues.values()), (
+        "exclusive queues go with their owner"
+    )
     return outcome
 
 

@@ -13,6 +13,7 @@ MEASURED_DEPTH_MAX: Final = 64
 MEASURED_ENTRIES_MAX: Final = 1 << 31
 
 FACTS_MAX: Final = 1024
+KEY_MAX_BYTES: Final = 255  # a short string, AMQP 0-9-1, 4.2.5.3
 DELIVERY_MODES: Final = (None, 1, 2)
 PERSISTENT_MODE: Final = 2
 DIRECT_REPLY_TO: Final = b"amq.rabbitmq.reply-to"
@@ -91,7 +92,7 @@ def gather_facts(
     facts.cc, facts.bcc, facts.delay = (
         reader.value(named[name].value_at, named[name].end) if name in named else MISSING for name in (CC, BCC, DELAY)
     )
-    facts.fault = fault or refused_routes(header, named)
+    facts.fault = fault or refused_routes(header, facts, named)
     if odd_mode and facts.fault is None:
         facts.fault = f"invalid message: {{delivery_mode_unknown,{delivery_mode}}}"
     return facts
@@ -116,9 +117,17 @@ def named_entries(header: bytes, table_at: int) -> dict[bytes, Entry]:
     return {entry.key: entry for entry in reversed(entries) if entry.key in (CC, BCC, DELAY)}
 
 
-def refused_routes(header: bytes, named: dict[bytes, Entry]) -> str | None:
-    """Returns the text of the 406 for CC or BCC that is no array; RabbitMQ skips what is no long string in one."""
-    for name in (CC, BCC):
-        if name in named and (kind := header[named[name].value_at]) != ARRAY:
+def refused_routes(header: bytes, facts: HeaderFacts, named: dict[bytes, Entry]) -> str | None:
+    """Returns the text of the 406 for CC or BCC that is no array; RabbitMQ skips what is no long string in one.
+
+    It has no bound for those that are: here they are as long as routing keys can be, for what matching one costs goes
+    with its words times the bindings that they lead through.
+    """
+    for name, keys in ((CC, facts.cc), (BCC, facts.bcc)):
+        if name not in named:
+            continue
+        if (kind := header[named[name].value_at]) != ARRAY:
             return f'invalid message: {{unacceptable_type_in_header,"{name.decode()}",{TYPE_NAMES[kind]}}}'
+        if any(isinstance(key, str) and len(key.encode()) > KEY_MAX_BYTES for key in keys):
+            return f"invalid message: a routing key in header {name.decode()} is longer than {KEY_MAX_BYTES} bytes"
     return None

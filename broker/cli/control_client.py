@@ -6,6 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from broker.cli.parser import BadUsage
@@ -46,7 +47,8 @@ def ask(
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
             client.settimeout(TIMEOUT_S)
             client.connect(address)
-            client.sendall(request + b"\n")
+            with suppress(BrokenPipeError, ConnectionResetError):  # who does not listen to the end may have said why
+                client.sendall(request + b"\n")
             return _result(client, folder, told)
     except (FileNotFoundError, ConnectionRefusedError):
         raise Unanswered(f"no broker runs on data folder {folder}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +26,9 @@ def add_definitions(commands: Any) -> None:
     command = add_command(kinds, "import", "take a definitions file of RabbitMQ or SlotMQ, all of it or nothing")
     command.add_argument("file", metavar="FILE", help="- is standard input")
     command.add_argument("--vhost", metavar="V", help="the vhost of a file that was exported from a single one")
+    command.add_argument(
+        "--skip-refused", action="store_true", help="pass over exchanges, queues and bindings that cannot be; say which"
+    )
     add_folder(command)
     command.set_defaults(run=_import)
     command = add_command(kinds, "export", "write a definitions file that RabbitMQ reads too")
@@ -65,7 +69,12 @@ def _import(arguments: argparse.Namespace) -> int:
     line = ProgressLine()
     try:
         answer = ask(
-            folder_of(arguments), "import_definitions", told=line.tell, definitions=document, vhost=arguments.vhost
+            folder_of(arguments),
+            "import_definitions",
+            told=line.tell,
+            definitions=document,
+            vhost=arguments.vhost,
+            skip_refused=arguments.skip_refused,
         )
     except Unanswered as refused:
         raise Unanswered(f"{name}: {refused}") from None
@@ -87,6 +96,8 @@ def _export(arguments: argparse.Namespace) -> int:
     try:
         # It holds password hashes: for its owner alone, whatever the umask.
         descriptor = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # one that was there may be open to everybody
+            os.fchmod(descriptor, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             stream.write(text)
     except OSError as error:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from broker.cli.broker_folder import folder_of
 from broker.cli.control_client import ask
-from broker.cli.parser import add_command, add_folder, add_json
+from broker.cli.parser import BadUsage, add_command, add_folder, add_json
 from broker.cli.table import cell, print_json, print_rows
 
 __all__ = ["COLUMNS", "add_listing", "print_list"]
@@ -64,8 +65,18 @@ def print_list(arguments: argparse.Namespace, kind: str, **filters: Any) -> int:
     """Prints what the broker lists. Raises: Unanswered."""
     rows = ask(folder_of(arguments), f"list_{kind.replace('-', '_')}", **filters)
     chosen = getattr(arguments, "columns", None)
-    print_rows(rows, tuple(chosen.split(",")) if chosen else COLUMNS[kind], as_json=arguments.json)
+    columns = COLUMNS[kind] if chosen is None else _chosen(chosen.split(","), kind, rows)
+    print_rows(rows, columns, as_json=arguments.json)
     return 0
+
+
+def _chosen(columns: Sequence[str], kind: str, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+    """Returns the columns. Raises: BadUsage for one that no row has, where there are rows."""
+    known = sorted({*COLUMNS[kind], *(name for row in rows for name in row)})
+    for column in columns:
+        if rows and column not in known:
+            raise BadUsage(f"there is no column '{column}', but {', '.join(known)}")
+    return columns
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -80,7 +80,7 @@ def _peek(arguments: argparse.Namespace) -> int:
     )
     if arguments.json:
         print_json(messages)
-    else:
+    elif messages:
         print("\n\n".join("\n".join(_lines(message)) for message in messages))
     return 0
 

@@ -30,7 +30,7 @@ __all__ = ["DeadLetters"]
 _log = get_logger()
 
 ENVELOPES_MAX: Final = 1024
-BURIAL_SHARE: Final = 4  # what a dead letter takes of the turn's share, and one more for each death that it tells of
+BURIAL_SHARE: Final = 4  # what a dead letter takes of the turn's share, and each death that it tells of
 
 
 class DeadLetters:
@@ -82,7 +82,7 @@ class DeadLetters:
         # What expires says so in its facts, and the text is that of the publisher.
         expiration = None if message.facts.expiration_ms is None else read_text(message.header, "expiration")
         changes = record_death(headers, Death(queue.name, reason, source.exchange, keys, expiration, now_ms // 1000))
-        vhost.ports.deadlines.left -= BURIAL_SHARE + len(changes[X_DEATH])
+        vhost.ports.deadlines.left -= BURIAL_SHARE * (1 + len(changes[X_DEATH]))
         dropped = ["BCC"]
         if rules.dead_letter_key is not None:
             keys = (rules.dead_letter_key,)

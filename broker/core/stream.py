@@ -150,18 +150,29 @@ class Stream:
         self.settle(slot, indexes)
 
     def bury_in_turn(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
-        """Buries as `bury` does, in each turn as much as its share allows; the rest stays unacked until then."""
-        if self.queue.rules.dead_letter_exchange is None:
+        """Buries as `bury` does, in each turn as much as its share allows; the rest stays unacked until then.
+
+        The end of the queue does not keep it from its grave.
+        """
+        if self.queue.rules.dead_letter_exchange is None or slot.contents is None:
             self.bury(slot, indexes, reason)
-            return
+        else:
+            self._bury_batches(slot, indexes, [slot.contents[index] for index in indexes], reason)
+
+    def _bury_batches(
+        self, slot: Slot, indexes: Sequence[int], messages: Sequence[Message | None], reason: str
+    ) -> None:
         deadlines = self._ports.deadlines
-        while indexes and not self.deleted:
+        while indexes:
             if deadlines.left <= 0:
-                go_on = partial(self.bury_in_turn, slot, indexes, reason)
+                go_on = partial(self._bury_batches, slot, indexes, messages, reason)
                 deadlines.set((slot, indexes[0]), self._ports.clock.now_ms, go_on)
                 return
-            batch, indexes = indexes[:BATCH_MESSAGES], indexes[BATCH_MESSAGES:]
-            self.bury(slot, batch, reason)
+            for message in messages[:BATCH_MESSAGES]:
+                if message is not None:
+                    self._ports.bury(self.queue, message, reason)
+            self.settle(slot, indexes[:BATCH_MESSAGES])
+            indexes, messages = indexes[BATCH_MESSAGES:], messages[BATCH_MESSAGES:]
 
     def _bury_again(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
         if slot.tenure is not Tenure.DELETED:

@@ -7,6 +7,7 @@ Source: RabbitMQ 3.10, rabbit_dead_letter:update_x_death_header/2 and detect_cyc
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -87,10 +88,11 @@ def group_events(past: Sequence[Any]) -> list[Event]:
     if len(events) <= 1:
         return events
     kinds = [kind_of(event) for event in events]
+    counts = Counter(kinds)
     firsts: dict[str, Event] = {}
     for kind, event in zip(kinds, events, strict=True):
         firsts.setdefault(kind, event)
-    return [{"count": kinds.count(kind), **event} for kind, event in reversed(firsts.items())]
+    return [{"count": counts[kind], **event} for kind, event in reversed(firsts.items())]
 
 
 def kind_of(event: Event) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.errors import StoreFailed
 from broker.core.auth.users import user_of
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from broker.delivery.vhosts import Vhosts
     from broker.store.definitions_file import DefinitionsFile
 
-__all__ = ["Administration", "policy_of"]
+__all__ = ["IMPORTING", "Administration", "policy_of"]
+
+IMPORTING: Final = "importing"  # the key of what the next start has to finish
 
 _log = get_logger()
 
@@ -56,6 +58,7 @@ class Administration:
         self.vhost_facts: dict[str, dict[str, Any]] = {}
         self.parameters: dict[tuple[str, str, str], Any] = {}
         self.global_parameters: dict[str, Any] = {}
+        self.importing: dict[str, Any] | None = None  # a document that is checked and half taken
         self._file = file
         self._close_connections = close_connections
         self._fail = fail
@@ -97,7 +100,7 @@ class Administration:
     async def _delete_vhost(self, name: str) -> None:
         self.vhost_named(name)
         self.drop_vhost(name)
-        await self._save()  # before the files go: what is half deleted at a crash must not come back
+        await self.save()  # before the files go: what is half deleted at a crash must not come back
         try:
             await self.vhosts.remove(name)
         except Exception as error:
@@ -219,16 +222,20 @@ class Administration:
             pending = work()
             if pending is not None:
                 await pending
-            await self._save()
+            await self.save()
 
     async def close(self) -> None:
         """Returns when the last change is written; there will be no other."""
         self._closed = True
         await asyncio.gather(*self._changes, return_exceptions=True)
 
-    async def _save(self) -> None:
+    async def save(self) -> None:
+        """Writes everything down as it is, in the middle of a change. Raises: StoreFailed, which ends the broker."""
+        written = self.document()
+        if self.importing is not None:
+            written[IMPORTING] = self.importing
         try:
-            await asyncio.to_thread(self._file.write, self.document())
+            await asyncio.to_thread(self._file.write, written)
         except Exception as error:
             self._fail(error)
             raise

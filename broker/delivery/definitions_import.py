@@ -2,21 +2,31 @@
 
 First the whole document is rehearsed: each vhost that it speaks of is made once more in memory, as it is now, and the
 document's exchanges, queues and bindings are declared there by the same code that serves clients. Only when nothing was
-refused is any of it done in earnest. Long documents are taken in pieces, with everybody else's turn in between.
+refused is any of it done in earnest, and what a crash ends in the middle of that is finished at the next start. Long
+documents are taken in pieces, with everybody else's turn in between.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.errors import ChannelError, ProtocolError
 from broker.core.auth.permissions import patterns
 from broker.core.auth.topic_permissions import topic_permission_of
 from broker.core.auth.users import User, user_of
-from broker.core.definitions.document import BindingEntry, Document, ExchangeEntry, QueueEntry
+from broker.core.definitions.document import (
+    BindingEntry,
+    Document,
+    ExchangeEntry,
+    ParameterEntry,
+    PolicyEntry,
+    QueueEntry,
+)
 from broker.core.definitions.reading import BadDefinitions
+from broker.core.definitions.writing import document_fields
 from broker.core.policy import Policies
 from broker.delivery.administration import Administration, policy_of
 from broker.event_log import get_logger
@@ -30,6 +40,7 @@ __all__ = ["DefinitionsImport"]
 Tell = Callable[[Mapping[str, Any]], None]
 Entry = ExchangeEntry | QueueEntry | BindingEntry
 
+TOPOLOGY: Final = ("exchanges", "queues", "bindings")  # in the order in which they need each other
 ENTRIES_AT_ONCE: Final = 100
 NOT_FOUND: Final = 404
 BROKERS_OWN: Final = "amq."  # RabbitMQ passes over such entries too: they are there, or may not be declared
@@ -43,47 +54,65 @@ class DefinitionsImport:
     Raises: BadDefinitions, naming the entry, when any of it cannot be; then nothing is changed.
     """
 
-    def __init__(self, document: Document, administration: Administration, rehearse: Rehearsal, tell: Tell) -> None:
+    def __init__(
+        self,
+        document: Document,
+        administration: Administration,
+        rehearse: Rehearsal,
+        tell: Tell,
+        *,
+        skip_refused: bool = False,
+    ) -> None:
+        """`skip_refused` passes over exchanges, queues and bindings that are refused, instead of refusing the rest."""
         self._document = document
         self._administration = administration
         self._rehearse = rehearse
         self._tell = tell
         self._users: list[User] = []
         self._undo: list[Callable[[], Any]] = []
+        self._skip_refused = skip_refused
+        self._refused: dict[tuple[str, int], str] = {}
         self.skipped: list[str] = []
 
     async def run(self) -> dict[str, int]:
         """Takes the document and returns how many entries of each kind it has, once all of it is on disk.
 
-        `skipped` then says which bindings were passed over.
+        `skipped` then says what was passed over.
         """
         await self._administration.alone(self._take)
-        document = self._document
+        document = self._kept()
         counts = {name: len(getattr(document, name)) for name in document.__slots__}
         for reason in self.skipped:
-            _log.warning("definitions.binding_skipped", reason=reason)
+            _log.warning("definitions.entry_skipped", reason=reason)
         _log.info("definitions.imported", **{name: count for name, count in counts.items() if count})
         return counts
 
     async def _take(self) -> None:
         await self._check()
         administration = self._administration
+        administration.importing = await asyncio.to_thread(document_fields, self._kept(), self._users)
+        await administration.save()  # from here on a crash is no way out: the next start goes on
         made = []
         try:
             for vhost in self._document.vhosts:
                 if vhost.name not in administration.vhosts:
                     await administration.make_vhost(vhost.name, vhost.facts)
                     made.append(vhost.name)
-            self.skipped = await self._declare_all("importing", administration.vhosts.__getitem__, self._undo)
+            skipped = await self._declare_all("importing", administration.vhosts.__getitem__, self._undo)
+            self.skipped = [*self._refused.values(), *skipped]
         except (BadDefinitions, ValueError):
             for undo in reversed(self._undo):
                 undo()
             for name in made:
                 administration.drop_vhost(name)
                 await administration.vhosts.remove(name)
+            await administration.vhosts.drain()  # what is refused must not come back
+            administration.importing = None
+            await administration.save()
             raise
         administration.take(self._document, self._users)  # checked, and nobody else had a turn: it cannot be refused
         await administration.vhosts.drain()
+        administration.importing = None
 
     # -- the check ----------------------------------------------------------------------------------------------------
 
@@ -93,7 +122,7 @@ class DefinitionsImport:
         for part in ("permissions", "topic_permissions", "policies", "parameters", "exchanges", "queues", "bindings"):
             for number, entry in enumerate(getattr(document, part)):
                 if entry.vhost not in known:
-                    raise BadDefinitions(f"{part}[{number}]: Virtual host '{entry.vhost}' does not exist")
+                    raise BadDefinitions(f"{_place(part, number, entry)}: Virtual host '{entry.vhost}' does not exist")
         names = dict.fromkeys(vhost.name for vhost in document.vhosts if vhost.name not in administration.vhosts)
         try:
             administration.check_new_vhosts(names)
@@ -102,8 +131,11 @@ class DefinitionsImport:
         await self._check_users()
         self._check_rights()
         self._check_policies()
-        with self._rehearse(document.topology_vhosts) as copies:
-            await self._declare_all("checking", copies.__getitem__, [])
+        async with self._rehearse(document.topology_vhosts) as copies:
+            await self._declare_all("checking", copies.__getitem__, [], self._refused)
+        if self._refused and not self._skip_refused:
+            first, *others = self._refused.values()
+            raise BadDefinitions(f"{first}{f' (and {len(others)} more entries are refused)' if others else ''}")
 
     async def _check_users(self) -> None:
         for number, entry in enumerate(self._document.users):
@@ -141,16 +173,21 @@ class DefinitionsImport:
             try:
                 nowhere.set(policy_of(entry), operator=entry.operator)
             except ValueError as error:
-                raise BadDefinitions(f"policies[{number}] '{entry.name}': {error}") from None
+                raise BadDefinitions(f"{_place('policies', number, entry)}: {error}") from None
 
     # -- exchanges, queues, bindings ----------------------------------------------------------------------------------
 
     async def _declare_all(
-        self, step: str, vhost_of: Callable[[str], Vhost], undo: list[Callable[[], Any]]
+        self,
+        step: str,
+        vhost_of: Callable[[str], Vhost],
+        undo: list[Callable[[], Any]],
+        refused: dict[tuple[str, int], str] | None = None,
     ) -> list[str]:
         """Declares everything and returns which bindings had an end that is not there.
 
         Those are passed over, as RabbitMQ does: its 3.x exports leave out internal exchanges and keep their bindings.
+        What is refused is noted in `refused`. Raises: BadDefinitions where there is no such place.
         """
         skipped: list[str] = []
         total = len(self._document.exchanges) + len(self._document.queues) + len(self._document.bindings)
@@ -173,20 +210,37 @@ class DefinitionsImport:
                     and error.reply_code == NOT_FOUND
                 ):
                     skipped.append(f"{part}[{number}]: {error}")
-                    continue
-                raise BadDefinitions(f"{part}[{number}]: {error}") from None
+                elif refused is not None:
+                    refused[part, number] = f"{part}[{number}]: {error}"
+                else:
+                    raise BadDefinitions(f"{part}[{number}]: {error}") from None
         self._tell({"step": step, "done": total, "total": total})
         return skipped
 
     def _topology(self) -> Iterator[tuple[str, int, Entry]]:
-        parts: dict[str, Sequence[Entry]] = {
-            "exchanges": self._document.exchanges,
-            "queues": self._document.queues,
-            "bindings": self._document.bindings,
-        }
-        for part, entries in parts.items():
+        for part in TOPOLOGY:
+            entries: Sequence[Entry] = getattr(self._document, part)
             for number, entry in enumerate(entries):
-                yield part, number, entry
+                if (part, number) not in self._refused:
+                    yield part, number, entry
+
+    def _kept(self) -> Document:
+        """Returns the document without what was refused."""
+        if not self._refused:
+            return self._document
+        kept: dict[str, list[Entry]] = {part: [] for part in TOPOLOGY}
+        for part, _number, entry in self._topology():
+            kept[part].append(entry)
+        return replace(self._document, **{part: tuple(entries) for part, entries in kept.items()})  # type: ignore[arg-type]
+
+
+def _place(part: str, number: int, entry: Any) -> str:
+    """Returns where an entry is: operator policies are among the parameters, so their numbers say nothing."""
+    if isinstance(entry, ParameterEntry):
+        return f"{part}: {entry.component} '{entry.name}'"
+    if isinstance(entry, PolicyEntry):
+        return f"operator policy '{entry.name}'" if entry.operator else f"{part}[{number}] '{entry.name}'"
+    return f"{part}[{number}]"
 
 
 def _declare_exchange(vhost: Vhost, entry: ExchangeEntry, undo: list[Callable[[], Any]]) -> None:

@@ -152,6 +152,7 @@ class Engine:
             self.deadlines.run(self._turn.now_ms)
             self._arm()
             self._schedule()
+            self.deadlines.begin_turn()  # publishers have a share of their own, however much is due
         if self._settled:
             self._schedule()  # what was delivered without acknowledgement is logged by the next turn
         if self.pager.pressed:

@@ -10,6 +10,7 @@ from broker.core.auth.users import User, user_of
 from broker.core.definitions.document import Document, VhostEntry
 from broker.core.definitions.reading import BadDefinitions, read_document
 from broker.core.json_text import read_json
+from broker.delivery.administration import IMPORTING
 from broker.delivery.definitions_import import DefinitionsImport
 from broker.delivery.rehearsal import Rehearsal
 from broker.event_log import get_logger
@@ -46,13 +47,15 @@ async def open_all(
     found = file.read()
     if found is not None:
         _restore(administration, folder, read_document(found))
+        if IMPORTING in found:
+            await _finish(administration, rehearsal, found[IMPORTING])
     else:
         _begin(administration, folder, settings, has_users=bool(named and named.users))
         await administration.alone(lambda: None)
     if named is not None:
         try:
             await DefinitionsImport(named, administration, rehearsal, _tell).run()
-        except BadDefinitions as bad:
+        except (BadDefinitions, ValueError) as bad:
             raise BadDefinitions(f"{settings.server.load_definitions}: {bad}") from None
 
 
@@ -65,6 +68,15 @@ def _restore(administration: Administration, folder: DataFolder, document: Docum
     for name in names:
         administration.vhosts.open(name)
     administration.take(document, [user_of(_stored(entry)) for entry in document.users])
+
+
+async def _finish(administration: Administration, rehearsal: Rehearsal, importing: Any) -> None:
+    """Goes on with an import that a crash ended after it was checked."""
+    try:
+        await DefinitionsImport(read_document(importing), administration, rehearsal, _tell).run()
+    except (BadDefinitions, ValueError) as bad:  # a client made something else of one of its names before the crash
+        _log.error("definitions.import_abandoned", reason=str(bad))
+        await administration.alone(lambda: None)
 
 
 def _stored(entry: Any) -> dict[str, Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from broker.core.queue import Queue
 from broker.delivery.engine import Engine
 from broker.store.memory_files import MemoryFiles
 from broker.store.store import VhostStore
@@ -16,9 +18,13 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.delivery.turn import Turn
     from broker.delivery.vhosts import Vhosts
+    from broker.routing.binding import Binding
+    from broker.routing.exchange import Exchange
     from broker.settings import Settings
 
 __all__ = ["Rehearsal"]
+
+COPIES_AT_ONCE: Final = 100
 
 
 class Rehearsal:
@@ -44,14 +50,20 @@ class Rehearsal:
         self._generate = generate
         self._fail = fail
 
-    @contextmanager
-    def __call__(self, names: Iterable[str]) -> Iterator[dict[str, Vhost]]:
-        """Yields copies of vhosts by name, empty ones where there is no such vhost, and disposes of them."""
+    @asynccontextmanager
+    async def __call__(self, names: Iterable[str]) -> AsyncIterator[dict[str, Vhost]]:
+        """Yields copies of vhosts by name, empty ones where there is no such vhost, and disposes of them.
+
+        A long vhost is copied in pieces: what somebody changes meanwhile may be in the copy or not.
+        """
         engines = {name: self._engine(name) for name in names}
         try:
             for name, engine in engines.items():
                 if name in self._vhosts:
-                    copy_topology(self._vhosts[name], engine.vhost)
+                    for done, copied in enumerate(copying(self._vhosts[name], engine.vhost), 1):
+                        copied()
+                        if done % COPIES_AT_ONCE == 0:
+                            await asyncio.sleep(0)
             yield {name: engine.vhost for name, engine in engines.items()}
         finally:
             for engine in engines.values():
@@ -64,26 +76,47 @@ class Rehearsal:
         return Engine(name, store, self._settings, self._turn, self._loop, generate=self._generate, fail=self._fail)
 
 
-def copy_topology(source: Vhost, copy: Vhost) -> None:
-    """Makes in an empty vhost what another has; the queues are owned by the same connections."""
-    copy.restore(source.topology())
-    for exchange in source.exchanges.values():
-        if exchange.name not in copy.exchanges:
-            copy.exchanges.add(
-                exchange.name,
-                exchange.type,
-                durable=exchange.durable,
-                auto_delete=exchange.auto_delete,
-                internal=exchange.internal,
-                arguments=exchange.arguments,
-            )
-    for queue in source.queues.values():
-        if queue.name not in copy.queues:
-            copy.queues.add(
-                queue.name,
-                number=queue.number,
-                durable=queue.durable,
-                exclusive_owner=queue.exclusive_owner,
-                auto_delete=queue.auto_delete,
-                arguments=queue.arguments,
-            )
+def copying(source: Vhost, copy: Vhost) -> list[Callable[[], object]]:
+    """Returns what makes in an empty vhost what another has, one step each; the queues are owned by the same
+    connections.
+    """
+    copy.next_queue_number = source.next_queue_number
+    steps: list[Callable[[], object]] = [
+        partial(
+            copy.exchanges.add,
+            exchange.name,
+            exchange.type,
+            durable=exchange.durable,
+            auto_delete=exchange.auto_delete,
+            internal=exchange.internal,
+            arguments=exchange.arguments,
+        )
+        for exchange in source.exchanges.values()
+        if exchange.name not in copy.exchanges
+    ]
+    steps += [partial(_copy_queue, queue, copy) for queue in source.queues.values()]
+    steps += [
+        partial(_copy_binding, exchange.name, binding, copy)
+        for exchange in source.exchanges.values()
+        if exchange.name  # each queue is bound to the default exchange by its name already
+        for binding in exchange.bindings
+    ]
+    return steps
+
+
+def _copy_queue(queue: Queue, copy: Vhost) -> None:
+    if queue.name not in copy.queues:  # those of delayed exchanges came with them
+        copy.queues.add(
+            queue.name,
+            number=queue.number,
+            durable=queue.durable,
+            exclusive_owner=queue.exclusive_owner,
+            auto_delete=queue.auto_delete,
+            arguments=queue.arguments,
+        )
+
+
+def _copy_binding(source: str, binding: Binding, copy: Vhost) -> None:
+    to: Queue | Exchange = binding.destination
+    destination = copy.queues[to.name] if isinstance(to, Queue) else copy.exchanges[to.name]
+    copy.bindings.add(copy.exchanges[source], destination, binding.key, binding.arguments)

@@ -145,12 +145,15 @@ class Worker:
         if len(consumers) == 1:
             return indexes[deliver(consumers[0], stream, slot, indexes) :]
         left: list[int] = []
+        last: Consumer | None = None
         for consumer, share in zip(consumers, spread(indexes, rooms), strict=True):
             if share:
                 room = consumer.room()  # less than it was, when consumers share a prefetch or a connection
                 taken = deliver(consumer, stream, slot, share[:room])
                 left.extend(share[taken:])
-                stream.queue.consumers.served(consumer)
+                last = consumer
+        if last is not None:
+            stream.queue.consumers.served(last)
         left.sort()
         return left
 

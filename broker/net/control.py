@@ -12,7 +12,7 @@ import inspect
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -124,18 +124,30 @@ class ControlSocket:
 
     @staticmethod
     async def _write(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
-        result = answer.get("result")
-        if isinstance(result, list) and len(result) > ROWS_AT_ONCE:
-            writer.write(b'{"ok":true,"result":[')
-            for start in range(0, len(result), ROWS_AT_ONCE):
-                rows = result[start : start + ROWS_AT_ONCE]
-                writer.write((b"," if start else b"") + b",".join(map(_encoded, rows)))
-                await _drain(writer)
-                await asyncio.sleep(0)
-            writer.write(b"]}\n")
-        else:
-            writer.write(_encoded(answer) + b"\n")
+        for piece in _pieces(answer):
+            writer.write(piece)
+            await _drain(writer)
+            await asyncio.sleep(0)
+        writer.write(b"\n")
         await _drain(writer)
+
+
+def _pieces(answer: Any) -> Iterator[bytes]:
+    """Yields an answer as JSON, of the long lists in it so many rows at once."""
+    if isinstance(answer, dict) and any(isinstance(value, (dict, list)) for value in answer.values()):
+        before = b"{"
+        for name, value in answer.items():
+            yield before + _encoded(name) + b":"
+            yield from _pieces(value)
+            before = b","
+        yield b"}"
+    elif isinstance(answer, list) and len(answer) > ROWS_AT_ONCE:
+        for start in range(0, len(answer), ROWS_AT_ONCE):
+            rows = answer[start : start + ROWS_AT_ONCE]
+            yield (b"," if start else b"[") + b",".join(map(_encoded, rows))
+        yield b"]"
+    else:
+        yield _encoded(answer)
 
 
 async def _drain(writer: asyncio.StreamWriter) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 from typing import Final
 
@@ -13,10 +14,6 @@ RESERVED_MAX: Final = 1024
 
 def descriptors_for_clients() -> int:
     """Returns below which number a client's descriptor has to be; a quarter is kept for the store."""
-    if sys.platform == "win32":
-        return sys.maxsize
-    import resource
-
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if soft == resource.RLIM_INFINITY:
         return sys.maxsize

@@ -31,8 +31,10 @@ MODULES: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Returns what is asked for: pytest loads the plugin in every run, and most runs need no broker."""
-    if name not in MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)
+if not TYPE_CHECKING:  # a type checker would believe in any name
+
+    def __getattr__(name: str) -> Any:
+        """Returns what is asked for: pytest loads the plugin in every run, and most runs need no broker."""
+        if name not in MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)

@@ -68,10 +68,8 @@ def test_bodies(connection: Connection, name: str, serializer: str, compression:
 def test_settling(connection: Connection, name: str) -> None:
     """A requeued message comes again, marked; a rejected one does not; an acked one does not."""
     got: list[Any] = []
-    with Consumer(
-        connection, [Queue(name, exclusive=True)], callbacks=[lambda _, message: got.append(message)]
-    ) as consumer:
-        consumer.qos(prefetch_count=1)
+    queue = Queue(name, exclusive=True)
+    with Consumer(connection, [queue], callbacks=[lambda _, message: got.append(message)], prefetch_count=1):
         producer = Producer(connection)
         for number in range(3):
             producer.publish(number, name)
@@ -91,8 +89,10 @@ def test_settling(connection: Connection, name: str) -> None:
     ]
 
 
-def test_prefetch_of_a_running_consumer(connection: Connection, name: str) -> None:
+def test_prefetch_of_a_running_consumer(connection: Connection, name: str, oracle: bool) -> None:
     """kombu takes it that global=false holds for consumers that run, unless the broker calls itself RabbitMQ."""
+    if oracle:
+        pytest.skip("is for brokers of another name")
     got: list[Any] = []
     with Consumer(
         connection, [Queue(name, exclusive=True)], callbacks=[lambda _, message: got.append(message)], prefetch_count=2
@@ -338,7 +338,8 @@ def test_heartbeats(broker: BrokerAddress) -> None:
         transport: Any = connection.connection
         before = transport.bytes_recv
         connection.heartbeat_check()
-        with pytest.raises(TimeoutError):
-            connection.drain_events(timeout=1.5)
-        connection.heartbeat_check()
+        for _ in range(10):
+            with pytest.raises(TimeoutError):
+                connection.drain_events(timeout=0.15)
+            connection.heartbeat_check()
         assert transport.bytes_recv > before, "no heartbeat of the broker's"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pika
 import pytest
 
+from broker.cli.control_client import Unanswered, ask
 from tests.broker_process import PROJECT, BrokerProcess
 
 pytestmark = pytest.mark.fault
@@ -82,6 +85,51 @@ def test_imported_topology_outlives_a_kill(tmp_path: Path) -> None:
         broker.restart()
         exported = json.loads(slotmq(broker, "definitions", "export"))
         assert (len(exported["queues"]), len(exported["bindings"])) == (500, 500)
+    finally:
+        broker.kill()
+
+
+@pytest.mark.parametrize(("step", "taken"), [("checking", False), ("importing", True)])
+def test_import_that_a_kill_ends_is_there_whole_or_not_at_all(tmp_path: Path, step: str, taken: bool) -> None:
+    """In vhosts that were there before and in new ones: once it was checked, the next start goes on with it."""
+    names = [f"q{number}" for number in range(1000)]
+    document = {
+        "users": [{"name": "u", "password": "secret", "tags": ["monitoring"]}],
+        "vhosts": [{"name": "v", "metadata": {"description": "new"}}],
+        "permissions": [{"user": "u", "vhost": "v", "configure": "", "write": "", "read": ".*"}],
+        "policies": [{"vhost": "v", "name": "p", "pattern": "^q1$", "definition": {"max-length": 1}, "priority": 2}],
+        "operator_policies": [{"vhost": "/", "name": "o", "pattern": "^q1$", "definition": {"max-length": 2}}],
+        "parameters": [{"vhost": "/", "component": "shovel", "name": "s", "value": {"src-uri": "amqp://"}}],
+        "global_parameters": [{"name": "g", "value": 1}],
+        "exchanges": [{"name": "x", "vhost": "/", "type": "topic", "internal": True}],
+        "queues": [{"name": name, "vhost": vhost} for name in names for vhost in ("/", "v")],
+        "bindings": [
+            {"source": "x", "vhost": "/", "destination": name, "destination_type": "queue", "routing_key": "#"}
+            for name in names
+        ],
+    }
+    broker = BrokerProcess(tmp_path / "data").start()
+    try:
+        before = json.loads(slotmq(broker, "definitions", "export"))
+
+        def kill(progress: Mapping[str, Any]) -> None:
+            if progress["step"] == step and progress["done"] == 500:
+                broker.kill()
+
+        with pytest.raises(Unanswered):
+            ask(broker.folder, "import_definitions", told=kill, definitions=document)
+        broker.restart()
+        after = json.loads(slotmq(broker, "definitions", "export"))
+        if not taken:
+            assert after == before
+            return
+        assert {part: len(after[part]) for part in document if part != "operator_policies"} == {
+            "users": 2, "vhosts": 2, "permissions": 2, "policies": 1, "parameters": 2, "global_parameters": 1,
+            "exchanges": 1, "queues": 2000, "bindings": 1000,
+        }  # fmt: skip
+        log_in(broker, "u", "secret", "v").close()
+        broker.restart()
+        assert json.loads(slotmq(broker, "definitions", "export")) == after
     finally:
         broker.kill()
 

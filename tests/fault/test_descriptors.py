@@ -19,7 +19,7 @@ PERSISTENT = commands.Basic.Properties(delivery_mode=2)
 
 
 def test_who_may_only_connect_cannot_stop_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice as many sockets as there are descriptors: some are turned away, and new log files are opened all the same."""
+    """Twice as many sockets as there are descriptors: some are turned away, and new log files are opened as ever."""
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nulimit -n {LIMIT}\nexec {sys.executable} "$@"\n')
     python.chmod(0o700)

@@ -115,6 +115,16 @@ async def test_request_without_end_is_bounded(tmp_path: Path, monkeypatch: pytes
     await control.close()
 
 
+async def test_command_says_why_a_long_request_is_not_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker stops listening in the middle of it, and what it said is told."""
+    monkeypatch.setattr(control_module, "REQUEST_MAX_BYTES", 1 << 16)
+    control = ControlSocket(tmp_path, VERBS)
+    await control.start()
+    with pytest.raises(Unanswered, match=r"^a request has at most 65536 bytes$"):
+        await asyncio.to_thread(ask, tmp_path, "echo", text="x" * (8 << 20))
+    await control.close()
+
+
 async def test_progress_is_told_before_the_answer(folder: Path) -> None:
     """Whoever asks hears how far a slow verb is, in order, and then its result."""
     told: list[Any] = []

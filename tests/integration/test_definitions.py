@@ -2,20 +2,23 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import aio_pika
 import pytest
 
-from broker.amqp.errors import StoreFailed
+from broker.amqp.errors import ChannelError, StoreFailed
 from broker.cli.control_client import Unanswered, ask
 from broker.core.definitions.reading import BadDefinitions
+from broker.delivery import definitions_import
 from broker.server import Broker
 from broker.settings import Settings
 from broker.store.files import Files
 from tests.in_process import client_of, running_broker
 
+DEEP: Any = json.loads("[" * 300 + "]" * 300)
 HASH_OF_MP = "gKBxV5GElWEw0BmG5F7hNKURQurqs5OMjbOO2AZ4ttIz3wCa"  # "mp", hashed by RabbitMQ 3.10.8
 
 # As RabbitMQ 3.10.8 exports it: no `internal`, operator policies among the parameters, pairs for their definition.
@@ -211,6 +214,83 @@ async def test_what_is_there_and_differs_refuses_the_document(tmp_path: Path) ->
             await take(broker, document)
 
 
+PLACES = {("parameters", 0): "operator policy 'op': ", ("parameters", 1): "parameters: shovel 's': "}
+
+
+async def test_bad_entry_at_any_place_changes_nothing(tmp_path: Path) -> None:
+    """Whichever entry cannot be, it is named, and the broker is what it was before."""
+    bad: dict[str, dict[str, Any]] = {
+        "users": {"password_hash": "?"}, "vhosts": {"name": ""}, "permissions": {"read": "("},
+        "topic_permissions": {"read": "("}, "parameters": {"vhost": "gone"}, "global_parameters": {"value": DEEP},
+        "policies": {"definition": {}}, "queues": {"arguments": {"x-max-length": -1}}, "exchanges": {"type": "odd"},
+        "bindings": {"source": "mx", "arguments": {"x-match": "some"}, "destination": "x" * 256},
+    }  # fmt: skip
+    async with running_broker(tmp_path) as broker:
+        before = await told(broker, "export_definitions")
+        for part, fields in bad.items():
+            for number in range(len(EXPORTED[part])):
+                place = PLACES.get((part, number), f"{part}[{number}]")
+                with pytest.raises(Unanswered, match=f"^{re.escape(place)}"):
+                    await take(broker, changed(part, number, **fields))
+                assert await told(broker, "export_definitions") == before
+        await take(broker, EXPORTED)
+
+
+async def test_refusal_at_any_step_in_earnest_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was declared before it goes again, the new vhost too, and a restart finds nothing of it."""
+    calls = 0
+    refused_at = 0
+
+    def counted(declare: Any) -> Any:
+        def or_refuse(*arguments: Any) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == refused_at:
+                raise ChannelError(406, "no more")
+            declare(*arguments)
+
+        return or_refuse
+
+    for name in ("_declare_exchange", "_declare_queue", "_bind"):
+        monkeypatch.setattr(definitions_import, name, counted(getattr(definitions_import, name)))
+    topology: dict[str, Any] = {part: EXPORTED[part] for part in ("exchanges", "queues", "bindings")}
+    steps = sum(map(len, topology.values()))
+    elsewhere = {part: [row | {"vhost": "/"} for row in rows] for part, rows in topology.items()}
+    document = EXPORTED | {part: topology[part] + elsewhere[part] for part in topology}
+    async with running_broker(tmp_path) as broker:
+        before = await told(broker, "export_definitions")
+        for step in range(1, 2 * steps + 1):
+            calls, refused_at = 0, 2 * steps + step  # the first half of the calls rehearses
+            with pytest.raises(Unanswered, match="no more"):
+                await take(broker, document)
+            assert await told(broker, "export_definitions") == before
+    async with running_broker(tmp_path) as broker:
+        assert await told(broker, "export_definitions") == before
+        refused_at = 0
+        await take(broker, document)
+        assert len(broker.vhosts["/"].queues) == len(EXPORTED["queues"])
+
+
+async def test_what_is_refused_can_be_passed_over(tmp_path: Path) -> None:
+    """All the rest is taken; without being asked for that the first is told, and how many there are."""
+    queues = [{"name": name, "vhost": "m", "arguments": {"x-queue-type": "stream"}} for name in ("s1", "s2")]
+    exchange = {"name": "odd", "vhost": "m", "type": "odd"}
+    document = changed("bindings", 0, destination="s1") | {"exchanges": [exchange, *EXPORTED["exchanges"]]}
+    document["queues"] = [queues[0], *EXPORTED["queues"], queues[1]]
+    async with running_broker(tmp_path) as broker:
+        with pytest.raises(Unanswered, match=r"^exchanges\[0\]: .*'odd'.*\(and 2 more entries are refused\)$"):
+            await take(broker, document)
+        assert list(broker.vhosts) == ["/"]
+        answer = await take(broker, document, skip_refused=True)
+        assert [reason.partition(":")[0] for reason in answer["skipped"]] == [
+            "exchanges[0]", "queues[0]", "queues[3]", "bindings[0]",
+        ]  # fmt: skip
+        assert (answer["imported"]["exchanges"], answer["imported"]["queues"]) == (2, 2)
+        assert sorted(broker.vhosts["m"].queues) == ["mq", "mqq"]
+        assert broker.administration.importing is None
+        assert len([row for row in await told(broker, "list_bindings", vhost="m") if row["source"]]) == 2
+
+
 async def test_binding_without_an_end_is_passed_over(tmp_path: Path) -> None:
     """RabbitMQ 3.x leaves internal exchanges out and keeps their bindings: the rest is taken, and the user is told."""
     document = changed("bindings", 1, destination="hidden")
@@ -316,6 +396,41 @@ class FullDisk(Files):
         if self.full and target.name == "definitions":
             raise StoreFailed(target, "No space left on device")
         super().rename(source, target)
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [
+        ("add_vhost", {"name": "v\ud800"}),
+        ("add_vhost", {"name": "v", "description": "\udfff"}),
+        ("add_user", {"name": "u\ud800", "password": "p"}),
+        ("add_user", {"name": "u", "password": "p", "tags": ["\ud800"]}),
+        ("set_policy", {"name": "p", "pattern": "", "definition": {"ha-params": float("nan")}}),
+        ("set_policy", {"name": "p", "pattern": "", "definition": {"ha-params": DEEP}}),
+        ("set_policy", {"name": "p\ud800", "pattern": "", "definition": {"max-length": 1}}),
+        ("set_permission", {"user": "guest", "configure": "\ud800", "write": "", "read": ""}),
+        ("import_definitions", {"definitions": {"vhosts": [{"name": "v", "metadata": {"a": DEEP}}]}}),
+        ("import_definitions", {"definitions": {"global_parameters": [{"name": "g", "value": float("inf")}]}}),
+        (
+            "import_definitions",
+            {"definitions": {"parameters": [{"vhost": "/", "component": "c", "name": "n", "value": DEEP}]}},
+        ),
+    ],
+)
+async def test_what_could_not_be_written_down_is_refused(tmp_path: Path, verb: str, arguments: dict[str, Any]) -> None:
+    """Nobody can have the broker hold something that its definitions file cannot."""
+    async with running_broker(tmp_path) as broker:
+        before = broker.administration.document()
+        request = json.dumps({"verb": verb, **arguments}).encode() + b"\n"
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "control.sock"))
+        writer.write(request)
+        answer = json.loads(await reader.readline())
+        writer.close()
+        await writer.wait_closed()
+        assert answer["ok"] is False
+        assert not answer["error"].startswith("internal error")
+        assert broker.failure is None
+        assert broker.administration.document() == before
 
 
 async def test_change_that_cannot_be_written_ends_the_broker(tmp_path: Path) -> None:

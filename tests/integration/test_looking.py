@@ -101,8 +101,9 @@ async def test_lists_can_be_of_one_vhost(tmp_path: Path) -> None:
         assert await told(broker, "list_queues", vhost="v") == []
         assert await told(broker, "list_connections", vhost="v") == []
         assert len(await told(broker, "list_queues")) == 1
-        with pytest.raises(Unanswered, match="no vhost 'w'"):
-            await told(broker, "list_queues", vhost="w")
+        for kind in ("queues", "connections", "permissions", "topic_permissions", "policies"):
+            with pytest.raises(Unanswered, match="no vhost 'w'"):
+                await told(broker, f"list_{kind}", vhost="w")
 
 
 async def test_binding_of_each_queue_to_the_default_exchange_is_listed(tmp_path: Path) -> None:

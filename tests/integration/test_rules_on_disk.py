@@ -86,6 +86,19 @@ async def test_messages_on_disk_expire(tmp_path: Path) -> None:
         assert await numbers_in(channel, "dead") == list(range(COUNT))
 
 
+async def test_what_a_read_led_to_is_logged_without_further_traffic(tmp_path: Path) -> None:
+    """A message that expires when it was read back, with nothing else going on, leaves nothing to be written down."""
+    clock = VirtualClock()
+    async with timed_broker(tmp_path, clock) as broker, client_of(broker.server) as channel:
+        await declare(channel, "q")
+        await fill(channel, "q", 5, expiration=2)
+    clock.advance(2)
+    async with timed_broker(tmp_path, clock) as broker:
+        await broker.idle()
+        assert broker.queue("q").ready == 0
+        assert broker.server.engines["/"].reader.reads > 0
+
+
 async def test_a_rejected_message_that_left_memory_is_dead_lettered(tmp_path: Path) -> None:
     """Unacked messages may be paged out; rejecting them reads them back first."""
     async with running_broker(tmp_path, slots=SMALL_SLOTS) as broker, client_of(broker) as channel:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -353,7 +354,7 @@ def test_a_start_that_fails_leaves_nothing(threaded: Broker) -> None:
         pass
     with pytest.raises(ValueError, match="vhost"), Broker(vhosts=["x" * 256]):
         pass
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     with Broker():
         pass
 
@@ -371,8 +372,8 @@ def test_fifty_brokers_leave_nothing_behind() -> None:
             connection.channel()
         del connection
     gc.collect()
-    assert threading.active_count() == threads
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert threading.active_count() <= threads
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
 async def test_brokers_in_a_loop_leave_no_task() -> None:
@@ -496,6 +497,15 @@ def test_fixtures_come_with_the_package(tmp_path: Path) -> None:
     ran = run_pytest(tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "4 passed" in ran.stdout
+
+
+def test_the_example_of_the_readme_passes(tmp_path: Path) -> None:
+    """What a reader copies works as it stands."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (example,) = [block for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "def test_" in block]
+    (tmp_path / "test_readme.py").write_text(example)
+    ran = run_pytest(tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_a_fixture_of_the_project_wins(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from pamqp import commands
 
 from broker.core.deadlines import TURN_SHARE
@@ -30,10 +32,10 @@ def set_policy(broker: Broker, pattern: str, **definition: Any) -> None:
     broker.engines["/"].vhost.policies.set(Policy("p", pattern, "queues", named, 0))
 
 
-def filled(client: RawClient, count: int = COUNT, **arguments: Any) -> None:
+def filled(client: RawClient, count: int = COUNT, *, auto_delete: bool = False) -> None:
     """Makes a queue of transient messages, and the queue of its dead letters."""
     client.declare_queue(1, "dead")
-    client.declare_queue(1, "q", arguments=DEAD | {f"x-{key.replace('_', '-')}": arguments[key] for key in arguments})
+    client.declare_queue(1, "q", arguments=DEAD, auto_delete=auto_delete)
     publish(client, "q", [b"%d" % number for number in range(count)], mode=1)
 
 
@@ -49,7 +51,7 @@ async def until(broker: Broker, name: str, count: int) -> list[int]:
     return seen
 
 
-async def work_in(broker: Broker, done: Callable[[], int], work: Awaitable[None]) -> list[int]:
+async def work_in(broker: Broker, done: Callable[[], int], work: Awaitable[object]) -> list[int]:
     """Returns how much was done from one turn to the next while something was under way."""
     engine = broker.engines["/"]
     turn = engine.turn
@@ -89,11 +91,28 @@ async def test_thousands_that_expire_at_once_do_so_turn_by_turn(tmp_path: Path) 
             assert max(grown) < TURN_SHARE
 
 
-async def test_rejecting_thousands_is_done_turn_by_turn(tmp_path: Path) -> None:
-    """One nack of everything: each is dead-lettered once, in order, also when the connection ends at once."""
+async def test_publishers_do_not_wait_until_everything_has_expired(tmp_path: Path) -> None:
+    """While thousands expire, whoever publishes to a queue with rules has a share of every turn."""
+
+    def work(client: RawClient) -> int:
+        publish(client, "other", [b"x"] * 300, mode=1)
+        return queue_of(broker, "q").ready
+
     async with mortal_broker(tmp_path) as broker:
         with await asyncio.to_thread(connect, broker) as client:
-            await talk(broker, filled, client)
+            await talk(broker, partial(filled, count=3 * COUNT), client)
+            await talk(broker, partial(client.declare_queue, arguments={"x-message-ttl": 1_000_000}), 1, "other")
+            set_policy(broker, "^q$", message_ttl=0)
+            assert await talk(broker, work, client) > 0
+            await until(broker, "dead", 3 * COUNT)
+
+
+@pytest.mark.parametrize("auto_delete", [False, True])
+async def test_rejecting_thousands_is_done_turn_by_turn(tmp_path: Path, auto_delete: bool) -> None:
+    """One nack of everything: each is dead-lettered once, also when the connection or the queue ends at once."""
+    async with mortal_broker(tmp_path) as broker:
+        with await asyncio.to_thread(connect, broker) as client:
+            await talk(broker, partial(filled, auto_delete=auto_delete), client)
 
             def reject() -> None:
                 client.call(1, Basic.Consume(queue="q"), Basic.ConsumeOk)
@@ -107,12 +126,14 @@ async def test_rejecting_thousands_is_done_turn_by_turn(tmp_path: Path) -> None:
 
             grown = await work_in(broker, lambda: queue_of(broker, "dead").ready, rejected())
             assert max(grown) < TURN_SHARE
-            assert (queue_of(broker, "q").ready, queue_of(broker, "q").unacked) == (0, 0)
+            assert auto_delete == ("q" not in broker.engines["/"].vhost.queues)
+            if not auto_delete:
+                assert (queue_of(broker, "q").ready, queue_of(broker, "q").unacked) == (0, 0)
 
 
 async def test_a_chain_of_full_queues_is_pushed_on_turn_by_turn(tmp_path: Path) -> None:
     """Each publish moves one message of every queue; publishers wait for that, and no limit is left behind."""
-    links = 40
+    links = 25
 
     def work(client: RawClient) -> None:
         for link in range(links):

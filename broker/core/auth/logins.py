@@ -21,7 +21,6 @@ GUEST: Final = "guest"
 LOOPBACK_ONLY: Final = frozenset({GUEST})  # RabbitMQ's loopback_users: its password is known to everybody
 
 
-
 class Asker(NamedTuple):
     """Is who waits for a verdict: a client from this network, and whether it has gone meanwhile."""
 

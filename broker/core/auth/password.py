@@ -107,5 +107,5 @@ def _check_argon2(password_hash: str) -> None:
     asked = extract_parameters(password_hash)
     memory_kib = asked.memory_cost
     if memory_kib > MEMORY_MAX_KIB or memory_kib * asked.time_cost > WORK_MAX_KIB or asked.parallelism > LANES_MAX:
-        raise ValueError(f"the password hash asks for more than {MEMORY_MAX_KIB} KiB, {WORK_MAX_KIB} KiB times passes or "
-                         f"{LANES_MAX} lanes")  # fmt: skip
+        bounds = f"{MEMORY_MAX_KIB} KiB, {WORK_MAX_KIB} KiB times passes or {LANES_MAX} lanes"
+        raise ValueError(f"the password hash asks for more than {bounds}")

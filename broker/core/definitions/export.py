@@ -23,15 +23,18 @@ __all__ = ["json_table", "operator_policy", "policy_fields", "topology_of", "use
 HIDDEN: Final = "amq."  # what the broker made for itself
 
 
-def topology_of(vhost: Vhost) -> dict[str, list[dict[str, Any]]]:
-    """Returns the durable exchanges, queues and bindings of a vhost; what its connections own is not among them."""
+def topology_of(vhost: Vhost) -> dict[str, Iterator[dict[str, Any]]]:
+    """Returns the durable exchanges, queues and bindings of a vhost; what its connections own is not among them.
+
+    Cost: little at once; each row is made when it is asked for.
+    """
     queues = [queue for queue in vhost.queues.values() if queue.durable and not queue.name.startswith(HIDDEN)]
     made = [exchange for exchange in vhost.exchanges.values() if exchange.durable and not is_predeclared(exchange.name)]
-    bindings = [binding for exchange in vhost.exchanges.values() for binding in _bindings(exchange)]
+    leading = list(vhost.exchanges.values())
     return {
-        "exchanges": [{"vhost": vhost.name, **_exchange(exchange)} for exchange in made],
-        "queues": [{"vhost": vhost.name, **_queue(queue)} for queue in queues],
-        "bindings": [{"vhost": vhost.name, **binding} for binding in bindings],
+        "exchanges": ({"vhost": vhost.name, **_exchange(exchange)} for exchange in made),
+        "queues": ({"vhost": vhost.name, **_queue(queue)} for queue in queues),
+        "bindings": ({"vhost": vhost.name, **binding} for exchange in leading for binding in _bindings(exchange)),
     }
 
 
@@ -88,7 +91,7 @@ def _bindings(exchange: Exchange) -> Iterator[dict[str, Any]]:
     """Yields the bindings of a durable exchange whose other end is durable too."""
     if not exchange.durable or not exchange.name:
         return
-    for binding in exchange.bindings:
+    for binding in list(exchange.bindings):
         destination: Any = binding.destination
         if destination.durable and not destination.name.startswith(HIDDEN):
             yield {

@@ -40,6 +40,7 @@ def listing_verbs(administration: Administration, listener: Listener) -> dict[st
 
     def sessions(request: Request) -> list[SessionOfConnection]:
         name = request.optional("vhost")
+        chosen(request)
         return sorted(
             (one for one in listener.sessions() if name is None or (one.vhost is not None and one.vhost.name == name)),
             key=lambda one: one.name,
@@ -64,6 +65,10 @@ def listing_verbs(administration: Administration, listener: Listener) -> dict[st
             for vhost in chosen(request)
         )
 
+    def rights(request: Request, listing: Callable[..., Any]) -> Any:
+        chosen(request)
+        return listing(vhost=request.optional("vhost"))
+
     def users(_request: Request) -> list[Row]:
         return [
             {"name": user.name, "tags": list(user.tags), "of_settings": administration.users.is_configured(user.name)}
@@ -79,8 +84,8 @@ def listing_verbs(administration: Administration, listener: Listener) -> dict[st
         "list_channels": of_sessions(channel_rows),
         "list_users": users,
         "list_vhosts": vhosts,
-        "list_permissions": lambda request: permissions.listing(vhost=request.optional("vhost")),
-        "list_topic_permissions": lambda request: permissions.topics.listing(vhost=request.optional("vhost")),
+        "list_permissions": lambda request: rights(request, permissions.listing),
+        "list_topic_permissions": lambda request: rights(request, permissions.topics.listing),
         "list_policies": of_vhosts(lambda vhost: policy_rows(vhost, operator=False)),
         "list_operator_policies": of_vhosts(lambda vhost: policy_rows(vhost, operator=True)),
     }

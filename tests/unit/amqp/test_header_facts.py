@@ -94,6 +94,11 @@ FAULTS = [
     ({"expiration": "315360000001"}, "invalid expiration '315360000001': {value_too_large,315360000001}"),
     ({"headers": {"CC": "a"}}, 'invalid message: {unacceptable_type_in_header,"CC",longstr}'),
     ({"headers": {"BCC": None}}, 'invalid message: {unacceptable_type_in_header,"BCC",void}'),
+    ({"headers": {"CC": ["k" * 256]}}, "invalid message: a routing key in header CC is longer than 255 bytes"),
+    (
+        {"headers": {"BCC": ["k", "\u00e9" * 128]}},
+        "invalid message: a routing key in header BCC is longer than 255 bytes",
+    ),
     ({"headers": {"BCC": 5, "CC": True}}, 'invalid message: {unacceptable_type_in_header,"CC",bool}'),
 ]
 

@@ -87,8 +87,10 @@ def test_each_kind_is_listed_by_its_verb(broker: Asked, kind: str, capsys: pytes
     assert code_of("list", kind, "--vhost", "v") == 0
     assert (broker.verb, broker.arguments) == ("list_" + kind.replace("-", "_"), {"vhost": "v"})
     assert capsys.readouterr().out == "here" + "\t" * (len(listing.COLUMNS[kind]) - 1) + "\n"
-    assert code_of("list", kind, "--columns", "other,none") == 0
+    assert code_of("list", kind, "--columns", f"other,{listing.COLUMNS[kind][1]}") == 0
     assert capsys.readouterr().out == "3\t\n"
+    assert code_of("list", kind, "--columns", "other,none") == 2
+    assert capsys.readouterr().err.startswith("slotmq: there is no column 'none', but ")
 
 
 def test_password_comes_from_standard_input(broker: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +110,10 @@ def test_password_comes_from_standard_input(broker: Asked, monkeypatch: pytest.M
         (["policy", "set", "p", "^a", "{max-length: 1}"], "", "the definition is not valid JSON"),
         (["definitions", "import", "missing.json"], "", "missing.json: cannot be read: No such file or directory"),
         (["definitions", "import", "-"], "{", "-: not valid JSON"),
+        (["definitions", "import", "-"], '{"a": NaN}', "-: not valid JSON: NaN is no number"),
+        (["policy", "set", "p", "^a", "[" * 100_000], "", "the definition is not valid JSON: nested too deeply"),
+        (["user", "add", "u", "--password-stdin"], "x" * (1 << 16) + "y\n", "a password has at most 65536 bytes"),
+        (["purge", "q", "a\nb\x1b[31m"], "", r"unrecognized arguments: a\nb\x1b[31m"),
         (["list", "bogus"], "", "invalid choice"),
         (["delete", "user", "u"], "", "invalid choice"),
     ],

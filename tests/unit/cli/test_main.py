@@ -1,8 +1,11 @@
 """The command line: exit codes, and one line for what went wrong."""
 
 import errno
+import io
+import json
 import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -13,8 +16,10 @@ import pytest
 import broker
 from broker.amqp.errors import StoreFailed
 from broker.cli.main import main
+from broker.cli.table import print_json
 from broker.settings import Settings
 from broker.store.damage import CorruptStore, FolderBusy, FolderUnwritable
+from tests.broker_process import PROJECT
 
 
 @pytest.fixture(autouse=True)
@@ -168,3 +173,60 @@ def test_slots_without_a_broker_is_one_line(capsys: pytest.CaptureFixture[str]) 
     """Asking where nobody runs ends with 1 and names the folder."""
     assert code_of("slots", "q", "--data-dir", "nowhere") == 1
     assert capsys.readouterr().err == "slotmq: no broker runs on data folder nowhere\n"
+
+
+def command(*words: str, **streams: Any) -> subprocess.CompletedProcess[bytes]:
+    """Runs a command as a process of its own."""
+    return subprocess.run([sys.executable, "-m", "broker", *words], cwd=PROJECT, check=False, timeout=60, **streams)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_full_disk_is_one_line() -> None:
+    """What cannot be written is told, and is 1."""
+    with Path("/dev/full").open("wb") as full:
+        done = command("config", "example", stdout=full, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (1, b"slotmq: cannot write: No space left on device\n")
+
+
+@pytest.mark.parametrize("words", [("version",), ("config", "example")])
+def test_reader_that_left_is_no_failure_to_tell(words: tuple[str, ...]) -> None:
+    """A closed pipe ends the command with 1 and not a word, however little it had to say."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = command(*words, stdout=write, stderr=subprocess.PIPE)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_interrupted_command_says_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is 130, as for a shell, and no traceback."""
+
+    def interrupted(_words: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("broker.cli.health.health", interrupted)
+    assert code_of("health") == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_refusal_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names in it are those of clients, and standard error has one line."""
+    assert code_of("status", "--data-dir", "a\n\x1b[31m") == 1
+    assert capsys.readouterr().err == "slotmq: no broker runs on data folder a\\n\\x1b[31m\n"
+
+
+def test_name_that_is_no_utf_8_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The broker could not be told it."""
+    assert code_of("purge", "q\udcff", "--data-dir", str(tmp_path)) == 2
+    assert capsys.readouterr().err == "slotmq: names and texts should be UTF-8\n"
+
+
+def test_output_in_ascii_is_json_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a terminal or pipe has not all letters, they are escaped."""
+    octets = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(octets, encoding="ascii"))
+    print_json([{"name": "日本"}])
+    sys.stdout.flush()
+    assert json.loads(octets.getvalue()) == [{"name": "日本"}]

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 import pytest
 from pamqp import commands
 
-from broker.core.auth.permissions import KINDS, Kind
 from broker.core.auth.password import SHA256, salted_sha256
+from broker.core.auth.permissions import KINDS, Kind
 from broker.core.auth.users import User
 from tests.raw_client import publish_frames
 from tests.unit.core.room import Client, Room, describe
@@ -48,9 +48,11 @@ def publishes(exchange: str, key: str, **properties: Any) -> Frames:
 
 
 X, Q, B = commands.Exchange, commands.Queue, commands.Basic
-DLX: Final = {"x-dead-letter-exchange": "dlx"}
-AE: Final = {"alternate-exchange": "ae"}
-CC: Final = {"CC": ["b"], "BCC": ["c"]}
+DLX: Final[dict[str, Any]] = {"x-dead-letter-exchange": "dlx"}
+AE: Final[dict[str, Any]] = {"alternate-exchange": "ae"}
+REPLIES: Final = "amq.rabbitmq.reply-to.1"
+REFUSED: Final = "channel 403 ACCESS_REFUSED"
+CC: Final[dict[str, Any]] = {"CC": ["b"], "BCC": ["c"]}
 
 OPERATIONS: Final = (
     Operation("declare exchange", says(X.Declare(exchange="new")), (("configure", "exchange new"),)),
@@ -108,9 +110,13 @@ OPERATIONS: Final = (
     Operation("delete queue", says(Q.Delete(queue="q")), (("configure", "queue q"),)),
     Operation("delete no queue", says(Q.Delete(queue="none")), (("configure", "queue none"),)),
     Operation("purge", says(Q.Purge(queue="q")), (("read", "queue q"),)),
-    Operation("purge what is delayed", says(Q.Purge(queue="amq.delayed.later")), (("read", "queue amq.delayed.later"),)),
     Operation(
-        "bind queue", says(Q.Bind(queue="q", exchange="x", routing_key="k")), (("write", "queue q"), ("read", "exchange x"))
+        "purge what is delayed", says(Q.Purge(queue="amq.delayed.later")), (("read", "queue amq.delayed.later"),)
+    ),
+    Operation(
+        "bind queue",
+        says(Q.Bind(queue="q", exchange="x", routing_key="k")),
+        (("write", "queue q"), ("read", "exchange x")),
     ),
     Operation(
         "unbind queue",
@@ -149,6 +155,7 @@ def room() -> Room:
     """Returns a vhost that has what the operations are about."""
     made = Room()
     client = made.enter()
+    arguments: Any
     for name, kind, arguments in (
         ("x", "direct", None), ("d", "fanout", None), ("topics", "topic", None), ("alternated", "direct", AE),
         ("later", "x-delayed-message", {"x-delayed-type": "direct"}),
@@ -201,7 +208,7 @@ def choices() -> Iterator[Any]:
             yield pytest.param(operation, held, id=f"{operation.name} without {', '.join(missing) or 'nothing'}")
 
 
-@pytest.mark.parametrize(("operation", "held"), choices())
+@pytest.mark.parametrize(("operation", "held"), list(choices()))
 def test_an_operation_needs_each_of_its_rights_and_no_other(operation: Operation, held: tuple[bool, ...]) -> None:
     """The first that is missing is named; with all of them, and none besides, it is done."""
     missing = [need for need, is_held in zip(operation.needs, held, strict=True) if not is_held]
@@ -219,7 +226,7 @@ def test_all_rights_but_one_are_not_enough(operation: Operation) -> None:
     """Whatever else the user may do, it does not stand in for the right that is missing."""
     for need in operation.needs:
         client = enter(room(), set())
-        others = {kind: ".*" for kind in KINDS} | {need[0]: f"^(?!{expression(need[1].partition(' ')[2])}$)"}
+        others = dict.fromkeys(KINDS, ".*") | {need[0]: f"^(?!{expression(need[1].partition(' ')[2])}$)"}
         if not need[1].startswith("topic "):
             client.permissions.set("bob", "/", *others.values())
             client.permissions.topics.clear("bob", "/")
@@ -277,21 +284,20 @@ def test_what_holds_delayed_messages_is_the_brokers(method: Any) -> None:
 @pytest.mark.parametrize(
     ("method", "text"),
     [
-        (Q.Declare(queue="amq.rabbitmq.reply-to.1"), "channel 404 NOT_FOUND - no queue 'amq.rabbitmq.reply-to.1' in vhost '/'"),
-        (Q.Bind(queue="amq.rabbitmq.reply-to.1", exchange="x"),
-         "channel 404 NOT_FOUND - no queue 'amq.rabbitmq.reply-to.1' in vhost '/'"),
-        (B.Get(queue="amq.rabbitmq.reply-to"), "channel 404 NOT_FOUND - no queue 'amq.rabbitmq.reply-to' in vhost '/'"),
-        (X.Declare(exchange="amq.mine"), "channel 403 ACCESS_REFUSED - exchange name 'amq.mine' contains reserved prefix 'amq.*'"),
-        (Q.Declare(queue="amq.mine"), "channel 403 ACCESS_REFUSED - queue name 'amq.mine' contains reserved prefix 'amq.*'"),
-        (X.Delete(exchange="amq.topic"),
-         "channel 403 ACCESS_REFUSED - deletion of system exchange 'amq.topic' in vhost '/' not allowed"),
-        (X.Bind(destination="", source="x"),
-         "channel 403 ACCESS_REFUSED - operation not permitted on the default exchange"),
-        (X.Bind(destination="x", source=""),
-         "channel 403 ACCESS_REFUSED - operation not permitted on the default exchange"),
-        (Q.Bind(queue="q", exchange=""), "channel 403 ACCESS_REFUSED - operation not permitted on the default exchange"),
+        (Q.Declare(queue=REPLIES), f"channel 404 NOT_FOUND - no queue '{REPLIES}' in vhost '/'"),
+        (Q.Bind(queue=REPLIES, exchange="x"), f"channel 404 NOT_FOUND - no queue '{REPLIES}' in vhost '/'"),
+        (B.Get(queue=REPLIES), f"channel 404 NOT_FOUND - no queue '{REPLIES}' in vhost '/'"),
+        (X.Declare(exchange="amq.mine"), f"{REFUSED} - exchange name 'amq.mine' contains reserved prefix 'amq.*'"),
+        (Q.Declare(queue="amq.mine"), f"{REFUSED} - queue name 'amq.mine' contains reserved prefix 'amq.*'"),
+        (
+            X.Delete(exchange="amq.topic"),
+            f"{REFUSED} - deletion of system exchange 'amq.topic' in vhost '/' not allowed",
+        ),
+        (X.Bind(destination="", source="x"), f"{REFUSED} - operation not permitted on the default exchange"),
+        (X.Bind(destination="x", source=""), f"{REFUSED} - operation not permitted on the default exchange"),
+        (Q.Bind(queue="q", exchange=""), f"{REFUSED} - operation not permitted on the default exchange"),
     ],
-)  # fmt: skip
+)
 def test_names_of_the_broker_are_nobodys(method: Any, text: str) -> None:
     """Whatever the user's rights are."""
     client = enter(room(), {(kind, "queue *") for kind in KINDS})

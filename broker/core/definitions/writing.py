@@ -1,0 +1,45 @@
+"""Writes a document down as the JSON that it is read from, so that what was begun can be finished after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from broker.core.auth.users import User
+    from broker.core.definitions.document import BindingEntry, Document, PolicyEntry
+
+__all__ = ["document_fields"]
+
+
+def document_fields(document: Document, users: Iterable[User]) -> dict[str, Any]:
+    """Returns what `read_document` reads as the same document; `users` are those of it, without plain passwords."""
+    return {
+        "users": [user.to_json() for user in users],
+        "vhosts": [{**vhost.facts, "name": vhost.name} for vhost in document.vhosts],
+        "permissions": _rows(document.permissions),
+        "topic_permissions": _rows(document.topic_permissions),
+        "policies": [_policy(policy) for policy in document.policies if not policy.operator],
+        "operator_policies": [_policy(policy) for policy in document.policies if policy.operator],
+        "parameters": _rows(document.parameters),
+        "global_parameters": _rows(document.global_parameters),
+        "exchanges": _rows(document.exchanges),
+        "queues": _rows(document.queues),
+        "bindings": [_binding(binding) for binding in document.bindings],
+    }
+
+
+def _rows(entries: Sequence[Any]) -> list[dict[str, Any]]:
+    return [asdict(entry) for entry in entries]
+
+
+def _policy(policy: PolicyEntry) -> dict[str, Any]:
+    fields = asdict(policy)
+    del fields["operator"]
+    return {**fields, "apply-to": fields.pop("apply_to")}
+
+
+def _binding(binding: BindingEntry) -> dict[str, Any]:
+    fields = asdict(binding)
+    return {**fields, "destination_type": "exchange" if fields.pop("to_exchange") else "queue"}

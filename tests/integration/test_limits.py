@@ -1,0 +1,129 @@
+"""Limits of the settings: what may be there may be there, and one more is refused with RabbitMQ's code."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pamqp import commands
+
+from broker.server import Broker
+from tests.in_process import running_broker
+from tests.raw_client import PROTOCOL_HEADER, PeerGone, RawClient
+from tests.raw_talk import connect
+
+X, Q, B = commands.Exchange, commands.Queue, commands.Basic
+MOST = 3
+
+
+def exchange(number: int) -> tuple[Any, type[Any]]:
+    """Returns the declaration of one exchange and its answer."""
+    return X.Declare(exchange=f"x{number}"), X.DeclareOk
+
+
+def queue(number: int) -> tuple[Any, type[Any]]:
+    """Returns the declaration of one queue and its answer."""
+    return Q.Declare(queue=f"q{number}"), Q.DeclareOk
+
+
+def binding(number: int) -> tuple[Any, type[Any]]:
+    """Returns one binding and its answer."""
+    return Q.Bind(queue="q", exchange="amq.direct", routing_key=str(number)), Q.BindOk
+
+
+def consumer(number: int) -> tuple[Any, type[Any]]:
+    """Returns one consumer and its answer."""
+    return B.Consume(queue="q", consumer_tag=str(number)), B.ConsumeOk
+
+
+@pytest.mark.parametrize(
+    ("setting", "one", "text"),
+    [
+        ("exchanges_max", exchange,
+         "PRECONDITION_FAILED - cannot declare exchange 'x3': exchange limit in vhost '/' (3) is reached"),
+        ("queues_max", queue,
+         "PRECONDITION_FAILED - cannot declare queue 'q3': queue limit in vhost '/' (3) is reached"),
+        ("bindings_max", binding,
+         "PRECONDITION_FAILED - cannot bind queue 'q': binding limit in vhost '/' (3) is reached"),
+        ("consumers_max", consumer, "NOT_ALLOWED - reached maximum (3) of consumers per channel"),
+    ],
+)  # fmt: skip
+async def test_one_too_many_is_refused_and_not_one_earlier(
+    tmp_path: Path, setting: str, one: Callable[[int], tuple[Any, type[Any]]], text: str
+) -> None:
+    """Those that are there may be named again, and when one is gone there is room for another."""
+    async with running_broker(tmp_path, limits={setting: MOST}) as broker:
+
+        def talk() -> None:
+            with connect(broker) as client:
+                if one in (binding, consumer):
+                    client.declare_queue(1, "q")
+                for number in range(MOST):
+                    client.call(1, *one(number))
+                if one is not consumer:
+                    client.call(1, *one(0))
+                method, _ = one(MOST)
+                client.method(1, method)
+                close: Any = client.next().value
+                assert close.reply_text == text
+            if one is not consumer:
+                with connect(broker) as client:
+                    gone: dict[Any, tuple[Any, type[Any]]] = {
+                        exchange: (X.Delete(exchange="x0"), X.DeleteOk),
+                        queue: (Q.Delete(queue="q0"), Q.DeleteOk),
+                        binding: (Q.Unbind(queue="q", exchange="amq.direct", routing_key="0"), Q.UnbindOk),
+                    }
+                    client.call(1, *gone[one])
+                    client.call(1, *one(MOST))
+
+        await asyncio.to_thread(talk)
+
+
+async def test_one_connection_too_many_is_hung_up_on(tmp_path: Path) -> None:
+    """Also while the others have not said a word; when one is gone there is room for another."""
+    async with running_broker(tmp_path, server={"connections_max": MOST}) as broker:
+
+        def talk() -> None:
+            with ExitStack() as opened:
+                silent = [opened.enter_context(knock(broker)) for _ in range(MOST - 1)]
+                with connect(broker):
+                    with knock(broker) as client, pytest.raises(PeerGone):
+                        client.greet()
+                    silent[0].greet()
+            with connect(broker) as client:
+                client.declare_queue(1)
+
+        await asyncio.to_thread(talk)
+
+
+async def test_who_does_not_come_to_the_point_is_hung_up_on(tmp_path: Path) -> None:
+    """At whatever point of the handshake it stops, and though it goes on an octet at a time; others are served."""
+    async with running_broker(tmp_path, server={"handshake_timeout_ms": 300}) as broker:
+
+        def talk() -> None:
+            with ExitStack() as opened:
+                crowd = [opened.enter_context(knock(broker)) for _ in range(200)]
+                for number, client in enumerate(crowd):
+                    client.send(PROTOCOL_HEADER[: number % 9])
+                started = opened.enter_context(knock(broker))
+                started.greet()
+                tuned = opened.enter_context(knock(broker))
+                tuned.greet()
+                tuned.authenticate()
+                with connect(broker) as good:
+                    good.declare_queue(1)
+                    for client in (started, tuned, *crowd):
+                        client.skip_to_end()
+                    good.declare_queue(1)
+
+        await asyncio.to_thread(talk)
+        assert len(broker.listener.transports) <= 1
+
+
+def knock(broker: Broker) -> RawClient:
+    """Returns a client that has said nothing."""
+    return RawClient("127.0.0.1", broker.listener.port)
