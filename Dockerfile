@@ -1,7 +1,7 @@
 # docker build -t slotmq .
 FROM python:3.13-slim AS build
 WORKDIR /src
-COPY pyproject.toml README.md ./
+COPY pyproject.toml README.md pytest_slotmq.py ./
 COPY broker ./broker
 RUN python -m venv /opt/slotmq && /opt/slotmq/bin/pip install --no-cache-dir .
 

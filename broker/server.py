@@ -76,7 +76,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         settings = self.settings
         self._tls = TlsContext(settings.tls) if settings.tls.is_on else None  # or nothing listens at all
-        bound = bind(settings.server.host, settings.server.port)
+        bound = [] if settings.tls.only else bind(settings.server.host, settings.server.port)
         tls_bound: list[socket.socket] = []
         try:
             if self._tls is not None:
@@ -197,14 +197,16 @@ class Broker:
     @property
     def url(self) -> str:
         """The address for a client, without a user: half a login would be worse than none."""
-        host = self.settings.server.host
-        return f"amqp://{f'[{host}]' if ':' in host else host}:{self.listener.port}/"
+        host, listener = self.settings.server.host, self.listener
+        scheme, port = ("amqp", listener.port) if listener.port else ("amqps", listener.tls_port)
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/"
 
     def ready_line(self) -> str:
         """Says where clients connect, as whom, and where the messages are."""
         users, first = self.administration.users, self.settings.auth.default_user
         user = first if first in users else next(iter(users), "nobody")
-        return f"SlotMQ {__version__} is ready at {self.url} (user {user}), data in {self._folder.path}"
+        also = f" and with TLS on port {self.listener.tls_port}" if self.listener.port and self.listener.tls_port else ""
+        return f"SlotMQ {__version__} is ready at {self.url}{also} (user {user}), data in {self._folder.path}"
 
     @property
     def engines(self) -> dict[str, Engine]:

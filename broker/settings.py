@@ -207,6 +207,9 @@ class Tls(Section):
     handshake_timeout_ms: int = number(
         5_000, 100, 600_000, "ms", "How long a client may take for the TLS handshake.", "RabbitMQ ssl_handshake_timeout"
     )
+    only: bool = Field(
+        default=False, description="Whether clients come by TLS alone: the port without it is not opened then."
+    )
     reload_interval_ms: int = number(5_000, 100, 3_600_000, "ms", "How often the files are looked at for a change.")
 
     @property
@@ -217,7 +220,7 @@ class Tls(Section):
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         """Refuses what would silently be less than was asked for."""
-        if not self.certfile and (self.keyfile or self.cafile or self.verify == "peer"):
+        if not self.certfile and (self.keyfile or self.cafile or self.verify == "peer" or self.only):
             raise ValueError("certfile is missing: without it there is no TLS")
         if self.verify == "peer" and not self.cafile:
             raise ValueError('verify = "peer" needs cafile: nobody is trusted without')

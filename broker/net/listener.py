@@ -92,10 +92,12 @@ class Listener:
         self.tls_port = 0
 
     async def start(self, bound: list[socket.socket], tls_bound: list[socket.socket] | None = None) -> None:
-        """Begins to listen on bound sockets, with TLS on the second; `port` and `tls_port` then say where."""
+        """Begins to listen on bound sockets, with TLS on the second; `port` and `tls_port` then say where,
+        0 for a listener that is not there.
+        """
         loop = asyncio.get_running_loop()
         backlog = self._settings.server.backlog
-        self.port = bound[0].getsockname()[1]
+        self.port = bound[0].getsockname()[1] if bound else 0
         for one in bound:
             self._servers.append(await loop.create_server(self._transport, sock=one, backlog=backlog))
         if self._tls is not None and tls_bound:

@@ -27,6 +27,20 @@ class TlsUnusable(BrokerError):
     """Says which file of the TLS settings cannot be used, and why."""
 
 
+class Handshake(ssl.SSLObject):
+    """Says in the log why a client was turned away: the loop keeps a failed handshake to itself."""
+
+    def do_handshake(self) -> None:
+        """Goes on with the handshake. Raises: what SSLObject raises."""
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except (ssl.SSLError, ssl.CertificateError) as error:
+            _log.warning("tls.handshake_failed", reason=getattr(error, "verify_message", "") or said(error))
+            raise
+
+
 class TlsContext:
     """Holds the context that new connections are accepted with.
 
@@ -77,6 +91,7 @@ def build(settings: Tls) -> ssl.SSLContext:
     Raises: TlsUnusable naming the setting and the file.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sslobject_class = Handshake
     context.minimum_version = VERSIONS[settings.min_version]
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE | ssl.OP_NO_RENEGOTIATION
     password = settings.key_password.get_secret_value()

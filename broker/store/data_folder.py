@@ -22,7 +22,10 @@ from broker.store.folder_name import folder_name, is_digest, vhost_name
 
 __all__ = ["DataFolder"]
 
-FORMAT: Final = b"slotmq data folder, format 1\n"
+FORMAT: Final = b"slotmq data folder, format 2\n"
+# What an older version wrote, which this one reads. That one would not know the users, rights and queue arguments of
+# this one: it would let in whom it should not, and so it must not open the folder again.
+FORMATS_READ: Final = (b"slotmq data folder, format 1\n",)
 REMOVED: Final = "%removed-"
 
 
@@ -65,9 +68,9 @@ class DataFolder:
     def _check_format(files: Files, path: Path) -> None:
         stamp = path / "format"
         found = files.read(stamp) if files.exists(stamp) else b""
-        if found and found != FORMAT:
+        if found and found != FORMAT and found not in FORMATS_READ:
             raise FolderUnwritable(path, f"it says {found[:60]!r}, this version writes {FORMAT!r}")
-        if found:
+        if found == FORMAT:
             return  # not written again: an accident could tear it, and the lock has told whether the folder is writable
         unfinished = path / "format.unfinished"
         file = files.open(unfinished, create=True)

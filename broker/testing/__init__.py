@@ -7,7 +7,7 @@ moves.
         await broker.idle()
         assert [message.body for message in broker.queue("orders").messages] == [b"1"]
 
-Installing the package brings the pytest fixtures `broker`, `broker_url` and `broker_process` (see `plugin`).
+Installing the package brings the pytest fixtures `broker`, `broker_url` and `broker_process` (see `pytest_slotmq`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MODULES: Final = {
 if not TYPE_CHECKING:  # a type checker would believe in any name
 
     def __getattr__(name: str) -> Any:
-        """Returns what is asked for: pytest loads the plugin in every run, and most runs need no broker."""
+        """Returns what is asked for: who starts a broker in a process of its own loads none in this one."""
         if name not in MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)

@@ -166,14 +166,18 @@ async def test_an_old_version_is_not_spoken(
 async def test_whoever_has_no_certificate_of_the_authority_is_turned_away(
     authority: trustme.CA, files: dict[str, str], tmp_path: Path, stranger: bool
 ) -> None:
-    """One of another authority is none."""
+    """One of another authority is none. The operator reads why."""
     context = client_context(authority)
     if stranger:
         trustme.CA().issue_cert("mallory@example.com").configure_cert(context)
     async with running_broker(tmp_path / "data", tls={"port": 0, "verify": "peer", **files}) as broker:
-        with pytest.raises(pika.exceptions.AMQPConnectionError):
+        with capture_logs() as events, pytest.raises(pika.exceptions.AMQPConnectionError):
             await asyncio.to_thread(talk, broker.listener.tls_port, context)
         assert broker.listener.sessions() == []
+    reasons = [event["reason"] for event in events if event["event"] == "tls.handshake_failed"]
+    assert reasons and set(reasons) == {
+        "unable to get local issuer certificate" if stranger else "peer did not return a certificate"
+    }
 
 
 @pytest.mark.parametrize(
@@ -330,3 +334,14 @@ def test_an_encrypted_key_is_opened_with_its_password(
             process.spawn()
             assert process.wait() == code
         assert password not in process.stderr() + process.stdout()
+
+
+async def test_a_broker_may_be_reached_by_tls_alone(
+    authority: trustme.CA, files: dict[str, str], tmp_path: Path
+) -> None:
+    """With tls.only no other port is open, and the address that the broker tells says so."""
+    async with running_broker(tmp_path / "data", tls={"port": 0, "only": True, **files}) as broker:
+        assert (broker.listener.port, len(broker.listener._servers)) == (0, 0)
+        assert broker.url == f"amqps://127.0.0.1:{broker.listener.tls_port}/"
+        port = broker.listener.tls_port
+        assert await asyncio.to_thread(talk, port, client_context(authority)) == b"m" * (1 << 20)

@@ -131,8 +131,16 @@ def test_another_format_is_refused() -> None:
     files.contents[PATH / "format"].block[:] = b"slotmq data folder, format 9\n"
     with pytest.raises(FolderUnwritable, match="format 9"):
         DataFolder.open(files, PATH)
+
+
+def test_a_folder_of_the_version_before_is_taken_over() -> None:
+    """It is stamped anew: the older version would not know the users in it, and let in whom it should not."""
+    files = MemoryFiles()
+    DataFolder.open(files, PATH).close()
+    stamp = bytes(files.contents[PATH / "format"].block)
     files.contents[PATH / "format"].block[:] = b"slotmq data folder, format 1\n"
-    DataFolder.open(files, PATH)
+    DataFolder.open(files, PATH).close()
+    assert bytes(files.contents[PATH / "format"].block) == stamp != b"slotmq data folder, format 1\n"
 
 
 def test_a_folder_that_cannot_be_made_is_told() -> None:

@@ -1,0 +1,70 @@
+"""pytest fixtures: `broker` in this process, `broker_url` of it, and `broker_process` for a broker of its own.
+
+pytest loads this in every run where the package is installed, also in a project whose own modules include a `broker`. So it
+lies beside the package, and imports nothing of it before a fixture is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from broker.testing.broker import Broker
+
+__all__ = ["broker", "broker_process", "broker_url"]
+
+PACKAGE: Final = Path(__file__).resolve().with_name("broker")
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    """A fresh broker in a thread of this process, for clients that block and clients that do not."""
+    _check_not_hidden()
+    from broker.testing.broker import Broker  # noqa: PLC0415 - a test run that uses no broker does not load one
+
+    with Broker() as running:
+        yield running
+
+
+@pytest.fixture
+def broker_url(broker: Broker) -> str:
+    """The address of `broker` for a client, with user and password."""
+    return broker.url
+
+
+@pytest.fixture
+def broker_process(tmp_path: Path) -> Iterator[str]:
+    """The address of a fresh broker in a process of its own, with its files on disk."""
+    _check_not_hidden()
+    from broker.testing.process import broker_process as process  # noqa: PLC0415 - as above
+
+    with process(tmp_path / "slotmq") as url:
+        yield url
+
+
+def hidden_by() -> str | None:
+    """Returns where `broker` comes from in this run, None when it is SlotMQ's package. Imports nothing."""
+    try:
+        spec = find_spec("broker")
+    except ValueError:  # a module that a test made by hand
+        spec = None
+    where = spec.origin if spec else None
+    if where is not None and Path(where).resolve().parent == PACKAGE:
+        return None
+    return where or "a module without a file"
+
+
+def _check_not_hidden() -> None:
+    """Fails the test in one line when an import of `broker` would bring the project's own."""
+    where = hidden_by()
+    if where is not None:
+        pytest.fail(
+            f"`broker` is {where} in this run and hides SlotMQ's package of that name: keep its folder off sys.path "
+            "(pytest --import-mode=importlib, python -P), or do without these fixtures (-p no:slotmq)",
+            pytrace=False,
+        )
