@@ -205,7 +205,8 @@ class Broker:
         """Says where clients connect, as whom, and where the messages are."""
         users, first = self.administration.users, self.settings.auth.default_user
         user = first if first in users else next(iter(users), "nobody")
-        also = f" and with TLS on port {self.listener.tls_port}" if self.listener.port and self.listener.tls_port else ""
+        listener = self.listener
+        also = f" and with TLS on port {listener.tls_port}" if listener.port and listener.tls_port else ""
         return f"SlotMQ {__version__} is ready at {self.url}{also} (user {user}), data in {self._folder.path}"
 
     @property

@@ -241,8 +241,8 @@ class Limits(Section):
     bindings_max: int = number(10_000_000, 1, 1_000_000_000, "bindings", "How many bindings a vhost may have.")
     transient_shared_queues: bool = Field(
         default=True,
-        description="Whether queues may be neither durable nor exclusive. Celery declares such; RabbitMQ refuses them from "
-        "4.3 on.",
+        description="Whether queues may be neither durable nor exclusive. Celery declares such; RabbitMQ refuses "
+        "them from 4.3 on.",
     )
 
 

@@ -83,7 +83,8 @@ class BrokerProcess:
         self.starts += 1
         command = [sys.executable, "-m", "broker", "serve", "--port", "0", "--data-dir", str(self.folder)]
         command += ["--log-format", "json", *self.options, *options]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLOTMQ_", "RABBITMQ_"))}
+        ours = ("SLOTMQ_", "RABBITMQ_")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         environment |= {"PYTHONPATH": str(PROJECT), "PYTHONUNBUFFERED": "1"} | self.environment
         with self._output("out").open("wb") as out, self._output("err").open("wb") as err:
             # Its own folder as working directory: a broker must not depend on where it was started.

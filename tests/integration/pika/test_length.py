@@ -65,7 +65,7 @@ def test_unacked_messages_do_not_count(channel: BlockingChannel) -> None:
 
 
 @pytest.mark.parametrize("limit", [{"max_length": 2}, {"max_length_bytes": 2}])
-def test_a_full_queue_may_refuse(channel: BlockingChannel, limit: dict[str, int]) -> None:
+def test_a_full_queue_may_refuse(channel: BlockingChannel, limit: dict[str, Any]) -> None:
     """reject-publish: the publisher that wants confirms gets a nack, and the queue keeps what it has."""
     declare(channel, overflow="reject-publish", **limit)
     publish(channel, "q", b"1", b"2")

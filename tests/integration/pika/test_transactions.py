@@ -157,6 +157,8 @@ def test_a_commit_survives_kill_9_whole(broker_process: BrokerProcess, name: str
         if moved:
             transaction.tx_commit()
     broker_process.restart()
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        connection.process_data_events(time_limit=None)  # notices that it was cut, and gives back its sockets
     with pika.BlockingConnection(parameters(broker_process.address)) as again:
         channel = again.channel()
         assert drain(channel, f"{name}.from") == [b"kept"]

@@ -11,7 +11,7 @@ from broker.net.address import bind, close
 
 @pytest.mark.parametrize(
     ("host", "reached"),
-    [("::", ["127.0.0.1", "::1"]), ("::1", ["::1"]), ("0.0.0.0", ["127.0.0.1"]), ("127.0.0.1", ["127.0.0.1"])],  # noqa: S104
+    [("::", ["127.0.0.1", "::1"]), ("::1", ["::1"]), ("0.0.0.0", ["127.0.0.1"]), ("127.0.0.1", ["127.0.0.1"])],
 )
 def test_a_host_is_reached_by_its_addresses(host: str, reached: list[str]) -> None:
     """`::` is every address, those of IPv4 among them, as the settings file says."""
