@@ -245,6 +245,7 @@ class Broker:
             "version": __version__,
             "url": self.url,
             "connections": len(self.listener.transports),
+            "connections_blocked": len(self.flow.blocked),
             "alarms": self._alarms.standing(),
             "resident_bytes": resident_bytes(),
         }

@@ -14,7 +14,7 @@ from typing import Any
 from broker.cli.broker_folder import folder_of
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.parser import BadUsage, add_command, add_folder, add_group
-from broker.cli.table import print_json
+from broker.cli.table import counted, print_json
 from broker.core.json_text import read_json
 
 __all__ = ["add_definitions"]
@@ -82,7 +82,7 @@ def _import(arguments: argparse.Namespace) -> int:
         line.close()
     for reason in answer["skipped"]:
         print(f"slotmq: passed over {reason}", file=sys.stderr)
-    counts = [f"{count} {part.replace('_', ' ')}" for part, count in answer["imported"].items() if count]
+    counts = [counted(count, part.replace("_", " ")) for part, count in answer["imported"].items() if count]
     print(", ".join(counts) or "nothing in it")
     return 0
 

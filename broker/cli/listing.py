@@ -21,7 +21,10 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "exchanges": ("vhost", "name", "type", "durable", "auto_delete", "internal", "policy", "arguments"),
     "bindings": ("vhost", "source", "destination", "destination_type", "routing_key", "arguments"),
-    "connections": ("name", "user", "vhost", "state", "channels", "peer_host", "peer_port", "recv_oct", "send_oct"),
+    "connections": (
+        "name", "user", "vhost", "state", "channels", "peer_host", "peer_port", "recv_oct", "send_oct",
+        "connection_name",
+    ),
     "channels": (
         "connection", "number", "user", "vhost", "consumer_count", "messages_unacknowledged", "prefetch_count",
         "global_prefetch_count", "confirm", "transactional",

@@ -9,7 +9,7 @@ from typing import Any
 from broker.cli.broker_folder import folder_of
 from broker.cli.control_client import ask
 from broker.cli.parser import add_command, add_folder, add_group, add_json, add_vhost
-from broker.cli.table import cell, print_json
+from broker.cli.table import cell, counted, print_json
 
 __all__ = ["add_resources"]
 
@@ -54,7 +54,7 @@ def _finish(command: argparse.ArgumentParser, run: Any) -> None:
 
 def _purge(arguments: argparse.Namespace) -> int:
     purged = ask(folder_of(arguments), "purge_queue", queue=arguments.queue, vhost=arguments.vhost)["messages"]
-    print(f"{purged} messages purged")
+    print(f"{counted(purged, 'messages')} purged")
     return 0
 
 
@@ -65,7 +65,7 @@ def _delete(arguments: argparse.Namespace) -> int:
         return 0
     conditions = {"if_unused": arguments.if_unused, "if_empty": arguments.if_empty}
     deleted = ask(folder, "delete_queue", queue=name, vhost=vhost, **conditions)["messages"]
-    print(f"{deleted} messages deleted")
+    print(f"{counted(deleted, 'messages')} deleted")
     return 0
 
 

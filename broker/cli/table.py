@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["aligned", "cell", "print_json", "print_rows", "tabbed"]
+__all__ = ["aligned", "cell", "counted", "print_json", "print_rows", "tabbed"]
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
@@ -50,6 +50,13 @@ def aligned(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterable[
 def tabbed(cells: Sequence[Sequence[str]]) -> Iterable[str]:
     """Returns lines to cut."""
     return ("\t".join(row) for row in cells)
+
+
+def counted(count: int, plural: str) -> str:
+    """Returns a number with its noun, which has one message and two messages."""
+    if count == 1:
+        plural = f"{plural.removesuffix('ies')}y" if plural.endswith("ies") else plural.removesuffix("s")
+    return f"{count} {plural}"
 
 
 def cell(value: Any) -> str:

@@ -22,6 +22,9 @@ def add_vhosts(commands: Any) -> None:
     command = add_command(kinds, "add", "add a vhost; users need a permission to open it")
     command.add_argument("name", metavar="NAME")
     command.add_argument("--description", metavar="TEXT", default="")
+    command.add_argument(
+        "--default-queue-type", metavar="TYPE", help="classic or quorum: for queues whose declare names no type"
+    )
     add_folder(command)
     command.set_defaults(run=_add)
     command = add_command(kinds, "delete", "delete a vhost with everything in it, and close its connections")
@@ -60,7 +63,8 @@ def _finish(command: argparse.ArgumentParser, run: Any) -> None:
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    ask(folder_of(arguments), "add_vhost", name=arguments.name, description=arguments.description)
+    facts = {"description": arguments.description, "default_queue_type": arguments.default_queue_type}
+    ask(folder_of(arguments), "add_vhost", name=arguments.name, **facts)
     return 0
 
 

@@ -18,13 +18,14 @@ class Round:
         it leaves, even when one of a higher priority comes.
     """
 
-    __slots__ = ("_consumers", "_single_active", "_turn", "active")
+    __slots__ = ("_consumers", "_single_active", "_turn", "active", "present")
 
     def __init__(self, *, single_active: bool = False) -> None:
         self._consumers: list[Consumer] = []
         self._turn = 0
         self._single_active = single_active
         self.active: Consumer | None = None
+        self.present = False  # whether there is one: asked for each message, so an attribute and not a call
 
     def __len__(self) -> int:
         return len(self._consumers)
@@ -43,6 +44,7 @@ class Round:
         turn = self._turn % len(self._consumers) if self._consumers else 0
         self._consumers = [*self._consumers[turn:], *self._consumers[:turn], consumer]
         self._turn = 0
+        self.present = True
         if self._single_active and self.active is None:
             self.active = consumer
 
@@ -50,6 +52,7 @@ class Round:
         """Removes a consumer; where one is active at a time the next of the highest priority follows it."""
         place = self._consumers.index(consumer)
         del self._consumers[place]
+        self.present = bool(self._consumers)
         if place < self._turn:
             self._turn -= 1
         if consumer is self.active:
@@ -59,6 +62,7 @@ class Round:
         """Removes all consumers and returns them."""
         gone, self._consumers = self._consumers, []
         self.active = None
+        self.present = False
         return gone
 
     def able(self) -> bool:

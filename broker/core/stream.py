@@ -94,7 +94,7 @@ class Stream:
         """Takes a message and returns the id it got."""
         message_id = self.manager.publish(message, message.charge)
         queue = self.queue
-        if queue.consumers and not queue.awake:
+        if queue.consumers.present and not queue.awake:
             queue.worker.wake(queue)
         return message_id
 
@@ -107,7 +107,7 @@ class Stream:
             self.refer(slot, segment)
         message_id = self.manager.publish(message, message.charge)
         queue = self.queue
-        if queue.consumers and not queue.awake:
+        if queue.consumers.present and not queue.awake:
             queue.worker.wake(queue)
         return message_id
 

@@ -58,6 +58,7 @@ class Vhost:
         "bindings",
         "committer",
         "dead_letters",
+        "default_queue_type",
         "delays",
         "exchanges",
         "journal",
@@ -88,6 +89,7 @@ class Vhost:
         self.committer = committer
         self.journal = journal
         self.limits = limits or VhostLimits()
+        self.default_queue_type: str | None = None  # classic or quorum; for declares of clients that name no type
         self.policies = Policies(self.apply_policies)
         self.queues = Queues(self)
         self.exchanges = Exchanges(self, cache_limits)

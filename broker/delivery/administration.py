@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.errors import StoreFailed
 from broker.core.auth.users import user_of
+from broker.core.default_type import default_type
 from broker.core.definitions.export import operator_policy, policy_fields
 from broker.core.policy import Policy
 from broker.event_log import get_logger
@@ -81,7 +82,7 @@ class Administration:
             await self.vhosts.add(name)
         except StoreFailed as failed:  # nobody was promised anything yet, so the others need not suffer
             raise ValueError(f"cannot create vhost '{name}': {failed}") from failed
-        self.vhost_facts[name] = dict(facts)
+        self._take_facts(name, facts)
         _log.info("vhost.created", vhost=name)
 
     def check_new_vhosts(self, names: Iterable[str]) -> None:
@@ -136,7 +137,7 @@ class Administration:
                 raise ValueError(f"User '{name}' already exists")
             self.users.put(user)
 
-        await self.alone(add)
+        await self.alone(add, "user.added", user=name, tags=list(user.tags))
 
     async def set_user(self, name: str, password: str | None, tags: Iterable[str] | None) -> None:
         """Changes a user's password or tags, or both."""
@@ -147,11 +148,12 @@ class Administration:
             if password is not None:
                 self.users.set_password(name, password)
 
-        await self.alone(change)
+        changed = [fact for fact, value in (("tags", tags), ("password", password)) if value is not None]
+        await self.alone(change, "user.changed", user=name, changed=changed)
 
     async def delete_user(self, name: str) -> None:
         """Deletes a user with all rights."""
-        await self.alone(lambda: self.users.delete(name))
+        await self.alone(lambda: self.users.delete(name), "user.deleted", user=name)
 
     # -- rights -------------------------------------------------------------------------------------------------------
 
@@ -162,7 +164,8 @@ class Administration:
             self.vhost_named(vhost)
             self.permissions.set(user, vhost, configure, write, read)
 
-        await self.alone(change)
+        kinds = {"configure": configure, "write": write, "read": read}
+        await self.alone(change, "permission.set", user=user, vhost=vhost, **kinds)
 
     async def clear_permission(self, user: str, vhost: str) -> None:
         """Takes a user's rights in a vhost."""
@@ -171,7 +174,7 @@ class Administration:
             self.vhost_named(vhost)
             self.permissions.clear(user, vhost)
 
-        await self.alone(change)
+        await self.alone(change, "permission.cleared", user=user, vhost=vhost)
 
     async def set_topic_permission(self, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
         """Narrows a user's routing keys at a topic exchange."""
@@ -180,7 +183,8 @@ class Administration:
             self.vhost_named(vhost)
             self.permissions.topics.set(user, vhost, exchange, write, read)
 
-        await self.alone(change)
+        named = {"user": user, "vhost": vhost, "exchange": exchange}
+        await self.alone(change, "topic_permission.set", **named, write=write, read=read)
 
     async def clear_topic_permission(self, user: str, vhost: str, exchange: str | None) -> None:
         """Takes back what was said about a user's routing keys."""
@@ -189,13 +193,27 @@ class Administration:
             self.vhost_named(vhost)
             self.permissions.topics.clear(user, vhost, exchange)
 
-        await self.alone(change)
+        await self.alone(change, "topic_permission.cleared", user=user, vhost=vhost, exchange=exchange)
 
     # -- policies -----------------------------------------------------------------------------------------------------
 
     async def set_policy(self, vhost: str, policy: Policy, *, operator: bool) -> None:
         """Sets a policy, in place of one of its name."""
-        await self.alone(lambda: self.vhost_named(vhost).policies.set(policy, operator=operator))
+
+        def change() -> None:
+            self.vhost_named(vhost).policies.set(policy, operator=operator)
+
+        await self.alone(
+            change,
+            "policy.set",
+            vhost=vhost,
+            policy=policy.name,
+            pattern=policy.pattern,
+            apply_to=policy.apply_to,
+            definition=dict(policy.definition),
+            priority=policy.priority,
+            operator=operator,
+        )
 
     async def clear_policy(self, vhost: str, name: str, *, operator: bool) -> None:
         """Deletes a policy."""
@@ -204,18 +222,18 @@ class Administration:
             if not self.vhost_named(vhost).policies.clear(name, operator=operator):
                 raise ValueError(f"{'Operator policy' if operator else 'Policy'} '{name}' does not exist")
 
-        await self.alone(change)
+        await self.alone(change, "policy.cleared", vhost=vhost, policy=name, operator=operator)
 
     # -- all at once --------------------------------------------------------------------------------------------------
 
-    async def alone(self, work: Callable[[], Awaitable[None] | None]) -> None:
-        """Does some work while nothing else is changed, and writes down what came of it."""
-        task = asyncio.get_running_loop().create_task(self._alone(work))
+    async def alone(self, work: Callable[[], Awaitable[None] | None], event: str = "", **fields: Any) -> None:
+        """Does some work while nothing else is changed, writes down what came of it, and logs the event for it."""
+        task = asyncio.get_running_loop().create_task(self._alone(work, event, fields))
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
         await asyncio.shield(task)
 
-    async def _alone(self, work: Callable[[], Awaitable[None] | None]) -> None:
+    async def _alone(self, work: Callable[[], Awaitable[None] | None], event: str, fields: Mapping[str, Any]) -> None:
         async with self._lock:
             if self._closed:
                 raise ValueError("the broker is stopping")
@@ -223,6 +241,8 @@ class Administration:
             if pending is not None:
                 await pending
             await self.save()
+            if event:
+                _log.info(event, **fields)
 
     async def close(self) -> None:
         """Returns when the last change is written; there will be no other."""
@@ -267,7 +287,8 @@ class Administration:
         """Takes what a document says of the whole broker; all of its vhosts are there. Raises: ValueError."""
         for user in users:
             self.users.put(user)
-        self.vhost_facts.update({vhost.name: dict(vhost.facts) for vhost in document.vhosts})
+        for found in document.vhosts:
+            self._take_facts(found.name, found.facts)
         for right in document.permissions:
             if not self.users.is_configured(right.user):  # they may do everything
                 self.permissions.set(right.user, right.vhost, right.configure, right.write, right.read)
@@ -276,10 +297,12 @@ class Administration:
                 self.permissions.topics.set(topic.user, topic.vhost, topic.exchange, topic.write, topic.read)
         for vhost in dict.fromkeys(policy.vhost for policy in document.policies):
             self._take_policies(vhost, document)
-        self.parameters.update(
-            {(found.vhost, found.component, found.name): found.value for found in document.parameters}
-        )
-        self.global_parameters.update({found.name: found.value for found in document.global_parameters})
+        self.parameters.update({(one.vhost, one.component, one.name): one.value for one in document.parameters})
+        self.global_parameters.update({one.name: one.value for one in document.global_parameters})
+
+    def _take_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
+        self.vhost_facts[vhost] = dict(facts)
+        self.vhosts[vhost].default_queue_type = default_type(facts)
 
     def _take_policies(self, vhost: str, document: Document) -> None:
         """Sets all policies of a vhost at once: each time they change, every queue is looked at."""

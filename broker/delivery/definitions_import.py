@@ -17,6 +17,7 @@ from broker.amqp.errors import ChannelError, ProtocolError
 from broker.core.auth.permissions import patterns
 from broker.core.auth.topic_permissions import topic_permission_of
 from broker.core.auth.users import User, user_of
+from broker.core.default_type import default_type, ignored_default_type, with_default_type
 from broker.core.definitions.document import (
     BindingEntry,
     Document,
@@ -88,6 +89,7 @@ class DefinitionsImport:
         return counts
 
     async def _take(self) -> None:
+        self._document = replace(self._document, queues=tuple(self._typed_queues()))
         await self._check()
         administration = self._administration
         administration.importing = await asyncio.to_thread(document_fields, self._kept(), self._users)
@@ -99,7 +101,7 @@ class DefinitionsImport:
                     await administration.make_vhost(vhost.name, vhost.facts)
                     made.append(vhost.name)
             skipped = await self._declare_all("importing", administration.vhosts.__getitem__, self._undo)
-            self.skipped = [*self._refused.values(), *skipped]
+            self.skipped = [*self._ignored(), *self._refused.values(), *skipped]
         except (BadDefinitions, ValueError):
             for undo in reversed(self._undo):
                 undo()
@@ -113,6 +115,29 @@ class DefinitionsImport:
         administration.take(self._document, self._users)  # checked, and nobody else had a turn: it cannot be refused
         await administration.vhosts.drain()
         administration.importing = None
+
+    def _typed_queues(self) -> Iterator[QueueEntry]:
+        """Yields the queues; those that the document gives no type have that of their vhost, as it will be."""
+        types = {name: vhost.default_queue_type for name, vhost in self._administration.vhosts.items()}
+        types |= {vhost.name: default_type(vhost.facts) for vhost in self._document.vhosts}
+        for entry in self._document.queues:
+            if entry.type is not None:
+                yield entry
+                continue
+            arguments = with_default_type(
+                entry.arguments,
+                types.get(entry.vhost),
+                durable=entry.durable,
+                exclusive=False,
+                auto_delete=entry.auto_delete,
+            )
+            yield replace(entry, arguments=arguments)
+
+    def _ignored(self) -> Iterator[str]:
+        for number, vhost in enumerate(self._document.vhosts):
+            reason = ignored_default_type(vhost.facts)
+            if reason is not None:
+                yield f"vhosts[{number}]: {reason}"
 
     # -- the check ----------------------------------------------------------------------------------------------------
 

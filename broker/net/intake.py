@@ -37,6 +37,11 @@ class Intake:
         """Whether an alarm stands."""
         return bool(self._flow.alarms)
 
+    @property
+    def blocked(self) -> frozenset[Transport]:
+        """The connections that an alarm blocks."""
+        return frozenset(self._flow.blocked)
+
     def published(self, transport: Transport) -> None:
         """Hears that a connection which publishes, or is in the middle of its first message, was read."""
         if self._flow.alarms:

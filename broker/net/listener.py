@@ -137,6 +137,10 @@ class Listener:
         """Returns the session of each client."""
         return [transport.session for transport in self.transports]
 
+    def blocked_sessions(self) -> list[SessionOfConnection]:
+        """Returns the session of each client that an alarm blocks."""
+        return [transport.session for transport in self._intake.blocked]
+
     def force_close(self, matches: Callable[[SessionOfConnection], bool], reason: str) -> None:
         """Closes the connections that match, because an operator said so. Source: RabbitMQ's reply code."""
         for session in self.sessions():

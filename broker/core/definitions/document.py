@@ -112,13 +112,14 @@ class ExchangeEntry:
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """A queue."""
+    """A queue; `type` is None where the document says nothing of it, and then that of the vhost counts."""
 
     vhost: str
     name: str
     durable: bool
     auto_delete: bool
     arguments: Mapping[str, Any]
+    type: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,8 +254,8 @@ def _exchange(fields: Fields) -> ExchangeEntry:
 
 def _queue(fields: Fields) -> QueueEntry:
     arguments = fields.table("arguments")
-    type_ = fields.text("type", "classic")
-    if type_ not in ("classic", "default") and "x-queue-type" not in arguments:
+    type_ = None if fields.get("type") is None else fields.text("type")
+    if type_ not in (None, "classic", "default") and "x-queue-type" not in arguments:
         arguments = {**arguments, "x-queue-type": type_}
     return QueueEntry(
         vhost=fields.vhost(),
@@ -263,6 +263,7 @@ def _queue(fields: Fields) -> QueueEntry:
         durable=fields.flag("durable", default=True),
         auto_delete=fields.flag("auto_delete", default=False),
         arguments=arguments,
+        type=type_,
     )
 
 

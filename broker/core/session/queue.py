@@ -14,6 +14,7 @@ from broker.amqp.codec import QueueDeclareOk
 from broker.amqp.errors import ChannelError
 from broker.core.arguments import named_exchange
 from broker.core.auth.permissions import Kind
+from broker.core.default_type import with_default_type
 from broker.core.names import refuse_default, refuse_reserved, strip_name
 from broker.core.queue import Queue
 from broker.core.vhost import Vhost
@@ -76,7 +77,13 @@ class QueueSession:
         return queue
 
     def _make(self, name: str, method: commands.Queue.Declare) -> Queue:
-        arguments = method.arguments or {}
+        arguments = with_default_type(
+            method.arguments or {},
+            self._vhost.default_queue_type,
+            durable=method.durable,
+            exclusive=method.exclusive,
+            auto_delete=method.auto_delete,
+        )
         if name:
             refuse_reserved("queue", name)
         else:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from broker.amqp.control import State
 from broker.core.definitions.export import json_table
 from broker.core.queue import Queue
 from broker.net.control_request import ControlRefused, Request, Verb
@@ -46,6 +47,10 @@ def listing_verbs(administration: Administration, listener: Listener) -> dict[st
             key=lambda one: one.name,
         )
 
+    def connections(request: Request) -> Any:
+        blocked = set(listener.blocked_sessions())
+        return gather(connection_row(session, blocked=session in blocked) for session in sessions(request))
+
     def of_vhosts(rows: Callable[[Vhost], Iterable[Row]]) -> Verb:
         return lambda request: gather(row for vhost in chosen(request) for row in rows(vhost))
 
@@ -80,7 +85,7 @@ def listing_verbs(administration: Administration, listener: Listener) -> dict[st
         "list_exchanges": of_vhosts(lambda v: (exchange_row(v, one) for one in list(v.exchanges.values()))),
         "list_bindings": of_vhosts(binding_rows),
         "list_consumers": of_vhosts(consumer_rows),
-        "list_connections": of_sessions(lambda session: [connection_row(session)]),
+        "list_connections": connections,
         "list_channels": of_sessions(channel_rows),
         "list_users": users,
         "list_vhosts": vhosts,
@@ -186,14 +191,15 @@ def consumer_rows(vhost: Vhost) -> Iterator[Row]:
             }
 
 
-def connection_row(session: SessionOfConnection) -> Row:
+def connection_row(session: SessionOfConnection, *, blocked: bool) -> Row:
     """Returns what there is to say of a connection."""
     connection, peer = session.connection, session.peer
+    connection_name = connection.client_properties.get("connection_name")
     return {
         "name": session.name,
         "user": None if session.user is None else session.user.name,
         "vhost": None if session.vhost is None else session.vhost.name,
-        "state": connection.state.name.lower(),
+        "state": "blocked" if blocked and connection.state is State.RUNNING else connection.state.name.lower(),
         "channels": len(connection.channels),
         "peer_host": peer.address,
         "peer_port": peer.port,
@@ -205,6 +211,7 @@ def connection_row(session: SessionOfConnection) -> Row:
         "timeout": connection.heartbeat_s,
         "recv_oct": connection.received,
         "send_oct": connection.sent,
+        "connection_name": connection_name if isinstance(connection_name, str) else None,
         "client_properties": json_table(connection.client_properties),
     }
 

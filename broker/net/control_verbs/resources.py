@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp.content_header import decode_properties
 from broker.core.definitions.export import json_table
 from broker.delivery.peek import Peeked, peek
+from broker.event_log import get_logger
 from broker.net.control_request import ControlRefused, Request, Verb
 from broker.net.control_verbs.refusing import vhost_of
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from broker.net.listener import Listener
 
 __all__ = ["resource_verbs"]
+
+_log = get_logger()
 
 PEEK_MAX: Final = 1000
 PEEK_BYTES_MAX: Final = 32 << 20  # of bodies in one answer
@@ -40,6 +43,7 @@ def resource_verbs(administration: Administration, listener: Listener) -> dict[s
     async def purge(request: Request) -> dict[str, int]:
         vhost, queue = named(request)
         count = queue.purge()
+        _log.info("queue.purged", vhost=vhost.name, queue=queue.name, messages=count)
         await administration.vhosts.engines[vhost.name].committer.drain()
         return {"messages": count}
 
@@ -47,6 +51,7 @@ def resource_verbs(administration: Administration, listener: Listener) -> dict[s
         vhost, queue = named(request)
         conditions = {"if_unused": request.flag("if_unused"), "if_empty": request.flag("if_empty")}
         count = vhost.delete_queue(queue.name, queue.exclusive_owner, **conditions)
+        _log.info("queue.deleted", vhost=vhost.name, queue=queue.name, messages=count)
         await administration.vhosts.engines[vhost.name].committer.drain()
         return {"messages": count}
 
@@ -55,6 +60,7 @@ def resource_verbs(administration: Administration, listener: Listener) -> dict[s
         if name not in vhost.exchanges:
             raise ControlRefused(f"no exchange '{name}' in vhost '{vhost.name}'")
         vhost.delete_exchange(name, if_unused=request.flag("if_unused"))
+        _log.info("exchange.deleted", vhost=vhost.name, exchange=name)
         await administration.vhosts.engines[vhost.name].committer.drain()
 
     async def look(request: Request) -> list[dict[str, Any]]:
@@ -70,6 +76,8 @@ def resource_verbs(administration: Administration, listener: Listener) -> dict[s
             raise ControlRefused(f"no connection '{name}'")
         for session in sessions:
             session.force_close(reason)
+            user = None if session.user is None else session.user.name
+            _log.info("connection.force_closed", conn=name, user=user, reason=reason)
 
     return {
         "purge_queue": purge,

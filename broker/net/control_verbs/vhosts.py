@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from broker.core.default_type import check_default_type
 from broker.core.definitions.reading import check_depth
 from broker.core.policy import Policy
 from broker.net.control_request import Request, Verb
@@ -20,7 +21,11 @@ def vhost_verbs(administration: Administration) -> dict[str, Verb]:
     """Returns the verbs."""
 
     async def add_vhost(request: Request) -> None:
-        await administration.add_vhost(request.text("name"), {"description": request.text("description", "")})
+        facts = {"description": request.text("description", "")}
+        default_type = check_default_type(request.optional("default_queue_type"))
+        if default_type is not None:
+            facts["default_queue_type"] = default_type
+        await administration.add_vhost(request.text("name"), facts)
 
     async def delete_vhost(request: Request) -> None:
         await administration.delete_vhost(request.text("name"))

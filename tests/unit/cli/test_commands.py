@@ -53,7 +53,10 @@ def code_of(*argv: str) -> int:
 @pytest.mark.parametrize(
     ("words", "verb", "arguments"),
     [
-        (["vhost", "add", "v", "--description", "d"], "add_vhost", {"name": "v", "description": "d"}),
+        (["vhost", "add", "v", "--description", "d"], "add_vhost",
+         {"name": "v", "description": "d", "default_queue_type": None}),
+        (["vhost", "add", "v", "--default-queue-type", "quorum"], "add_vhost",
+         {"name": "v", "description": "", "default_queue_type": "quorum"}),
         (["vhost", "delete", "v"], "delete_vhost", {"name": "v"}),
         (["user", "delete", "u"], "delete_user", {"name": "u"}),
         (["user", "set", "u", "--tag", "a", "--tag", "b"], "set_user", {"name": "u", "tags": ["a", "b"]}),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.cli.table import cell, print_rows
+from broker.cli.table import cell, counted, print_rows
 
 ROWS: list[dict[str, Any]] = [
     {"name": "q", "messages": 12, "arguments": {"x-max-length": 5}, "durable": True, "policy": None},
@@ -54,3 +54,12 @@ def test_json_has_every_key(capsys: pytest.CaptureFixture[str]) -> None:
 def test_cell_is_one_piece(value: Any, shown: str) -> None:
     """Nothing in a name splits a line or steers the terminal."""
     assert cell(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("count", "plural", "text"),
+    [(1, "messages", "1 message"), (0, "messages", "0 messages"), (1, "policies", "1 policy"), (2, "queues", "2 queues")],
+)
+def test_one_is_no_plural(count: int, plural: str, text: str) -> None:
+    """A number and its noun agree."""
+    assert counted(count, plural) == text

@@ -1,0 +1,98 @@
+"""Clients that name no queue type, in a vhost that has a default one."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from broker.cli.control_client import Unanswered, ask
+from broker.server import Broker
+from tests.in_process import running_broker
+
+EVERYTHING = {"configure": ".*", "write": ".*", "read": ".*"}
+EXPORTED: dict[str, Any] = {  # as RabbitMQ 4 says it
+    "vhosts": [
+        {"name": "v", "description": "", "tags": [], "default_queue_type": "quorum",
+         "metadata": {"description": "", "tags": [], "default_queue_type": "quorum"}},
+    ],
+    "permissions": [{"user": "guest", "vhost": "v", **EVERYTHING}],
+    "queues": [
+        {"name": "orders", "vhost": "v", "durable": True, "auto_delete": False, "type": "quorum",
+         "arguments": {"x-queue-type": "quorum"}},
+        {"name": "by hand", "vhost": "v"},
+        {"name": "old", "vhost": "v", "type": "classic"},
+        {"name": "short", "vhost": "v", "auto_delete": True},
+    ],
+}  # fmt: skip
+
+
+async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
+    """What the broker answers over its control socket."""
+    return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
+
+
+async def types(broker: Broker) -> dict[str, str | None]:
+    """The type that each queue of the vhost was declared with."""
+    return {row["name"]: row["arguments"].get("x-queue-type") for row in await told(broker, "list_queues", vhost="v")}
+
+
+def declare(port: int, name: str, **fields: Any) -> None:
+    """Declares a queue without a type."""
+    where = pika.ConnectionParameters("127.0.0.1", port, "v")
+    with pika.BlockingConnection(where) as connection:
+        connection.channel().queue_declare(name, **fields)
+
+
+async def test_default_of_imported_definitions_holds_for_clients_and_after_a_restart(tmp_path: Path) -> None:
+    """The queues of the document and those of its clients meet, before and after."""
+    async with running_broker(tmp_path) as broker:
+        answer = await told(broker, "import_definitions", definitions=EXPORTED)
+        assert answer["skipped"] == []
+        assert await types(broker) == {"orders": "quorum", "by hand": "quorum", "old": None, "short": None}
+        for name in ("orders", "by hand", "new"):
+            await asyncio.to_thread(declare, broker.listener.port, name, durable=True)
+    async with running_broker(tmp_path) as broker:
+        for name in ("orders", "by hand", "new", "newer"):
+            await asyncio.to_thread(declare, broker.listener.port, name, durable=True)
+        await asyncio.to_thread(declare, broker.listener.port, "fleeting", exclusive=True)
+        assert (await types(broker))["newer"] == "quorum"
+        (exported,) = [v for v in (await told(broker, "export_definitions"))["vhosts"] if v["name"] == "v"]
+        assert exported == EXPORTED["vhosts"][0]
+
+
+async def test_default_of_a_vhost_that_is_there_is_replaced_by_the_documents(tmp_path: Path) -> None:
+    """And holds for the document's own queues already."""
+    async with running_broker(tmp_path) as broker:
+        await told(broker, "add_vhost", name="v", default_queue_type="classic")
+        await told(broker, "import_definitions", definitions=EXPORTED)
+        assert (await types(broker))["by hand"] == "quorum"
+        await asyncio.to_thread(declare, broker.listener.port, "new", durable=True)
+        assert (await types(broker))["new"] == "quorum"
+
+
+async def test_vhost_is_added_with_a_default(tmp_path: Path) -> None:
+    """One that is not there is refused, and no vhost is made."""
+    async with running_broker(tmp_path) as broker:
+        with pytest.raises(Unanswered, match="default_queue_type cannot be 'stream': streams are not supported"):
+            await told(broker, "add_vhost", name="v", default_queue_type="stream")
+        await told(broker, "add_vhost", name="v", default_queue_type="quorum")
+        await told(broker, "set_permission", user="guest", vhost="v", **EVERYTHING)
+        await asyncio.to_thread(declare, broker.listener.port, "q", durable=True)
+        assert await types(broker) == {"q": "quorum"}
+        (row,) = await told(broker, "list_vhosts", vhost="v")
+        assert row["default_queue_type"] == "quorum"
+
+
+async def test_default_that_is_not_there_is_told_and_kept(tmp_path: Path) -> None:
+    """The document is taken, its declares are classic ones, and an export has what came in."""
+    stream = {"vhosts": [{"name": "v", "default_queue_type": "stream"}], "permissions": EXPORTED["permissions"]}
+    async with running_broker(tmp_path) as broker:
+        answer = await told(broker, "import_definitions", definitions=stream)
+        assert answer["skipped"] == ["vhosts[0]: default_queue_type 'stream' has no effect: streams are not supported"]
+        await asyncio.to_thread(declare, broker.listener.port, "q", durable=True)
+        assert await types(broker) == {"q": None}
+        assert stream["vhosts"][0] in (await told(broker, "export_definitions"))["vhosts"]

@@ -1,0 +1,89 @@
+"""The default queue type of a vhost: where it is read from, and which declares it holds for."""
+
+from typing import Any
+
+import pytest
+from pamqp import commands
+
+from broker.core.default_type import check_default_type, default_type, ignored_default_type
+from tests.unit.core.room import Room
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({}, None),
+        ({"default_queue_type": "quorum"}, "quorum"),
+        ({"default_queue_type": "rabbit_quorum_queue"}, "quorum"),
+        ({"metadata": {"default_queue_type": "quorum"}}, "quorum"),
+        ({"default_queue_type": "classic", "metadata": {"default_queue_type": "quorum"}}, "classic"),
+        ({"default_queue_type": "undefined", "metadata": {"default_queue_type": "quorum"}}, "quorum"),
+        ({"default_queue_type": "undefined"}, None),
+        ({"default_queue_type": None, "metadata": None}, None),
+    ],
+)
+def test_facts_of_rabbitmq_name_the_type(facts: dict[str, Any], expected: str | None) -> None:
+    """Beside the name of the vhost or in its metadata; `undefined` is none."""
+    assert default_type(facts) == expected
+    assert ignored_default_type(facts) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [("stream", "streams are not supported"), ("lazy", "it is classic or quorum"), ([1], "it is classic or quorum")],
+)
+def test_type_that_is_not_there_has_no_effect_and_a_reason(said: Any, reason: str) -> None:
+    """Nobody can be left wondering why declares do not get it."""
+    facts = {"default_queue_type": said}
+    assert default_type(facts) is None
+    assert ignored_default_type(facts) == f"default_queue_type {said!r} has no effect: {reason}"
+
+
+def test_operator_is_refused_what_is_not_there() -> None:
+    """And may say `undefined` for none."""
+    assert [check_default_type(name) for name in (None, "undefined", "quorum")] == [None, None, "quorum"]
+    with pytest.raises(ValueError, match="^default_queue_type cannot be 'stream': streams are not supported$"):
+        check_default_type("stream")
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"durable": True}, {"x-queue-type": "quorum"}),
+        ({"durable": True, "arguments": {"x-max-length": 1}}, {"x-max-length": 1, "x-queue-type": "quorum"}),
+        ({"durable": True, "arguments": {"x-queue-type": "classic"}}, {"x-queue-type": "classic"}),
+        ({}, {}),
+        ({"durable": True, "exclusive": True}, {}),
+        ({"durable": True, "auto_delete": True}, {}),
+    ],
+)
+def test_declare_without_a_type_has_the_default_where_it_fits(fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    """A quorum queue is durable, not exclusive and not auto-delete; the same declare again is equivalent."""
+    room = Room()
+    room.vhost.default_queue_type = "quorum"
+    client = room.enter()
+    for _ in range(2):
+        client.call(1, commands.Queue.Declare(queue="q", **fields), commands.Queue.DeclareOk)
+    assert room.vhost.queues["q"].arguments == expected
+
+
+def test_passive_declare_finds_any_type() -> None:
+    """It compares nothing, while a declare in earnest of a classic queue asks for a quorum queue now."""
+    room = Room()
+    room.vhost.declare_queue("q", durable=True)
+    room.vhost.default_queue_type = "quorum"
+    client = room.enter()
+    client.call(1, commands.Queue.Declare(queue="q", passive=True), commands.Queue.DeclareOk)
+    assert client.refused(commands.Queue.Declare(queue="q", durable=True)) == (
+        "channel 406 PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': "
+        "received the value 'quorum' of type 'longstr' but current is none"
+    )
+
+
+def test_queue_that_the_broker_names_cannot_have_the_default() -> None:
+    """As in RabbitMQ, where a quorum queue has a name."""
+    room = Room()
+    room.vhost.default_queue_type = "quorum"
+    assert room.enter().refused(commands.Queue.Declare(queue="", durable=True)) == (
+        "channel 406 PRECONDITION_FAILED - Cannot declare a server-named queue for type rabbit_quorum_queue"
+    )
