@@ -50,7 +50,8 @@ async def test_each_change_is_an_event(tmp_path: Path) -> None:
         for verb, arguments, expected in CHANGES:
             with capture_logs() as events:
                 await told(broker, verb, **arguments)
-            assert events == [{**expected, "log_level": "info"}], verb
+            told_of = [event for event in events if event["log_level"] != "debug"]
+            assert told_of == [{**expected, "log_level": "info"}], verb
             assert "TopSecret" not in str(events)
 
 

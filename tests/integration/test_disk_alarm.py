@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import aio_pika
 from pamqp import commands
 
+from broker.cli.control_client import ask
 from broker.store.files import Files
-from tests.in_process import queue_of, running_broker
+from tests.deadline import wait_until_async
+from tests.in_process import client_of, queue_of, running_broker
 from tests.raw_client import RawClient, publish_frames
 
 GIB = 1 << 30
@@ -62,3 +66,36 @@ async def test_disk_alarm_comes_and_goes(tmp_path: Path) -> None:
         assert seen == ["low on disk", "early", "0", "late"]
         assert queue_of(broker, "q").ready == 0
         assert not broker.flow.alarms
+
+
+async def test_operator_sees_who_is_blocked(tmp_path: Path) -> None:
+    """The publisher's state says so while the alarm stands, the consumer's does not, and status counts them."""
+    disk = FillingDisk()
+
+    async def seen() -> tuple[list[str], int]:
+        """The states of all connections, and how many are blocked."""
+        rows: list[dict[str, Any]] = await asyncio.to_thread(ask, str(tmp_path), "list_connections")
+        status = await asyncio.to_thread(ask, str(tmp_path), "status")
+        return sorted(row["state"] for row in rows), status["connections_blocked"]
+
+    limits = {"disk_free_min_bytes": GIB}
+    async with (
+        running_broker(tmp_path, disk, store=limits, flow={"check_interval_ms": 20}) as broker,
+        client_of(broker) as publisher,
+        client_of(broker),
+    ):
+
+        async def blocked() -> bool:
+            return bool(broker.flow.blocked)
+
+        async def free() -> bool:
+            return not broker.flow.blocked
+
+        await publisher.default_exchange.publish(aio_pika.Message(b"m"), "nowhere")
+        assert await seen() == (["running", "running"], 0)
+        disk.free = GIB // 2
+        await wait_until_async(blocked, "the publisher is blocked")
+        assert await seen() == (["blocked", "running"], 1)
+        disk.free = 10 * GIB
+        await wait_until_async(free, "nobody is blocked")
+        assert await seen() == (["running", "running"], 0)

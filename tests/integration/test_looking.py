@@ -93,6 +93,17 @@ async def test_connection_and_channel_say_whose_they_are(tmp_path: Path) -> None
         assert (row["prefetch_count"], row["confirm"], row["transactional"]) == (7, True, False)
 
 
+async def test_connection_has_the_name_that_its_client_gave_it(tmp_path: Path) -> None:
+    """Where it gave one, and that is a text."""
+    async with running_broker(tmp_path) as broker:
+        url = f"amqp://guest:guest@127.0.0.1:{broker.listener.port}/"
+        given: Any
+        for given, listed in (({"connection_name": "shop"}, "shop"), ({}, None), ({"connection_name": 7}, None)):
+            connection = await aio_pika.connect(url, client_properties=given)
+            assert (await only(broker, "list_connections"))["connection_name"] == listed
+            await connection.close()
+
+
 async def test_lists_can_be_of_one_vhost(tmp_path: Path) -> None:
     """And one that is not there is refused, rather than empty."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:

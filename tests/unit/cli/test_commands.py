@@ -143,7 +143,7 @@ def test_import_sends_the_document_and_counts(
     broker.answer = {"imported": {"queues": 2, "users": 0, "topic_permissions": 1}, "skipped": ["bindings[0]: why"]}
     assert code_of("definitions", "import", str(file), "--vhost", "v") == 0
     assert (broker.arguments["definitions"], broker.arguments["vhost"]) == ({"queues": []}, "v")
-    assert capsys.readouterr() == ("2 queues, 1 topic permissions\n", "slotmq: passed over bindings[0]: why\n")
+    assert capsys.readouterr() == ("2 queues, 1 topic permission\n", "slotmq: passed over bindings[0]: why\n")
 
 
 def test_export_is_for_its_owner_alone(broker: Asked, tmp_path: Path) -> None:

@@ -58,7 +58,12 @@ def test_cell_is_one_piece(value: Any, shown: str) -> None:
 
 @pytest.mark.parametrize(
     ("count", "plural", "text"),
-    [(1, "messages", "1 message"), (0, "messages", "0 messages"), (1, "policies", "1 policy"), (2, "queues", "2 queues")],
+    [
+        (1, "messages", "1 message"),
+        (0, "messages", "0 messages"),
+        (1, "policies", "1 policy"),
+        (2, "queues", "2 queues"),
+    ],
 )
 def test_one_is_no_plural(count: int, plural: str, text: str) -> None:
     """A number and its noun agree."""

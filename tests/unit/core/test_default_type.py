@@ -42,7 +42,7 @@ def test_type_that_is_not_there_has_no_effect_and_a_reason(said: Any, reason: st
 def test_operator_is_refused_what_is_not_there() -> None:
     """And may say `undefined` for none."""
     assert [check_default_type(name) for name in (None, "undefined", "quorum")] == [None, None, "quorum"]
-    with pytest.raises(ValueError, match="^default_queue_type cannot be 'stream': streams are not supported$"):
+    with pytest.raises(ValueError, match=r"^default_queue_type cannot be 'stream': streams are not supported$"):
         check_default_type("stream")
 
 
