@@ -1,7 +1,7 @@
 """pytest fixtures: `broker` in this process, `broker_url` of it, and `broker_process` for a broker of its own.
 
-pytest loads this in every run where the package is installed, also in a project whose own modules include a `broker`. So it
-lies beside the package, and imports nothing of it before a fixture is used.
+pytest loads this in every run where the package is installed, also in that of a project with a `broker` of its own. So
+it lies beside the package, and imports nothing of it before a fixture is used.
 """
 
 from __future__ import annotations
