@@ -9,7 +9,6 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, get_origin
 
@@ -17,7 +16,8 @@ from pydantic import SecretStr, ValidationError
 from pydantic_settings import EnvSettingsSource
 
 from broker.cli.rabbitmq_variables import VARIABLES, rabbitmq_layer, variable_of
-from broker.settings import PREFIX, Settings, limits, sections
+from broker.settings import PREFIX, Settings, sections
+from broker.settings_problem import nearest, problem
 
 __all__ = ["SettingsError", "load"]
 
@@ -61,7 +61,7 @@ def load(
     try:
         return Settings(**merged)
     except ValidationError as error:
-        raise SettingsError([_problem(fault, layers) for fault in error.errors()]) from None
+        raise SettingsError([problem(fault, layers) for fault in error.errors()]) from None
 
 
 def read_file(file: Path) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def check_environment(environ: Mapping[str, str]) -> None:
         if name in VARIABLES:
             continue
         if upper not in known:
-            problems.append(f"{name}: unknown setting{_nearest(upper, list(known))}")
+            problems.append(f"{name}: unknown setting{nearest(upper, list(known))}")
         elif _is_entries_or_list(known[upper].annotation) and not _is_json(value):
             problems.append(f"{name}: not valid JSON")
     if problems:
@@ -132,44 +132,3 @@ def _lay_over(below: dict[str, Any], above: Mapping[str, Any]) -> None:
             _lay_over(below[key], value)
         else:
             below[key] = dict(value) if isinstance(value, Mapping) else value
-
-
-def _problem(fault: Any, layers: Sequence[tuple[Callable[[str], str], Mapping[str, Any]]]) -> str:
-    """Returns the one line for a fault that pydantic found, naming the topmost layer that has the key."""
-    path = [str(part) for part in fault["loc"]]
-    key = ".".join(path)
-    where = next((name(key) for name, layer in reversed(layers) if _has(layer, path)), key)
-    if fault["type"] == "extra_forbidden":
-        known = [f"{section}.{field}" for section, _model, fields in sections() for field in fields]
-        if len(path) == 1:
-            known = [section for section, _model, _fields in sections()] + known
-        return f"{where}: unknown key{_nearest(key, known)}"
-    said = fault["msg"].removeprefix("Value error, ")  # what pydantic puts in front of our own words
-    if not path:  # settings of two sections that do not go together; the words name them
-        return str(said)
-    return f"{where}: {said[0].lower()}{said[1:]}{_range(path)}"
-
-
-def _has(layer: Any, path: Sequence[str]) -> bool:
-    for part in path:
-        if not isinstance(layer, Mapping) or part not in layer:
-            return False
-        layer = layer[part]
-    return True
-
-
-def _range(path: Sequence[str]) -> str:
-    """Returns the allowed range and its unit, where the key has one."""
-    for section, _model, fields in sections():
-        field = fields.get(path[-1])
-        if len(path) == 2 and section == path[0] and field is not None and isinstance(field.json_schema_extra, dict):
-            low, high = limits(field)
-            return f" ({low} to {high} {field.json_schema_extra['unit']}".rstrip() + ")"
-    return ""
-
-
-def _nearest(name: str, known: Sequence[str]) -> str:
-    close = get_close_matches(name, known, n=1, cutoff=0.4)
-    if not close:  # a right key in a wrong section
-        close = [other for other in known if other.rpartition(".")[2] == name.rpartition(".")[2]][:1]
-    return f"; did you mean {close[0]}?" if close else ""

@@ -10,9 +10,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from urllib.parse import quote
 
+from pydantic import ValidationError
+
 from broker.amqp.codec import publish_fields
 from broker.server import Broker as Server
 from broker.settings import Settings
+from broker.settings_problem import problem
 from broker.store.files import Files
 from broker.store.memory_files import MemoryFiles
 from broker.testing import log
@@ -20,6 +23,7 @@ from broker.testing.clock import VirtualClock
 from broker.testing.views import Published, QueueView, queue_view
 
 if TYPE_CHECKING:
+    from broker.core.queue import Queue
     from broker.core.session.channel import SessionOfChannel
     from broker.core.vhost import Vhost
 
@@ -48,7 +52,7 @@ class Broker:
     passwords instead of guest's, `vhosts` those beside "/". Entered again it is the same broker restarted.
     Invariant: the clock moves only when the test moves it (`broker.clock.advance(60)`); heartbeats and the handshake
         timeout run on real time.
-    Raises: pydantic.ValidationError for settings that cannot be; on entering BrokerError, OSError or ValueError when
+    Raises: ValueError for settings that cannot be, a line for each; on entering BrokerError, OSError or ValueError when
         it cannot start; on leaving what ended the broker, if a defect did.
     """
 
@@ -67,7 +71,10 @@ class Broker:
             given[section] = {**keys, **sections.get(section, {})}
         if users is not None:
             given["auth"] = {"users": dict(users), **sections.get("auth", {})}
-        self.settings = Settings(**given)
+        try:
+            self.settings = Settings(**given)
+        except ValidationError as error:
+            raise ValueError("\n".join(problem(fault) for fault in error.errors())) from None
         self.clock = clock or VirtualClock()
         self.published: list[Published] = []
         self._files = files or MemoryFiles()
@@ -174,7 +181,7 @@ class Broker:
 
     def queue(self, name: str, vhost: str = "/") -> QueueView:
         """Returns a queue as it is now. Raises: KeyError when there is none of that name."""
-        return self._call(lambda: queue_view(self._vhost(vhost).queues[name]))
+        return self._call(lambda: queue_view(self._queue(name, vhost)))
 
     def queues(self, vhost: str = "/") -> list[str]:
         """Returns the names of the queues."""
@@ -186,9 +193,7 @@ class Broker:
 
     def bindings(self, queue: str, vhost: str = "/") -> list[tuple[str, str]]:
         """Returns exchange and binding key of each binding of a queue."""
-        return self._call(
-            lambda: [(binding.exchange, binding.key) for binding in self._vhost(vhost).queues[queue].bindings]
-        )
+        return self._call(lambda: [(binding.exchange, binding.key) for binding in self._queue(queue, vhost).bindings])
 
     async def idle(self) -> None:
         """Returns when the broker has done all that it was asked: read, routed, delivered, confirmed, dropped.
@@ -265,6 +270,12 @@ class Broker:
 
     def _vhost(self, name: str) -> Vhost:
         return self.server.vhosts[name]
+
+    def _queue(self, name: str, vhost: str) -> Queue:
+        queues = self._vhost(vhost).queues
+        if name not in queues:
+            raise KeyError(f"no queue '{name}' in vhost '{vhost}'")
+        return queues[name]
 
     def _call(self, ask: Callable[[], T]) -> T:
         """Asks in the broker's loop: here when this is its thread, else there."""

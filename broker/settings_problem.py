@@ -1,0 +1,55 @@
+"""What is wrong with settings, one line a fault: the key, and its range or the nearest known key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from broker.settings import limits, sections
+
+__all__ = ["nearest", "problem"]
+
+Layer = tuple[Callable[[str], str], Mapping[str, Any]]  # what it calls a key, and what it says
+
+
+def problem(fault: Any, layers: Sequence[Layer] = ()) -> str:
+    """Returns the one line for a fault that pydantic found, naming the topmost layer that has the key."""
+    path = [str(part) for part in fault["loc"]]
+    key = ".".join(path)
+    where = next((name(key) for name, layer in reversed(layers) if _has(layer, path)), key)
+    if fault["type"] == "extra_forbidden":
+        known = [f"{section}.{field}" for section, _model, fields in sections() for field in fields]
+        if len(path) == 1:
+            known = [section for section, _model, _fields in sections()] + known
+        return f"{where}: unknown key{nearest(key, known)}"
+    said = fault["msg"].removeprefix("Value error, ")  # what pydantic puts in front of our own words
+    if not path:  # settings of two sections that do not go together; the words name them
+        return str(said)
+    return f"{where}: {said[0].lower()}{said[1:]}{_range(path)}"
+
+
+def _has(layer: Any, path: Sequence[str]) -> bool:
+    for part in path:
+        if not isinstance(layer, Mapping) or part not in layer:
+            return False
+        layer = layer[part]
+    return True
+
+
+def _range(path: Sequence[str]) -> str:
+    """Returns the allowed range and its unit, where the key has one."""
+    for section, _model, fields in sections():
+        field = fields.get(path[-1])
+        if len(path) == 2 and section == path[0] and field is not None and isinstance(field.json_schema_extra, dict):
+            low, high = limits(field)
+            return f" ({low} to {high} {field.json_schema_extra['unit']}".rstrip() + ")"
+    return ""
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Returns the question after the known name that was meant, nothing when none is near."""
+    close = get_close_matches(name, known, n=1, cutoff=0.4)
+    if not close:  # a right key in a wrong section
+        close = [other for other in known if other.rpartition(".")[2] == name.rpartition(".")[2]][:1]
+    return f"; did you mean {close[0]}?" if close else ""

@@ -1,0 +1,21 @@
+"""Settings of a broker under test."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.testing import Broker
+
+
+@pytest.mark.parametrize(
+    ("sections", "text"),
+    [
+        ({"amqp": {"hartbeat_s": 1}}, "amqp.hartbeat_s: unknown key; did you mean amqp.heartbeat_s?"),
+        ({"slot": {}}, "slot: unknown key; did you mean slots?"),
+    ],
+)
+def test_a_wrong_setting_is_told_in_one_line(sections: dict[str, dict[str, int]], text: str) -> None:
+    """As the settings file's problems are, without a page of a library's words."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole text is compared
+        Broker(**sections)
+    assert str(caught.value) == text
