@@ -206,8 +206,8 @@ class Broker:
         users, first = self.administration.users, self.settings.auth.default_user
         user = first if first in users else next(iter(users), "nobody")
         listener = self.listener
-        also = f" and with TLS on port {listener.tls_port}" if listener.port and listener.tls_port else ""
-        return f"SlotMQ {__version__} is ready at {self.url}{also} (user {user}), data in {self._folder.path}"
+        also = f", with TLS on port {listener.tls_port}" if listener.port and listener.tls_port else ""
+        return f"SlotMQ {__version__} is ready at {self.url} (user {user}){also}, data in {self._folder.path}"
 
     @property
     def engines(self) -> dict[str, Engine]:

@@ -131,6 +131,10 @@ async def _consume(
         return (ended.result() or ConnectionError("the channel was closed")) if ended.done() else None
     except LOST as error:
         return error
+    except Exception as error:
+        if type(error) is not Exception:  # aiormq raises just that, bare, when the connection goes during a call
+            raise
+        return error
     finally:
         if connection is not None:
             await connection.close()

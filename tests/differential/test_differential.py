@@ -27,7 +27,9 @@ EXPECTED = {name: expected_of(name, recorded) for name, recorded in RECORDED.ite
 def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Transcript | str]:
     """What SlotMQ says in the conversations of the selected tests, played beside each other."""
     selected = [
-        item for item in request.session.items if isinstance(item, pytest.Function) and "said" in item.fixturenames
+        item
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.module is request.module and "said" in item.fixturenames
     ]
     names = {str(item.callspec.params["name"]) for item in selected}
     process = BrokerProcess(tmp_path_factory.mktemp("differential") / "folder").start()
