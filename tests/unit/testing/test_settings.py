@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from broker.testing import Broker
@@ -14,7 +16,7 @@ from broker.testing import Broker
         ({"slot": {}}, "slot: unknown key; did you mean slots?"),
     ],
 )
-def test_a_wrong_setting_is_told_in_one_line(sections: dict[str, dict[str, int]], text: str) -> None:
+def test_a_wrong_setting_is_told_in_one_line(sections: dict[str, Any], text: str) -> None:
     """As the settings file's problems are, without a page of a library's words."""
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole text is compared
         Broker(**sections)
