@@ -20,7 +20,7 @@ _log = structlog.get_logger()
 def run(settings: Settings) -> int:
     """Runs the broker until SIGTERM or SIGINT and returns the exit code.
 
-    Raises: what `Broker.start` raises; StoreFailed when the store failed later.
+    Raises: what `Broker.recover` raises; StoreFailed when the store failed later.
     """
     try:
         import uvloop
@@ -34,7 +34,7 @@ def run(settings: Settings) -> int:
 
 async def _serve(settings: Settings) -> int:
     broker = Broker(settings)
-    await broker.start()
+    await broker.recover()  # a signal until here ends the process at once: it has answered nobody
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
@@ -48,6 +48,7 @@ async def _serve(settings: Settings) -> int:
         loop.add_signal_handler(number, asked)
     if settings.tls.is_on:  # without anything to read again it goes on meaning that the terminal is gone
         loop.add_signal_handler(signal.SIGHUP, broker.reload)
+    await broker.serve()
     print(broker.ready_line(), flush=True)
     failed = asyncio.ensure_future(broker.wait_failed())
     stopped = asyncio.ensure_future(stop.wait())

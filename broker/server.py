@@ -72,7 +72,12 @@ class Broker:
 
     async def start(self) -> None:
         """Recovers what is on disk and begins to listen."""
-        began = time.monotonic()
+        await self.recover()
+        await self.serve()
+
+    async def recover(self) -> None:
+        """Takes the ports and the folder, and recovers what is on disk; nobody is answered yet."""
+        self._began = time.monotonic()
         loop = asyncio.get_running_loop()
         settings = self.settings
         self._tls = TlsContext(settings.tls) if settings.tls.is_on else None  # or nothing listens at all
@@ -126,16 +131,21 @@ class Broker:
             self._alarms.measure()
             if everybody_knows(users, logins.loopback_only):
                 _log.warning("guest.open", reason="guest may log in from anywhere; add a user of your own")
-            await self.listener.start(bound, tls_bound)
-            if settings.server.control_socket:
+        except BaseException:
+            self._give_up(bound + tls_bound)
+            raise
+        self._bound, self._tls_bound = bound, tls_bound
+
+    async def serve(self) -> None:
+        """Begins to answer clients and commands; what stops the broker has to be in place by then."""
+        try:
+            await self.listener.start(self._bound, self._tls_bound)
+            if self.settings.server.control_socket:
                 await self._control.start()
         except BaseException:
-            close(bound + tls_bound)
-            self._passwords.close()
-            self.vhosts.close(unchanged=True)  # the next start finds what this one found
-            self._folder.close()
+            self._give_up(self._bound + self._tls_bound)
             raise
-        self.started_s = time.monotonic() - began
+        self.started_s = time.monotonic() - self._began
         _log.info(
             "server.started",
             port=self.listener.port,
@@ -249,6 +259,13 @@ class Broker:
             "alarms": self._alarms.standing(),
             "resident_bytes": resident_bytes(),
         }
+
+    def _give_up(self, bound: list[socket.socket]) -> None:
+        """Gives back what a start had taken; the next one finds what this one found."""
+        close(bound)
+        self._passwords.close()
+        self.vhosts.close(unchanged=True)
+        self._folder.close()
 
     def _fail(self, error: BaseException) -> None:
         """Ends the broker: a lost store or a defect in the turn. Nothing is confirmed after it; recovery starts from

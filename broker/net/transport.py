@@ -253,8 +253,9 @@ class Transport(asyncio.Protocol):
             self._said, self._unsaid_s = connection.sent, 0
         else:
             self._unsaid_s += 1
-            if self._unsaid_s * 2 >= interval:
-                connection.send_heartbeat()
+        if self._unsaid_s * 2 >= interval - 1:  # what was said may be a second older than it was noticed
+            connection.send_heartbeat()
+            self._said, self._unsaid_s = connection.sent, 0
         if connection.received != self._heard or self._stops:
             self._heard, self._silent_s = connection.received, 0
         else:
