@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from broker.routing.destinations import Destinations, count_down, count_up
 from broker.routing.dialect import AMQP, TopicDialect
+from broker.routing.engines.trie import Trie
 from broker.routing.pattern import Pattern, PatternLimits
-from broker.routing.trie import Trie
-
-T = TypeVar("T")
-
-
-class TopicEngine(Protocol[T]):
-    """What matches wildcard patterns: it knows each distinct canonical pattern once, and one target for it."""
-
-    def add(self, words: Sequence[str], target: T) -> None:
-        """Store the target of one canonical pattern that is not there yet."""
-
-    def remove(self, words: Sequence[str]) -> None:
-        """Forget one canonical pattern; KeyError if it is not there."""
-
-    def match(self, words: Sequence[str]) -> list[T]:
-        """Return the targets of all patterns that match; the same target may come more than once."""
-
-    def __len__(self) -> int:
-        """Return the number of patterns."""
+from broker.routing.topic_engine import TopicEngine
 
 
 class TopicIndex:
@@ -45,7 +28,7 @@ class TopicIndex:
     ) -> None:
         self.limits = limits or PatternLimits()
         self._dialect = dialect
-        self._engine: TopicEngine[Destinations] = Trie() if engine is None else engine
+        self._engine: TopicEngine[Destinations] = Trie(dialect) if engine is None else engine
         self._literals: dict[str, Destinations] = {}
         self._patterns: dict[str, Destinations] = {}
 
@@ -64,7 +47,7 @@ class TopicIndex:
         if destinations is None:
             table[pattern.text] = destinations = {destination: 1}
             if not pattern.literal:
-                self._engine.add(pattern.words, destinations)
+                self._engine.add(pattern, destinations)
             return True
         return count_up(destinations, destination)
 
@@ -80,7 +63,7 @@ class TopicIndex:
         if not destinations:
             del table[pattern.text]
             if not pattern.literal:
-                self._engine.remove(pattern.words)
+                self._engine.remove(pattern)
         return True
 
     def match(self, key: str) -> tuple[Any, ...]:
@@ -88,7 +71,7 @@ class TopicIndex:
         literal = self._literals.get(key)
         if not self._patterns:
             return () if literal is None else tuple(literal)
-        targets = self._engine.match(self._dialect.words(key))
+        targets = self._engine.match(key)
         if literal is not None:
             targets.append(literal)
         if len(targets) == 1:
@@ -101,6 +84,6 @@ class TopicIndex:
 
 def matching_keys(pattern: Pattern, keys: Sequence[str], dialect: TopicDialect) -> list[str]:
     """Return those of the routing keys that one wildcard pattern matches."""
-    engine: TopicEngine[bool] = Trie()
-    engine.add(pattern.words, True)
-    return [key for key in keys if engine.match(dialect.words(key))]
+    engine: TopicEngine[bool] = Trie(dialect)
+    engine.add(pattern, True)
+    return [key for key in keys if engine.match(key)]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
-from broker.routing.pattern import HASH, STAR
+from broker.routing.dialect import AMQP, TopicDialect
+from broker.routing.pattern import HASH, STAR, Pattern
 
 T = TypeVar("T")
 
@@ -88,23 +89,32 @@ class Trie(Generic[T]):
     Invariant: every node but the root leads to a target. `visited` counts the nodes looked at, by any verb.
     """
 
-    __slots__ = ("_count", "_root", "visited")
+    __slots__ = ("_count", "_root", "_words", "visited")
 
-    def __init__(self) -> None:
+    def __init__(self, dialect: TopicDialect = AMQP) -> None:
         self.visited = 0
+        self._words = dialect.words
         self._root: Node[T] = Node()
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def is_empty(self) -> bool:
-        """Return whether no node is left beside a bare root."""
-        return self._root.is_empty()
+    def counts(self) -> Mapping[str, int]:
+        """Return the number of nodes beside the root."""
+        nodes = 0
+        pending = [self._root]
+        while pending:
+            node = pending.pop()
+            below = [child for child in (node.star, node.hash) if child is not None]
+            below += (node.words or {}).values()
+            nodes += len(below)
+            pending += below
+        return {"nodes": nodes}
 
-    def add(self, words: Sequence[str], target: T) -> None:
+    def add(self, pattern: Pattern, target: T) -> None:
         """Store the target of one pattern that is not there yet. Cost: the words of the pattern."""
-        stem, open_end = _stem(words)
+        stem, open_end = _stem(pattern.words)
         node = self._root
         for position, word in enumerate(stem):
             self.visited += 1
@@ -130,41 +140,56 @@ class Trie(Generic[T]):
             node.target = target
         self._count += 1
 
-    def remove(self, words: Sequence[str]) -> None:
-        """Forget the pattern and the nodes that only it needed. Cost: the words of the pattern.
+    def find(self, pattern: Pattern) -> T | None:
+        """Return the target of one pattern, or None if it is not there. Cost: the words of the pattern."""
+        stem, open_end = _stem(pattern.words)
+        path = self._path(stem)
+        return None if path is None else _target(path, stem, open_end)
+
+    def remove(self, pattern: Pattern) -> T:
+        """Forget the pattern and the nodes that only it needed, and return its target. Cost: the pattern's words.
 
         Raises: KeyError if the pattern is not there.
         """
-        stem, open_end = _stem(words)
-        path: list[tuple[Node[T], str]] = []
-        node = self._root
-        for word in stem:
-            if node.tail is not None:
-                break
-            child = node.child(word)
-            if child is None:
-                raise KeyError(tuple(words))
-            path.append((node, word))
-            node = child
-        self.visited += len(path) + 1
-        if (node.tail or ()) != stem[len(path) :] or (node.rest if open_end else node.target) is None:
-            raise KeyError(tuple(words))
+        stem, open_end = _stem(pattern.words)
+        path = self._path(stem)
+        target = None if path is None else _target(path, stem, open_end)
+        if path is None or target is None:
+            raise KeyError(pattern.text)
+        self.visited += len(path)
+        node = path.pop()
         if open_end:
             node.rest = None
         else:
             node.target = None
         self._count -= 1
         while path and node.is_empty():
-            node, word = path.pop()
-            node.prune(word)
+            node = path.pop()
+            node.prune(stem[len(path)])
+        return target
 
-    def match(self, words: Sequence[str]) -> list[T]:
+    def _path(self, stem: Sequence[str]) -> list[Node[T]] | None:
+        """Return the nodes from the root to where the words lead, or to the leaf that may hold the last of them."""
+        node = self._root
+        path = [node]
+        for word in stem:
+            if node.tail is not None:
+                break
+            child = node.child(word)
+            if child is None:
+                return None
+            path.append(child)
+            node = child
+        return path
+
+    def match(self, key: str) -> list[T]:
         """Return the targets of the patterns that match; behind a `#` one may come more than once.
 
         Cost: the places reached, summed over the words; at most nodes x words.
         """
         found: list[T] = []
         visited = 0
+        words = self._words(key)
         left = len(words)
         active = [self._root]
         floating: dict[Node[T], None] = {}  # places behind a `#`: once reached they stay reached for all later words
@@ -209,6 +234,14 @@ def _stem(words: Sequence[str]) -> tuple[tuple[str, ...], bool]:
     if words and words[-1] == HASH:
         return tuple(words[:-1]), True
     return tuple(words), False
+
+
+def _target(path: Sequence[Node[T]], stem: tuple[str, ...], open_end: bool) -> T | None:
+    """Return the target at the end of a path, if what the path leaves of the stem is there."""
+    node = path[-1]
+    if (node.tail or ()) != stem[len(path) - 1 :]:
+        return None
+    return node.rest if open_end else node.target
 
 
 def _tail_matches(tail: tuple[str, ...], words: Sequence[str], left: int) -> bool:

@@ -1,0 +1,1 @@
+"""The algorithms that match topic patterns, one a file, all of them a TopicEngine."""
