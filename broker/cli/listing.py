@@ -19,7 +19,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "vhost", "name", "messages_ready", "messages_unacknowledged", "messages", "consumers", "state", "policy",
         "durable", "auto_delete", "arguments",
     ),
-    "exchanges": ("vhost", "name", "type", "durable", "auto_delete", "internal", "policy", "arguments"),
+    "exchanges": ("vhost", "name", "type", "durable", "auto_delete", "internal", "policy", "topic_index", "arguments"),
     "bindings": ("vhost", "source", "destination", "destination_type", "routing_key", "arguments"),
     "connections": (
         "name", "user", "vhost", "state", "channels", "peer_host", "peer_port", "recv_oct", "send_oct",

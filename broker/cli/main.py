@@ -21,7 +21,6 @@ INTERRUPTED: Final = 130  # 128 + SIGINT, as shells say it
 
 def build_parser() -> argparse.ArgumentParser:
     """Returns the parser of `slotmq`; each command sets `run`, which takes the arguments and returns the exit code."""
-    from broker import __version__
     from broker.cli.definitions import add_definitions
     from broker.cli.listing import add_listing
     from broker.cli.parser import OneLineParser
@@ -29,10 +28,11 @@ def build_parser() -> argparse.ArgumentParser:
     from broker.cli.running import add_running
     from broker.cli.slots import add_slots
     from broker.cli.users import add_users
+    from broker.cli.version import ShowVersion
     from broker.cli.vhosts import add_vhosts
 
     parser = OneLineParser(prog="slotmq", description="SlotMQ, an AMQP 0-9-1 topic broker.", allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"slotmq {__version__}")
+    parser.add_argument("--version", action=ShowVersion, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (add_running, add_listing, add_slots, add_resources, add_users, add_vhosts, add_definitions):
         add(commands)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from broker import __version__
 from broker.cli.parser import add_command, add_folder, add_group
+from broker.cli.version import version_line
 
 __all__ = ["add_running"]
 
@@ -76,5 +76,5 @@ def _with_settings(run: Run, arguments: argparse.Namespace) -> int:
 
 
 def _version(_arguments: argparse.Namespace) -> int:
-    print(f"slotmq {__version__}")
+    print(version_line())
     return 0

@@ -17,6 +17,7 @@ import broker
 from broker.amqp.errors import StoreFailed
 from broker.cli.main import main
 from broker.cli.table import print_json
+from broker.compiled import kind
 from broker.settings import Settings
 from broker.store.damage import CorruptStore, FolderBusy, FolderUnwritable
 from tests.broker_process import PROJECT
@@ -164,9 +165,10 @@ def test_config_check_says_ok_or_every_problem(
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """`slotmq version` prints the package's version."""
-    assert code_of("version") == 0
-    assert capsys.readouterr().out == f"slotmq {broker.__version__}\n"
+    """`slotmq version` and `slotmq --version` print the package's version, and whether it is compiled."""
+    for command in ("version", "--version"):
+        assert code_of(command) == 0
+        assert capsys.readouterr().out == f"slotmq {broker.__version__} ({kind()})\n"
 
 
 def test_slots_without_a_broker_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,77 @@
+"""Compiles the modules that pay with mypyc: `python compiled_build.py FOLDER` writes a package beside its sources.
+
+The sources stay what they are and run interpreted, too. What is compiled is chosen by figures: docs/topic-index.md.
+Needs mypy, setuptools and a C compiler; a wheel is built without them just as well, only interpreted.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Final
+
+PACKAGE: Final = "broker"
+COMPILED: Final = (
+    "broker/routing/pattern.py",
+    "broker/routing/destinations.py",
+    "broker/routing/index.py",
+    "broker/routing/engines/trie.py",
+)
+SWITCH: Final = "SLOTMQ_COMPILE"
+"""The environment variable that leaves compiling out when it is 0."""
+REQUIREMENTS: Final = ("mypy>=2.4,<3", "setuptools>=77")
+
+
+class CompileError(Exception):
+    """What could not be compiled, and why, in one line."""
+
+
+class NoCompiler(CompileError):
+    """There is no C compiler to be had."""
+
+
+def wanted() -> bool:
+    """Return whether the environment lets us compile."""
+    return os.environ.get(SWITCH, "1") != "0" and sys.implementation.name == "cpython"
+
+
+def build(project: Path, folder: Path) -> list[Path]:
+    """Write the whole package into a folder, with the compiled modules beside their sources, and return those.
+
+    Raises: NoCompiler; CompileError.
+    """
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    if os.name == "posix" and shutil.which(compiler) is None:
+        raise NoCompiler(f"there is no C compiler named {compiler}")
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(project / PACKAGE, folder / PACKAGE, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.pyd"))
+    command = [sys.executable, "-m", "mypyc", *COMPILED]
+    environment = {**os.environ, "MYPYC_OPT_LEVEL": "3", "MYPYPATH": "."}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise CompileError(said[-1] if said else f"mypyc ended with {done.returncode}")
+    shutil.rmtree(folder / "build", ignore_errors=True)
+    return sorted(path for path in folder.rglob("*") if path.suffix in {".so", ".pyd"})
+
+
+def main(arguments: list[str]) -> int:
+    """Compile into the folder named, and return an exit code: 3 without a compiler, 2 for what else goes wrong."""
+    if len(arguments) != 1:
+        print("usage: python compiled_build.py FOLDER", file=sys.stderr)
+        return 2
+    try:
+        made = build(Path(__file__).parent, Path(arguments[0]).absolute())
+    except CompileError as error:
+        print(f"cannot compile: {error}", file=sys.stderr)
+        return 3 if isinstance(error, NoCompiler) else 2
+    print(f"{len(made)} compiled files in {arguments[0]}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
