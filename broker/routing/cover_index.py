@@ -1,0 +1,281 @@
+"""A set of patterns that tells which of them cover a pattern, and which it covers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from broker.routing.covering import CoverAutomaton
+from broker.routing.pattern import HASH, STAR, Pattern
+
+
+class Place:
+    """One place in the trie: the pattern that ends here, and what may follow.
+
+    What follows is another place, or, where only one pattern goes on, that pattern itself.
+    """
+
+    __slots__ = ("hash", "pattern", "star", "words")
+
+    def __init__(self) -> None:
+        self.words: dict[str, Place | Pattern] | None = None
+        self.star: Place | Pattern | None = None
+        self.hash: Place | Pattern | None = None
+        self.pattern: Pattern | None = None
+
+    def child(self, word: str) -> Place | Pattern | None:
+        """Return what follows behind one word of a pattern."""
+        if word == STAR:
+            return self.star
+        if word == HASH:
+            return self.hash
+        return None if self.words is None else self.words.get(word)
+
+    def attach(self, word: str, child: Place | Pattern) -> None:
+        """Put a place or a pattern behind one word."""
+        if word == STAR:
+            self.star = child
+        elif word == HASH:
+            self.hash = child
+        elif self.words is None:
+            self.words = {word: child}
+        else:
+            self.words[word] = child
+
+    def detach(self, word: str) -> None:
+        """Leave nothing behind one word."""
+        if word == STAR:
+            self.star = None
+        elif word == HASH:
+            self.hash = None
+        elif self.words is not None:
+            del self.words[word]
+            if not self.words:
+                self.words = None
+
+    def hold(self, pattern: Pattern, depth: int) -> None:
+        """Let a pattern whose first `depth` words lead here end here, or go on as the only one behind its next word."""
+        if len(pattern.words) == depth:
+            self.pattern = pattern
+        else:
+            self.attach(pattern.words[depth], pattern)
+
+    def sole(self) -> Pattern | None:
+        """Return the pattern that ends here or goes on from here, if it is the only one and no place follows."""
+        children = [child for child in (self.pattern, self.star, self.hash) if child is not None]
+        if self.words is not None:
+            if len(self.words) > 1:
+                return None
+            children += self.words.values()
+        if len(children) != 1:
+            return None
+        child = children[0]
+        return child if isinstance(child, Pattern) else None
+
+
+class CoverIndex:
+    """Holds distinct patterns of one dialect, and finds those that cover a pattern and those that it covers.
+
+    A trie of the words is walked with what a pattern stands for in place of a key. Beside it the patterns are listed
+    under each word that they name: who is covered names every word that the covering pattern names.
+
+    Invariant: every place but the root leads to two patterns or more. `visited` counts the places looked at and the
+    patterns compared.
+    """
+
+    __slots__ = ("_count", "_naming", "_root", "visited")
+
+    def __init__(self) -> None:
+        self.visited = 0
+        self._count = 0
+        self._root = Place()
+        self._naming: dict[str, dict[str, Pattern]] = {}  # word -> text -> pattern
+
+    def __len__(self) -> int:
+        """Return the number of patterns."""
+        return self._count
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the numbers of places beside the root and of words that patterns name."""
+        places = 0
+        pending = [self._root]
+        while pending:
+            place = pending.pop()
+            children = [place.star, place.hash, *(place.words or {}).values()]
+            below = [child for child in children if isinstance(child, Place)]
+            places += len(below)
+            pending += below
+        return {"places": places, "words": len(self._naming)}
+
+    def add(self, pattern: Pattern) -> None:
+        """Hold one more pattern, which is not there yet. Cost: its words."""
+        place = self._root
+        for depth, word in enumerate(pattern.words):
+            child = place.child(word)
+            if child is None:
+                place.attach(word, pattern)
+                break
+            if isinstance(child, Pattern):
+                fork = Place()
+                fork.hold(child, depth + 1)
+                place.attach(word, fork)
+                child = fork
+            place = child
+        else:
+            place.pattern = pattern
+        for word in pattern.words:
+            if word not in (STAR, HASH):
+                named = self._naming.get(word)
+                if named is None:
+                    self._naming[word] = {pattern.text: pattern}
+                else:
+                    named[pattern.text] = pattern
+        self._count += 1
+
+    def remove(self, pattern: Pattern) -> None:
+        """Forget one pattern, which is there. Cost: its words."""
+        path = [self._root]
+        words = pattern.words
+        for word in words:
+            child = path[-1].child(word)
+            if isinstance(child, Place):
+                path.append(child)
+            else:
+                assert child is not None
+                assert child.words == words
+                path[-1].detach(word)
+                break
+        else:
+            path[-1].pattern = None
+        while len(path) > 1:
+            place = path.pop()
+            last = place.sole()
+            if last is None:
+                break
+            path[-1].attach(words[len(path) - 1], last)
+        for word in words:
+            named = self._naming.get(word)
+            if named is not None and named.pop(pattern.text, None) is not None and not named:
+                del self._naming[word]
+        self._count -= 1
+
+    def covering(self, narrower: Pattern) -> Pattern | None:
+        """Return a pattern that covers this one, or None.
+
+        Cost: the places reached, summed over the words; at most places x words, and one comparison for each pattern
+        at the end of a way.
+        """
+        tried: dict[str, None] = {}
+        active = [self._root]
+        floating: dict[Place, None] = {}  # places behind a `#`: once reached they stay reached for all later words
+        for word in narrower.words:
+            reached: list[Place] = []
+            ends: list[Pattern] = []
+            met = dict.fromkeys(active) if word == HASH else None
+            for place in active:  # grows on the way: a `#` may stand for no word
+                self.visited += 1
+                self._float(place, active, floating, ends)
+                if met is not None:
+                    # Only a `#` takes it, behind stars or not. They are not counted here, the comparison does that.
+                    if isinstance(place.star, Pattern):
+                        ends.append(place.star)
+                    elif place.star is not None and place.star not in met:
+                        active.append(place.star)
+                    continue
+                children = (place.star, None if word == STAR or place.words is None else place.words.get(word))
+                for child in children:
+                    if isinstance(child, Place):
+                        reached.append(child)
+                    elif child is not None:
+                        ends.append(child)
+            found = self._first(ends, narrower, tried)
+            if found is not None:
+                return found
+            reached.extend(floating)
+            if not reached:
+                return None
+            active = reached
+        ends = []
+        for place in active:
+            self.visited += 1
+            self._float(place, active, floating, ends)
+            if place.pattern is not None:
+                ends.append(place.pattern)
+        return self._first(ends, narrower, tried)
+
+    def _float(self, place: Place, active: list[Place], floating: dict[Place, None], ends: list[Pattern]) -> None:
+        """Reach what stands behind the `#` of a place."""
+        behind = place.hash
+        if isinstance(behind, Pattern):
+            ends.append(behind)
+        elif behind is not None and behind not in floating:
+            floating[behind] = None
+            active.append(behind)
+
+    def _first(self, candidates: list[Pattern], narrower: Pattern, tried: dict[str, None]) -> Pattern | None:
+        """Return the first of the candidates that covers the pattern, each compared but once."""
+        for candidate in candidates:
+            if candidate.text not in tried:
+                tried[candidate.text] = None
+                self.visited += 1
+                if CoverAutomaton(candidate).covers(narrower):
+                    return candidate
+        return None
+
+    def covered(self, wider: Pattern) -> list[Pattern]:
+        """Return the patterns that this one covers.
+
+        Cost: at most twice the cheaper of a walk over the places that it may lead to and of a comparison with each
+        pattern that names its rarest word.
+        """
+        automaton = CoverAutomaton(wider)
+        rarest: dict[str, Pattern] | None = None
+        for word in automaton.literals:
+            named = self._naming.get(word)
+            if named is None:
+                return []
+            if rarest is None or len(named) < len(rarest):
+                rarest = named
+        found = self._walk(automaton, -1 if rarest is None else len(rarest))
+        if found is None:
+            assert rarest is not None
+            self.visited += len(rarest)
+            found = [pattern for pattern in rarest.values() if automaton.covers(pattern)]
+        return found
+
+    def _walk(self, automaton: CoverAutomaton, limit: int) -> list[Pattern] | None:
+        """Return the patterns that are covered, or None if more than a number of children had to be looked at."""
+        found: list[Pattern] = []
+        pending: list[tuple[Place, int, int]] = [(self._root, 0, automaton.start)]
+        looked_at = 0
+        while pending:
+            place, depth, states = pending.pop()
+            children: list[tuple[str, Place | Pattern]] = []
+            if place.star is not None:
+                children.append((STAR, place.star))
+            if place.hash is not None:
+                children.append((HASH, place.hash))
+            words = place.words
+            if words is not None:
+                if automaton.takes_any_word(states):
+                    if 0 <= limit < looked_at + len(words):
+                        return None
+                    children += words.items()
+                else:
+                    for word, bits in automaton.literals.items():
+                        if states & bits and word in words:
+                            children.append((word, words[word]))
+            looked_at += 1 + len(children)
+            self.visited += 1 + len(children)
+            if 0 <= limit < looked_at:
+                return None
+            if place.pattern is not None and automaton.covers(place.pattern, depth, states):
+                found.append(place.pattern)
+            for word, child in children:
+                behind = automaton.step(states, word)
+                if behind == 0:
+                    continue
+                if isinstance(child, Place):
+                    pending.append((child, depth + 1, behind))
+                elif automaton.covers(child, depth + 1, behind):
+                    found.append(child)
+        return found

@@ -1,0 +1,170 @@
+"""The maximal ones of a multiset of patterns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from broker.routing.cover_index import CoverIndex
+from broker.routing.covering import narrowness
+from broker.routing.pattern import Pattern
+
+
+@dataclass(frozen=True, slots=True)
+class RootDiff:
+    """What one change does to the roots; false if nothing.
+
+    Whoever passes it on does so as a whole, or what is added first: between the two of them nothing may be missed.
+    """
+
+    added: tuple[Pattern, ...] = ()
+    removed: tuple[Pattern, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Return whether the roots have changed."""
+        return bool(self.added or self.removed)
+
+
+UNCHANGED = RootDiff()
+
+
+class Member:
+    """A pattern, how often it was added, and its place in the forest of who covers whom."""
+
+    __slots__ = ("children", "count", "parent", "pattern")
+
+    def __init__(self, pattern: Pattern) -> None:
+        self.pattern = pattern
+        self.count = 1
+        self.parent: Member | None = None
+        self.children: dict[Member, None] | None = None
+
+    def adopt(self, child: Member) -> None:
+        """Become the parent of a member."""
+        child.parent = self
+        if self.children is None:
+            self.children = {child: None}
+        else:
+            self.children[child] = None
+
+    def disown(self, child: Member) -> None:
+        """Be the parent of a member no longer."""
+        assert self.children is not None
+        del self.children[child]
+        if not self.children:
+            self.children = None
+
+
+class CoverSet:
+    """Counts patterns of one dialect, and keeps those that no other one covers: the roots.
+
+    The roots together match what all patterns match. Each other pattern hangs below one that covers it, whichever
+    was found first, so that only what hangs directly below a root has to be looked at when the root goes.
+
+    Invariant: a pattern without a parent is a root and in the index, and no root covers another; a parent covers its
+    children.
+    Source: the filter poset of Siena, Carzaniga, Rosenblum and Wolf, "Design and Evaluation of a Wide-Area Event
+    Notification Service", 2001; one parent for each is enough for the roots, Tarkoma and Kangasharju, "Filter Merging
+    for Efficient Information Dissemination", 2005.
+    """
+
+    __slots__ = ("_index", "_members", "_roots")
+
+    def __init__(self) -> None:
+        self._index = CoverIndex()
+        self._members: dict[str, Member] = {}
+        self._roots: dict[str, Pattern] = {}
+
+    def __len__(self) -> int:
+        """Return the number of distinct patterns."""
+        return len(self._members)
+
+    @property
+    def roots(self) -> Iterable[Pattern]:
+        """Return the patterns that no other one covers."""
+        return self._roots.values()
+
+    @property
+    def visited(self) -> int:
+        """Return how many places have been looked at and patterns compared until now."""
+        return self._index.visited
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the sizes of the structures within, by name; without a pattern all of them are 0."""
+        return {"patterns": len(self._members), "roots": len(self._roots), **self._index.counts()}
+
+    def covering(self, pattern: Pattern) -> Pattern | None:
+        """Return one root that covers the pattern, be it in the set or not, or None."""
+        return self._index.covering(pattern)
+
+    def add(self, pattern: Pattern) -> RootDiff:
+        """Count a pattern once more and return the change of roots.
+
+        Cost: a look-up if it is there; else one search for who covers it, and if nobody does, one for the roots that
+        it covers.
+        """
+        member = self._members.get(pattern.text)
+        if member is not None:
+            member.count += 1
+            return UNCHANGED
+        member = Member(pattern)
+        self._members[pattern.text] = member
+        root = self._index.covering(pattern)
+        if root is not None:
+            self._members[root.text].adopt(member)
+            return UNCHANGED
+        removed = self._index.covered(pattern)
+        for covered in removed:
+            self._uproot(covered)
+            member.adopt(self._members[covered.text])
+        self._root(pattern)
+        return RootDiff((pattern,), tuple(removed))
+
+    def remove(self, pattern: Pattern) -> RootDiff:
+        """Count a pattern once less and return the change of roots. Raises: KeyError if it is not there.
+
+        Cost: a look-up while it still counts, and its children where it had a parent; where it was a root, one search
+        for each child that it had.
+        """
+        member = self._members[pattern.text]
+        if member.count > 1:
+            member.count -= 1
+            return UNCHANGED
+        del self._members[pattern.text]
+        parent = member.parent
+        children = member.children or {}
+        if parent is not None:
+            parent.disown(member)
+            for child in children:
+                parent.adopt(child)
+            return UNCHANGED
+        self._uproot(member.pattern)
+        return RootDiff(self._expose(children), (member.pattern,))
+
+    def _expose(self, orphans: Iterable[Member]) -> tuple[Pattern, ...]:
+        """Give each orphan another root as its parent or make it a root, and return those.
+
+        The wider come first: so none becomes a root that another orphan covers, and none ever covers an old root.
+        """
+        exposed: list[Pattern] = []
+        for orphan in sorted(orphans, key=_narrowness):
+            root = self._index.covering(orphan.pattern)
+            if root is not None:
+                self._members[root.text].adopt(orphan)
+            else:
+                orphan.parent = None
+                self._root(orphan.pattern)
+                exposed.append(orphan.pattern)
+        return tuple(exposed)
+
+    def _root(self, pattern: Pattern) -> None:
+        self._index.add(pattern)
+        self._roots[pattern.text] = pattern
+
+    def _uproot(self, pattern: Pattern) -> None:
+        self._index.remove(pattern)
+        del self._roots[pattern.text]
+
+
+def _narrowness(member: Member) -> tuple[int, int, int]:
+    return narrowness(member.pattern)

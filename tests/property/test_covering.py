@@ -1,0 +1,171 @@
+"""Covering against matching, and the cover set against the maximal patterns found one by one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from broker.routing.cover_set import CoverSet, RootDiff
+from broker.routing.covering import covers, narrowness
+from broker.routing.pattern import HASH, STAR, Pattern, parse_pattern
+from broker.routing.reference import matches
+from tests.property.covering_reference import FRESH, reference_covers
+
+WORDS = ["a", "b", "", STAR, HASH]
+LITERALS = ["a", "b", "", FRESH, "c"]
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[Pattern, Pattern]:
+    """Return two patterns: strangers, or one made from the other by widening it here and there."""
+    narrower = draw(st.lists(st.sampled_from(WORDS), max_size=9))
+    if draw(st.booleans()):
+        return parse_pattern(".".join(draw(st.lists(st.sampled_from(WORDS), max_size=9)))), parse_pattern(
+            ".".join(narrower)
+        )
+    wider: list[str] = []
+    for word in narrower:
+        match draw(st.sampled_from(["keep", "keep", "star", "hash", "swallow", "insert"])):
+            case "keep":
+                wider.append(word)
+            case "star":
+                wider.append(STAR)
+            case "hash":
+                wider.append(HASH)
+            case "insert":
+                wider += [HASH, word]
+            case _:
+                pass
+    return parse_pattern(".".join(wider)), parse_pattern(".".join(narrower))
+
+
+@given(pairs())
+@settings(max_examples=500, deadline=None)
+def test_covering_is_exact(pair: tuple[Pattern, Pattern]) -> None:
+    """Longer patterns: no cover that loses a key, none overlooked, and the wider stands first."""
+    wider, narrower = pair
+    if narrower.words.count(HASH) <= 3:  # 1,000 samples at most
+        assert covers(wider, narrower) == reference_covers(wider.words, narrower.words)
+    if covers(wider, narrower) and wider != narrower:
+        assert narrowness(wider) < narrowness(narrower)
+        assert not covers(narrower, wider)
+
+
+@given(pairs(), st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_key_of_the_narrower_is_one_of_the_wider(pair: tuple[Pattern, Pattern], data: st.DataObject) -> None:
+    """Whatever words its wildcards stand for."""
+    wider, narrower = pair
+    key: list[str] = []
+    for word in narrower.words:
+        if word == HASH:
+            key += data.draw(st.lists(st.sampled_from([*LITERALS, STAR, HASH]), max_size=4))
+        else:
+            key.append(data.draw(st.sampled_from(LITERALS)) if word == STAR else word)
+    assert matches(narrower.words, key)
+    if covers(wider, narrower):
+        assert matches(wider.words, key)
+
+
+@given(pairs(), pairs())
+@settings(max_examples=100, deadline=None)
+def test_covering_is_an_order(first: tuple[Pattern, Pattern], second: tuple[Pattern, Pattern]) -> None:
+    """Each pattern covers itself, `#` covers all, and what covers a covering one covers."""
+    patterns = [*first, *second]
+    for one in patterns:
+        assert covers(one, one)
+        assert covers(parse_pattern(HASH), one)
+        for two in patterns:
+            for three in patterns:
+                assert not (covers(one, two) and covers(two, three)) or covers(one, three)
+
+
+is_covered = cache(reference_covers)
+SPELLINGS = st.lists(st.sampled_from(["a", "b", "a", "b", STAR, HASH]), max_size=5)
+# Among few words a `#` soon covers all; of these many stay roots, share a stem, and name words that few others name.
+STEMMED = st.tuples(st.sampled_from("ab*"), st.sampled_from("abcdefgh"), st.sampled_from("*#a"), st.sampled_from("ab#"))
+
+
+class CoverMachine(RuleBasedStateMachine):
+    """Counts patterns beside the set, and finds the maximal ones by comparing each with each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cover_set = CoverSet()
+        self.held: Counter[tuple[str, ...]] = Counter()
+
+    def maximal(self) -> set[tuple[str, ...]]:
+        """Return the words of the patterns that no other one covers."""
+        return {
+            words for words in self.held if not any(other != words and is_covered(other, words) for other in self.held)
+        }
+
+    def check(self, before: set[tuple[str, ...]], diff: RootDiff) -> None:
+        """Compare a diff with what has become of the roots."""
+        after = self.maximal()
+        added, removed = ([pattern.words for pattern in part] for part in (diff.added, diff.removed))
+        assert set(added) == after - before
+        assert set(removed) == before - after
+        assert (len(added), len(removed)) == (len(set(added)), len(set(removed)))
+        assert bool(diff) == (before != after)
+
+    @rule(words=st.one_of(SPELLINGS, STEMMED), times=st.integers(1, 2))
+    def add(self, words: list[str], times: int) -> None:
+        """In any spelling: `#.*` and `*.#.#` are one pattern."""
+        pattern = parse_pattern(".".join(words))
+        for _ in range(times):
+            before = self.maximal()
+            self.held[pattern.words] += 1
+            self.check(before, self.cover_set.add(pattern))
+
+    @rule(data=st.data(), widest=st.booleans(), entirely=st.booleans())
+    def remove(self, data: st.DataObject, widest: bool, entirely: bool) -> None:
+        """One that is there, more often a root than chance would have it."""
+        if not self.held:
+            return
+        choices = self.maximal() if widest else set(self.held)
+        words = data.draw(st.sampled_from(sorted(choices)))
+        for _ in range(self.held[words] if entirely else 1):
+            before = self.maximal()
+            self.held[words] -= 1
+            if not self.held[words]:
+                del self.held[words]
+            self.check(before, self.cover_set.remove(parse_pattern(".".join(words))))
+
+    @rule(words=SPELLINGS)
+    def ask(self, words: list[str]) -> None:
+        """A root that covers is found exactly if there is one."""
+        pattern = parse_pattern(".".join(words))
+        root = self.cover_set.covering(pattern)
+        if root is None:
+            assert not any(is_covered(held, pattern.words) for held in self.held)
+        else:
+            assert root.words in self.maximal()
+            assert is_covered(root.words, pattern.words)
+
+    @invariant()
+    def roots_are_the_maximal_patterns(self) -> None:
+        """Each once; and the sizes are those of what is held."""
+        roots = [pattern.words for pattern in self.cover_set.roots]
+        assert len(roots) == len(set(roots))
+        assert set(roots) == self.maximal()
+        counts = self.cover_set.counts()
+        assert counts["patterns"] == len(self.cover_set) == len(self.held)
+        assert counts["roots"] == len(roots)
+        assert counts["words"] == len({word for words in roots for word in words if word not in (STAR, HASH)})
+
+    def teardown(self) -> None:
+        """Nothing is left when everything was removed."""
+        for words, count in self.held.items():
+            for _ in range(count):
+                self.cover_set.remove(parse_pattern(".".join(words)))
+        assert not any(self.cover_set.counts().values())
+        assert not list(self.cover_set.roots)
+
+
+CoverMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestCoverMachine = CoverMachine.TestCase

@@ -1,0 +1,197 @@
+"""The cover set: what a change does to the roots, and what it costs."""
+
+import random
+from itertools import product
+
+import pytest
+
+from broker.routing.cover_set import CoverSet, RootDiff
+from broker.routing.covering import covers
+from broker.routing.dialect import MQTT
+from broker.routing.pattern import Pattern, parse_pattern
+
+
+def texts(patterns: tuple[Pattern, ...]) -> list[str]:
+    """Return the texts of patterns, in order."""
+    return sorted(pattern.text for pattern in patterns)
+
+
+def fill(*keys: str) -> CoverSet:
+    """Return a set of binding keys."""
+    cover_set = CoverSet()
+    for key in keys:
+        cover_set.add(parse_pattern(key))
+    return cover_set
+
+
+def roots(cover_set: CoverSet) -> list[str]:
+    """Return the texts of the roots."""
+    return texts(tuple(cover_set.roots))
+
+
+def test_a_covered_pattern_changes_nothing() -> None:
+    """Neither its coming nor its going is to be told to anyone."""
+    cover_set = fill("a.#")
+    assert not cover_set.add(parse_pattern("a.*.b"))
+    assert roots(cover_set) == ["a.#"]
+    assert len(cover_set) == 2
+    assert not cover_set.remove(parse_pattern("a.*.b"))
+    assert len(cover_set) == 1
+
+
+def test_a_wider_pattern_takes_the_place_of_those_it_covers() -> None:
+    """One diff says both; what is not covered stays."""
+    cover_set = fill("a.b", "a.*.c", "b", "a.*")
+    diff = cover_set.add(parse_pattern("a.#"))
+    assert (texts(diff.added), texts(diff.removed)) == (["a.#"], ["a.*", "a.*.c"])
+    assert roots(cover_set) == ["a.#", "b"]
+
+
+def test_a_root_that_goes_exposes_the_maximal_ones_below() -> None:
+    """One diff has all of them, the wider first; what another root covers is not among them."""
+    cover_set = fill("#", "a.*", "a.b", "a.#", "*.b", "*.*.c", "a.b.c")
+    assert roots(cover_set) == ["#"]
+    diff = cover_set.remove(parse_pattern("#"))
+    assert (texts(diff.added), texts(diff.removed)) == (["*.*.c", "*.b", "a.#"], ["#"])
+    diff = cover_set.remove(parse_pattern("a.#"))
+    assert (texts(diff.added), texts(diff.removed)) == (["a.*"], ["a.#"])
+    assert roots(cover_set) == ["*.*.c", "*.b", "a.*"]
+
+
+def test_what_an_inner_pattern_covered_stays_covered() -> None:
+    """Its children go to whoever covered it."""
+    cover_set = fill("a.b", "a.*", "a.#", "#")
+    assert not cover_set.remove(parse_pattern("a.#"))
+    assert not cover_set.remove(parse_pattern("a.*"))
+    assert texts(cover_set.remove(parse_pattern("#")).added) == ["a.b"]
+
+
+def test_patterns_are_counted() -> None:
+    """A root stays until it was removed as often as it was added, in whatever spelling."""
+    cover_set = CoverSet()
+    assert cover_set.add(parse_pattern("#.*.#"))
+    assert not cover_set.add(parse_pattern("*.#"))
+    assert len(cover_set) == 1
+    assert not cover_set.remove(parse_pattern("#.*"))
+    assert roots(cover_set) == ["*.#"]
+    assert cover_set.remove(parse_pattern("*.#")) == RootDiff((), (parse_pattern("*.#"),))
+    assert not any(cover_set.counts().values())
+
+
+def test_removing_a_stranger_changes_nothing() -> None:
+    """Neither a covered nor a covering pattern is the pattern."""
+    cover_set = fill("a.*")
+    for key in ("a.b", "a.#", "#", "b"):
+        with pytest.raises(KeyError):
+            cover_set.remove(parse_pattern(key))
+    assert roots(cover_set) == ["a.*"]
+    assert cover_set.counts()["patterns"] == 1
+
+
+def test_covering_names_a_root() -> None:
+    """Also for patterns that were never added; a root covers itself."""
+    cover_set = fill("a.#", "a.*", "b.*")
+    found = {key: cover_set.covering(parse_pattern(key)) for key in ("a.*.b", "a.*", "b.*", "b.x", "b.#", "")}
+    assert {key: root and root.text for key, root in found.items()} == {
+        "a.*.b": "a.#", "a.*": "a.#", "b.*": "b.*", "b.x": "b.*", "b.#": None, "": None,
+    }  # fmt: skip
+
+
+def test_mqtt_filters() -> None:
+    """`#` leaves those that begin with `$` as they are."""
+    cover_set = CoverSet()
+    for topic_filter in ("$SYS/#", "$SYS/a", "home/+", "home", "/x"):
+        cover_set.add(MQTT.parse(topic_filter))
+    assert roots(cover_set) == ["$SYS/#", "/x", "home", "home/+"]
+    assert texts(cover_set.add(MQTT.parse("#")).removed) == ["/x", "home", "home/+"]
+    assert texts(cover_set.remove(MQTT.parse("$SYS/#")).added) == ["$SYS/a"]
+
+
+SIZES = (20, 50, 2000, 30, 5)
+
+
+def workload(count: int) -> list[Pattern]:
+    """Return distinct patterns as on a busy broker: levels of few and of many words, 10 % `*`, 1 % `#`.
+
+    Each names a word. One like `*.*.#`, which does not, would take the place of most others.
+    """
+    source = random.Random(1)
+    patterns: dict[str, Pattern] = {}
+    while len(patterns) < count:
+        words = [f"w{level}_{source.randrange(SIZES[level])}" for level in range(source.randrange(3, 6))]
+        words = [source.choices((word, "*", "#"), (89, 10, 1))[0] for word in words]
+        pattern = parse_pattern(".".join(words))
+        if not pattern.literal and any(word not in "*#" for word in words):
+            patterns[pattern.text] = pattern
+    return list(patterns.values())
+
+
+def test_ten_thousand_patterns_are_not_compared_with_each_other() -> None:
+    """To add or remove one, 40 places and patterns are looked at in the mean, of up to 10,000."""
+    patterns = workload(10_000)
+    cover_set = CoverSet()
+    for pattern in patterns:
+        cover_set.add(pattern)
+    assert cover_set.visited <= 40 * len(patterns)
+    assert 2_000 < len(list(cover_set.roots)) < 5_000
+    random.Random(2).shuffle(patterns)
+    before = cover_set.visited
+    for pattern in patterns:
+        cover_set.remove(pattern)
+    assert cover_set.visited - before <= 40 * len(patterns)
+    assert not any(cover_set.counts().values())
+
+
+def test_patterns_that_nobody_covers_are_looked_up_by_what_they_share() -> None:
+    """Of 10,000 roots alike but for one word, a hundred patterns look at a few each, wherever the wildcards stand."""
+    shapes = ("{}.on.*", "*.{}.on", "#.{}.#", "x.#.{}")
+    for shape in shapes:
+        cover_set = fill(*(shape.format(f"n{number}") for number in range(10_000)))
+        before = cover_set.visited
+        for number in range(100):
+            assert cover_set.add(parse_pattern(shape.format(f"new{number}")))
+            assert cover_set.remove(parse_pattern(shape.format(f"new{number}")))
+        assert cover_set.visited - before <= 100 * 10, shape
+
+
+def test_a_broad_root_that_goes_costs_its_children() -> None:
+    """Ten thousand are exposed as one diff; what hangs below them is not looked at."""
+    stems = [f"s{number}.#" for number in range(1_000)]
+    below = [f"s{number}.*.{word}" for number, word in product(range(1_000), "abcdefghi")]
+    cover_set = fill(*stems, *below)
+    assert len(cover_set) == 10_000
+    assert len(cover_set.add(parse_pattern("#")).removed) == 1_000
+    before = cover_set.visited
+    diff = cover_set.remove(parse_pattern("#"))
+    assert texts(diff.added) == sorted(stems)
+    assert texts(diff.removed) == ["#"]
+    assert cover_set.visited - before <= 5 * len(stems)
+
+
+def test_a_removal_below_a_root_searches_nothing() -> None:
+    """A covered pattern takes leave of its parent, and no place is looked at."""
+    cover_set = fill("#", *(f"a.*.{number}" for number in range(100)))
+    before = cover_set.visited
+    for number in range(100):
+        cover_set.remove(parse_pattern(f"a.*.{number}"))
+    assert cover_set.visited == before
+
+
+def test_hostile_patterns_visit_each_place_once_a_word() -> None:
+    """Many `#` and many ways through: no search passes the places times the words, and one comparison per pattern."""
+    source = random.Random(7)
+    patterns = {
+        pattern.text: pattern
+        for pattern in (parse_pattern(".".join(source.choices("ab*##", k=15))) for _ in range(600))
+        if "#" not in pattern.words[:1]
+    }
+    cover_set = CoverSet()
+    probes = [parse_pattern(".".join(["a", "#"] * 20)), parse_pattern(".".join(["*", "a"] * 30))]
+    for pattern in patterns.values():
+        cover_set.add(pattern)
+        counts = cover_set.counts()
+        for probe in probes:
+            before = cover_set.visited
+            root = cover_set.covering(probe)
+            assert cover_set.visited - before <= (counts["places"] + 1) * (len(probe.words) + 1) + counts["roots"]
+            assert root is None or covers(root, probe)

@@ -1,0 +1,162 @@
+"""Covering: the tables, every pair of short patterns, and the work done."""
+
+from itertools import product
+
+import pytest
+
+from broker.routing.covering import CoverAutomaton, covers, narrowness
+from broker.routing.dialect import MQTT
+from broker.routing.pattern import parse_pattern
+from broker.routing.reference import matches
+from tests.property.covering_reference import samples, short_patterns
+from tests.property.mqtt_reference import mqtt_matches
+
+
+@pytest.mark.parametrize(
+    ("wider", "narrower"),
+    [
+        ("#", "#"),
+        ("#", ""),
+        ("#", "a.*.#.b"),
+        ("*", "a"),
+        ("*.#", "#.a"),
+        ("*.#", "#.a.#"),
+        ("*.*.#", "#.a.#.b"),
+        ("#.a.*.#", "a.#.b"),
+        ("#.a.#", "a.#.b"),
+        ("#.b", "a.#.b"),
+        ("a.#.b", "a.b"),
+        ("a.#.b", "a.*.*.b"),
+        ("a.#", "a"),
+        ("a.*", "a."),
+        ("#.a.#.b.#", "b.a.x.b"),
+        ("a.#.a", "a.#.a.#.a"),
+        (".#", "."),
+    ],
+)
+def test_covered_pairs(wider: str, narrower: str) -> None:
+    """What a wildcard stands for, none of it, and stars that another place pays for; never the other way round."""
+    assert covers(parse_pattern(wider), parse_pattern(narrower))
+    if wider != narrower:
+        assert not covers(parse_pattern(narrower), parse_pattern(wider))
+
+
+@pytest.mark.parametrize(
+    ("wider", "narrower"),
+    [
+        ("*", "#"),
+        ("*.#", "#"),
+        ("*.*.#", "#.a"),
+        ("a.*", "a"),
+        ("a.*", "a.#"),
+        ("a.*.b", "a.#.b"),
+        ("a.#.a", "a"),
+        ("#.a.b", "a.*"),
+        ("#.a.#", "*.*"),
+        ("#.a.b.#", "#.a.#.b.#"),
+        ("*.a", "#.a"),
+        ("a.#.b.#.c", "a.#.c"),
+        ("", "#"),
+        ("", "*"),
+        ("*", ""),
+        ("a#b", "a.b"),
+    ],
+)
+def test_pairs_that_are_not_covered(wider: str, narrower: str) -> None:
+    """One key is enough, be it the shortest, or one with a word between."""
+    assert not covers(parse_pattern(wider), parse_pattern(narrower))
+
+
+# mosquitto's tests of a subscription against an access rule; the rule comes first, and has to cover
+ACCESS_RULES = [
+    ("foo/bar", "foo/bar", True),
+    ("foo/#", "foo/+/bar", True),
+    ("foo/+/bar", "foo/#", False),
+    ("#", "+", True),
+    ("/#", "+", False),
+    ("/#", "/+", True),
+    ("+", "#", False),
+    ("+/+", "topic/topic/topic", False),
+    ("#", "$SYS/uptime", False),
+    ("#", "$SYS/#", False),
+    ("+/uptime", "$SYS/uptime", False),
+    ("$SYS/#", "$SYS/uptime", True),
+    ("$SYS/#", "$SYS/+/load", True),
+    ("$SYS/#", "#", False),
+    ("foo/#", "foo", True),
+    ("foo/+", "foo", False),
+    ("foo/+", "foo/", True),
+    ("foo/+", "foo/$SYS", True),
+    ("*/+", "a/b", False),
+]
+
+
+@pytest.mark.parametrize(("rule", "subscription", "covered"), ACCESS_RULES)
+def test_access_rules_of_mqtt(rule: str, subscription: str, covered: bool) -> None:
+    """A filter that begins with a wildcard covers nothing that begins with `$`; `#` covers the level above it."""
+    assert covers(MQTT.parse(rule), MQTT.parse(subscription)) == covered
+
+
+def test_every_pair_of_short_patterns() -> None:
+    """Of 61,009 pairs 5,465 cover, and these are those whose samples all match; the wider stands first in the order."""
+    patterns = short_patterns()
+    keys = sorted({key for pattern in patterns for key in samples(pattern.words, 5)})
+    bits = {key: 1 << number for number, key in enumerate(keys)}
+    required = [sum(bits[key] for key in samples(pattern.words, 5)) for pattern in patterns]
+    matched = [sum(bit for key, bit in bits.items() if matches(pattern.words, key)) for pattern in patterns]
+    lost, needless, covering = [], [], 0
+    for wider, language in zip(patterns, matched, strict=True):
+        automaton = CoverAutomaton(wider)
+        for narrower, needed in zip(patterns, required, strict=True):
+            covered = automaton.covers(narrower)
+            covering += covered
+            if covered and needed & ~language:
+                lost.append((wider.text, narrower.text))
+            elif not covered and not needed & ~language:
+                needless.append((wider.text, narrower.text))
+            if covered and wider is not narrower:
+                assert narrowness(wider) < narrowness(narrower)
+    assert not lost  # messages would be
+    assert not needless
+    assert len(patterns) ** 2 == 61_009
+    assert covering == 5_465
+
+
+def test_every_pair_of_short_filters() -> None:
+    """MQTT filters of up to three levels: exactly what the specification's matching says of the topics they stand for.
+
+    Topics of four levels are long enough: behind the third no filter looks any more, or it matches whatever comes.
+    """
+    levels = ["a", "$a", "", "+"]
+    filters = ["/".join(parts) for length in (1, 2, 3) for parts in product(levels, repeat=length)]
+    filters = [text for text in filters if text] + [f"{text}/#" for text in filters] + ["#"]
+    topics = ["/".join(parts) for length in range(1, 5) for parts in product(["a", "$a", "", "x"], repeat=length)]
+    languages = [
+        sum(1 << number for number, topic in enumerate(topics) if mqtt_matches(text, topic)) for text in filters
+    ]
+    for wider, wide in zip(filters, languages, strict=True):
+        automaton = CoverAutomaton(MQTT.parse(wider))
+        for narrower, narrow in zip(filters, languages, strict=True):
+            if (wider, narrower) == ("+/#", "#"):
+                continue  # equal, as there is no topic without a level, which words do not say
+            assert automaton.covers(MQTT.parse(narrower)) == (not narrow & ~wide), (wider, narrower)
+
+
+def test_work_is_one_step_for_each_word() -> None:
+    """However many ways through there are, each word of the narrower pattern is read once at most."""
+    wider = parse_pattern(".".join(["#", "a"] * 31 + ["#"]))
+    narrower = parse_pattern(".".join(["*", "a", "#", "a"] * 16))
+    automaton = CoverAutomaton(wider)
+    assert automaton.covers(narrower)
+    assert automaton.steps <= len(narrower.words)
+    automaton.steps = 0
+    assert not automaton.covers(parse_pattern(".".join(["a", "#"] * 30)))
+    assert automaton.steps <= 60
+
+
+def test_reading_ends_when_the_answer_is_known() -> None:
+    """Neither behind a last `#` nor behind the first word that does not fit is anything read."""
+    for key in ("a.#", "a.b"):
+        automaton = CoverAutomaton(parse_pattern(key))
+        automaton.covers(parse_pattern(".".join(["a", "x"] + ["y"] * 60)))
+        assert automaton.steps <= 2
