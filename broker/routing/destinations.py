@@ -1,12 +1,56 @@
-"""The destinations of one binding key, counted."""
+"""The destinations of one binding key, each with the number of bindings that name it."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, Final
 
 Destinations = dict[Any, int]
 """Destinations in binding order, each with the number of bindings that name it: a destination gets one copy."""
+
+FEW: Final = 8
+"""Up to how many destinations, each bound once, are kept as a tuple."""
+
+
+class Target:
+    """Holds the destinations of one binding key in binding order.
+
+    `destinations` is read by whoever matches. A tuple costs least and can be handed out as it is; a dict counts, and
+    takes in or lets go one of many destinations at the cost of one.
+    """
+
+    __slots__ = ("destinations",)
+
+    def __init__(self) -> None:
+        self.destinations: tuple[Any, ...] | Destinations = ()
+
+    def __sizeof__(self) -> int:
+        """Return the memory of the target and its container, the destinations left out."""
+        return object.__sizeof__(self) + self.destinations.__sizeof__()
+
+    def add(self, destination: Hashable) -> bool:
+        """Count one more binding and return whether the destination is new."""
+        known = self.destinations
+        if isinstance(known, tuple):
+            if len(known) < FEW and destination not in known:
+                self.destinations = (*known, destination)
+                return True
+            known = self.destinations = dict.fromkeys(known, 1)
+        return count_up(known, destination)
+
+    def remove(self, destination: Hashable) -> bool:
+        """Count one binding less and return whether the destination is gone. Raises: KeyError if it was not there."""
+        known = self.destinations
+        if isinstance(known, tuple):
+            if destination not in known:
+                raise KeyError(destination)
+            self.destinations = tuple([other for other in known if other != destination])
+            return True
+        gone = count_down(known, destination)
+        if len(known) == FEW // 2:  # half of what makes a dict, or one binding more and less would copy each time
+            once = all(count == 1 for count in known.values())
+            self.destinations = tuple(known) if once else dict(known)
+        return gone
 
 
 def count_up(destinations: Destinations, destination: Hashable) -> bool:

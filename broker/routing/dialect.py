@@ -16,7 +16,6 @@ from broker.routing.pattern import (
     PatternLimits,
     check_limits,
     parse_pattern,
-    split_words,
 )
 
 
@@ -26,6 +25,10 @@ class TopicDialect(Protocol):
     @property
     def name(self) -> str:
         """Return the name by which an exchange asks for the dialect."""
+
+    @property
+    def star(self) -> str:
+        """Return how a binding key writes the wildcard for one word."""
 
     def words(self, key: str) -> list[str]:
         """Return the words of a routing key."""
@@ -47,10 +50,11 @@ class AmqpDialect:
     """
 
     name: Final = "amqp"
+    star: Final = STAR
 
     def words(self, key: str) -> list[str]:
         """Return the words of a routing key; the empty key has none."""
-        return split_words(key)
+        return key.split(".") if key else []  # as split_words does, without one more call for each message
 
     def parse(self, key: str, limits: PatternLimits | None = None) -> Pattern:
         """Return a binding key as a pattern. Raises: BindingKeyError where limits are given and it passes them."""
@@ -72,6 +76,7 @@ class MqttDialect:
     """
 
     name: Final = "mqtt"
+    star: Final = "+"
 
     def words(self, key: str) -> list[str]:
         """Return the words of a topic name; wildcards in it are ordinary characters."""

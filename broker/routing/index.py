@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from broker.routing.destinations import Destinations, count_down, count_up
+from broker.routing.destinations import Target
 from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.engines.trie import Trie
+from broker.routing.footprint import footprint_bytes
 from broker.routing.pattern import Pattern, PatternLimits
 from broker.routing.topic_engine import TopicEngine
 
@@ -18,23 +19,31 @@ class TopicIndex:
     Cost: add and remove cost the words of their key, whatever else is bound, by however many destinations.
     """
 
-    __slots__ = ("_dialect", "_engine", "_literals", "_patterns", "limits")
+    __slots__ = ("_dialect", "_engine", "_literals", "_wildcards", "limits")
 
     def __init__(
         self,
-        engine: TopicEngine[Destinations] | None = None,
+        engine: TopicEngine[Target] | None = None,
         limits: PatternLimits | None = None,
         dialect: TopicDialect = AMQP,
     ) -> None:
         self.limits = limits or PatternLimits()
         self._dialect = dialect
-        self._engine: TopicEngine[Destinations] = Trie(dialect) if engine is None else engine
-        self._literals: dict[str, Destinations] = {}
-        self._patterns: dict[str, Destinations] = {}
+        self._engine: TopicEngine[Target] = Trie(dialect) if engine is None else engine
+        self._literals: dict[str, Target] = {}
+        self._wildcards = len(self._engine)
 
     def __len__(self) -> int:
         """Return the number of distinct canonical keys."""
-        return len(self._literals) + len(self._patterns)
+        return len(self._literals) + self._wildcards
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the number of literal keys and of wildcard patterns, and the sizes within the engine, by name."""
+        return {"literals": len(self._literals), "wildcards": self._wildcards, **self._engine.counts()}
+
+    def footprint_bytes(self) -> int:
+        """Return the memory of the index, the destinations left out. Cost: the whole index."""
+        return footprint_bytes(self, closed=(Target,))
 
     def parse(self, key: str) -> Pattern:
         """Return the binding key as a pattern within the limits. Raises: BindingKeyError."""
@@ -42,44 +51,50 @@ class TopicIndex:
 
     def add(self, pattern: Pattern, destination: Hashable) -> bool:
         """Count one more binding and return whether the destination is new under this pattern."""
-        table = self._literals if pattern.literal else self._patterns
-        destinations = table.get(pattern.text)
-        if destinations is None:
-            table[pattern.text] = destinations = {destination: 1}
-            if not pattern.literal:
-                self._engine.add(pattern, destinations)
-            return True
-        return count_up(destinations, destination)
+        target = self._literals.get(pattern.text) if pattern.literal else self._engine.find(pattern)
+        if target is None:
+            target = Target()
+            if pattern.literal:
+                self._literals[pattern.text] = target
+            else:
+                self._engine.add(pattern, target)
+                self._wildcards += 1
+        return target.add(destination)
 
     def remove(self, pattern: Pattern, destination: Hashable) -> bool:
         """Count one binding less and return whether it was the destination's last under this pattern.
 
         Raises: KeyError if there is no such binding.
         """
-        table = self._literals if pattern.literal else self._patterns
-        destinations = table[pattern.text]
-        if not count_down(destinations, destination):
+        target = self._literals.get(pattern.text) if pattern.literal else self._engine.find(pattern)
+        if target is None:
+            raise KeyError(pattern.text)
+        if not target.remove(destination):
             return False
-        if not destinations:
-            del table[pattern.text]
-            if not pattern.literal:
+        if not target.destinations:
+            if pattern.literal:
+                del self._literals[pattern.text]
+            else:
                 self._engine.remove(pattern)
+                self._wildcards -= 1
         return True
 
     def match(self, key: str) -> tuple[Any, ...]:
         """Return the destinations of a routing key, each once. Wildcard characters in it are ordinary words."""
         literal = self._literals.get(key)
-        if not self._patterns:
-            return () if literal is None else tuple(literal)
+        if not self._wildcards:
+            return () if literal is None else tuple(literal.destinations)
         targets = self._engine.match(key)
         if literal is not None:
             targets.append(literal)
+        if not targets:
+            return ()
         if len(targets) == 1:
-            return tuple(targets[0])
-        merged: Destinations = {}
+            return tuple(targets[0].destinations)
+        merged: list[Any] = []
         for target in targets:
-            merged |= target
-        return tuple(merged)
+            merged += target.destinations
+        return tuple(dict.fromkeys(merged))
 
 
 def matching_keys(pattern: Pattern, keys: Sequence[str], dialect: TopicDialect) -> list[str]:

@@ -2,43 +2,9 @@
 
 import pytest
 
-from broker.routing.dialect import AMQP, MQTT
+from broker.routing.dialect import AMQP
 from broker.routing.exchange_types import ExchangeArgumentError, make_exchange
-from broker.routing.index import TopicIndex, matching_keys
 from broker.routing.pattern import BindingKeyError, PatternLimits
-
-# mosquitto's topic_test.c, EMQX's emqx_topic_SUITE, and MQTT 5.0, 4.7
-MATCHES = [
-    ("foo/#", ["foo", "foo/", "foo/bar", "foo/bar/baz"], ["fo", "foobar", "/foo"]),
-    ("foo//+", ["foo//bar", "foo//"], ["foo/bar", "foo//bar/"]),
-    ("foo/+/+/baz", ["foo///baz", "foo/a/b/baz"], ["foo/a/baz"]),
-    ("foo/bar/+", ["foo/bar/"], ["foo/bar"]),
-    ("A/B/+/#", ["A/B/B/C", "A/B/B"], ["A/B", "a/B/B"]),
-    ("#", ["/foo/bar", "a", "/", ""], ["$SYS/bar", "$"]),
-    ("/#", ["/foo/bar", "/"], ["foo/bar"]),
-    ("+", ["finance", ""], ["/finance", "$finance"]),
-    ("+/+", ["/finance", "/", "a/$b"], ["finance", "$SYS/a"]),
-    ("+/monitor/Clients", ["x/monitor/Clients"], ["$SYS/monitor/Clients"]),
-    ("$SYS/#", ["$SYS", "$SYS/a/b"], ["SYS/a", "$BOB/a"]),
-    ("$SYS/+", ["$SYS/a"], ["$SYS", "$SYS/a/b"]),
-    ("a/$b/+", ["a/$b/c"], ["a/b/c"]),
-    ("a/+/c/#", ["a//c/", "a/b/c"], ["a/b/d"]),
-    ("a.b/+", ["a.b/c"], ["a/b", "a/b/c", "a.b.c"]),
-    ("a/*", ["a/*"], ["a/b"]),
-    ("*/+", ["*/b"], ["a/b", "b"]),
-    ("+/*/#", ["a/*", "a/*/b"], ["a/b", "a"]),
-]
-
-
-@pytest.mark.parametrize(("topic_filter", "matched", "other"), MATCHES, ids=[row[0] for row in MATCHES])
-def test_filters(topic_filter: str, matched: list[str], other: list[str]) -> None:
-    """Levels, empty ones too, the parent of `#`, the `$` rule; dots and stars mean nothing."""
-    index = TopicIndex(dialect=MQTT)
-    pattern = index.parse(topic_filter)
-    index.add(pattern, "q")
-    assert [topic for topic in matched + other if index.match(topic)] == matched
-    if not pattern.literal:
-        assert matching_keys(pattern, matched + other, MQTT) == matched
 
 
 @pytest.mark.parametrize(

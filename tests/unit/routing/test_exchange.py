@@ -2,6 +2,7 @@
 
 import pytest
 
+from broker.routing.binding import make_binding
 from broker.routing.exchange import DefaultExchange, Exchange
 from broker.routing.exchange_types import make_exchange
 from broker.routing.pattern import BindingKeyError, PatternLimits
@@ -40,20 +41,24 @@ def test_settings_are_kept() -> None:
 def test_bind_and_unbind_are_idempotent(exchange_type: str) -> None:
     """The same binding twice is one; arguments tell two apart; a second unbind finds nothing."""
     exchange = make_exchange("x", exchange_type)
-    first = exchange.bind("q", "k", {})
-    assert first is not None
-    assert exchange.bind("q", "k", {}) is None
-    second = exchange.bind("q", "k", {"v": 1})
-    assert second is not None
+    made_with = {"v": 1}
+    assert exchange.bind("q", "k", {})
+    assert not exchange.bind("q", "k", {})
+    assert exchange.bind("q", "k", made_with)
+    assert exchange.is_bound("q", "k", {"v": 1})
+    assert not exchange.is_bound("q", "k", {"v": 2})
+    first, second = make_binding("x", "q", "k", {}), make_binding("x", "q", "k", {"v": 1})
     assert list(exchange.bindings) == [first, second]
+    assert second in exchange.bindings
+    assert make_binding("y", "q", "k", {}) not in exchange.bindings
     assert exchange.had_bindings
     assert exchange.unbind("q", "k", {"v": 2}) is None
-    assert exchange.unbind("q", "k", {"v": 1}) is second
+    assert exchange.unbind("q", "k", {"v": 1}) is made_with
     assert exchange.unbind("q", "k", {"v": 1}) is None
-    exchange.remove(first)
-    with pytest.raises(KeyError):
-        exchange.remove(first)
+    assert exchange.unbind("q", "k", {}) == {}
+    assert exchange.unbind("q", "k", {}) is None
     assert len(exchange.bindings) == 0
+    assert not exchange.bundles
     assert exchange.had_bindings
 
 
@@ -71,20 +76,23 @@ def test_two_bindings_bring_one_copy(exchange_type: str) -> None:
 
 
 @pytest.mark.parametrize("exchange_type", ROUTED)
-def test_remove_all_returns_the_bindings_and_kills_the_routes(exchange_type: str) -> None:
-    """A deleted exchange tells whom to inform and leaves no live route, not even one that led nowhere."""
+def test_the_end_of_an_exchange_ends_the_routes(exchange_type: str) -> None:
+    """A deleted exchange has no bindings and no live route, not even one that led nowhere."""
     exchange = make_exchange("x", exchange_type)
-    made = [exchange.bind(queue, "k", {}) for queue in "abc"]
+    for queue in "abc":
+        exchange.bind(queue, "k", {})
     warm_route(exchange, "k")
     warm_route(exchange, "elsewhere")
     routes = [exchange.route("k"), exchange.route("elsewhere")]
     assert all(route.live for route in routes)
-    assert exchange.remove_all() == made
+    bundles = exchange.end()
     assert not any(route.live for route in routes)
     assert len(exchange.bindings) == 0
-    empty = exchange.route("k")
-    assert empty.destinations == ()
-    assert exchange.remove_all() == []
+    assert list(exchange.bindings) == []
+    assert [bundle.destination for bundle in bundles] == ["a", "b", "c"]
+    assert [exchange.shed(bundle, 9) for bundle in bundles] == [1, 1, 1]
+    assert exchange.route("k").destinations == ()
+    assert exchange.end() == []
 
 
 def test_literal_key_touches_its_own_route_only() -> None:
@@ -132,13 +140,13 @@ def test_limits_are_settings() -> None:
     wide = PatternLimits(hashes=3)
     for exchange_type in [*ROUTED, "headers"]:
         exchange = make_exchange("x", exchange_type, pattern_limits=wide)
-        assert exchange.bind("q", "#.a.#.b.#", {}) is not None
+        assert exchange.bind("q", "#.a.#.b.#", {})
 
 
 def test_limits_bind_topic_exchanges_only() -> None:
     """To a direct exchange the same key is a plain string."""
     exchange = make_exchange("x", "direct")
-    assert exchange.bind("q", "#.a.#.b.#", {}) is not None
+    assert exchange.bind("q", "#.a.#.b.#", {})
     assert exchange.route("#.a.#.b.#").destinations == ("q",)
     assert exchange.route("a.b").destinations == ()
 
@@ -164,12 +172,12 @@ def test_default_exchange_has_no_bindings_of_its_own() -> None:
 def test_twenty_thousand_destinations(exchange_type: str) -> None:
     """All get one copy, in binding order, and go one by one."""
     exchange = make_exchange("x", exchange_type)
-    bindings = [exchange.bind(number, "k", {}) for number in range(20_000)]
+    for number in range(20_000):
+        exchange.bind(number, "k", {})
     found = exchange.match_headers({}) if exchange.by_headers else exchange.route("k").destinations
     assert found == tuple(range(20_000))
-    for binding in bindings[:-1]:
-        assert binding is not None
-        exchange.remove(binding)
+    for number in range(19_999):
+        exchange.unbind(number, "k", {})
     found = exchange.match_headers({}) if exchange.by_headers else exchange.route("k").destinations
     assert found == (19_999,)
 
@@ -183,6 +191,6 @@ def test_lifecycle_leaves_nothing(exchange_type: str) -> None:
             exchange.bind(queue, key, {})
             warm_route(exchange, key)
     for binding in list(exchange.bindings)[::-1]:
-        exchange.remove(binding)
-    for attribute in ("_bindings", "_keys", "_index", "_destinations", "_predicates"):
+        exchange.unbind(binding.destination, binding.key, binding.arguments)
+    for attribute in ("bindings", "bundles", "_parted", "_keys", "_index", "_destinations", "_predicates"):
         assert len(getattr(exchange, attribute, ())) == 0, attribute

@@ -78,7 +78,7 @@ def test_a_removed_queue_leaves_the_rest_where_it_was() -> None:
     """Only its own keys go elsewhere, to all the others."""
     exchange = make({"a": "1", "b": "2", "c": "1", "d": "2"})
     before = owners(exchange)
-    exchange.remove(next(binding for binding in exchange.bindings if binding.destination.name == "b"))
+    exchange.sever(next(bundle for queue, bundle in exchange.bundles.items() if queue.name == "b"))
     after = owners(exchange)
     assert {key for key in KEYS if before[key] != after[key]} == {key for key in KEYS if before[key] == "b"}
     assert {after[key] for key in KEYS if before[key] == "b"} == {"a", "c", "d"}
@@ -189,7 +189,7 @@ def test_by_header() -> None:
     assert route.destinations == ()
     exchange.bind(Queue("e"), "1", {})
     assert route.live
-    exchange.remove_all()
+    exchange.end()
     assert not route.live
 
 

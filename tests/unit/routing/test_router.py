@@ -145,7 +145,7 @@ def test_an_alternate_that_appears_ends_the_route() -> None:
     assert unrelated.live
     room.bind("y", "q")
     assert room.queues("x") == room.queues("other") == {"q"}
-    room.exchanges.pop("y").remove_all()
+    room.exchanges.pop("y").end()
     room.router.exchange_changed("y")
     assert room.queues("x") == room.queues("other") == set()
 
@@ -210,7 +210,7 @@ def test_the_route_of_a_dynamic_exchange_ends_when_asking_is_needless() -> None:
     exchange.alternate, inner.alternate = "y", "h"
     route = room.router.route(exchange, "k")
     assert room.router.dynamic(exchange)
-    inner.remove_all()
+    inner.end()
     assert not route.live
     room.bind("x", "h", key="only")
     exchange.alternate = "missing"
@@ -245,9 +245,9 @@ def test_nothing_is_left_of_what_was_deleted() -> None:
         for _ in range(3):
             room.router.route(room.exchanges["x"], "k")
             room.router.route(inner, "k")
-        inner.remove_all()
-        for binding, source in list(inner.incoming.items()):
-            source.remove(binding)
+        inner.end()
+        for source, bundle in list(inner.incoming.items()):
+            source.sever(bundle)
         del room.exchanges[name]
         room.router.exchange_changed(name)
     assert set(room.router._standing) <= {"x"}

@@ -54,8 +54,34 @@ def test_removal_visits_its_own_pattern_only() -> None:
     assert trie.match("7.y.7.z") == ["7.*.7.#"]
 
 
+def test_what_follows_one_hash_is_read_once() -> None:
+    """Beside 1,000 patterns with a `#` before their last words, a key visits the one that has its last words."""
+    trie = fill([f"a.#.{last}.x" for last in range(1000)])
+    trie.visited = 0
+    assert trie.match("a." + "b." * 60 + "7.x") == ["a.#.7.x"]
+    assert trie.visited <= 6
+
+
+def test_words_between_hashes_that_the_key_lacks_cost_one_look() -> None:
+    """Where no word of the key follows the first `#`, its later words are not tried one by one."""
+    trie = fill([f"#.{word}.#" for word in range(1000)])
+    trie.visited = 0
+    assert trie.match(".".join(["a"] * 60)) == []
+    assert trie.visited <= 3
+    assert trie.match("a.7.a.7") == ["#.7.#"]
+
+
 @pytest.mark.parametrize(
-    "patterns", [["#"], ["*"], ["a.#", "a.#.b"], ["*.*.#", "*.*", "*.b.#.c.#.d"], ["a.b.*.c", "a.b.*", "a.*"]]
+    "patterns",
+    [
+        ["#"],
+        ["*"],
+        ["a.#", "a.#.b"],
+        ["#.a.#.b.c", "#.a.#", "#.a.#.c", "#.c"],
+        ["a.#.b.*.c", "a.#.b.b.c"],
+        ["*.*.#", "*.*", "*.b.#.c.#.d"],
+        ["a.b.*.c", "a.b.*", "a.*"],
+    ],
 )
 def test_nothing_is_left_after_the_removals(patterns: list[str]) -> None:
     """Whatever the order, no node stays when all patterns are gone."""

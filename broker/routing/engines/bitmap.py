@@ -1,0 +1,231 @@
+"""The constituent inverted bitmap: a table for each place in a key, a row for each word, a bit for each pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from broker.routing.dialect import AMQP, TopicDialect
+from broker.routing.engines.bitmap_closed import ClosedTables
+from broker.routing.engines.bitmap_open import OpenTables, size_of
+from broker.routing.engines.bitmap_places import PlaceTable, stride_of
+from broker.routing.engines.bitmap_section import Section
+from broker.routing.pattern import HASH, STAR, Pattern
+
+T = TypeVar("T")
+
+SPREAD_MOST: Final = 6
+"""Words of the longest keys that have tables of their own for all patterns; few keys are longer, and each length costs
+a pattern with a `#` another column."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnTable:
+    """The table of one constituent as the article draws it: a text of 0 and 1 for each row, a digit for each pattern.
+
+    `null` is the row of a key that has ended before this place, `other` that of a word that no pattern has here.
+    """
+
+    null: str
+    words: Mapping[str, str]
+    other: str
+
+
+class ConstituentBitmap(Generic[T]):
+    """Maps distinct canonical patterns to targets, and a key to the targets of the patterns that match it.
+
+    A key is broken into its constituent parts, the words. Each has a table, in which its row says which patterns it
+    leaves possible; the AND of the rows is the patterns that match. Keys of up to SPREAD_MOST words have tables for
+    their number of words, with all patterns that may match as many; longer ones have tables for the patterns
+    without `#` of their number, and others for all those with one. Literal patterns are in a map in front.
+
+    Cost: a match of a key of up to SPREAD_MOST words looks at a row a word, of a longer one at three: a bit for each
+        pattern of the tables. Patterns with several `#` are followed only where one of them is suspected: two rows a
+        word more for each of few sizes. Add and remove cost the pattern's words, with a `#` once for each number of
+        words up to SPREAD_MOST; a star costs the whole rows of its table as well, at most about 256.
+    Invariant: `visited` counts the rows looked at by matching. A look-up creates nothing.
+    Source: Theivendiram and Uthayakumar, Fast Topic Matching Algorithm Implementation for WSO2 Message Broker, 2015,
+        "Optimized topic routing algorithm"; docs/inverted-bitmap.md says where this differs, and why.
+    """
+
+    __slots__ = (
+        "_closed",
+        "_count",
+        "_dialect",
+        "_literals",
+        "_literals_apart",
+        "_open",
+        "_places",
+        "_words",
+        "visited",
+    )
+
+    def __init__(self, dialect: TopicDialect = AMQP, *, literals_apart: bool = True) -> None:
+        self.visited = 0
+        self._dialect = dialect
+        self._words = dialect.words
+        self._literals_apart = literals_apart
+        self._literals: dict[str, T] = {}
+        self._closed: dict[int, ClosedTables[T]] = {}
+        self._open: OpenTables[T] | None = None
+        self._places: dict[int, PlaceTable[T]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the number of literal patterns, columns, rows of bits, lists of columns and tables of places."""
+        sections = self._sections()
+        rows = [section.counts() for section in sections]
+        return {
+            "literals": len(self._literals),
+            "columns": sum(section.width() for section in sections),
+            "rows": sum(count["rows"] for count in rows),
+            "lists": sum(count["lists"] for count in rows),
+            "places": len(self._places),
+        }
+
+    def add(self, pattern: Pattern, target: T) -> None:
+        """Store the target of one pattern that is not there yet. Cost: the words of the pattern."""
+        words = pattern.words
+        text = pattern.text
+        self._count += 1
+        if self._in_front(pattern):
+            assert text not in self._literals
+            self._literals[text] = target
+            return
+        hashes = words.count(HASH)
+        for length in _lengths(words):
+            closed = self._closed.get(length)
+            if closed is None:
+                closed = self._closed[length] = ClosedTables(length, self._dialect)
+            closed.add(text, words, target if hashes <= 1 else None)
+        if not hashes:
+            return
+        if self._open is None:
+            self._open = OpenTables(self._dialect)
+        self._open.add(text, words, target if hashes == 1 else None)
+        if hashes > 1:
+            stride = stride_of(words)
+            places = self._places.get(stride)
+            if places is None:
+                places = self._places[stride] = PlaceTable(stride, self._dialect)
+            places.add(text, words, target)
+
+    def find(self, pattern: Pattern) -> T | None:
+        """Return the target of one pattern, or None if it is not there."""
+        if self._in_front(pattern):
+            return self._literals.get(pattern.text)
+        section = self._section(pattern)
+        return None if section is None else section.find(pattern.text)
+
+    def remove(self, pattern: Pattern) -> T:
+        """Forget one pattern and return its target. Cost: its words. Raises: KeyError if it is not there."""
+        text = pattern.text
+        target = self._literals.pop(text) if self._in_front(pattern) else self._remove_columns(pattern)
+        self._count -= 1
+        if not self._count:
+            self._literals = {}  # an emptied dict keeps its size
+            self._closed = {}
+            self._places = {}
+        return target
+
+    def _remove_columns(self, pattern: Pattern) -> T:
+        text = pattern.text
+        words = pattern.words
+        section = self._section(pattern)
+        target = None if section is None else section.find(text)
+        if target is None:
+            raise KeyError(text)
+        for length in _lengths(words):
+            closed = self._closed[length]
+            closed.remove(text, words)
+            if not len(closed):
+                del self._closed[length]
+        if HASH in words:
+            assert self._open is not None
+            self._open.remove(text, words)
+            if not len(self._open):
+                self._open = None
+        if words.count(HASH) > 1:
+            places = self._places[stride_of(words)]
+            places.remove(text, words)
+            if not len(places):
+                del self._places[places.stride]
+        return target
+
+    def match(self, key: str) -> list[T]:
+        """Return the targets of the patterns that match, each once."""
+        found: list[T] = []
+        literal = self._literals.get(key)
+        if literal is not None:
+            found.append(literal)
+        words = self._words(key)
+        length = len(words)
+        perhaps = False
+        closed = self._closed.get(length)
+        if closed is not None:
+            self.visited += length
+            perhaps = closed.collect(words, found)
+        opened = self._open
+        if opened is not None and length > SPREAD_MOST:
+            self.visited += 1 + min(length, len(opened.head.tables)) + min(length, len(opened.tail.tables))
+            perhaps = opened.collect(words, found)
+        if perhaps:
+            for places in self._places.values():
+                self.visited += 2 * length
+                places.collect(words, found)
+        return found
+
+    def table(self, place: int) -> DrawnTable:
+        """Return one constituent's table as the article draws it: the columns by the length of their patterns, those
+        with a `#` last, in the order of their positions.
+        """
+        names: set[str] = set()
+        sides = [closed.side for closed in self._closed.values()]
+        if self._open is not None:
+            sides.append(self._open.head)
+        for side in sides:
+            if place < len(side.tables):
+                names.update(side.tables[place].dense, side.tables[place].few)
+        words = {word: self._draw(place, word) for word in sorted(names)}
+        return DrawnTable(self._draw(place, None), words, self._draw(place, STAR))
+
+    def _draw(self, place: int, word: str | None) -> str:
+        """Return a row as a text; no word is the end of the key, and a star, which is no row's name, any other word."""
+        text = ""
+        for _, closed in sorted(self._closed.items()):
+            ended = closed.side.ended(place)
+            row = ended if word is None else closed.side.row(place, word) & ~ended
+            for column, pattern in enumerate(closed.texts()):
+                if pattern is None or HASH not in self._dialect.parse(pattern).words:
+                    text += "01"[row[column]]
+        opened = self._open
+        if opened is not None:
+            last = len(opened.fits) - 1
+            row = opened.fits[min(place, last)] if word is None else opened.head.row(place, word)
+            text += row.to01()[: opened.width()]
+        return text
+
+    def _in_front(self, pattern: Pattern) -> bool:
+        return pattern.literal and (self._literals_apart or not pattern.words)
+
+    def _section(self, pattern: Pattern) -> Section[T] | None:
+        """Return what holds the target of a pattern."""
+        hashes = pattern.words.count(HASH)
+        if not hashes:
+            return self._closed.get(len(pattern.words))
+        return self._open if hashes == 1 else self._places.get(stride_of(pattern.words))
+
+    def _sections(self) -> list[ClosedTables[T] | OpenTables[T] | PlaceTable[T]]:
+        opened = [] if self._open is None else [self._open]
+        return [*self._closed.values(), *opened, *self._places.values()]
+
+
+def _lengths(words: tuple[str, ...]) -> range:
+    """Return the numbers of words of the keys in whose tables a pattern has a column."""
+    if HASH in words:
+        return range(size_of(words), SPREAD_MOST + 1)
+    return range(len(words), len(words) + 1)

@@ -1,0 +1,112 @@
+"""The patterns with several `#`, all of them walked at once along a key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from bitarray import bitarray
+
+from broker.routing.dialect import TopicDialect
+from broker.routing.engines.bitmap_section import COLUMNS_STEP, Section
+from broker.routing.engines.bitmap_table import Table, fit_row, narrow_few
+from broker.routing.pattern import HASH
+
+T = TypeVar("T")
+
+
+class PlaceTable(Section[T]):
+    """Rows whose bits are the places between the words of the patterns, `stride` places for each pattern.
+
+    The bit of a place is set when the words of the key so far can have led there. A word moves all bits one place on
+    and keeps those that take it; where a `#` stands a bit stays as well. So all patterns, and all ways through each,
+    are followed by the same few operations on rows, however hostile they are.
+
+    Of 64 patterns the first places come first, then the second ones: one place on is 64 bits on, to shift by which is
+    to move memory. The last places move into the first ones of the next 64, which no word leads to.
+
+    Source: Shift-And with gaps: Baeza-Yates and Gonnet, A New Approach to Text Searching, CACM 35 (1992); Wu and
+    Manber, Fast Text Searching, in the same issue.
+    """
+
+    __slots__ = ("_ends", "_starts", "_stays", "_table", "stride")
+
+    def __init__(self, stride: int, dialect: TopicDialect) -> None:
+        super().__init__(dialect)
+        bits = self.capacity * stride
+        self.stride = stride
+        self._table = Table(bits)
+        self._starts: bitarray = bitarray(bits)
+        self._stays: bitarray = bitarray(bits)
+        self._ends: bitarray = bitarray(bits)
+
+    def collect(self, words: Sequence[str], found: list[T]) -> None:
+        """Append the targets of the patterns that match. Cost: two rows a word, a bit a place each, and the targets."""
+        reached = self._starts.copy()
+        stays = self._stays
+        table = self._table
+        for word in words:
+            stayed = reached & stays
+            reached >>= COLUMNS_STEP  # bits are numbered from the left: one place on
+            row = table.dense.get(word)
+            if row is not None:
+                reached &= row
+            else:
+                few = table.few.get(word)
+                if few is None:
+                    reached &= table.default
+                else:
+                    narrow_few(reached, few, table.default)
+            reached |= stayed
+        reached &= self._ends
+        if not reached.any():
+            return
+        targets = self.targets
+        bits_a_block = self.stride * COLUMNS_STEP
+        for place in reached.search(1):
+            block, offset = divmod(place, bits_a_block)
+            target = targets[block * COLUMNS_STEP + offset % COLUMNS_STEP]
+            if target is not None:
+                found.append(target)
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the number of rows and lists."""
+        return self._table.counts()
+
+    def _first_place(self, column: int) -> int:
+        return (column // COLUMNS_STEP * self.stride) * COLUMNS_STEP + column % COLUMNS_STEP
+
+    def _mark(self, column: int, words: tuple[str, ...]) -> None:
+        place = self._first_place(column)
+        self._starts[place] = 1
+        for word in words:
+            if word == HASH:
+                self._stays[place] = 1
+            else:
+                place += COLUMNS_STEP
+                self._table.want(place, word)
+        self._ends[place] = 1
+
+    def _unmark(self, column: int, words: tuple[str, ...]) -> None:
+        place = self._first_place(column)
+        self._starts[place] = 0
+        for word in words:
+            if word == HASH:
+                self._stays[place] = 0
+            else:
+                place += COLUMNS_STEP
+                self._table.unwant(place, word)
+        self._ends[place] = 0
+
+    def _resize(self, columns: int) -> None:
+        bits = columns * self.stride
+        self._table.resize(bits)
+        for row in (self._starts, self._stays, self._ends):
+            fit_row(row, bits)
+
+
+def stride_of(words: Sequence[str]) -> int:
+    """Return the places of a pattern, rounded up to 2, 3, 4, 6, 8, 12 and so on: few sizes, so few tables."""
+    places = len(words) - words.count(HASH) + 1
+    power = 1 << (places - 1).bit_length()
+    return power * 3 // 4 if places <= power * 3 // 4 else power

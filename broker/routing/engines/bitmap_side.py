@@ -1,0 +1,111 @@
+"""The tables of the words that patterns want at one side of a key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bitarray import bitarray
+
+from broker.routing.engines.bitmap_table import Table, fit_row, narrow_few
+
+
+class Side:
+    """One table for each place, counted from one end of the key, and for each place the columns that end before it.
+
+    A key is followed from the innermost place outwards: the columns that end right behind a place come in, then the
+    word at it sends away those that want another. So a column has bits at its own places and at its end, and none at
+    any place beyond, however long other patterns are.
+
+    Invariant: some column ends behind the last table. A place where none ends has no row.
+    """
+
+    __slots__ = ("_columns", "_sizes", "ends", "tables")
+
+    def __init__(self, columns: int) -> None:
+        self._columns = columns
+        self._sizes: list[int] = [0]
+        self.ends: list[bitarray | None] = [None]
+        self.tables: list[Table] = []
+
+    def reach(self, words: Sequence[str]) -> bitarray:
+        """Return the columns that take the words of a key at their places. Cost: two rows a word at most."""
+        tables = self.tables
+        ends = self.ends
+        place = len(tables)
+        if len(words) < place:
+            place = len(words)
+        end = ends[place]
+        bits = bitarray(self._columns) if end is None else end.copy()
+        while place:
+            place -= 1
+            word = words[place]
+            table = tables[place]
+            row = table.dense.get(word)
+            if row is not None:
+                bits &= row
+            else:
+                few = table.few.get(word)
+                if few is None:
+                    bits &= table.default
+                else:
+                    narrow_few(bits, few, table.default)
+            end = ends[place]
+            if end is not None:
+                bits |= end
+        return bits
+
+    def want(self, column: int, words: Sequence[str]) -> None:
+        """Let a column take these words of a pattern alone, a star being any word. Cost: the words."""
+        while len(self.tables) < len(words):
+            self.tables.append(Table(self._columns))
+            self.ends.append(None)
+            self._sizes.append(0)
+        for word, table in zip(words, self.tables, strict=False):
+            table.want(column, word)
+        end = self.ends[len(words)]
+        if end is None:
+            end = self.ends[len(words)] = bitarray(self._columns)
+        end[column] = 1
+        self._sizes[len(words)] += 1
+
+    def unwant(self, column: int, words: Sequence[str]) -> None:
+        """Undo `want`."""
+        for word, table in zip(words, self.tables, strict=False):
+            table.unwant(column, word)
+        end = self.ends[len(words)]
+        assert end is not None
+        end[column] = 0
+        self._sizes[len(words)] -= 1
+        if not self._sizes[len(words)]:
+            self.ends[len(words)] = None
+        while self.tables and not self._sizes[-1]:
+            self.tables.pop()
+            self.ends.pop()
+            self._sizes.pop()
+
+    def resize(self, columns: int) -> None:
+        """Give every row this number of columns."""
+        self._columns = columns
+        for end in self.ends:
+            if end is not None:
+                fit_row(end, columns)
+        for table in self.tables:
+            table.resize(columns)
+
+    def row(self, place: int, word: str) -> bitarray:
+        """Return a new row of the columns that take a word at one place, those that end before it among them."""
+        row = self.tables[place].row(word) if place < len(self.tables) else bitarray(self._columns)
+        return row | self.ended(place)
+
+    def ended(self, place: int) -> bitarray:
+        """Return a new row of the columns that end before a place."""
+        row = bitarray(self._columns)
+        for end in self.ends[: place + 1]:
+            if end is not None:
+                row |= end
+        return row
+
+    def counts(self) -> Mapping[str, int]:
+        """Return how many words have a row of bits, and how many a list of columns."""
+        counts = [table.counts() for table in self.tables]
+        return {name: sum(count[name] for count in counts) for name in ("rows", "lists")}

@@ -1,0 +1,68 @@
+"""The columns of patterns with several `#`: what is left over of them is only suspected to match."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from bitarray import bitarray
+
+from broker.routing.engines.bitmap_table import fit_row
+from broker.routing.pattern import HASH
+
+COMPARED: Final = 8
+"""Columns that are looked at one by one; where there are more, to suspect them all costs less."""
+
+
+class Suspects:
+    """Tells whether it is worth while to follow the patterns with several `#`.
+
+    In canonical form a word that is no wildcard comes right behind the first `#`. The columns are kept by that word,
+    and a key without it is spared.
+    """
+
+    __slots__ = ("_between", "_row")
+
+    def __init__(self, columns: int) -> None:
+        self._row: bitarray = bitarray(columns)
+        self._between: dict[str, dict[int, None]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._between)
+
+    def acquit(self, bits: bitarray, words: Sequence[str]) -> bool:
+        """Take the suspects out of the bits that are left over, and return whether one of them may match the key."""
+        left = bits & self._row
+        if not left.any():
+            return False
+        bits ^= left
+        for word in words:
+            columns = self._between.get(word)
+            if columns is None:
+                continue
+            if len(columns) > COMPARED:
+                return True
+            for column in columns:
+                if left[column]:
+                    return True
+        return False
+
+    def mark(self, column: int, words: Sequence[str]) -> None:
+        """Suspect the column of a pattern if it has several `#`."""
+        if words.count(HASH) > 1:
+            self._row[column] = 1
+            self._between.setdefault(words[words.index(HASH) + 1], {})[column] = None
+
+    def unmark(self, column: int, words: Sequence[str]) -> None:
+        """Undo `mark`."""
+        if words.count(HASH) > 1:
+            word = words[words.index(HASH) + 1]
+            self._row[column] = 0
+            columns = self._between[word]
+            del columns[column]
+            if not columns:
+                del self._between[word]
+
+    def resize(self, columns: int) -> None:
+        """Give the row this number of columns."""
+        fit_row(self._row, columns)

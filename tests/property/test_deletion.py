@@ -1,0 +1,179 @@
+"""Deletions that the indexes hear of chunk by chunk, amid everything else: nobody can tell the difference."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.core import remains
+from broker.core.vhost import Vhost
+from broker.routing.engine_names import CHOICES
+from broker.routing.reference import matches
+from broker.routing.route import Route
+from tests.unit.core.room import Room
+
+CHUNK = 2
+EXCHANGES = ("x", "y")
+QUEUES = ("q", "r")
+PATTERNS = ("a.*", "*.b", "#", "a.b", "a.#", "#.b.#", "c")
+KEYS = ("a.b", "a", "c", "")
+STEPS = st.one_of(
+    st.tuples(st.just("bind"), st.sampled_from(QUEUES), st.sampled_from(EXCHANGES), st.sets(st.sampled_from(PATTERNS))),
+    st.tuples(st.just("unbind"), st.sampled_from(QUEUES), st.sampled_from(EXCHANGES), st.sampled_from(PATTERNS)),
+    st.tuples(st.just("onward"), st.just("x"), st.just("y"), st.sets(st.sampled_from(PATTERNS))),
+    st.tuples(st.sampled_from(["delete queue", "delete queue", "delete exchange"]), st.booleans()),
+    st.tuples(st.sampled_from(["turn", "turn", "publish", "restart"])),
+)
+
+
+class World:
+    """A vhost and what it should be: which key leads from which exchange to which queue or exchange."""
+
+    def __init__(self, index: str) -> None:
+        self.index = index
+        self.room = Room()
+        self.bindings: set[tuple[str, str, str]] = set()
+        self.kept: list[tuple[str, str, Route]] = []
+        self.declare()
+
+    @property
+    def vhost(self) -> Vhost:
+        """The vhost of the present life."""
+        return self.room.vhost
+
+    def declare(self) -> None:
+        """Declares what is missing."""
+        for name in EXCHANGES:
+            self.vhost.declare_exchange(name, "topic", durable=True, arguments={"x-topic-index": self.index})
+        for name in QUEUES:
+            self.vhost.declare_queue(name, durable=True)
+
+    def step(self, verb: str, *what: Any) -> None:
+        """Does one thing, and sees that the rest of the world is as it should be."""
+        match verb:
+            case "bind":
+                for key in what[2]:
+                    self.vhost.bind(what[0], what[1], key)
+                    self.bindings.add((what[1], what[0], key))
+            case "unbind":
+                self.vhost.unbind(*what)
+                self.bindings.discard((what[1], what[0], what[2]))
+            case "onward":
+                for key in what[2]:
+                    self.vhost.bind_exchange(what[1], what[0], key)
+                    self.bindings.add((what[0], what[1], key))
+            case "delete queue":
+                self.delete(QUEUES[what[0]])
+            case "delete exchange":
+                self.delete(EXCHANGES[what[0]])
+            case "turn":
+                self.turn()
+            case "publish":
+                for name in EXCHANGES:
+                    for key in KEYS * 2:
+                        self.kept.append((name, key, self.vhost.router.route(self.vhost.exchanges[name], key)))
+            case _:
+                self.restart()
+        self.check()
+
+    def delete(self, name: str) -> None:
+        """Deletes a queue or an exchange; a namesake is there at once."""
+        if name in QUEUES:
+            assert self.vhost.delete_queue(name, None) == 0
+        else:
+            self.vhost.delete_exchange(name)
+        self.bindings = {known for known in self.bindings if name not in known[:2]}
+        self.check()
+        self.declare()
+
+    def turn(self) -> None:
+        """Runs a turn of the loop: no more than a chunk leaves the indexes."""
+        left = self.vhost.bindings.remains
+        before, had = left.shed, len(left)
+        self.room.deadlines.begin_turn()
+        self.room.deadlines.run(0)
+        assert left.shed - before == min(CHUNK, had)
+        assert len(left) == had - min(CHUNK, had)
+
+    def restart(self) -> None:
+        """Ends the broker wherever it is, and goes on with what the journal says."""
+        journal = self.room.journal
+        assert canonical(self.vhost.topology()) == canonical(restored(journal).topology())
+        self.room = Room()
+        self.vhost.restore(journal)
+        self.room.journal[:] = journal
+        self.kept.clear()
+
+    def expected(self, name: str, key: str) -> set[str]:
+        """Returns the queues to which a key leads."""
+        words = key.split(".") if key else []
+        reached = {to for source, to, bound in self.bindings if source == name and matches(bound.split("."), words)}
+        onward = self.expected("y", key) if "y" in reached else set()
+        return (reached - {"y"}) | onward
+
+    def check(self) -> None:
+        """Compares listings, counts and routes, also those that somebody kept."""
+        vhost = self.vhost
+        listed = [
+            (name, binding.destination.name, binding.key)
+            for name, exchange in vhost.exchanges.items()
+            for binding in exchange.bindings
+        ]
+        assert sorted(listed) == sorted(self.bindings)
+        assert vhost.bindings.count == len(listed)
+        arriving = [
+            (source.name, binding.destination.name, binding.key)
+            for end in (*vhost.queues.values(), *vhost.exchanges.values())
+            for binding, source in end.arriving
+        ]
+        assert sorted(arriving) == sorted(listed)
+        for name, exchange in vhost.exchanges.items():
+            if name in EXCHANGES:
+                for key in KEYS:
+                    self.judge(name, key, vhost.router.route(exchange, key))
+        self.kept = [known for known in self.kept if known[2].live]
+        for known in self.kept:
+            self.judge(*known)
+
+    def judge(self, name: str, key: str, route: Route) -> None:
+        """Compares a route with what it should be: to queues that are there, each once."""
+        names = [queue.name for queue in route.destinations]
+        assert sorted(names) == sorted(self.expected(name, key))
+        assert all(self.vhost.queues.get(queue.name) is queue for queue in route.destinations)
+
+
+def restored(journal: list[dict[str, Any]]) -> Vhost:
+    """Returns the vhost that a journal comes to."""
+    again = Room().vhost
+    again.restore(json.loads(json.dumps(journal)))
+    return again
+
+
+def canonical(changes: list[dict[str, Any]]) -> list[str]:
+    """Returns changes as text, in an order that does not depend on history."""
+    return sorted(json.dumps(change, sort_keys=True) for change in changes)
+
+
+@pytest.mark.parametrize("index", CHOICES)
+@given(steps=st.lists(STEPS, max_size=40))
+@settings(max_examples=40, deadline=None)
+def test_nobody_sees_what_a_deletion_leaves_behind(index: str, steps: list[tuple[Any, ...]]) -> None:
+    """Amid publishes, binds, namesakes and restarts; and in the end nothing is left of anything."""
+    with patch.object(remains, "CHUNK_BINDINGS", CHUNK):
+        world = World(index)
+        for step in steps:
+            world.step(*step)
+        for name in (*QUEUES, *EXCHANGES):
+            world.delete(name)
+        while world.vhost.bindings.remains:
+            world.turn()
+        for name in EXCHANGES:
+            exchange: Any = world.vhost.exchanges[name]
+            assert not any(exchange._index.counts().values())
+            assert not exchange._parted
+        assert not any(queue.incoming for queue in world.vhost.queues.values())

@@ -1,0 +1,199 @@
+"""Patterns and keys made to cost much: what one look-up may look at, engine by engine."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice, product
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from broker.routing.dialect import AMQP
+from broker.routing.engine_names import ENGINES, make_engine
+from broker.routing.engines.pairwise import words_match
+from broker.routing.pattern import Pattern, PatternLimits
+from broker.routing.topic_engine import TopicEngine
+
+LINEAR = {"conventional", "split-once", "topic-words", "pattern-words", "plain-bitmap"}
+"""Engines that look at all patterns by design, or at all with a `#`, or whenever a key is new."""
+
+DEFAULT = PatternLimits()
+LIFTED = PatternLimits(hashes=15)
+
+
+@dataclass(frozen=True)
+class Family:
+    """Patterns of one kind, keys of 64 words and fewer, and the most that one look-up may look at.
+
+    An engine has a cap of its own where it has to look at more than others: the places of a trie that a key reaches,
+    and the states that a lazy automaton makes of them when it meets a key first, are at most nodes x words.
+    """
+
+    patterns: list[Pattern]
+    keys: list[str]
+    cap: int
+    caps: dict[str, int]
+
+
+def family(
+    limits: PatternLimits, texts: set[str] | list[str], keys: list[str], cap: int, caps: dict[str, int] | None = None
+) -> Family:
+    """Return a family, its patterns within the limits."""
+    patterns = {text: AMQP.parse(text, limits) for text in sorted(texts)}
+    return Family(list({pattern.text: pattern for pattern in patterns.values()}.values()), keys, cap, caps or {})
+
+
+def drawn(count: int, draw: Callable[[], str]) -> set[str]:
+    """Return so many distinct texts."""
+    texts: set[str] = set()
+    while len(texts) < count:
+        texts.add(draw())
+    return texts
+
+
+@cache
+def families() -> dict[str, Family]:
+    """Return the families by name."""
+    source = random.Random(3)
+
+    def words(alphabet: str, count: int) -> str:
+        return ".".join(source.choices(alphabet, k=count))
+
+    letters = "abcdefghij"
+    ends = [f"w{number}" for number in range(22)]
+    return {
+        "one word, anywhere": family(
+            DEFAULT,
+            [f"#.w{number}.#" for number in range(10_000)],
+            [".".join(f"w{number}" for number in range(64)), ".".join(["x"] * 64), ".".join(["w5"] * 64)],
+            cap=300,
+            caps={"dfa": 4_000},
+        ),
+        "four words, anywhere": family(
+            DEFAULT,
+            [".".join(["#", *four, "#"]) for four in product(letters, repeat=4)],
+            [words("ab", 64), words(letters, 64), words("a", 64)],
+            cap=600,
+            caps={"dfa": 4_000},
+        ),
+        "begin, middle and end": family(
+            DEFAULT,
+            [".#.".join(three) for three in islice(product(ends, repeat=3), 10_000)],
+            [".".join(source.choices(ends, k=64)), f"w0.{'w1.' * 62}w2"],
+            cap=300,
+            caps={"dfa": 5_000},
+        ),
+        "13 words or stars": family(
+            DEFAULT,
+            [".".join([*start, "c"]) for start in product("a*", repeat=13)]
+            + [".".join([*start, "d.e"]) for start in islice(product("a*", repeat=12), 1_809)],
+            [f"{words('a', 13)}.b", f"{words('a', 13)}.c"],
+            cap=300,
+            caps={"trie": 20_000, "dfa": 40_000},
+        ),
+        "64 words or stars": family(
+            DEFAULT,
+            drawn(2_000, lambda: words("aaa*", 64)),
+            [f"{words('a', 63)}.z", words("a", 64), words("*", 64)],
+            cap=1_000,
+            caps={"trie": 10_000, "dfa": 200_000},
+        ),
+        "long middles": family(
+            DEFAULT,
+            drawn(2_000, lambda: f"#.{words('aab*', 28)}.c.#.{words('aab*', 28)}.d"),
+            [f"{words('a', 63)}.d", f"{words('ab', 63)}.d", f"{words('ab', 28)}.c.{words('ab', 34)}.d"],
+            cap=1_000,
+            caps={"trie": 60_000, "dfa": 60_000},
+        ),
+        "15 hashes": family(
+            LIFTED,
+            drawn(300, lambda: f"#.{'.#.'.join(source.choices('abc', k=15))}"),
+            [words("abc", 64), words("a", 64), f"{'a.b.c.' * 21}d"],
+            cap=1_000,
+            caps={"trie": 300_000, "dfa": 400_000},
+        ),
+    }
+
+
+def filled(title: str, name: str) -> TopicEngine[str]:
+    """Return an engine with the patterns of a family, each its own target."""
+    engine: TopicEngine[str] = make_engine(name)
+    for pattern in families()[title].patterns:
+        engine.add(pattern, pattern.text)
+    return engine
+
+
+@cache
+def expected(title: str, key: str) -> set[str]:
+    """Return the patterns of a family that match a key."""
+    words = AMQP.words(key)
+    return {pattern.text for pattern in families()[title].patterns if words_match(pattern.words, words)}
+
+
+@pytest.mark.parametrize("title", families())
+@pytest.mark.parametrize("name", [name for name in ENGINES if name not in LINEAR])
+def test_hostile_families_cost_what_the_caps_say(name: str, title: str) -> None:
+    """The first look-up of a key and the second find what they must, and visit no more than the cap.
+
+    Nor does a target come up again and again: what is found stays in proportion to what there is to find.
+    """
+    family = families()[title]
+    engine = filled(title, name)
+    for key in family.keys * 2:
+        before = engine.visited
+        found = engine.match(key)
+        assert engine.visited - before <= family.caps.get(name, family.cap), key[:40]
+        assert set(found) == expected(title, key), key[:40]
+        assert len(found) <= 2 * len(expected(title, key)) + len(AMQP.words(key)), key[:40]
+
+
+class TooMuchWork(AssertionError):
+    """More lines were run than the visits account for."""
+
+
+def run_lines(call: Callable[[], object], most: int) -> int:
+    """Run a call and return how many lines of Python it took; compiled code takes none. Raises: TooMuchWork."""
+    lines = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal lines
+        if event == "line":
+            lines += 1
+            if lines > most:
+                raise TooMuchWork(f"line {frame.f_lineno} of {frame.f_code.co_filename}")
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+@pytest.mark.parametrize("title", list(families())[:4])
+@pytest.mark.parametrize("name", [name for name in ENGINES if name not in LINEAR])
+def test_visits_tell_the_work(name: str, title: str) -> None:
+    """What an engine counts as visited is what it does: a visit, a word or a find costs some lines, nothing else does.
+
+    A loop that no counter sees would make the caps above worthless.
+    """
+    engine = filled(title, name)
+    for key in families()[title].keys:
+        before = engine.visited
+        found = engine.match(key)
+        counted = engine.visited - before + len(found) + len(AMQP.words(key))
+        run_lines(lambda key=key: engine.match(key), 40 * counted)  # type: ignore[misc]
+
+
+def test_lines_are_counted() -> None:
+    """The counter of the test above sees every turn of a loop, within a comprehension too."""
+    assert 100 <= run_lines(lambda: {number % 7 for number in range(100)}, 1_000) <= 300
+    with pytest.raises(TooMuchWork):
+        run_lines(lambda: {number % 7 for number in range(100)}, 50)

@@ -1,0 +1,128 @@
+"""The trie of cached routing keys: what finding one costs, what it takes, how it empties."""
+
+import random
+import sys
+from typing import Any
+
+import pytest
+
+from broker.routing.dialect import AMQP, MQTT
+from broker.routing.key_trie import KeyTrie
+
+MANY = 10**9
+
+
+def trie_of(keys: list[str]) -> KeyTrie:
+    """Return a trie of AMQP keys."""
+    trie = KeyTrie(AMQP.words)
+    for key in keys:
+        trie.add(key)
+    return trie
+
+
+def find(trie: KeyTrie, pattern: str, visits_max: int = MANY) -> list[str] | None:
+    """Return what an AMQP pattern finds."""
+    return trie.find(AMQP.parse(pattern).words, visits_max)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "visits", "keys"),
+    [
+        ("w1.7.z", 2 + 3, 1),  # the root, a node, and a key with its last word to compare
+        ("w1.7.x", 2 + 3, 0),
+        ("none.7.z", 1, 0),
+        ("none.#", 1, 0),
+        ("w1.none.#", 2, 0),
+        ("w1.#", 2 + 100, 100),
+        ("w1.*.z", 2 + 100 * 3, 100),
+        ("*.7.z", 1 + 50 * (1 + 3), 50),
+        ("*.*.none", 1 + 50 * (1 + 100 * 3), 0),
+    ],
+)
+def test_words_lead_to_what_they_match(pattern: str, visits: int, keys: int) -> None:
+    """A literal word leads to one place, a star to each of the next, a hash to all below; keys count by their words."""
+    trie = trie_of([f"w{first}.{number}.z" for first in range(50) for number in range(100)])
+    assert len(find(trie, pattern) or ()) == keys
+    assert trie.visited == visits
+
+
+def test_what_would_visit_more_is_given_up_at_once() -> None:
+    """Neither a star over many words nor a hash begins what it may not finish."""
+    trie = trie_of([f"{number}.z" for number in range(5000)])
+    for pattern in ("*.z", "#.z", "#", "*.*"):
+        before = trie.visited
+        assert find(trie, pattern, 500) is None
+        assert trie.visited == before + 1
+    assert find(trie, "7.*", 500) == ["7.z"]
+
+
+def test_a_key_of_many_words_counts_as_many() -> None:
+    """To compare words back and forth uses up what may be visited, so that the bound is one of time."""
+    keys = [".".join(["a"] * 100 + [str(number)]) for number in range(50)]
+    trie = trie_of(keys)
+    assert find(trie, "#." + "a." * 50 + "b", 20_000) is None
+    assert trie.visited <= 20_000 + 101 * 51
+    assert find(trie, "#.a.49", 20_000) == [keys[49]]
+
+
+def test_the_shape_is_that_of_the_keys() -> None:
+    """In whatever order keys came and others went, the same nodes are left, and without a key none."""
+    rng = random.Random(5)
+    keys = list({".".join(rng.choices(["a", "b", "c", ""], k=rng.randrange(6))) for _ in range(300)})
+    others = [f"{key}.{number}" for number, key in enumerate(keys)]
+    plain = trie_of(keys)
+    mixed = keys + others
+    rng.shuffle(mixed)
+    trie = trie_of(mixed)
+    rng.shuffle(others)
+    for key in others:
+        trie.remove(key)
+    assert trie.counts() == plain.counts()
+    assert len(trie) == len(keys)
+    assert sorted(find(trie, "#") or ()) == sorted(keys)
+    for key in keys:
+        trie.remove(key)
+    assert trie.counts() == {"keys": 0, "nodes": 0}
+    assert trie.used_bytes == 0
+    assert find(trie, "#") == []
+
+
+@pytest.mark.parametrize("absent", ["", "a", "a.b", "a.b.c.d", "a.c", "a.b.x", "x"])
+def test_only_what_is_there_is_removed(absent: str) -> None:
+    """A key that shares its way with others, or stands for one of them, is not taken for it."""
+    trie = trie_of(["a.b.c", "a.b.d", "a.d.e"])
+    with pytest.raises(KeyError):
+        trie.remove(absent)
+    assert trie.counts() == {"keys": 3, "nodes": 2}
+
+
+def test_no_word_of_mqtt_is_the_mark_of_an_end() -> None:
+    """A topic may hold dots, and end where another goes on."""
+    trie = KeyTrie(MQTT.words)
+    for key in (".", "./.", "a", "a/.", "a/./", "a/b"):
+        trie.add(key)
+    for pattern, keys in (("a/#", {"a", "a/.", "a/./", "a/b"}), ("a/+", {"a/.", "a/b"}), ("./+", {"./."})):
+        assert set(trie.find(MQTT.parse(pattern).words, MANY) or ()) == keys
+
+
+def footprint(node: Any) -> int:
+    """Return the bytes of a node and what is below, with the words but without the keys."""
+    if isinstance(node, str):
+        return 0
+    return sys.getsizeof(node) + 16 + sum(sys.getsizeof(word) + footprint(below) for word, below in node.items())
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [f"k{number}" for number in range(3000)],
+        [f"{number % 50}.{number}.tail" for number in range(3000)],
+        [f"{number}.{'a.' * 50}{end}" for number in range(30) for end in "xy"],
+    ],
+    ids=["flat", "two levels", "long ways in common"],
+)
+def test_memory_is_counted_in_full(keys: list[str]) -> None:
+    """What the trie says it takes is not less than what it does, for any shape, nor thrice as much."""
+    trie = trie_of(keys)
+    taken = footprint(trie._root)
+    assert taken <= trie.used_bytes <= 3 * taken

@@ -1,0 +1,72 @@
+"""The linear engines: how often which of them splits what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.routing.dialect import AMQP, MQTT, TopicDialect
+from broker.routing.engines.conventional import Conventional
+from broker.routing.engines.split_once import SplitOnce
+from broker.routing.pattern import Pattern, PatternLimits
+
+
+class Counting:
+    """A dialect that counts how often each text is split."""
+
+    def __init__(self, dialect: TopicDialect) -> None:
+        self.dialect = dialect
+        self.name = dialect.name
+        self.star = dialect.star
+        self.split: list[str] = []
+
+    def words(self, key: str) -> list[str]:
+        """Split, and count."""
+        self.split.append(key)
+        return self.dialect.words(key)
+
+    def parse(self, key: str, limits: PatternLimits | None = None) -> Pattern:
+        """Parse, and count."""
+        self.split.append(key)
+        return self.dialect.parse(key, limits)
+
+    def edges(self, pattern: Pattern) -> tuple[str, str]:
+        """Return what the dialect does."""
+        return self.dialect.edges(pattern)
+
+
+def filled(kind: type[Any], dialect: Counting, patterns: list[str]) -> Any:
+    """Return an engine of a kind, with these patterns."""
+    engine = kind(dialect)
+    for text in patterns:
+        engine.add(dialect.dialect.parse(text), text)
+    assert dialect.split == []
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("dialect", "patterns", "key"), [(AMQP, ["a.*", "#.b", "b.c.*"], "a.b"), (MQTT, ["a/+", "+/b", "b/c/#"], "a/b")]
+)
+def test_conventional_splits_both_for_each_pair(dialect: TopicDialect, patterns: list[str], key: str) -> None:
+    """Three binding keys: each is split once per message, and the message's key three times."""
+    counting = Counting(dialect)
+    engine = filled(Conventional, counting, patterns)
+    assert engine.match(key) == patterns[:2]
+    assert sorted(counting.split) == sorted([key] * 3 + patterns)
+    assert engine.visited == 3
+    engine.match(key)
+    assert len(counting.split) == 12
+    assert engine.visited == 6
+
+
+@pytest.mark.parametrize(
+    ("dialect", "patterns", "key"), [(AMQP, ["a.*", "#.b", "b.c.*"], "a.b"), (MQTT, ["a/+", "+/b", "b/c/#"], "a/b")]
+)
+def test_split_once_splits_the_key_alone(dialect: TopicDialect, patterns: list[str], key: str) -> None:
+    """Patterns came split; a key is split once per message, and tested with each of them."""
+    counting = Counting(dialect)
+    engine = filled(SplitOnce, counting, patterns)
+    assert engine.match(key) == patterns[:2]
+    assert counting.split == [key]
+    assert engine.visited == 3

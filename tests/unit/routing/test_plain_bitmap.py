@@ -1,0 +1,145 @@
+"""The plain bitmap: the article's table, its rows and their bounds, and the positions of removed patterns."""
+
+import random
+
+import pytest
+
+from broker.routing.dialect import MQTT
+from broker.routing.engines.plain_bitmap import ROW_BYTES, PlainBitmap
+from broker.routing.pattern import parse_pattern, split_words
+from broker.routing.reference import matches
+
+
+def fill(patterns: list[str], *, rows_most: int = 100, rows_most_bytes: int = 10**6) -> PlainBitmap[str]:
+    """Return a bitmap of canonical patterns, each its own target."""
+    engine: PlainBitmap[str] = PlainBitmap(rows_most=rows_most, rows_most_bytes=rows_most_bytes)
+    for pattern in patterns:
+        engine.add(parse_pattern(pattern), pattern)
+    return engine
+
+
+def test_the_table_of_the_article() -> None:
+    """WSO2, WSO2.* and WSO2.Products are columns 0, 1 and 2; the two keys have the article's rows."""
+    engine = fill(["WSO2", "WSO2.*", "WSO2.Products"])
+    assert engine.match("WSO2") == ["WSO2"]
+    assert engine.match("WSO2.Products") == ["WSO2.*", "WSO2.Products"]
+    assert engine.table() == {"WSO2": "100", "WSO2.Products": "011"}
+
+
+def test_a_new_key_tests_every_pattern_and_a_known_one_none() -> None:
+    """Indexing looks at all patterns once; after that the key costs one row."""
+    engine = fill([f"a.*.{number}" for number in range(50)])
+    assert engine.match("a.x.7") == ["a.*.7"]
+    assert engine.visited == 50
+    assert engine.match("a.x.7") == ["a.*.7"]
+    assert engine.visited == 51
+
+
+def test_a_new_pattern_tests_every_row() -> None:
+    """Known keys find a pattern that is bound after them, be it at a new position or at a deleted one."""
+    engine = fill(["a", "b"])
+    for key in ("a", "b", "a.b"):
+        engine.match(key)
+    engine.visited = 0
+    engine.add(parse_pattern("a.#"), "a.#")
+    assert engine.visited == 3
+    assert engine.table() == {"a": "101", "b": "010", "a.b": "001"}
+    engine.remove(parse_pattern("b"))
+    engine.add(parse_pattern("*.b"), "*.b")
+    assert engine.table() == {"a": "101", "b": "000", "a.b": "011"}
+
+
+def test_deleted_positions_are_used_again() -> None:
+    """The middle one of WSO2, WSO2.* and WSO2.# goes: its bits are 0, WSO2.# stays where it is, the next takes over."""
+    engine = fill(["WSO2", "WSO2.*", "WSO2.#"])
+    assert sorted(engine.match("WSO2.MB")) == ["WSO2.#", "WSO2.*"]
+    engine.match("WSO2")
+    assert engine.table() == {"WSO2.MB": "011", "WSO2": "101"}
+    assert engine.remove(parse_pattern("WSO2.*")) == "WSO2.*"
+    assert engine.table() == {"WSO2.MB": "001", "WSO2": "101"}
+    engine.add(parse_pattern("*"), "*")
+    assert engine.table() == {"WSO2.MB": "001", "WSO2": "111"}
+    assert engine.counts()["columns"] == 3
+
+
+def test_rows_are_bounded_in_number() -> None:
+    """The oldest eighth goes, and a key whose row has gone is indexed anew."""
+    engine = fill(["a.*"], rows_most=16)
+    for number in range(1000):
+        engine.match(f"a.{number}")
+        assert len(engine.table()) <= 16
+    assert "a.999" in engine.table()
+    assert engine.match("a.0") == ["a.*"]
+
+
+def test_rows_are_bounded_in_bytes() -> None:
+    """Columns that come later widen the rows, and fewer of them stay; a key over the bound is answered without one."""
+    bound_bytes = 20 * (ROW_BYTES + 50)
+    engine = fill(["*"], rows_most_bytes=bound_bytes)
+    for number in range(100):
+        engine.match(str(number))
+        assert engine.used_bytes <= bound_bytes
+    before = len(engine.table())
+    assert before > 10
+    for number in range(800):
+        engine.add(parse_pattern(f"{number}.#"), "x")
+        assert engine.used_bytes <= bound_bytes
+    assert 0 < len(engine.table()) < before
+    kept = engine.table()
+    assert engine.match("9" * bound_bytes) == ["*"]
+    assert engine.table() == kept
+
+
+def test_no_row_is_kept_without_patterns() -> None:
+    """After all removals nothing is left, and keys that come then leave nothing."""
+    engine = fill(["a", "#", "*.b"])
+    for key in ("a", "b", "x.b", ""):
+        engine.match(key)
+    for pattern in ["#", "a", "*.b"]:
+        engine.remove(parse_pattern(pattern))
+    assert engine.match("a") == []
+    assert not any(engine.counts().values())
+    assert engine.used_bytes == 0
+    assert len(engine) == 0
+
+
+def test_positions_are_numbered_anew_when_most_are_deleted() -> None:
+    """Columns stay within twice the patterns, and the answers stay right."""
+    engine = fill([f"a.{number}" for number in range(100)])
+    for number in range(90):
+        engine.match("a.95")
+        engine.remove(parse_pattern(f"a.{number}"))
+        assert engine.counts()["columns"] <= 2 * len(engine)
+    assert engine.match("a.95") == ["a.95"]
+    assert engine.find(parse_pattern("a.95")) == "a.95"
+    assert engine.find(parse_pattern("a.5")) is None
+    with pytest.raises(KeyError):
+        engine.remove(parse_pattern("a.5"))
+
+
+def test_answers_are_the_references() -> None:
+    """Adds, removals and matches in any order, with few rows, empty words, and wildcards in keys."""
+    source = random.Random(3)
+    engine = fill([], rows_most=5)
+    held: dict[str, tuple[str, ...]] = {}
+    for _ in range(500):
+        pattern = parse_pattern(".".join(source.choices(["a", "b", "", "*", "#"], k=source.randrange(4))))
+        if pattern.text in held:
+            if source.random() < 0.7:
+                assert engine.remove(pattern) == pattern.text
+                del held[pattern.text]
+        else:
+            engine.add(pattern, pattern.text)
+            held[pattern.text] = pattern.words
+        key = ".".join(source.choices(["a", "b", "", "*", "#"], k=source.randrange(4)))
+        expected = sorted(text for text, words in held.items() if matches(words, split_words(key)))
+        assert sorted(engine.match(key)) == expected
+
+
+def test_mqtt_reads_its_own_words() -> None:
+    """Under MQTT a slash separates and a leading wildcard does not see `$`."""
+    engine: PlainBitmap[str] = PlainBitmap(MQTT)
+    for text in ("#", "home/+", "$SYS/#"):
+        engine.add(MQTT.parse(text), text)
+    assert sorted(engine.match("home/x")) == ["#", "home/+"]
+    assert engine.match("$SYS/up") == ["$SYS/#"]

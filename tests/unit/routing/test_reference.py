@@ -1,0 +1,65 @@
+"""The reference, and the pairwise matching of the linear engines."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from broker.routing.dialect import AMQP, MQTT
+from broker.routing.engines.pairwise import words_match
+from broker.routing.reference import matches
+from tests.unit.routing.topic_tables import AMQP_TABLES, MQTT_FILTERS, SUITE_BINDINGS, SUITE_EXPECTED
+
+
+@pytest.mark.parametrize("table", AMQP_TABLES)
+def test_reference_agrees_with_the_tables(table: str) -> None:
+    """What everything is compared with is itself right, by what others wrote down."""
+    patterns, expected = AMQP_TABLES[table]
+    for key, found in expected.items():
+        words = AMQP.words(key)
+        assert {pattern for pattern in patterns if matches(AMQP.words(pattern), words)} == found
+
+
+def test_reference_agrees_with_the_routing_suite() -> None:
+    """RabbitMQ's 27 bindings, as they are written and in canonical form."""
+    for key, found in SUITE_EXPECTED.items():
+        words = AMQP.words(key)
+        for split in (AMQP.words, lambda binding_key: AMQP.parse(binding_key).words):
+            assert {number for number, bound in SUITE_BINDINGS.items() if matches(split(bound), words)} == found
+
+
+@pytest.mark.parametrize("topic_filter", MQTT_FILTERS)
+def test_reference_agrees_with_the_filters(topic_filter: str) -> None:
+    """The dialect's words are matched as any others."""
+    matched, others = MQTT_FILTERS[topic_filter]
+    pattern = MQTT.parse(topic_filter).words
+    assert [topic for topic in matched + others if matches(pattern, MQTT.words(topic))] == matched
+
+
+def test_pairwise_equals_the_reference() -> None:
+    """Every pattern and every key of up to four words, canonical or not."""
+    patterns = [words for length in range(5) for words in product("ab*#", repeat=length)]
+    keys = [words for length in range(5) for words in product("ab#", repeat=length)]
+    for pattern in patterns:
+        assert [words_match(pattern, key) for key in keys] == [matches(pattern, key) for key in keys], pattern
+
+
+def test_pairwise_looks_at_each_place_once_per_word_at_most() -> None:
+    """Fifteen `#` between equal words do not multiply: the comparisons of words stay below the product."""
+    compared = 0
+
+    class Word(str):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    key = [Word("a")] * 63 + [Word("b")]
+    pattern = ["#", "a", "a"] * 15 + ["#", "c"]
+    assert not words_match(pattern, key)
+    assert 0 < compared <= len(pattern) * len(key)

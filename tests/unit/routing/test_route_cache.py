@@ -1,0 +1,347 @@
+"""The route cache of an exchange: admission, bounds, bypass, and what a changed pattern does to it."""
+
+import random
+from collections.abc import Iterable
+
+import pytest
+
+from broker.routing.cache import ENTRY_BYTES, CacheLimits
+from broker.routing.dialect import AMQP
+from broker.routing.key_trie import KEY_BYTES, NODE_BYTES
+from broker.routing.route import Route
+from broker.routing.route_cache import (
+    GLANCED_BYTES,
+    GLANCES_PER_VISIT,
+    INDEXED_AT_ONCE,
+    VISITS_MAX,
+    VISITS_PER_ADMISSION,
+    RouteCache,
+)
+
+
+def warm(cache: RouteCache, keys: Iterable[str], destinations: tuple[str, ...] = ("q",)) -> dict[str, Route]:
+    """Have the routes of these keys cached, and return them."""
+    routes = {}
+    for key in keys:
+        cache.offer(key, destinations)
+        routes[key] = cache.offer(key, destinations)
+    return routes
+
+
+def change(cache: RouteCache, pattern: str) -> None:
+    """Tell the cache that an AMQP pattern changed."""
+    cache.end_matching(AMQP.parse(pattern).words, AMQP.words)
+
+
+def test_first_sight_is_not_admitted() -> None:
+    """A key is cached when it comes for the second time; before that its route is never live."""
+    cache = RouteCache()
+    first = cache.offer("k", ("q",))
+    assert not first.live
+    assert len(cache) == 0
+    second = cache.offer("k", ("q",))
+    assert second.live
+    assert cache.entries["k"] is second
+    assert (cache.hits, cache.misses) == (0, 2)
+
+
+def test_drop_clears_live_and_space() -> None:
+    """Whoever still holds a dropped route sees it; the others stay."""
+    cache = RouteCache()
+    held = {}
+    for key in ("a", "b", "c"):
+        cache.offer(key, ("q",))
+        held[key] = cache.offer(key, ("q",))
+    used_bytes = cache.used_bytes
+    cache.drop("a")
+    cache.drop("never there")
+    assert [held[key].live for key in "abc"] == [False, True, True]
+    assert cache.used_bytes == used_bytes * 2 // 3
+    cache.drop_all()
+    assert not any(route.live for route in held.values())
+    assert (len(cache), cache.used_bytes) == (0, 0)
+
+
+def test_entries_are_bounded_and_the_evicted_are_dead() -> None:
+    """A full cache gives up its oldest; a publish cache that holds one of those must not trust it."""
+    cache = RouteCache(CacheLimits(entries=16))
+    routes = []
+    for number in range(100):
+        cache.offer(str(number), ())
+        routes.append(cache.offer(str(number), ()))
+        assert len(cache) <= 16
+    assert [route for route in routes if route.live] == list(cache.entries.values())
+    assert routes[-1].live
+    assert len(cache) > 8
+
+
+def test_bytes_are_bounded() -> None:
+    """Long keys and large fan-outs count; what alone passes the bound is not taken in and evicts nothing."""
+    limits = CacheLimits(cache_bytes=20 * ENTRY_BYTES)
+    cache = RouteCache(limits)
+    for number in range(50):
+        for _ in range(2):
+            cache.offer(f"{number}." + "x" * 200, ("q",) * 10)
+            assert cache.used_bytes <= limits.cache_bytes
+    held = len(cache)
+    assert 0 < held < 20
+    cache.offer("wide", ("q",) * 10_000)
+    assert not cache.offer("wide", ("q",) * 10_000).live
+    assert len(cache) == held
+
+
+def test_no_entries_at_all() -> None:
+    """A cache of size zero is a way to turn it off."""
+    cache = RouteCache(CacheLimits(entries=0))
+    for _ in range(5):
+        assert not cache.offer("k", ("q",)).live
+
+
+def test_one_off_keys_end_in_the_bypass() -> None:
+    """Keys that never return are not admitted, do not sweep out what is there, and stop being looked at for a while."""
+    cache = RouteCache(CacheLimits(entries=64, window=100))
+    for _ in range(2):
+        cache.offer("hot", ("q",))
+    for number in range(150):
+        cache.offer(f"once {number}", ())
+    assert cache.bypassed
+    assert cache.entries["hot"].live
+    for _ in range(3):
+        assert not cache.offer("new", ("q",)).live
+    for number in range(800):
+        cache.offer(f"later {number}", ())
+    assert not cache.bypassed
+    assert not cache.offer("new", ("q",)).live
+    assert cache.offer("new", ("q",)).live
+
+
+def test_working_set_within_the_bound_is_cached_whole() -> None:
+    """Keys that come round in turn, as many as fit, are all admitted on the second round."""
+    cache = RouteCache(CacheLimits(entries=1024))
+    for _ in range(2):
+        for number in range(1000):
+            cache.offer(str(number), ())
+    assert len(cache) == 1000
+
+
+def test_working_set_over_the_bound_ends_in_the_bypass() -> None:
+    """When entries are evicted as fast as they come in, what is held stays and goes on to be hit."""
+    cache = RouteCache(CacheLimits(entries=64, window=100))
+    for number in range(2000):
+        key = str(number // 2)
+        if key not in cache.entries:
+            cache.offer(key, ())
+    assert cache.bypassed
+    assert len(cache) > 32
+
+
+def test_storm_of_bindings_ends_in_the_bypass() -> None:
+    """A drop of everything after each publish makes admitting useless."""
+    cache = RouteCache(CacheLimits(window=100))
+    for _ in range(150):
+        cache.offer("k", ("q",))
+        cache.drop_all()
+    assert cache.bypassed
+
+
+def test_one_wildcard_binding_does_not_end_in_the_bypass() -> None:
+    """After a single drop of everything the cache warms again at the next lookup of each key."""
+    cache = RouteCache(CacheLimits(entries=1024, window=200))
+    for _ in range(2):
+        for number in range(90):
+            cache.offer(str(number), ())
+    cache.drop_all()
+    for number in range(90):
+        assert cache.offer(str(number), ()).live
+    assert not cache.bypassed
+
+
+# -- changed patterns --------------------------------------------------------------------------------------------------
+
+
+def test_a_touched_key_keeps_its_place() -> None:
+    """Its route ends and lets go of its destinations; the next lookup puts a live one there, whatever is admitted."""
+    cache = RouteCache(CacheLimits(entries=64, window=100))
+    routes = warm(cache, ["a.b", "a.c", "b.b"], ("q", "r"))
+    change(cache, "*.b")
+    used_bytes = cache.used_bytes
+    assert {key: route.live for key, route in routes.items()} == {"a.b": False, "a.c": True, "b.b": False}
+    assert cache.entries["a.b"].destinations == ()
+    for number in range(150):
+        cache.offer(f"once {number}", ())
+    assert cache.bypassed
+    route = cache.offer("a.b", ("q", "r", "s"))
+    assert route.live
+    assert cache.entries["a.b"] is route
+    assert cache.used_bytes == used_bytes + 3 * 8
+
+
+def test_a_touched_key_that_outgrows_the_bound_goes() -> None:
+    """What alone passes the bound is not taken in where it was before either; what only needs room gets it."""
+    limits = CacheLimits(cache_bytes=8 * ENTRY_BYTES)
+    cache = RouteCache(limits)
+    warm(cache, ["a.0", "a.1", "b"])
+    change(cache, "a.*")
+    assert not cache.offer("a.0", ("q",) * 1000).live
+    assert "a.0" not in cache.entries
+    assert cache.offer("a.1", ("q",) * 320).live
+    assert cache.used_bytes <= limits.cache_bytes
+    assert list(cache.entries) == ["a.1"]
+
+
+def test_a_literal_key_goes() -> None:
+    """A key that is bound by itself is forgotten with its route, in the trie too."""
+    cache = RouteCache()
+    warm(cache, ["a.b", "a.c"])
+    change(cache, "x.*")
+    cache.drop("a.b")
+    assert list(cache.entries) == ["a.c"]
+    assert cache.used_bytes == ENTRY_BYTES + 3 + 8 + KEY_BYTES
+
+
+def test_changes_without_routes_leave_nothing() -> None:
+    """Who binds before anybody publishes pays nothing for the cache, and neither does the first who publishes."""
+    cache = RouteCache()
+    change(cache, "a.*")
+    warm(cache, ["a.b"])
+    assert cache.used_bytes == ENTRY_BYTES + 3 + 8
+
+
+def test_the_trie_counts() -> None:
+    """From the first change on, keys and the nodes over them are part of the bytes, and go with their routes."""
+    cache = RouteCache()
+    warm(cache, ["a.b.c", "a.b.d"])
+    plain_bytes = cache.used_bytes
+    change(cache, "x.*")
+    assert cache.used_bytes == plain_bytes + 2 * KEY_BYTES + 2 * NODE_BYTES
+    warm(cache, ["a.c"])
+    assert cache.used_bytes == plain_bytes + ENTRY_BYTES + 3 + 8 + 3 * KEY_BYTES + 2 * NODE_BYTES
+    cache.drop_all()
+    assert cache.used_bytes == 0
+
+
+@pytest.mark.parametrize("tail", ["", ".a" * 60])
+def test_bounds_hold_with_the_trie(tail: str) -> None:
+    """Neither a key's way through many nodes nor the making of the trie passes the bytes; evicted keys leave it."""
+    limits = CacheLimits(entries=64, cache_bytes=60 * ENTRY_BYTES)
+    cache = RouteCache(limits)
+    warm(cache, [f"{number // 2}{tail}.{number}" for number in range(50)])
+    for number in range(50, 300):
+        if number % 10 == 0:
+            change(cache, f"{number}.*.x")
+            assert cache.used_bytes <= limits.cache_bytes
+        warm(cache, [f"{number // 2}{tail}.{number}"])
+        assert cache.used_bytes <= limits.cache_bytes
+        assert len(cache) <= limits.entries
+    assert len(cache) > 0
+    change(cache, "#")
+    assert not any(route.live for route in cache.entries.values())
+
+
+def test_the_first_change_gives_up_a_large_cache() -> None:
+    """To put all of it into a trie would take too long at once; from then on each key goes in when it is admitted."""
+    cache = RouteCache()
+    keys = [f"a.{number}" for number in range(INDEXED_AT_ONCE + 1)]
+    routes = warm(cache, keys)
+    change(cache, "x.*")
+    assert (len(cache), cache.used_bytes) == (0, 0)
+    assert not any(route.live for route in routes.values())
+    routes = {key: cache.offer(key, ("q",)) for key in keys}
+    change(cache, "*.7")
+    assert [key for key, route in routes.items() if not route.live] == ["a.7"]
+
+
+def test_a_pattern_that_leads_too_far_gives_up_all() -> None:
+    """A change visits no more than its bound, however many keys there are."""
+    cache = RouteCache()
+    warm(cache, ["first"])
+    change(cache, "x.*")
+    keys = [f"{number}.z" for number in range(VISITS_MAX)]
+    routes = warm(cache, keys)
+    visited = cache.visited
+    change(cache, "7.*")
+    assert [key for key, route in routes.items() if not route.live] == ["7.z"]
+    change(cache, "*.z")
+    assert cache.visited - visited <= VISITS_MAX
+    assert not any(route.live for route in routes.values())
+    assert len(cache) == 0
+
+
+def test_a_storm_of_patterns_does_not_visit_the_keys_each_time() -> None:
+    """As often as admissions pay for it the trie is walked; then the cache is given up, and nothing is visited."""
+    cache = RouteCache()
+    warm(cache, [f"a.{number}" for number in range(50)])
+    for _ in range(1000):
+        change(cache, "*.*.none")
+        change(cache, "a.#.none.#")
+    assert cache.visited <= 50 * VISITS_PER_ADMISSION + 10  # the words of the key at which it was noticed
+    assert len(cache) == 0
+
+
+def test_changes_that_touch_a_part_now_and_then_do_not_end_in_the_bypass() -> None:
+    """A key that comes back to its place is no miss that admitting was of no use to."""
+    cache = RouteCache(CacheLimits(entries=1024, window=200))
+    keys = [f"a.{number}" for number in range(100)]
+    warm(cache, keys)
+    for _ in range(50):
+        change(cache, "a.#")
+        for key in keys:
+            assert cache.offer(key, ("q",)).live
+    assert not cache.bypassed
+
+
+def test_what_leads_to_a_destination_ends() -> None:
+    """All routes to it and no other; where routes lead to very many, all end without looking through them."""
+    cache = RouteCache()
+    routes = warm(cache, ["a", "b"], ("q", "r")) | warm(cache, ["c"], ("r",))
+    cache.drop_those_to("q")
+    assert {key: route.live for key, route in routes.items()} == {"a": False, "b": False, "c": True}
+    assert cache.offer("a", ("r",)).live
+    wide = warm(cache, map(str, range(20)), ("r",) * 50_000)
+    cache.drop_those_to("q")
+    assert not any(route.live for route in wide.values())
+
+
+def test_one_off_keys_leave_nothing() -> None:
+    """A stream of keys that never return holds no more than bounded first sights, and in the bypass not even those."""
+    cache = RouteCache(CacheLimits(entries=512, window=2049))
+    rng = random.Random(1)
+    seen_most = 0
+    for number in range(20_000):
+        assert not cache.offer(f"{rng.random()}.{number}", ("q",)).live
+        seen_most = max(seen_most, cache.sights)
+        assert not (cache.bypassed and cache.sights)
+    assert (len(cache), cache.used_bytes) == (0, 0)
+    assert 256 < seen_most <= 512 + 2
+
+
+def test_looking_for_a_destination_is_paid_for_by_admissions() -> None:
+    """A storm of deletions gives up all routes in the end rather than look through them each time."""
+    cache = RouteCache()
+    routes = warm(cache, [str(number) for number in range(64)])
+    calls = 0
+    while routes["0"].live:
+        cache.drop_those_to("nobody")
+        calls += 1
+    assert calls == 64 * VISITS_PER_ADMISSION // (64 // GLANCES_PER_VISIT) + 1
+    assert not any(route.live for route in routes.values())
+
+
+def test_routes_to_very_many_are_not_looked_through() -> None:
+    """To look for one among so many would take longer than to resolve the few routes anew."""
+    cache = RouteCache()
+    few = warm(cache, ["few"])["few"]
+    cache.drop_those_to("nobody")
+    assert few.live
+    warm(cache, ["many"], tuple(map(str, range(GLANCED_BYTES // 8))))
+    cache.drop_those_to("nobody")
+    assert not few.live
+    assert not cache.entries
+
+
+def test_only_routes_to_the_destination_end() -> None:
+    """The others hold on."""
+    cache = RouteCache()
+    routes = {**warm(cache, "a", ("q",)), **warm(cache, "b", ("r",)), **warm(cache, "c", ("q", "r"))}
+    cache.drop_those_to("q")
+    assert [key for key, route in routes.items() if route.live] == ["b"]

@@ -1,0 +1,172 @@
+"""What holds for every engine: odd keys, look-ups that leave nothing, memory that comes back."""
+
+from __future__ import annotations
+
+import gc
+import random
+import tracemalloc
+
+import pytest
+
+from broker.routing.dialect import AMQP, DIALECTS, TopicDialect
+from broker.routing.engine_names import ENGINES, make_engine
+from broker.routing.footprint import footprint_bytes
+from broker.routing.pattern import Pattern
+from broker.routing.reference import matches
+from broker.routing.topic_engine import TopicEngine
+
+pytestmark = pytest.mark.parametrize("name", ENGINES)
+
+CACHING = {"topic-words", "plain-bitmap", "dfa"}
+"""Engines that are a cache of what messages asked for; their own tests hold them to its bound."""
+
+SLACK_BYTES = 4096
+"""What may be held beyond the first time when all patterns are gone for the second: what Python itself keeps by."""
+
+SEPARATORS = {"amqp": ".", "mqtt": "/"}
+
+
+def filled(name: str, patterns: list[Pattern], dialect: TopicDialect = AMQP) -> TopicEngine[str]:
+    """Return an engine with these patterns, each its own target."""
+    engine: TopicEngine[str] = make_engine(name, dialect)
+    for pattern in patterns:
+        engine.add(pattern, pattern.text)
+    return engine
+
+
+def wildcards(count: int, seed: int) -> list[Pattern]:
+    """Return so many distinct patterns of three to five words, with at least one wildcard each."""
+    source = random.Random(seed)
+    patterns: dict[str, Pattern] = {}
+    while len(patterns) < count:
+        words = [f"{level}{source.randrange(size)}" for level, size in zip("pqrst", (6, 10, 90, 9, 4), strict=True)]
+        words = words[: source.randint(3, 5)]
+        words[source.randrange(len(words))] = "*"
+        if source.random() < 0.2:
+            words[source.randrange(len(words))] = "#"
+        pattern = AMQP.parse(".".join(words))
+        patterns[pattern.text] = pattern
+    return list(patterns.values())
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
+def test_keys_at_the_edge(name: str, dialect: TopicDialect) -> None:
+    """Keys of 256 words, empty or not, words of 255 characters, patterns of 64 words: as the reference has it."""
+    separator = SEPARATORS[dialect.name]
+    longest, deep = "x" * 255, separator.join(["a"] * 63)
+    many = separator * 255
+    texts = [
+        "#", "*", "*.*", "*.#", ".#", "a.#", longest, f"*.{longest[:200]}", "*." * 63 + "*", "*." * 63 + "#", "a.*.#",
+        ".*.." + "*." * 59 + "#", "*.a." * 31 + "*.a", "*.a." * 31 + "#",
+    ]  # fmt: skip
+    if dialect is AMQP:
+        texts += ["", "#.a", "#.", f"#.{longest[:100]}.#", "a.#.a", ".#.", "#.a.#.b", "#.." + "*." * 60, "a.#.*.a"]
+        texts += [".".join(["#", "a"] * 31) + ".#", ".".join(["#", ""] * 31), "*.#." + ".".join(["a"] * 61) + ".#.a"]
+    else:
+        texts = [text.replace(".", "/").replace("*", "+") for text in texts]
+    patterns = [dialect.parse(text) for text in dict.fromkeys(texts)]
+    engine = filled(name, list({pattern.text: pattern for pattern in patterns}.values()), dialect)
+    keys = [
+        "", separator, many, f"{many}a", f"a{many}", f"a{many[2:]}a", longest, f"{longest[:200]}{separator}x", deep,
+        f"{deep}{separator}a", f"{deep}{separator}b", f"{deep}{separator}a{separator}b", separator.join(["a"] * 128),
+        separator.join("ab" * 32), separator.join("ba" * 32), separator.join(["a", longest[:100], "b"]), "*", "#",
+        separator.join(["*"] * 64), separator.join(["#"] * 64), separator.join("#a" * 31 + "#"), "\x00", "\ud800",
+        "é" * 127,
+    ]  # fmt: skip
+    for key in keys:
+        words = dialect.words(key)
+        expected = {pattern.text for pattern in patterns if matches(pattern.words, words)}
+        assert set(engine.match(key)) == expected, key[:40]
+    for pattern in reversed(patterns):
+        assert engine.remove(pattern) == pattern.text
+    assert not any(engine.counts().values())
+
+
+def test_look_ups_leave_nothing(name: str) -> None:
+    """Keys that nobody bound make no row, node or table; nor does asking for, or removing, what is not there."""
+    engine = filled(name, wildcards(300, seed=1))
+    engine.match("p1.q1.r1")
+    counts, held_bytes = dict(engine.counts()), footprint_bytes(engine)
+    for pattern in wildcards(300, seed=2):
+        if engine.find(pattern) is None:
+            with pytest.raises(KeyError):
+                engine.remove(pattern)
+    assert engine.counts() == counts
+    assert footprint_bytes(engine) <= held_bytes + 64
+    if name in CACHING:
+        return
+    for number in range(500):
+        engine.match(f"p{number % 7}.new{number}.r{number}.s1.t1")
+        engine.match(f"p1.q1.r1.s{number}")
+    assert engine.counts() == counts
+    assert footprint_bytes(engine) <= held_bytes + 64  # `visited` may take some bytes more
+
+
+def test_a_result_is_the_callers(name: str) -> None:
+    """TopicIndex appends to what it gets; the next look-up must not see that."""
+    engine = filled(name, [AMQP.parse(text) for text in ("a.*", "#", "a.b")])
+    for key in ("a.b", "a.b", "x", "x"):
+        found = engine.match(key)
+        expected = ["#", "a.*", "a.b"] if key == "a.b" else ["#"]
+        assert sorted(found) == expected
+        found.append("mine")
+
+
+def test_targets_are_told_apart_by_identity(name: str) -> None:
+    """Targets that are equal, falsy or unhashable are kept as they are."""
+    targets: dict[str, list[int]] = {text: [] for text in ("a.*", "*.b", "#", "a.#.b", "#.b.#", "a.b")}
+    engine: TopicEngine[list[int]] = make_engine(name)
+    for text, target in targets.items():
+        engine.add(AMQP.parse(text), target)
+    assert {id(target) for target in engine.match("a.b")} == {id(target) for target in targets.values()}
+    for text, target in targets.items():
+        assert engine.find(AMQP.parse(text)) is target
+        assert engine.remove(AMQP.parse(text)) is target
+
+
+def test_prefixes_and_neighbours_are_strangers(name: str) -> None:
+    """What is shorter than a pattern, longer, or has a wildcard elsewhere is not there, before and after removals."""
+    present = ["a.*.c", "a.#.c", "a.*.c.#", "#.c", "*.#", "a.b.*", "a.b.*.#.d", "#.b.#", "*.*.*.*"]
+    strangers = [
+        "a", "a.*", "a.*.c.d", "a.#", "#", "*", "", "c", "#.c.#", "*.c", "a.b", "a.*.*", "a.b.*.#", "b.#", "*.*.*",
+        "#.b", "*.*.*.*.#", "*.*.*.*.*", "a.b.*.d", "a.#.c.#", "#.a.#.c", "*.*.#",
+    ]  # fmt: skip
+    engine = filled(name, [AMQP.parse(text) for text in present])
+    for text in strangers:
+        assert engine.find(AMQP.parse(text)) is None, text
+        with pytest.raises(KeyError):
+            engine.remove(AMQP.parse(text))
+    for text in present:
+        engine.remove(AMQP.parse(text))
+        assert engine.find(AMQP.parse(text)) is None
+        with pytest.raises(KeyError):
+            engine.remove(AMQP.parse(text))
+        engine.add(AMQP.parse(text), text)
+    assert len(engine) == len(present)
+    assert sorted(engine.match("a.b.c")) == ["#.b.#", "#.c", "*.#", "a.#.c", "a.*.c", "a.*.c.#", "a.b.*"]
+
+
+def test_memory_comes_back(name: str) -> None:
+    """A second life of the same engine, with other patterns, ends with the memory of the first."""
+
+    def live(seed: int) -> None:
+        patterns = wildcards(800, seed)
+        for pattern in patterns:
+            engine.add(pattern, pattern.text)
+        for number in range(15):
+            engine.match(f"p{number % 7}.q{number % 11}.r{number}.s1")
+        for pattern in patterns[::2] + patterns[1::2]:
+            engine.remove(pattern)
+
+    engine: TopicEngine[str] = make_engine(name)
+    live(seed=3)  # what is made once, on first use, is made
+    tracemalloc.start()
+    try:
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        live(seed=4)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] <= before + SLACK_BYTES
+    finally:
+        tracemalloc.stop()
+    assert len(engine) == 0

@@ -1,0 +1,252 @@
+"""Which keys which patterns match, as other brokers' tests, specifications, articles and issues have it."""
+
+from __future__ import annotations
+
+# rabbitmq-server, routing_SUITE (topic_matching), with t24 as before the limit of two `#`
+SUITE_BINDINGS = {
+    1: "a.b.c",
+    2: "a.*.c",
+    3: "a.#.b",
+    4: "a.b.b.c",
+    5: "#",
+    6: "#.#",
+    7: "#.b",
+    8: "*.*",
+    9: "a.*",
+    10: "*.b.c",
+    11: "a.#",
+    12: "a.#.#",
+    13: "b.b.c",
+    14: "a.b.b",
+    15: "a.b",
+    16: "b.c",
+    17: "",
+    18: "*.*.*",
+    19: "vodka.martini",
+    20: "a.b.c",
+    21: "*.#",
+    22: "#.*.#",
+    23: "*.#.#",
+    24: "#.#.#",
+    25: "*",
+    26: "#.b.#",
+    27: "args-test",
+}
+SUITE_EXPECTED = {
+    "a.b.c": {1, 2, 5, 6, 10, 11, 12, 18, 20, 21, 22, 23, 24, 26},
+    "a.b": {3, 5, 6, 7, 8, 9, 11, 12, 15, 21, 22, 23, 24, 26},
+    "a.b.b": {3, 5, 6, 7, 11, 12, 14, 18, 21, 22, 23, 24, 26},
+    "": {5, 6, 17, 24},
+    "b.c.c": {5, 6, 18, 21, 22, 23, 24, 26},
+    "a.a.a.a.a": {5, 6, 11, 12, 21, 22, 23, 24},
+    "vodka.gin": {5, 6, 8, 21, 22, 23, 24},
+    "vodka.martini": {5, 6, 8, 19, 21, 22, 23, 24},
+    "b.b.c": {5, 6, 10, 13, 18, 21, 22, 23, 24, 26},
+    "nothing.here.at.all": {5, 6, 21, 22, 23, 24},
+    "oneword": {5, 6, 21, 22, 23, 24, 25},
+    "args-test": {5, 6, 21, 22, 23, 24, 25, 27},
+}
+SUITE_REMOVED = (1, 5, 11, 19, 21, 27)  # 27 is bound twice, and loses one
+
+LEVELS = ".".join("abcdefghijklmnopqrstuvwxyz")
+
+AMQP_TABLES: dict[str, tuple[list[str], dict[str, set[str]]]] = {
+    # rabbitmq-server, rabbit_db_topic_exchange_SUITE
+    "hashes": (
+        ["#.c", "#.b.c", "a.#.d", "#.*.#"],
+        {
+            "a.b.c": {"#.c", "#.b.c", "#.*.#"},
+            "c": {"#.c", "#.*.#"},
+            "x.y.b.c": {"#.c", "#.b.c", "#.*.#"},
+            "a.d": {"a.#.d", "#.*.#"},
+            "a.b.c.d": {"a.#.d", "#.*.#"},
+            "x": {"#.*.#"},
+            "x.c": {"#.c", "#.*.#"},
+            "": set(),
+        },
+    ),
+    "overlapping": (
+        ["a.b.c", "a.b.*", "a.*.*", "a.b.#", "a.*.#", "*.b.c", "a.b"],
+        {
+            "a.b.c": {"a.b.c", "a.b.*", "a.*.*", "a.b.#", "a.*.#", "*.b.c"},
+            "a.b": {"a.b", "a.b.#", "a.*.#"},
+        },
+    ),
+    "empty segments": ([".#", ".*", ".*.a.b.c"], {".0.a.b.c": {".#", ".*.a.b.c"}, ".": {".#", ".*"}, "": set()}),
+    "26 levels": (
+        [f"{LEVELS}.#", f"{LEVELS}.*", ".".join("*" * 26) + ".#"],
+        {
+            LEVELS: {f"{LEVELS}.#", ".".join("*" * 26) + ".#"},
+            f"{LEVELS}.x": {f"{LEVELS}.#", f"{LEVELS}.*", ".".join("*" * 26) + ".#"},
+            LEVELS[:-2]: set(),
+        },
+    ),
+    # rabbitmq-server issues 1383 and 14810, rabbitmq-website issue 317
+    "#1383": (["a.#.b"], {"a.b": {"a.#.b"}, "a..b": {"a.#.b"}, "a.x.b": {"a.#.b"}, "ab": set()}),
+    "#317": (["#.*"], {"..": {"#.*"}, "": set()}),
+    "#14810": (["audit.events.#"], {"audit.events": {"audit.events.#"}, "audit.event": set()}),
+    # LavinMQ's specification, and its issues 1299 and 1607
+    "LavinMQ": (
+        ["#.a", "#.a.a.a", "#.a.b.c", "#.*.d", "#.a.#", "a.*.c.#", "c.*", "a.*"],
+        {
+            "a.a.b": {"#.a.#"},
+            "a.a.a": {"#.a", "#.a.a.a", "#.a.#"},
+            "a.a.b.a.a": {"#.a", "#.a.#"},
+            "a.a.a.a.b.c": {"#.a.b.c", "#.a.#"},
+            "a.d.a": {"#.a", "#.a.#"},
+            "a.a.d": {"#.*.d", "#.a.#"},
+            "b.b.a.b.b": {"#.a.#"},
+            "a.b.c": {"#.a.b.c", "#.a.#", "a.*.c.#"},
+            "a.b.c.d": {"#.*.d", "#.a.#", "a.*.c.#"},
+            "a.b.c.d.e": {"#.a.#", "a.*.c.#"},
+            "c.a.d": {"#.*.d", "#.a.#"},
+            "a.": {"#.a.#", "a.*"},
+            "a": {"#.a", "#.a.#"},
+            "": set(),
+        },
+    ),
+    # "Very fast and scalable topic routing", part 1
+    "the blog's four": (
+        ["a.b.c", "a.*.b.c", "a.#.c", "b.b.c"],
+        {
+            "a.d.d.d.c": {"a.#.c"},
+            "a.b.c": {"a.b.c", "a.#.c"},
+            "a.d.b.c": {"a.*.b.c", "a.#.c"},
+            "a.b.b.c": {"a.*.b.c", "a.#.c"},
+            "a.c": {"a.#.c"},
+            "b.b.c": {"b.b.c"},
+            "a.b.c.d": set(),
+            "b.d.c": set(),
+            "a": set(),
+            "c": set(),
+            "": set(),
+        },
+    ),
+    "the blog's stock": (
+        ["*.stock.#"],
+        {"usd.stock": {"*.stock.#"}, "eur.stock.db": {"*.stock.#"}, "stock.nasdaq": set()},
+    ),
+    # "Fast Topic Matching Algorithm Implementation for WSO2 Message Broker"
+    "the article's WSO2": (
+        ["WSO2", "WSO2.*", "WSO2.Products", "WSO2.Products.*", "WSO2.Products.#"],
+        {
+            "WSO2": {"WSO2"},
+            "WSO2.Products": {"WSO2.*", "WSO2.Products", "WSO2.Products.#"},
+            "WSO2.MB": {"WSO2.*"},
+            "WSO2.Products.MB": {"WSO2.Products.*", "WSO2.Products.#"},
+            "WSO2.Products.MB.3": {"WSO2.Products.#"},
+        },
+    ),
+    "the article's forex": (
+        ["trade", "forex.eur", "forex.*"],
+        {
+            "trade": {"trade"},
+            "forex": set(),
+            "forex.eur": {"forex.eur", "forex.*"},
+            "forex.pound": {"forex.*"},
+            "trade.eur": set(),
+            "null": set(),
+            "other": set(),
+            "forex.null": {"forex.*"},
+            "forex.other": {"forex.*"},
+            "forex.eur.null": set(),
+        },
+    ),
+    # where bitmaps built as that article says go wrong
+    "# anywhere": (
+        ["#.b.#", "#.c", "a.#.c", "a.#.b", "#.*.#", "*.#.c"],
+        {
+            "b.c.c": {"#.b.#", "#.c", "#.*.#", "*.#.c"},
+            "a.b.c": {"#.b.#", "#.c", "a.#.c", "#.*.#", "*.#.c"},
+            "a.c": {"#.c", "a.#.c", "#.*.#", "*.#.c"},
+            "a.x.y.c": {"#.c", "a.#.c", "#.*.#", "*.#.c"},
+            "a.b": {"#.b.#", "a.#.b", "#.*.#"},
+            "oneword": {"#.*.#"},
+            "c": {"#.c", "#.*.#"},
+        },
+    ),
+    "overlap": (  # what stands before and behind a `#` must not take the same word
+        ["a.#.a", "a.b.#.b.a", "a.a.#.a", "*.#.*", "a.#.a.#.a"],
+        {
+            "a": set(),
+            "a.a": {"a.#.a", "*.#.*"},
+            "a.b.a": {"a.#.a", "*.#.*"},
+            "a.a.a": {"a.#.a", "a.a.#.a", "*.#.*", "a.#.a.#.a"},
+            "a.b.b.a": {"a.#.a", "a.b.#.b.a", "*.#.*"},
+            "a.b.a.b.a": {"a.#.a", "a.b.#.b.a", "*.#.*", "a.#.a.#.a"},
+        },
+    ),
+    # words are compared, not bytes, case or what looks the same
+    "unicode": (
+        ["straße.*.日本", "*.é", "*.e\u0301", "#.\U0001f407"],
+        {
+            "straße.x.日本": {"straße.*.日本"},
+            "Straße.x.日本": set(),
+            "strasse.x.日本": set(),
+            "x.é": {"*.é"},
+            "x.e\u0301": {"*.e\u0301"},
+            "\U0001f407": {"#.\U0001f407"},
+            "\ud83d.\udc07": set(),
+        },
+    ),
+    # wildcard characters in a published key are ordinary words, and in a longer word they are no wildcards
+    "published wildcards": (
+        ["a.*", "a.b", "#.c", "a#b.*", "**.#", "*.##"],
+        {
+            "a.*": {"a.*"},
+            "a.#": {"a.*"},
+            "*.b": set(),
+            "#": set(),
+            "*.c": {"#.c"},
+            "#.c": {"#.c"},
+            "a#b.x": {"a#b.*"},
+            "a.x.b": set(),
+            "**": {"**.#"},
+            "x": set(),
+            "a.##": {"a.*", "*.##"},
+        },
+    ),
+    "empty words": (
+        ["", "*", "*.*", ".", "#..#", "a..b", "a.*.b"],
+        {
+            "": {""},
+            ".": {"*.*", ".", "#..#"},
+            "..": {"#..#"},
+            "a": {"*"},
+            "a.": {"*.*", "#..#"},
+            ".a": {"*.*", "#..#"},
+            "a..b": {"#..#", "a..b", "a.*.b"},
+            "a.b": {"*.*"},
+        },
+    ),
+}
+
+# topic filter: topics that it matches, and others. mosquitto's topic_test.c, EMQX's emqx_topic_SUITE, MQTT 5.0, 4.7
+MQTT_FILTERS: dict[str, tuple[list[str], list[str]]] = {
+    "foo/#": (["foo", "foo/", "foo/bar", "foo/bar/baz"], ["fo", "foobar", "/foo"]),
+    "foo//+": (["foo//bar", "foo//"], ["foo/bar", "foo//bar/"]),
+    "foo/+": (["foo/bar", "foo/"], ["foo/bar/baz", "foo", "Foo/bar"]),
+    "foo/+/+/baz": (["foo///baz", "foo/a/b/baz"], ["foo/a/baz"]),
+    "foo/bar/+": (["foo/bar/"], ["foo/bar"]),
+    "foo/+/#": (["foo/bar", "foo/bar/baz", "foo/"], ["foo"]),
+    "A/B/+/#": (["A/B/B/C", "A/B/B"], ["A/B", "a/B/B"]),
+    "test/6/#": (["test/6", "test/6/a"], ["test/3", "test/6a"]),
+    "#": (["/foo/bar", "a", "/", ""], ["$SYS/bar", "$SYS", "$"]),
+    "/#": (["/foo/bar", "/", ""], ["foo/bar", "$SYS/bar"]),
+    "+": (["finance", ""], ["/finance", "$finance"]),
+    "+/#": (["a", "a/b", "/"], ["$SYS", "$SYS/a"]),
+    "+/+": (["/finance", "/", "a/$b"], ["finance", "$SYS/a"]),
+    "sport/+": (["sport/"], ["sport"]),
+    "+/monitor/Clients": (["x/monitor/Clients"], ["$SYS/monitor/Clients"]),
+    "$SYS/#": (["$SYS", "$SYS/a/b"], ["SYS/a", "$BOB/a"]),
+    "$SYS/+": (["$SYS/a"], ["$SYS", "$SYS/a/b"]),
+    "$BOB/bar": (["$BOB/bar"], ["$SYS/bar", "BOB/bar"]),
+    "a/$b/+": (["a/$b/c"], ["a/b/c"]),
+    "a/+/c": (["a//c", "a/$/c"], ["a//c/", "a/c"]),
+    "a/+/c/#": (["a//c/", "a/b/c"], ["a/b/d"]),
+    "a.b/+": (["a.b/c"], ["a/b", "a/b/c", "a.b.c"]),
+    "a/*": (["a/*"], ["a/b"]),
+    "*/+": (["*/b"], ["a/b", "b"]),
+    "+/*/#": (["a/*", "a/*/b"], ["a/b", "a"]),
+    "日本/+": (["日本/é"], ["日/本"]),
+}
