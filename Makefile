@@ -5,13 +5,14 @@
 #   make lint    ruff, formatting, types, floors
 #   make demo    336,776 flights through the broker, killed once on the way
 #   make bench   CPU microseconds per message, beside RabbitMQ where it is installed
+#   make bench-topics   the engines of the topic index, beside the figures of the articles; ten minutes, ARGS=--quick one
 #   make torture the long proofs      make fuzz the fuzz tests alone      make setup everything a developer needs
 
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: setup run test test-compiled lint format bench demo torture fuzz
+.PHONY: setup run test test-compiled lint format bench bench-topics demo torture fuzz
 .DEFAULT_GOAL := run
 .SUFFIXES:
 
@@ -41,6 +42,9 @@ format: $(VENV)/.stamp-dev
 
 bench: $(VENV)/.stamp-bench
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-topics: $(VENV)/.stamp-bench
+	@$(BIN)/python -m bench.topics $(ARGS)
 
 demo: $(VENV)/.stamp-demo
 	@$(BIN)/python -m demo $(ARGS)

@@ -17,9 +17,23 @@ from typing import Final
 PACKAGE: Final = "broker"
 COMPILED: Final = (
     "broker/routing/pattern.py",
+    "broker/routing/dialect.py",
     "broker/routing/destinations.py",
     "broker/routing/index.py",
+    "broker/routing/engines/bitmap.py",
+    "broker/routing/engines/bitmap_closed.py",
+    "broker/routing/engines/bitmap_open.py",
+    "broker/routing/engines/bitmap_places.py",
+    "broker/routing/engines/bitmap_section.py",
+    "broker/routing/engines/bitmap_side.py",
+    "broker/routing/engines/bitmap_suspects.py",
+    "broker/routing/engines/bitmap_table.py",
+    "broker/routing/engines/dfa.py",
+    "broker/routing/engines/nfa.py",
+    "broker/routing/engines/tiered.py",
     "broker/routing/engines/trie.py",
+    "broker/routing/engines/trie_node.py",
+    "broker/routing/engines/trie_walk.py",
 )
 SWITCH: Final = "SLOTMQ_COMPILE"
 """The environment variable that leaves compiling out when it is 0."""

@@ -68,14 +68,16 @@ class Broker:
 
 
 @contextmanager
-def slotmq(folder: Path, *, options: Sequence[str] = (), prefix: Sequence[str] = ()) -> Iterator[Broker]:
-    """Run SlotMQ as a subprocess; `prefix` are interpreter options, such as a profiler's.
+def slotmq(
+    folder: Path, *, options: Sequence[str] = (), prefix: Sequence[str] = (), package: Path = PROJECT
+) -> Iterator[Broker]:
+    """Run SlotMQ as a subprocess; `prefix` are interpreter options, such as a profiler's, `package` is where it is.
 
     Raises: NotStarted.
     """
     store = folder / "slotmq"
     command = [sys.executable, *prefix, "-m", "broker", "serve", "--port", "0", "--data-dir", str(store), *options]
-    with _running(command, folder / "slotmq.log", {"PYTHONPATH": str(PROJECT)}) as process:
+    with _running(command, folder / "slotmq.log", {"PYTHONPATH": str(package)}) as process:
         host, port = _await_ready_line(process, folder / "slotmq.log")
         yield Broker("SlotMQ", Address(host, port), ProcessTree(process.pid), store)
 

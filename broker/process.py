@@ -9,6 +9,7 @@ from collections.abc import Callable
 import structlog
 
 from broker.amqp.errors import StoreFailed
+from broker.collector import Collector
 from broker.server import Broker
 from broker.settings import Settings
 
@@ -49,10 +50,13 @@ async def _serve(settings: Settings) -> int:
     if settings.tls.is_on:  # without anything to read again it goes on meaning that the terminal is gone
         loop.add_signal_handler(signal.SIGHUP, broker.reload)
     await broker.serve()
+    collector = Collector(broker, loop)
+    collector.start()
     print(broker.ready_line(), flush=True)
     failed = asyncio.ensure_future(broker.wait_failed())
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    collector.close()
     if failed.done():
         stopped.cancel()
         return _failed(failed.result())

@@ -247,10 +247,15 @@ class Limits(Section):
 
 
 class Routing(Section):
-    """Limits on binding keys, and the sizes of the route caches."""
+    """Limits on binding keys, the index of topic exchanges, and the sizes of the route caches."""
 
     hashes_max: int = number(2, 1, 16, "#", "How many # a binding key may have in canonical form.", "CVE-2026-67419")
     words_max: int = number(64, 1, 128, "words", "How many words a binding key may have.", "CVE-2026-67419")
+    topic_index: Literal["auto", "bitmap", "trie", "dfa"] = Field(
+        default="auto",
+        description="How topic exchanges find the wildcard patterns that match; an exchange may name its own in "
+        "x-topic-index. auto is what serves best in the benchmark.",
+    )
     cache_entries: int = number(65_536, 0, 10_000_000, "routes", "Routes that an exchange remembers; 0 is none.")
     cache_bytes: int = number(32 * MiB, 0, 4 * GiB, "bytes", "Memory of the routes that an exchange remembers.")
 

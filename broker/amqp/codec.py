@@ -45,6 +45,7 @@ ACK: Final = struct.Struct(">BHIIQBB")
 # Class and method, a delivery tag, and one octet of bits.
 SETTLEMENT_BYTES: Final = 13
 TAG_AND_BITS: Final = struct.Struct(">QB")
+NO_ARGUMENTS: Final = bytes(4)  # a table of no bytes, and what a method without arguments ends with
 SETTLEMENTS: Final = frozenset({commands.Basic.Ack, commands.Basic.Nack, commands.Basic.Reject})
 
 DELIVER: Final = b"\x00\x3c\x00\x3c"
@@ -135,6 +136,10 @@ def decode_method(payload: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max:
         raise unknown_method(payload)
     if len(payload) == SETTLEMENT_BYTES and kind in SETTLEMENTS:
         return decode_settlement(kind, payload)
+    if kind is commands.Queue.Bind and payload.endswith(NO_ARGUMENTS):
+        bind = decode_plain_bind(payload)
+        if bind is not None:
+            return bind
     # Without __init__, which would judge names, and warn of methods that the specification deprecates.
     method = kind.__new__(kind)
     tables = TableReader(payload, depth_max, entries_max)
@@ -187,6 +192,29 @@ def decode_settlement(kind: type[Method], payload: bytes) -> Method:
     reject.delivery_tag = delivery_tag
     reject.requeue = bits & 1 == 1
     return reject
+
+
+def decode_plain_bind(payload: bytes) -> Method | None:
+    """Returns a queue.bind without arguments, of which clients send a hundred thousand; None if it is not well formed.
+
+    That is for `decode_method` to say in words.
+    """
+    try:
+        queue_end = 7 + payload[6]  # behind class, method and ticket
+        exchange_end = queue_end + 1 + payload[queue_end]
+        key_end = exchange_end + 1 + payload[exchange_end]
+        if key_end + 1 + len(NO_ARGUMENTS) != len(payload):
+            return None
+        bind = commands.Queue.Bind.__new__(commands.Queue.Bind)
+        bind.ticket = payload[4] << 8 | payload[5]
+        bind.queue = payload[7:queue_end].decode()
+        bind.exchange = payload[queue_end + 1 : exchange_end].decode()
+        bind.routing_key = payload[exchange_end + 1 : key_end].decode()
+    except (IndexError, UnicodeDecodeError):
+        return None
+    bind.nowait = payload[key_end] & 1 == 1
+    bind.arguments = {}
+    return bind
 
 
 def unknown_method(payload: bytes) -> ConnectionFault:

@@ -14,8 +14,8 @@ from broker.core import topology
 from broker.core.arguments import check_headers_match
 from broker.core.names import refuse_default
 from broker.core.queue import Queue
+from broker.core.remains import Remains
 from broker.core.resource import Resource
-from broker.routing.binding import Binding, make_binding
 from broker.routing.exchange import Exchange
 from broker.routing.pattern import PatternLimits
 
@@ -31,16 +31,16 @@ UNLIMITED: Final = PatternLimits(hashes=sys.maxsize, words=sys.maxsize)
 class Bindings:
     """Binds and unbinds, and counts.
 
-    Invariant: a binding is in its exchange and in the `bindings` of its queue, or the `incoming` of its destination
-        exchange, or in neither. ``count`` is how many there are.
+    Invariant: ``count`` is how many bindings there are, without those of what was deleted, which are in ``remains``.
     """
 
-    __slots__ = ("_pattern_limits", "_vhost", "count")
+    __slots__ = ("_pattern_limits", "_vhost", "count", "remains")
 
     def __init__(self, vhost: Vhost, pattern_limits: PatternLimits | None) -> None:
         self._vhost = vhost
         self._pattern_limits = pattern_limits or PatternLimits()
         self.count = 0
+        self.remains = Remains(vhost.ports)
 
     def bind_queue(
         self, queue_name: str, exchange_name: str, key: str, arguments: Mapping[str, Any], owner: object
@@ -69,30 +69,30 @@ class Bindings:
         vhost = self._vhost
         if source.by_headers:
             check_headers_match(arguments)
-        if make_binding(source.name, destination, key, arguments) in source.bindings:
-            return
-        vhost.limits.check_bindings(_resource(vhost, destination), self.count)
+        if self.count >= vhost.limits.bindings_max and not source.is_bound(destination, key, arguments):
+            vhost.limits.check_bindings(_resource(vhost, destination), self.count)
         try:
-            source.check_key(key, self._pattern_limits)
-            binding = self.add(source, destination, key, arguments)
+            made = self.add(source, destination, key, arguments, self._pattern_limits)
         except ValueError as error:  # a binding key or arguments that the exchange cannot take
             raise ChannelError(406, str(error)) from error
-        if binding is not None and topology.binding_is_durable(binding, source):
+        if made and source.durable and destination.durable:
             vhost.journal(topology.bound(destination, source, key, arguments))
 
     def add(
-        self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]
-    ) -> Binding | None:
-        """Returns the new binding, None when an equal one was there; does not tell the journal.
+        self,
+        source: Exchange,
+        destination: Queue | Exchange,
+        key: str,
+        arguments: Mapping[str, Any],
+        limits: PatternLimits | None = None,
+    ) -> bool:
+        """Makes a binding and tells whether it is a new one; does not tell the journal.
 
         Raises: ValueError, with nothing changed.
         """
-        binding = source.bind(destination, key, arguments)
-        if binding is not None:
-            self.count += 1
-            if isinstance(destination, Queue):
-                destination.bindings[binding] = source
-        return binding
+        made = source.bind(destination, key, arguments, limits)
+        self.count += made
+        return made
 
     def unbind_queue(
         self, queue_name: str, exchange_name: str, key: str, arguments: Mapping[str, Any], owner: object
@@ -121,40 +121,35 @@ class Bindings:
             self._unbind(source, destination, key, arguments)
 
     def _unbind(self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]) -> None:
-        binding = source.unbind(destination, key, arguments)
-        if binding is None:
+        made_with = source.unbind(destination, key, arguments)
+        if made_with is None:
             return
         self.count -= 1
-        if isinstance(destination, Queue):
-            del destination.bindings[binding]
-        if topology.binding_is_durable(binding, source):
-            arguments_as_bound = binding.arguments
-            self._vhost.journal(topology.unbound(destination, source, key, arguments_as_bound))
+        if source.durable and destination.durable:
+            self._vhost.journal(topology.unbound(destination, source, key, made_with))
         self._vhost.exchanges.drop_unbound((source,))
 
     def remove_of_queue(self, queue: Queue) -> None:
-        """Removes the bindings of a queue that is being deleted. Cost: its own bindings."""
-        bindings = list(queue.bindings.items())
-        queue.bindings.clear()
-        self.count -= len(bindings)
-        for binding, source in bindings:
-            source.remove(binding)
-        self._vhost.exchanges.drop_unbound(dict.fromkeys(source for _, source in bindings))
+        """Removes the bindings of a queue that is being deleted: nothing leads to it any more."""
+        self._vhost.exchanges.drop_unbound(self._remove_incoming(queue))
 
     def remove_of_exchange(self, exchange: Exchange) -> list[Exchange]:
-        """Removes the bindings on both sides of an exchange that is being deleted; returns what had led to it.
+        """Removes the bindings on both sides of an exchange that is being deleted; returns what had led to it."""
+        sources = self._remove_incoming(exchange)
+        self.count -= exchange.binding_count
+        self.remains.take(exchange.end())
+        return [source for source in sources if source is not exchange]
 
-        Cost: its own bindings.
+    def _remove_incoming(self, destination: Queue | Exchange) -> list[Exchange]:
+        """Ends what leads to a queue or exchange that is being deleted, and returns the exchanges that did.
+
+        Cost: those exchanges; their indexes lose the keys turn by turn.
         """
-        incoming = list(exchange.incoming.items())
-        for binding, source in incoming:
-            source.remove(binding)
-        outgoing = exchange.remove_all()
-        for binding in outgoing:
-            if isinstance(binding.destination, Queue):
-                del binding.destination.bindings[binding]
-        self.count -= len(incoming) + len(outgoing)
-        return list(dict.fromkeys(source for _, source in incoming if source is not exchange))
+        standing = [bundle for source, bundle in destination.incoming.items() if not source.deleted]
+        for bundle in standing:
+            self.count -= len(bundle)
+            self.remains.part(bundle)
+        return [bundle.source for bundle in standing]
 
 
 def _resource(vhost: Vhost, destination: Queue | Exchange) -> Resource:

@@ -12,8 +12,8 @@ from broker.core.queue_arguments import compared_arguments
 from broker.core.resource import Resource
 from broker.routing.exchange import Exchange
 
-# RabbitMQ compares the first one, and no argument of its plugins' types; the other is SlotMQ's own.
-EXCHANGE_COMPARED: Final = ("alternate-exchange", "x-topic-dialect")
+# RabbitMQ compares the first one, and no argument of its plugins' types; the others are SlotMQ's own.
+EXCHANGE_COMPARED: Final = ("alternate-exchange", "x-topic-dialect", "x-topic-index")
 
 
 def check_same_exchange(

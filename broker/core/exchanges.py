@@ -37,12 +37,13 @@ class Exchanges(dict[str, Exchange]):
     Invariant: the journal hears of each change of a durable exchange once, in order, before the answer.
     """
 
-    __slots__ = ("_cache_limits", "_vhost", "default")
+    __slots__ = ("_cache_limits", "_topic_index", "_vhost", "default")
 
-    def __init__(self, vhost: Vhost, cache_limits: CacheLimits | None) -> None:
+    def __init__(self, vhost: Vhost, cache_limits: CacheLimits | None, topic_index: str) -> None:
         super().__init__()
         self._vhost = vhost
         self._cache_limits = cache_limits
+        self._topic_index = topic_index
         self.default = DefaultExchange(vhost.queues.reachable, cache_limits=cache_limits)
         self[""] = self.default
 
@@ -108,7 +109,14 @@ class Exchanges(dict[str, Exchange]):
 
     def add(self, name: str, type: str, **properties: Any) -> Exchange:
         """Returns a new exchange, without telling the journal."""
-        exchange = make_exchange(name, type, pattern_limits=UNLIMITED, cache_limits=self._cache_limits, **properties)
+        exchange = make_exchange(
+            name,
+            type,
+            pattern_limits=UNLIMITED,
+            cache_limits=self._cache_limits,
+            topic_index=self._topic_index,
+            **properties,
+        )
         self[name] = exchange
         self._vhost.apply_policies_to_exchange(exchange)
         self._vhost.router.exchange_changed(name)
@@ -125,7 +133,7 @@ class Exchanges(dict[str, Exchange]):
         exchange = self.get(name)
         if exchange is None:
             return
-        if if_unused and len(exchange.bindings):
+        if if_unused and exchange.binding_count:
             raise ChannelError(406, f"{resource} in use")
         self.drop_unbound(self._drop(exchange))
 
@@ -137,7 +145,7 @@ class Exchanges(dict[str, Exchange]):
         """
         pending = list(exchanges)
         for exchange in pending:  # grows on the way
-            if exchange.auto_delete and not len(exchange.bindings) and self.get(exchange.name) is exchange:
+            if exchange.auto_delete and not exchange.binding_count and self.get(exchange.name) is exchange:
                 pending.extend(self._drop(exchange))
 
     def _drop(self, exchange: Exchange) -> list[Exchange]:

@@ -5,7 +5,6 @@ Content header and body stay the bytes that came in; they are decoded only when 
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import Final
 
 from broker.amqp.content_header import HeaderFacts
@@ -14,28 +13,23 @@ from broker.store.record import encode_route
 __all__ = ["OVERHEAD_BYTES", "Envelope", "Message"]
 
 OVERHEAD_BYTES: Final = 400  # a resident message beside its bytes: object, list slot, bytes headers (sys.getsizeof)
-_BYTE: Final = Struct(">B")
-
-
-def _short(text: str) -> bytes:
-    raw = text.encode()
-    return _BYTE.pack(len(raw)) + raw
 
 
 class Envelope:
     """Exchange and routing key, with what is made of them once instead of per message.
 
-    Shapes: ``suffix`` closes a basic.deliver frame: exchange and key as short strings, then the frame's end octet.
-        ``route`` is the static part of a log record.
+    Shapes: ``route`` is both as short strings, as a basic.publish and a log record have them; with the octet that ends
+        a frame it is the ``suffix`` of a basic.deliver.
     """
 
     __slots__ = ("exchange", "key", "route", "suffix")
 
-    def __init__(self, exchange: str, key: str) -> None:
+    def __init__(self, exchange: str, key: str, route: bytes | None = None) -> None:
+        """Takes the two short strings, too, where they are known."""
         self.exchange = exchange
         self.key = key
-        self.suffix = _short(exchange) + _short(key) + b"\xce"
-        self.route = encode_route(exchange, key)
+        self.route = encode_route(exchange, key) if route is None else route
+        self.suffix = self.route + b"\xce"
 
 
 class Message:

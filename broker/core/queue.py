@@ -14,19 +14,18 @@ from broker.core.queue_ports import Clock, QueuePorts, QueueWorker
 from broker.core.round import Round
 from broker.core.rules import DROP_HEAD, REJECT_PUBLISH_DLX, QueueRules, queue_rules
 from broker.core.stream import Stream
+from broker.routing.bundle import Destination
 from broker.slots.slot import Slot
 
 if TYPE_CHECKING:
     from broker.core.consumer import Consumer
-    from broker.routing.binding import Binding
-    from broker.routing.exchange import Exchange
 
 __all__ = ["Clock", "Queue", "QueuePorts", "QueueWorker"]
 
 BATCH_MESSAGES: Final = 100  # so many are dropped between two looks at the share of the turn
 
 
-class Queue:
+class Queue(Destination):
     """One queue of a vhost.
 
     Shapes: ``streams`` has one stream per priority level, the lowest first; ``stream`` is the only one, or the lowest.
@@ -41,7 +40,6 @@ class Queue:
         "arguments",
         "auto_delete",
         "awake",
-        "bindings",
         "consumers",
         "deleted",
         "durable",
@@ -72,13 +70,13 @@ class Queue:
         ports: QueuePorts,
         rules: QueueRules | None = None,
     ) -> None:
+        super().__init__()
         self.name = name
         self.durable = durable
         self.exclusive_owner = exclusive_owner
         self.auto_delete = auto_delete
         self.arguments = arguments
         self.number = number
-        self.bindings: dict[Binding, Exchange] = {}
         self.had_consumers = False
         self.deleted = False
         self.awake = False

@@ -7,19 +7,19 @@ bindings; applying a change that is already there changes nothing, as a checkpoi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.arguments import from_json, to_json
 from broker.core.names import is_predeclared
 from broker.core.queue import Queue
-from broker.routing.binding import Binding
 from broker.routing.exchange import Exchange
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
+    from broker.routing.bundle import Bundle
 
-__all__ = ["Change", "binding_is_durable", "restore", "snapshot"]
+__all__ = ["Change", "Snapshot", "restore", "snapshot"]
 
 Change = dict[str, Any]
 _End = tuple[str, int]  # one end of a binding: an exchange and which of its lives, or no name and a queue's number
@@ -69,12 +69,6 @@ def unbound(destination: Queue | Exchange, exchange: Exchange, key: str, argumen
     return _binding("unbound", destination, exchange, key, arguments)
 
 
-def binding_is_durable(binding: Binding, exchange: Exchange) -> bool:
-    """Tells whether a binding outlives the broker: both its ends must."""
-    destination: Queue | Exchange = binding.destination
-    return exchange.durable and destination.durable
-
-
 def arguments_to_json(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns an argument table as JSON that keeps the types."""
     return {key: to_json(value) for key, value in arguments.items()}
@@ -96,26 +90,41 @@ def _binding(
     return {"change": change, "exchange": exchange.name, **to, "key": key, "arguments": arguments_to_json(arguments)}
 
 
+class Snapshot:
+    """The durable exchanges, queues and bindings of one moment, as the changes that make them.
+
+    What it takes to tell them is copied when it is made, which is quick; they may be told later, and in a thread.
+    """
+
+    __slots__ = ("_declared", "_led_to")
+
+    def __init__(self, vhost: Vhost) -> None:
+        exchanges = [exchange for exchange in vhost.exchanges.values() if exchange.durable]
+        self._declared = [exchange_declared(exchange) for exchange in exchanges if not is_predeclared(exchange.name)]
+        self._led_to = [*_arriving(exchanges)]
+        queues = [queue for queue in vhost.queues.values() if queue.durable]
+        self._declared += map(queue_declared, queues)
+        self._led_to += _arriving(queues)
+
+    def __iter__(self) -> Iterator[Change]:
+        """Yields the changes, bindings last."""
+        yield from self._declared
+        for bundle in self._led_to:
+            for key, arguments in bundle.items():
+                yield bound(bundle.destination, bundle.source, key, arguments)
+
+
+def _arriving(destinations: Iterable[Queue | Exchange]) -> Iterator[Bundle]:
+    """Yields copies of what leads from durable exchanges to these."""
+    for destination in destinations:
+        for source, bundle in destination.incoming.items():
+            if source.durable and not source.deleted:
+                yield bundle.copy()
+
+
 def snapshot(vhost: Vhost) -> list[Change]:
     """Returns the changes that make a vhost's durable exchanges, queues and bindings of this moment."""
-    made = [exchange for exchange in vhost.exchanges.values() if exchange.durable]
-    changes = [exchange_declared(exchange) for exchange in made if not is_predeclared(exchange.name)]
-    changes.extend(
-        bound(exchange, source, binding.key, binding.arguments)
-        for exchange in made
-        for binding, source in exchange.incoming.items()
-        if source.durable
-    )
-    for queue in vhost.queues.values():
-        if not queue.durable:
-            continue
-        changes.append(queue_declared(queue))
-        changes.extend(
-            bound(queue, exchange, binding.key, binding.arguments)
-            for binding, exchange in queue.bindings.items()
-            if exchange.durable
-        )
-    return changes
+    return list(Snapshot(vhost))
 
 
 def restore(vhost: Vhost, changes: Iterable[Change]) -> None:

@@ -5,7 +5,7 @@ Knows nothing of connections, frames or permissions; the sessions ask it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.core import topology
@@ -21,20 +21,23 @@ from broker.core.queues import Queues
 from broker.core.reply_to import ReplyConsumers
 from broker.core.resource import Resource
 from broker.core.rules import queue_rules
-from broker.core.topology import Change
+from broker.core.topology import Change, Snapshot
 from broker.core.vhost_limits import VhostLimits
 from broker.routing.cache import CacheLimits, PublishCache
+from broker.routing.engine_names import AUTO
 from broker.routing.exchange import Exchange
 from broker.routing.pattern import PatternLimits
 from broker.routing.router import Router
 
 if TYPE_CHECKING:
     from broker.core.confirmable import Confirmable
+    from broker.core.session.entrance import Entrance
     from broker.core.session.publish_entry import PublishEntry
 
 __all__ = ["Committer", "Vhost"]
 
 Arguments = Mapping[str, Any] | None
+QUEUES_AT_ONCE: Final = 32  # so many of a deleted vhost go in one turn
 HEAD_INTERVAL_MS: Final = 2  # after a restart so often one queue's head is read
 
 
@@ -81,6 +84,7 @@ class Vhost:
         generate: Callable[[], str],
         pattern_limits: PatternLimits | None = None,
         cache_limits: CacheLimits | None = None,
+        topic_index: str = AUTO,
         limits: VhostLimits | None = None,
     ) -> None:
         """Shapes: `generate` returns 22 fresh random characters, for a name that the client left out."""
@@ -92,7 +96,7 @@ class Vhost:
         self.default_queue_type: str | None = None  # classic or quorum; for declares of clients that name no type
         self.policies = Policies(self.apply_policies)
         self.queues = Queues(self)
-        self.exchanges = Exchanges(self, cache_limits)
+        self.exchanges = Exchanges(self, cache_limits, topic_index)
         self.router = Router(self.exchanges.get, cache_limits=cache_limits)
         self.bindings = Bindings(self, pattern_limits)
         self.delays = Delays(self)
@@ -101,7 +105,7 @@ class Vhost:
         self.exchanges.predeclare()
         self._generate = generate
         self._cache_limits = cache_limits
-        self._caches: dict[str, PublishCache[PublishEntry]] = {}
+        self._caches: dict[str, PublishCache[PublishEntry, Entrance]] = {}
 
     # -- look-ups -----------------------------------------------------------------------------------------------------
 
@@ -220,8 +224,8 @@ class Vhost:
         """Keeps a message that was published to an x-delayed-message exchange for a while."""
         self.delays.hold(exchange, message, delay_ms)
 
-    def publish_cache(self, user: User) -> PublishCache[PublishEntry]:
-        """Returns the cache of what this user's publishes come to; its rights are part of the entries."""
+    def publish_cache(self, user: User) -> PublishCache[PublishEntry, Entrance]:
+        """Returns the cache of what this user's publishes come to; its rights are part of it."""
         cache = self._caches.get(user.name)
         if cache is None:
             cache = self._caches[user.name] = PublishCache(self._cache_limits)
@@ -281,9 +285,26 @@ class Vhost:
         """Returns the changes that make the durable exchanges, queues and bindings of this moment."""
         return topology.snapshot(self)
 
+    def topology_snapshot(self) -> Snapshot:
+        """Returns the same to be told later. Cost: a glance at each of them."""
+        return Snapshot(self)
+
     def restore(self, changes: Iterable[Change]) -> None:
         """Makes what the changes in the store come to, without journalling it."""
         topology.restore(self, changes)
+
+    def dismantle(self) -> Iterator[None]:
+        """Lets go of everything, because the vhost is deleted, and yields whenever others should have their turn."""
+        remains = self.bindings.remains
+        for exchange in list(self.exchanges.values()):
+            remains.take(exchange.end())
+            while remains.busy:
+                yield
+                remains.turn()
+        for place, queue in enumerate(list(self.queues.values()), 1):
+            queue.delete()
+            if place % QUEUES_AT_ONCE == 0:
+                yield
 
     def restored(self) -> None:
         """Takes up the work once the messages are back, too.

@@ -100,7 +100,7 @@ class Checkpointer:
         return Checkpoint(
             position=self._store.log.position,
             clean=clean,
-            topology=self._vhost.topology(),
+            topology=self._vhost.topology_snapshot(),
             queues=states,
             next_queue_number=self._vhost.next_queue_number,
         )

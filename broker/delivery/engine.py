@@ -101,6 +101,7 @@ class Engine:
                 settings.routing.cache_bytes,
                 settings.routing.cache_entries * CACHE_ROUNDS + 1,
             ),
+            topic_index=settings.routing.topic_index,
             limits=VhostLimits(
                 settings.limits.exchanges_max,
                 settings.limits.queues_max,
@@ -173,7 +174,7 @@ class Engine:
 
     def tick(self) -> None:
         """Starts a checkpoint when one is due; called once a second."""
-        if self._checkpoint is not None and not self._checkpoint.done():
+        if self._stops or (self._checkpoint is not None and not self._checkpoint.done()):
             return
         idle_s = self._loop.time() - self._checkpoint_at
         if self.checkpointer.rolled or (idle_s >= self._checkpoint_interval_s and self.checkpointer.changed):
@@ -189,6 +190,16 @@ class Engine:
         self._log_settlements()
         await self.checkpointer.take(clean=True)
         self.close(clean=True)
+
+    async def discard(self) -> None:
+        """Ends the engine of a vhost that is deleted: nothing is written down, and what it has goes turn by turn."""
+        self._stops = True
+        if self._checkpoint is not None:
+            await asyncio.wait([self._checkpoint])
+        for _ in self.vhost.dismantle():
+            await asyncio.sleep(0)
+            self.deadlines.begin_turn()
+        self.close()
 
     def close(self, *, clean: bool = False) -> None:
         """Ends the threads and closes the store; what is unwritten is lost. Once more changes nothing."""

@@ -80,7 +80,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         """Ends the engine of a hidden vhost and removes its folder. Raises: StoreFailed."""
         engine = self.engines[name]
         await engine.committer.drain()
-        await engine.stop()
+        await engine.discard()
         del self.engines[name]
         self._turn.engines.remove(engine)
         await self._loop.run_in_executor(None, self._folder.remove_vhost, name)

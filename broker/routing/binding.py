@@ -27,6 +27,11 @@ def make_binding(exchange: str, destination: Hashable, key: str, arguments: Mapp
     return Binding(exchange, destination, key, arguments, freeze_value(arguments) if arguments else None)
 
 
+def binding_identity(key: str, arguments: Mapping[str, Any]) -> Hashable:
+    """Return what tells a binding from all others between the same exchange and destination."""
+    return (key, freeze_value(arguments)) if arguments else key
+
+
 def freeze_value(value: Any) -> Hashable:
     """Return a hashable form of a field value: equal exactly if the AMQP type class and the value are.
 

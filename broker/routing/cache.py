@@ -1,24 +1,24 @@
-"""The steps of the route cache: routing key -> route per exchange, exchange and key -> route through others per vhost,
-publish payload -> entry per user.
+"""The steps of the route cache beside that of an exchange: exchange and key -> route through others per vhost, publish
+payload -> entry per user; and what all of them share, bounds and admission.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from broker.routing.route import Route
 
-__all__ = ["ENTRY_BYTES", "BoundedCache", "CacheLimits", "CompositeCache", "PublishCache", "Route", "RouteCache"]
+__all__ = ["ENTRY_BYTES", "BoundedCache", "CacheLimits", "CompositeCache", "PublishCache"]
 
 ENTRY_BYTES: Final = 400
 """What an entry costs beside its key and its destinations: places in two dicts, the objects, a first sight."""
 
 SKIPPED_WINDOWS: Final = 8
-SCANS_PER_ADMISSION: Final = 64
-"""How often an admitted key may be looked at to find out whether a changed pattern matches it."""
+EVICTED_SHARE: Final = 64
+EXCHANGES_MAX: Final = 1024
 
 
 class Routed(Protocol):
@@ -48,7 +48,8 @@ class Admission:
     First sights are kept as hashes, in two generations that together are no larger than the cache: a key that would be
     evicted before it comes back is not admitted in the first place. After each window of misses, if the cache grew
     by less than a tenth of them (one-off keys, a working set over the bounds, a storm of bindings), it takes nothing in
-    for eight windows; what it holds goes on to be hit. Misses alone are counted, so that a hit stays one look-up.
+    for eight windows and forgets what it saw; what the cache holds goes on to be hit. Misses of keys that it does not
+    hold are all that counts, so that a hit stays one look-up.
     """
 
     __slots__ = ("_gained", "_generation", "_misses", "_old_sights", "_sights", "_skip", "_window")
@@ -67,6 +68,11 @@ class Admission:
         """Return whether nothing is being admitted at present."""
         return self._skip > 0
 
+    @property
+    def sights(self) -> int:
+        """Return how many first sights are kept."""
+        return len(self._sights) + len(self._old_sights)
+
     def second_sight(self, key: Hashable) -> bool:
         """Count a miss and return whether the key should be admitted."""
         if self._skip:
@@ -74,10 +80,14 @@ class Admission:
             return False
         self._misses += 1
         if self._misses > self._window:
-            if self._gained * 10 < self._window:
-                self._skip = SKIPPED_WINDOWS * self._window
+            useless = self._gained * 10 < self._window
             self._misses = 0
             self._gained = 0
+            if useless:
+                self._skip = SKIPPED_WINDOWS * self._window
+                self._sights = set()
+                self._old_sights = set()
+                return False
         digest = hash(key)
         if digest in self._sights or digest in self._old_sights:
             return True
@@ -97,7 +107,7 @@ V = TypeVar("V")
 
 
 class BoundedCache(Generic[K, V]):
-    """Entries bounded in number and bytes; when full the oldest eighth goes.
+    """Entries bounded in number and bytes; when full the oldest few go.
 
     Read `entries` itself. Cost: O(1) amortised, for an eviction too.
     """
@@ -120,22 +130,36 @@ class BoundedCache(Generic[K, V]):
         """Return whether nothing is being admitted at present."""
         return self._admission.bypassed
 
+    @property
+    def sights(self) -> int:
+        """Return how many first sights are kept."""
+        return self._admission.sights
+
     def _insert(self, key: K, entry: V, weight_bytes: int) -> bool:
         """Take in an entry and return True, or return False if it alone passes the bound. The key is not there yet."""
         limits = self._limits
         if weight_bytes > limits.cache_bytes or limits.entries < 1:
             return False
-        while len(self.entries) >= limits.entries or self.used_bytes + weight_bytes > limits.cache_bytes:
-            # Many at once: to find the first key of a dict is to pass over the places of all keys deleted before it.
-            oldest = list(islice(self.entries, len(self.entries) // 8 + 1))
-            for old_key in oldest:
-                self._discard(old_key)
-            self._admission.gained(-len(oldest))
+        if len(self.entries) >= limits.entries:
+            self._evict()
+        self._make_room(weight_bytes)
         self.entries[key] = entry
         self._weights[key] = weight_bytes
         self.used_bytes += weight_bytes
         self._admission.gained(1)
         return True
+
+    def _make_room(self, wanted_bytes: int = 0) -> None:
+        """Give up the oldest entries until so many bytes are free, or nothing is left."""
+        while self.entries and self.used_bytes + wanted_bytes > self._limits.cache_bytes:
+            self._evict()
+
+    def _evict(self) -> None:
+        # Many at once: to find the first key of a dict is to pass over the places of all keys deleted before it.
+        oldest = list(islice(self.entries, len(self.entries) // EVICTED_SHARE + 1))
+        for old_key in oldest:
+            self._discard(old_key)
+        self._admission.gained(-len(oldest))
 
     def _discard(self, key: K) -> V:
         self.used_bytes -= self._weights.pop(key)
@@ -145,68 +169,6 @@ class BoundedCache(Generic[K, V]):
         self.entries.clear()
         self._weights.clear()
         self.used_bytes = 0
-
-
-class RouteCache(BoundedCache[str, Route]):
-    """Routes of one exchange by routing key.
-
-    Cost: what drop_where and drop_all cost the admissions since the last drop_all have paid for.
-    """
-
-    __slots__ = ("_scans", "hits")
-
-    def __init__(self, limits: CacheLimits | None = None) -> None:
-        super().__init__(limits)
-        self.hits = 0
-        self._scans = 0
-
-    def offer(self, key: str, destinations: tuple[Any, ...]) -> Route:
-        """Return the route of a key that is not cached: live if it was admitted, else for this once."""
-        self.misses += 1
-        if self._admission.second_sight(key):
-            route = Route(destinations, live=True)
-            if self._insert(key, route, ENTRY_BYTES + len(key) + 8 * len(destinations)):
-                self._scans += SCANS_PER_ADMISSION
-                return route
-        return Route(destinations)
-
-    def drop(self, key: str) -> None:
-        """End the route of one key."""
-        if key in self.entries:
-            self._discard(key)
-
-    def drop_where(self, touched: Callable[[Sequence[str]], Sequence[str]]) -> None:
-        """End the routes of those keys that `touched` picks out of all.
-
-        A storm of bindings must not look at every key each time: when the admissions no longer pay, every route ends.
-        To bind as often as to publish ends in the bypass, too.
-        """
-        if not self.entries:
-            return
-        self._scans -= len(self.entries)
-        if self._scans < 0:
-            self.drop_all()
-            return
-        stale = touched(list(self.entries))
-        for key in stale:
-            self._discard(key)
-        if stale:
-            self._admission.gained(-1)
-
-    def drop_all(self) -> None:
-        """End every route."""
-        self._scans = 0
-        if self.entries:
-            routes = list(self.entries.values())
-            self._clear()
-            for route in routes:
-                route.end()
-            self._admission.gained(-1)
-
-    def _discard(self, key: str) -> Route:
-        route = super()._discard(key)
-        route.end()
-        return route
 
 
 class CompositeCache(BoundedCache[tuple[str, str], Route]):
@@ -238,34 +200,46 @@ class CompositeCache(BoundedCache[tuple[str, str], Route]):
 
 
 E = TypeVar("E", bound=Routed)
+X = TypeVar("X")
 
 
-class PublishCache(BoundedCache[bytes, E]):
+class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
     """Entries by the bytes of basic.publish, for one user in one vhost.
 
-    A hit is `entries.get(payload)` and a test of `entry.route.live`. What was missing or dead is resolved anew, from
-    the exchange's name on, and offered. Rights belong to the entries, so a change of rights calls drop_all.
+    A hit is `entries.get(payload)` and a test of `entry.route.live`. What was missing or dead is resolved anew and
+    offered. `exchanges` has what the exchange's name in such a payload, a short string,
+    comes to by itself; whether that still holds it says itself. Rights belong to all of them, so a change of rights
+    calls drop_all.
     """
 
-    __slots__ = ()
+    __slots__ = ("exchanges",)
+
+    def __init__(self, limits: CacheLimits | None = None) -> None:
+        super().__init__(limits)
+        self.exchanges: dict[bytes, X] = {}
 
     def offer(self, payload: bytes, entry: E) -> bool:
         """Take in an entry whose route is live, on the second sight of its payload, and return whether it stayed.
 
-        A dead entry with the same payload gives way at once.
+        It takes the place of a dead one at once; a dead one is never taken in, nor is its payload a sight.
         """
         self.misses += 1
         known = payload in self.entries
         if known:
             self._discard(payload)
             self._admission.gained(-1)
-        elif not self._admission.second_sight(payload):
-            return False
-        if not entry.route.live:
+        if not entry.route.live or not (known or self._admission.second_sight(payload)):
             return False
         # A destination counts twice: an entry keeps the route's tuple alive, and most keep a sorted copy of it.
         return self._insert(payload, entry, ENTRY_BYTES + len(payload) + 16 * len(entry.route.destinations))
 
+    def know_exchange(self, name: bytes, exchange: X) -> None:
+        """Keep what an exchange's name comes to; of very many all are given up before."""
+        if len(self.exchanges) >= EXCHANGES_MAX:
+            self.exchanges.clear()
+        self.exchanges[name] = exchange
+
     def drop_all(self) -> None:
-        """Forget every entry."""
+        """Forget everything."""
         self._clear()
+        self.exchanges.clear()

@@ -131,6 +131,8 @@ class CoverSet:
             member.count -= 1
             return UNCHANGED
         del self._members[pattern.text]
+        if not self._members:
+            self._members.clear()  # a dict whose keys are deleted keeps their room
         parent = member.parent
         children = member.children or {}
         if parent is not None:
@@ -164,6 +166,8 @@ class CoverSet:
     def _uproot(self, pattern: Pattern) -> None:
         self._index.remove(pattern)
         del self._roots[pattern.text]
+        if not self._roots:
+            self._roots.clear()  # a dict whose keys are deleted keeps their room
 
 
 def _narrowness(member: Member) -> tuple[int, int, int]:

@@ -11,6 +11,7 @@ from broker.routing.engines.dfa import LazyDfa
 from broker.routing.engines.pattern_words import PatternWords
 from broker.routing.engines.plain_bitmap import PlainBitmap
 from broker.routing.engines.split_once import SplitOnce
+from broker.routing.engines.tiered import Tiered
 from broker.routing.engines.topic_words import TopicWords
 from broker.routing.engines.trie import Trie
 from broker.routing.topic_engine import TopicEngine
@@ -27,11 +28,11 @@ ENGINES: Final[dict[str, type[Any]]] = {
     "bitmap": ConstituentBitmap,
     "trie": Trie,
     "dfa": LazyDfa,
+    "tiered": Tiered,
 }
 """Every engine, by name; each takes a dialect."""
 
-_FORCED: Final = ("bitmap-trie", "bitmap", "trie", "dfa")  # the others are kept to be compared with
-CHOICES: Final = (AUTO, *(name for name in _FORCED if name in ENGINES))
+CHOICES: Final = (AUTO, "bitmap", "trie", "dfa")  # the others are kept to be compared with
 """What a setting or an exchange argument may say."""
 
 
@@ -52,7 +53,7 @@ def make_engine(name: str, dialect: TopicDialect = AMQP) -> TopicEngine[Any]:
 
 def default_engine(dialect: TopicDialect = AMQP) -> TopicEngine[Any]:
     """Return a new, empty engine of the kind that serves best where nobody chooses one."""
-    return Trie(dialect)
+    return Tiered(dialect)
 
 
 def engine_name(engine: TopicEngine[Any]) -> str:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
-from broker.routing.binding import Binding, make_binding
-from broker.routing.cache import CacheLimits, RouteCache
+from broker.routing.binding import Binding, binding_identity
+from broker.routing.bundle import Bundle, BundledBindings, Destination
+from broker.routing.cache import CacheLimits
 from broker.routing.destinations import Destinations, count_down, count_up
 from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import PatternLimits
 from broker.routing.route import Route
+from broker.routing.route_cache import RouteCache
+
+NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
+"""What all bindings without arguments share."""
 
 
-class Exchange(ABC):
+class Exchange(Destination, ABC):
     """An exchange of one vhost: a set of bindings, and the routes they make.
 
     Subclasses keep the bindings in the structure that answers best, and end the routes that a change touches. A
     destination may itself be an exchange; what it does with the message is the router's business.
 
-    Invariant: `onward` counts the bindings to each destination that is an exchange, and a binding is in the `incoming`
-        of such a destination exactly as long as it is among the `bindings` here.
+    Invariant: `bundles` has each destination to which something is bound, `onward` those of them that are exchanges;
+        `binding_count` says how many bindings there are.
     """
 
     type: str
@@ -39,26 +45,34 @@ class Exchange(ABC):
         internal: bool = False,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
+        super().__init__()
         self.name = name
         self.durable = durable
         self.auto_delete = auto_delete
         self.internal = internal
         self.arguments: Mapping[str, Any] = arguments or {}
         self.had_bindings = False
-        self.onward: Destinations = {}
-        self.incoming: dict[Binding, Exchange] = {}
+        self.deleted = False
+        self.bundles: dict[Hashable, Bundle] = {}
+        self.binding_count = 0
+        self.onward: dict[Exchange, None] = {}
+        self._parted: dict[Hashable, None] = {}  # deleted destinations of which keys are left
         alternate = self.arguments.get("alternate-exchange")
         self._alternate: str | None = alternate if isinstance(alternate, str) else None
-        self._bindings: dict[Binding, Binding] = {}
         self._standing: Route | None = None
 
     def __repr__(self) -> str:
-        return f"<{self.type} exchange {self.name!r} bindings={len(self._bindings)}>"
+        return f"<{self.type} exchange {self.name!r} bindings={self.binding_count}>"
 
     @property
     def bindings(self) -> Collection[Binding]:
-        """Return the bindings in the order in which they were made; copy it before changing them."""
-        return self._bindings.keys()
+        """Return the bindings, destination by destination in the order in which they were made."""
+        return BundledBindings(self)
+
+    @property
+    def index_name(self) -> str | None:
+        """Return which engine finds wildcard patterns; only a topic exchange has one."""
+        return None
 
     @property
     def alternate(self) -> str | None:
@@ -82,57 +96,112 @@ class Exchange(ABC):
             self._standing = Route((), live=True)
         return self._standing
 
-    def check_key(self, key: str, limits: PatternLimits) -> None:  # noqa: B027 most types take any key
-        """Check a binding key against limits, which hold for who binds and not for what is stored already.
+    def bind(
+        self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None = None
+    ) -> bool:
+        """Make a binding and return whether it is a new one. Cost: its key, not the other bindings.
 
-        Raises: BindingKeyError.
-        """
-
-    def bind(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> Binding | None:
-        """Return the new binding, or None if an equal one was there.
-
+        The limits hold for who binds; without any those of the exchange do, for what is stored already.
         Raises: BindingKeyError or BindingArgumentError (both ValueError), with nothing changed; the caller's 406.
         """
-        binding = make_binding(self.name, destination, key, arguments)
-        if binding in self._bindings:
-            return None
-        self._attach(binding)
-        self._bindings[binding] = binding
+        identity = binding_identity(key, arguments)
+        bundle = self.bundles.get(destination)
+        if bundle is not None and identity in bundle:
+            return False
+        self._attach(destination, key, arguments, limits)
+        if bundle is None:
+            bundle = self._tie(destination)
+        bundle.put(identity, arguments or NO_ARGUMENTS)
+        self.binding_count += 1
         self.had_bindings = True
-        if isinstance(destination, Exchange):
-            destination.incoming[binding] = self
-            if count_up(self.onward, destination):
-                self._end_standing()
-        return binding
+        return True
 
-    def unbind(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> Binding | None:
-        """Return the binding that was removed, or None if there was none."""
-        binding = self._bindings.get(make_binding(self.name, destination, key, arguments))
-        if binding is not None:
-            self.remove(binding)
-        return binding
+    def is_bound(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> bool:
+        """Return whether there is such a binding."""
+        bundle = self.bundles.get(destination)
+        return bundle is not None and binding_identity(key, arguments) in bundle
 
-    def remove(self, binding: Binding) -> None:
-        """Remove a binding that a destination knows. Raises: KeyError. Cost: its key, not the other bindings."""
-        destination = self._bindings.pop(binding).destination
-        self._detach(binding)
-        if isinstance(destination, Exchange):
-            del destination.incoming[binding]
-            if count_down(self.onward, destination):
-                self._end_standing()
+    def unbind(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Remove a binding and return the arguments with which it was made, None if there was none.
 
-    def remove_all(self) -> list[Binding]:
-        """Remove every binding and return them, for the destinations to forget; no route stays live.
-
-        This is how an exchange is deleted: whoever kept a route, even one that led nowhere, must ask for the name.
-        What is bound to lead here is in `incoming`, and is for the caller to remove at its source.
+        Cost: its key, not the other bindings.
         """
-        removed = list(self._bindings)
-        for binding in removed:
-            self.remove(binding)
+        bundle = self.bundles.get(destination)
+        made_with = None if bundle is None else bundle.take(binding_identity(key, arguments))
+        if bundle is None or made_with is None:
+            return None
+        self.binding_count -= 1
+        self._detach(destination, key, made_with)
+        if not bundle:
+            self._untie(bundle)
+        return made_with
+
+    # -- deletion -----------------------------------------------------------------------------------------------------
+
+    def sever(self, bundle: Bundle) -> None:
+        """Remove a bundle key by key; what its keys did not match keeps its route. Cost: its keys."""
+        self._untie(bundle)
+        self.binding_count -= len(bundle)
+        while bundle:
+            self._detach(bundle.destination, *bundle.pop())
+
+    def part(self, bundle: Bundle) -> None:
+        """End what leads to a destination that is being deleted: no route has it from now on.
+
+        Its keys are in the structure until `shed` took them out. Cost: a glance at each cached route.
+        """
+        self._untie(bundle)
+        self.binding_count -= len(bundle)
+        if bundle:
+            self._parted[bundle.destination] = None
+            self._end_routes_to(bundle.destination)
+
+    def shed(self, bundle: Bundle, most: int) -> int:
+        """Take up to so many keys of a bundle out of the structure that finds them, and return how many.
+
+        The bundle is that of a destination that was parted from, or this exchange has ended.
+        """
+        count = min(most, len(bundle))
+        for _ in range(count):
+            self._detach(bundle.destination, *bundle.pop())
+        if not bundle:
+            self._parted.pop(bundle.destination, None)
+            if self.deleted and isinstance(bundle.destination, Destination):
+                bundle.destination.incoming.pop(self, None)
+        return count
+
+    def end(self) -> list[Bundle]:
+        """End every route, for the exchange is being deleted, and return its bundles, which `shed` is to empty.
+
+        Whoever kept a route, even one that led nowhere, must ask for the name. What is bound to lead here is in
+        `incoming`, and is for the caller to part from at its source.
+        """
+        self.deleted = True
+        bundles = list(self.bundles.values())
+        self.bundles.clear()
+        self.onward.clear()
+        self.binding_count = 0
         self._end_standing()
         self._drop_routes()
-        return removed
+        return bundles
+
+    def _tie(self, destination: Hashable) -> Bundle:
+        bundle = self.bundles[destination] = Bundle(self, destination)
+        if isinstance(destination, Destination):
+            destination.incoming[self] = bundle
+            if isinstance(destination, Exchange):
+                self.onward[destination] = None
+                self._end_standing()
+        return bundle
+
+    def _untie(self, bundle: Bundle) -> None:
+        destination = bundle.destination
+        del self.bundles[destination]
+        if isinstance(destination, Destination):
+            del destination.incoming[self]
+            if isinstance(destination, Exchange):
+                del self.onward[destination]
+                self._end_standing()
 
     @abstractmethod
     def route(self, key: str) -> Route:
@@ -157,10 +226,15 @@ class Exchange(ABC):
             self._standing = None
 
     @abstractmethod
-    def _attach(self, binding: Binding) -> None: ...
+    def _attach(
+        self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
+    ) -> None: ...
 
     @abstractmethod
-    def _detach(self, binding: Binding) -> None: ...
+    def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None: ...
+
+    @abstractmethod
+    def _end_routes_to(self, destination: Hashable) -> None: ...
 
     @abstractmethod
     def _drop_routes(self) -> None: ...
@@ -175,11 +249,18 @@ class KeyedExchange(Exchange):
 
     def route(self, key: str) -> Route:
         """Return the route of a message. Cost: one look-up if it is cached."""
-        route = self.cache.entries.get(key)
-        if route is not None:
-            self.cache.hits += 1
+        cache = self.cache
+        route = cache.entries.get(key)
+        if route is not None and route.live:
+            cache.hits += 1
             return route
-        return self.cache.offer(key, self._resolve(key))
+        destinations = self._resolve(key)
+        if self._parted:
+            destinations = tuple([found for found in destinations if found not in self._parted])
+        return cache.offer(key, destinations)
+
+    def _end_routes_to(self, destination: Hashable) -> None:
+        self.cache.drop_those_to(destination)
 
     def _drop_routes(self) -> None:
         self.cache.drop_all()
@@ -197,16 +278,19 @@ class DirectExchange(KeyedExchange):
         super().__init__(name, **settings)
         self._keys: dict[str, Destinations] = {}
 
-    def _attach(self, binding: Binding) -> None:
-        if count_up(self._keys.setdefault(binding.key, {}), binding.destination):
-            self.cache.drop(binding.key)
+    def _attach(
+        self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
+    ) -> None:
+        if count_up(self._keys.setdefault(key, {}), destination):
+            self.cache.drop(key)
 
-    def _detach(self, binding: Binding) -> None:
-        destinations = self._keys[binding.key]
-        if count_down(destinations, binding.destination):
-            self.cache.drop(binding.key)
+    def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
+        destinations = self._keys[key]
+        if count_down(destinations, destination):
+            if destination not in self._parted:
+                self.cache.drop(key)
             if not destinations:
-                del self._keys[binding.key]
+                del self._keys[key]
 
     def _resolve(self, key: str) -> tuple[Any, ...]:
         return tuple(self._keys.get(key, ()))
@@ -238,10 +322,13 @@ class DefaultExchange(KeyedExchange):
         """Invalidate the route of a queue that has just been declared or deleted."""
         self.cache.drop(queue_name)
 
-    def _attach(self, binding: Binding) -> None:
+    def _attach(
+        self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
+    ) -> None:
         raise TypeError("the default exchange has implicit bindings only")
 
-    _detach = _attach
+    def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
+        raise TypeError("the default exchange has implicit bindings only")
 
     def _resolve(self, key: str) -> tuple[Any, ...]:
         queue = self._lookup(key)
@@ -268,13 +355,19 @@ class FanoutExchange(Exchange):
         """Return all destinations."""
         return self.route("").destinations
 
-    def _attach(self, binding: Binding) -> None:
-        if count_up(self._destinations, binding.destination):
+    def _attach(
+        self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
+    ) -> None:
+        if count_up(self._destinations, destination):
             self._drop_routes()
 
-    def _detach(self, binding: Binding) -> None:
-        if count_down(self._destinations, binding.destination):
+    def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
+        if destination in self._destinations and count_down(self._destinations, destination):
             self._drop_routes()
+
+    def _end_routes_to(self, destination: Hashable) -> None:
+        del self._destinations[destination]
+        self._drop_routes()
 
     def _drop_routes(self) -> None:
         if self._route is not None:

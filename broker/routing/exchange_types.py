@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from broker.routing.cache import CacheLimits
 from broker.routing.dialect import AMQP, DIALECTS, TopicDialect
+from broker.routing.engine_names import AUTO, CHOICES
 from broker.routing.exchange import DirectExchange, Exchange, FanoutExchange, KeyedExchange
 from broker.routing.hash_exchange import HashExchange
 from broker.routing.headers_exchange import HeadersExchange
@@ -38,8 +39,9 @@ def make_exchange(
     arguments: Mapping[str, Any] | None = None,
     cache_limits: CacheLimits | None = None,
     pattern_limits: PatternLimits | None = None,
+    topic_index: str = AUTO,
 ) -> Exchange:
-    """Return a new exchange; limits are for the types that they concern.
+    """Return a new exchange; limits, and the index of who names none, are for the types that they concern.
 
     Raises: ExchangeTypeError (503), ExchangeArgumentError (406), both ValueError.
     """
@@ -51,6 +53,7 @@ def make_exchange(
     if issubclass(kind, TopicExchange):
         settings["pattern_limits"] = pattern_limits
         settings["dialect"] = _dialect(arguments)
+        settings["index"] = _topic_index(arguments, topic_index)
     try:
         exchange = kind(
             name, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments, **settings
@@ -86,3 +89,12 @@ def _dialect(arguments: Mapping[str, Any]) -> TopicDialect:
             f"Invalid argument, 'x-topic-dialect' must be one of {', '.join(DIALECTS)}, not {name!r}"
         )
     return dialect
+
+
+def _topic_index(arguments: Mapping[str, Any], default: str) -> str:
+    name = arguments.get("x-topic-index", default)
+    if not isinstance(name, str) or name not in CHOICES:
+        raise ExchangeArgumentError(
+            f"Invalid argument, 'x-topic-index' must be one of {', '.join(CHOICES)}, not {name!r}"
+        )
+    return name

@@ -70,6 +70,12 @@ class HashBuckets:
         self._owners.clear()
         return True
 
+    def forget(self, destination: Hashable) -> None:
+        """Remove a destination with all its bindings. Raises: KeyError if it has none."""
+        del self._weights[destination]
+        del self._draws[destination]
+        self._owners.clear()
+
     def pick(self, value: str) -> Any | None:
         """Return the destination of a value; None if there is no destination."""
         draws = self._draws

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
-from broker.routing.binding import Binding, freeze_value
+from broker.routing.binding import freeze_value
 from broker.routing.exchange import Exchange, KeyedExchange
 from broker.routing.hash_buckets import HashBuckets
 from broker.routing.headers import BindingArgumentError
@@ -41,10 +41,6 @@ class HashExchange(KeyedExchange):
         self.by_headers = self._header is not None or self._property is not None
         self._buckets = HashBuckets()
 
-    def check_key(self, key: str, limits: PatternLimits) -> None:
-        """Check that a binding key is a weight. Raises: BindingArgumentError."""
-        parse_weight(key)
-
     def route(self, key: str) -> Route:
         """Return the route of a message by its routing key; the standing one when each message has to ask match."""
         return self.standing if self.by_headers else super().route(key)
@@ -58,15 +54,18 @@ class HashExchange(KeyedExchange):
             return self._resolve(fields.property(self._property) or "")
         return self.route(keys[0]).destinations
 
-    def _attach(self, binding: Binding) -> None:
-        destination = binding.destination
+    def _attach(self, destination: Any, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None) -> None:
         identity = f"{'exchange' if isinstance(destination, Exchange) else 'queue'} {destination.name}"
-        if self._buckets.add(destination, identity, parse_weight(binding.key)):
+        if self._buckets.add(destination, identity, parse_weight(key)):
             self.cache.drop_all()
 
-    def _detach(self, binding: Binding) -> None:
-        if self._buckets.remove(binding.destination, parse_weight(binding.key)):
+    def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
+        if destination not in self._parted and self._buckets.remove(destination, parse_weight(key)):
             self.cache.drop_all()
+
+    def _end_routes_to(self, destination: Hashable) -> None:
+        self._buckets.forget(destination)  # it must not draw any more: what it drew belongs to the others
+        self.cache.drop_all()
 
     def _resolve(self, key: str) -> tuple[Any, ...]:
         destination = self._buckets.pick(key)

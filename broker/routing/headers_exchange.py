@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from broker.routing.binding import Binding
+from broker.routing.binding import binding_identity
 from broker.routing.exchange import Exchange
 from broker.routing.headers import HeadersPredicate, comparable_headers
 from broker.routing.message_fields import MessageFields
+from broker.routing.pattern import PatternLimits
 from broker.routing.route import Route
 
 
@@ -20,7 +21,7 @@ class HeadersExchange(Exchange):
 
     def __init__(self, name: str, **settings: Any) -> None:
         super().__init__(name, **settings)
-        self._predicates: dict[Binding, HeadersPredicate] = {}
+        self._predicates: dict[tuple[Hashable, Hashable], HeadersPredicate] = {}
 
     def route(self, key: str) -> Route:
         """Return the standing route: each message asks match."""
@@ -34,16 +35,22 @@ class HeadersExchange(Exchange):
         """Return the destinations of a message by its headers. Cost: all bindings, as in RabbitMQ."""
         comparable = comparable_headers(headers)
         matched: dict[Any, None] = {}
-        for binding, predicate in self._predicates.items():
-            if binding.destination not in matched and predicate.matches(comparable):
-                matched[binding.destination] = None
+        parted = self._parted
+        for (destination, _identity), predicate in self._predicates.items():
+            if destination not in matched and destination not in parted and predicate.matches(comparable):
+                matched[destination] = None
         return tuple(matched)
 
-    def _attach(self, binding: Binding) -> None:
-        self._predicates[binding] = HeadersPredicate(binding.arguments)
+    def _attach(
+        self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
+    ) -> None:
+        self._predicates[destination, binding_identity(key, arguments)] = HeadersPredicate(arguments)
 
-    def _detach(self, binding: Binding) -> None:
-        del self._predicates[binding]
+    def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
+        del self._predicates[destination, binding_identity(key, arguments)]
+
+    def _end_routes_to(self, destination: Hashable) -> None:
+        """Do nothing: each message is matched anew."""
 
     def _drop_routes(self) -> None:
         """Do nothing: there are none beside the standing one, which the exchange ends itself."""

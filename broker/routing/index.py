@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from broker.routing.destinations import Target
 from broker.routing.dialect import AMQP, TopicDialect
-from broker.routing.engines.trie import Trie
+from broker.routing.engines.tiered import Tiered
 from broker.routing.footprint import footprint_bytes
 from broker.routing.pattern import Pattern, PatternLimits
 from broker.routing.topic_engine import TopicEngine
@@ -29,7 +29,7 @@ class TopicIndex:
     ) -> None:
         self.limits = limits or PatternLimits()
         self._dialect = dialect
-        self._engine: TopicEngine[Target] = Trie(dialect) if engine is None else engine
+        self._engine: TopicEngine[Target] = Tiered(dialect) if engine is None else engine
         self._literals: dict[str, Target] = {}
         self._wildcards = len(self._engine)
 
@@ -95,10 +95,3 @@ class TopicIndex:
         for target in targets:
             merged += target.destinations
         return tuple(dict.fromkeys(merged))
-
-
-def matching_keys(pattern: Pattern, keys: Sequence[str], dialect: TopicDialect) -> list[str]:
-    """Return those of the routing keys that one wildcard pattern matches."""
-    engine: TopicEngine[bool] = Trie(dialect)
-    engine.add(pattern, True)
-    return [key for key in keys if engine.match(key)]

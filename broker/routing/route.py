@@ -23,10 +23,18 @@ class Route:
     def __init__(self, destinations: tuple[Any, ...], live: bool = False, parts: Sequence[Route] = ()) -> None:
         """Shapes: `parts` are the routes that this one was made from; it is live only if all of them are."""
         self.destinations = destinations
-        self.live = live and all(part.live for part in parts)
-        self.parts: Sequence[Route] = parts if self.live else ()
+        self.live = live
+        self.parts: Sequence[Route] = ()
         self.made: dict[Route, None] | None = None
-        for part in self.parts:
+        if parts and live:
+            self._hold(parts)
+
+    def _hold(self, parts: Sequence[Route]) -> None:
+        if not all(part.live for part in parts):
+            self.live = False
+            return
+        self.parts = parts
+        for part in parts:
             if part.made is None:
                 part.made = {}
             part.made[self] = None

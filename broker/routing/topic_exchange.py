@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Hashable, Mapping
+from typing import Any
 
-from broker.routing.binding import Binding
 from broker.routing.dialect import AMQP, TopicDialect
+from broker.routing.engine_names import AUTO, engine_name, make_engine
 from broker.routing.exchange import KeyedExchange
-from broker.routing.index import TopicIndex, matching_keys
+from broker.routing.index import TopicIndex
 from broker.routing.pattern import Pattern, PatternLimits
-
-COMPARED_KEYS: Final = 1024
-"""Of how many cached keys at most a changed pattern is compared with each word; of more, all are given up."""
 
 
 class TopicExchange(KeyedExchange):
@@ -25,25 +22,30 @@ class TopicExchange(KeyedExchange):
         name: str,
         *,
         dialect: TopicDialect = AMQP,
+        index: str = AUTO,
         pattern_limits: PatternLimits | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(name, **settings)
         self._dialect = dialect
-        self._index = TopicIndex(limits=pattern_limits, dialect=dialect)
+        self._engine = make_engine(index, dialect)
+        self._index = TopicIndex(self._engine, limits=pattern_limits, dialect=dialect)
 
-    def check_key(self, key: str, limits: PatternLimits) -> None:
-        """Check a binding key against the dialect and the limits. Raises: BindingKeyError."""
-        self._dialect.parse(key, limits)
+    @property
+    def index_name(self) -> str:
+        """Return which engine finds wildcard patterns."""
+        return engine_name(self._engine)
 
-    def _attach(self, binding: Binding) -> None:
-        pattern = self._index.parse(binding.key)
-        if self._index.add(pattern, binding.destination):
+    def _attach(
+        self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
+    ) -> None:
+        pattern = self._dialect.parse(key, self._index.limits if limits is None else limits)
+        if self._index.add(pattern, destination):
             self._invalidate(pattern)
 
-    def _detach(self, binding: Binding) -> None:
-        pattern = self._dialect.parse(binding.key)
-        if self._index.remove(pattern, binding.destination):
+    def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
+        pattern = self._dialect.parse(key)
+        if self._index.remove(pattern, destination) and destination not in self._parted:
             self._invalidate(pattern)
 
     def _resolve(self, key: str) -> tuple[Any, ...]:
@@ -53,12 +55,4 @@ class TopicExchange(KeyedExchange):
         if pattern.literal:
             self.cache.drop(pattern.text)
             return
-
-        def touched(keys: Sequence[str]) -> Sequence[str]:
-            start, end = self._dialect.edges(pattern)
-            candidates = [key for key in keys if key.startswith(start) and key.endswith(end)]
-            if len(candidates) > COMPARED_KEYS:
-                return candidates
-            return matching_keys(pattern, candidates, self._dialect)
-
-        self.cache.drop_where(touched)
+        self.cache.end_matching(pattern.words, self._dialect.words)

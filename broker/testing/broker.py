@@ -193,7 +193,9 @@ class Broker:
 
     def bindings(self, queue: str, vhost: str = "/") -> list[tuple[str, str]]:
         """Returns exchange and binding key of each binding of a queue."""
-        return self._call(lambda: [(binding.exchange, binding.key) for binding in self._queue(queue, vhost).bindings])
+        return self._call(
+            lambda: [(binding.exchange, binding.key) for binding, _ in self._queue(queue, vhost).arriving]
+        )
 
     async def idle(self) -> None:
         """Returns when the broker has done all that it was asked: read, routed, delivered, confirmed, dropped.

@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.cli.control_client import Unanswered, ask
+from broker.routing.engine_names import AUTO, CHOICES, ENGINES
 from broker.server import Broker
 from tests.in_process import client_of, queue_of, running_broker
 
@@ -127,6 +128,27 @@ async def test_binding_of_each_queue_to_the_default_exchange_is_listed(tmp_path:
         rows = await told(broker, "list_bindings")
         ends = [(row["source"], row["destination_type"], row["destination"], row["routing_key"]) for row in rows]
         assert ends == [("", "queue", "q", "q"), ("x", "exchange", "y", "k")]
+
+
+@pytest.mark.parametrize("dialect", ["amqp", "mqtt"])
+async def test_topic_exchanges_say_which_index_they_have(tmp_path: Path, dialect: str) -> None:
+    """The one that they asked for, or else that of the settings; other exchanges have none."""
+    async with running_broker(tmp_path, routing={"topic_index": "trie"}) as broker, client_of(broker) as channel:
+        for choice in CHOICES:
+            arguments = {"x-topic-dialect": dialect, "x-topic-index": choice}
+            exchange = await channel.declare_exchange(choice, "topic", arguments=arguments)
+            queue = await channel.declare_queue(choice)
+            await queue.bind(exchange, "a.*" if dialect == "amqp" else "a/+")
+            await exchange.publish(aio_pika.Message(b"m"), "a.b" if dialect == "amqp" else "a/b")
+            assert (await queue.get()).body == b"m"
+        await channel.declare_exchange("as-set", "topic", arguments={"x-topic-dialect": dialect})
+        await channel.declare_exchange("direct", "direct", arguments={"x-topic-index": "means nothing here"})
+        listed = {row["name"]: row["topic_index"] for row in await told(broker, "list_exchanges")}
+        assert {choice: listed[choice] for choice in CHOICES if choice != AUTO} == {
+            choice: choice for choice in CHOICES if choice != AUTO
+        }
+        assert listed[AUTO] in ENGINES
+        assert (listed["as-set"], listed["amq.topic"], listed["direct"]) == ("trie", "trie", None)
 
 
 async def test_peek_leaves_everything_as_it_is(tmp_path: Path) -> None:

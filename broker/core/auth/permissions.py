@@ -78,6 +78,11 @@ class Permissions:
             return
         raise ChannelError(403, f"access to topic '{key}' in {exchange} refused for user '{name}'")
 
+    def narrows_topics(self, user: User, exchange: Resource) -> bool:
+        """Tells whether a right to the topic exchange leaves open which routing keys the user may use there."""
+        name = user.name
+        return not self._users.is_configured(name) and (name not in self._users or self.topics.narrows(name, exchange))
+
     def allows_vhost(self, user: User, vhost: str) -> bool:
         """Tells whether the user may open the vhost."""
         return self._users.is_configured(user.name) or (user.name, vhost) in self._rights

@@ -40,6 +40,10 @@ class TopicPermissions:
             return True
         return rights["write" if kind == "write" else "read"][1].search(key)
 
+    def narrows(self, user: str, exchange: Resource) -> bool:
+        """Tells whether anything is said about what the user may do at an exchange."""
+        return (user, exchange.vhost, exchange.name) in self._rights
+
     def set(self, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
         """Narrows what a user may do at an exchange, in place of what was said about it.
 

@@ -14,6 +14,7 @@ from broker.core.auth.users import User
 from broker.core.outflow import Outflow
 from broker.core.queue import Queue
 from broker.core.resource import Resource
+from broker.core.session.allowance import Allowance
 from broker.core.session.channel import SessionOfChannel
 from broker.core.vhost import Vhost
 from broker.event_log import get_logger
@@ -28,7 +29,7 @@ __all__ = ["SessionOfConnection"]
 class SessionOfConnection:
     """Is what a connection is to the broker, and the owner of its exclusive queues.
 
-    Invariant: `user` is set once authenticated and `vhost` once opened; no channel is opened before both.
+    Invariant: `user` is set once authenticated, `vhost` and `allowance` once opened; no channel is opened before both.
     `publishing` is set by the first publish, and `blocked` while an alarm keeps this connection from being read.
     """
 
@@ -37,6 +38,7 @@ class SessionOfConnection:
         "_logins",
         "_opened",
         "_vhosts",
+        "allowance",
         "connection",
         "name",
         "outflow",
@@ -65,6 +67,7 @@ class SessionOfConnection:
         self.publishing = False
         self.user: User | None = None
         self.vhost: Vhost | None = None
+        self.allowance: Allowance
         self._logins = logins
         self._opened = opened
         self._vhosts = vhosts
@@ -103,6 +106,7 @@ class SessionOfConnection:
             raise ConnectionFault(530, f"vhost {vhost} not found")
         self.permissions.check_vhost(self.user, vhost)
         self.vhost = found
+        self.allowance = Allowance(self.connection, found.ports)
         self._log = self._log.bind(vhost=vhost)
         self._log.info("connection.opened")
 
@@ -189,6 +193,11 @@ class SessionOfConnection:
         """Lets the connection's user know that a resource is there. Raises: 403."""
         assert self.user is not None
         self.permissions.check_any(self.user, resource)
+
+    def narrows_topics(self, exchange: Resource) -> bool:
+        """Whether each routing key at a topic exchange has to be checked."""
+        assert self.user is not None
+        return self.permissions.narrows_topics(self.user, exchange)
 
     def check_topic(self, exchange: Resource, key: str, kind: Kind) -> None:
         """Lets the connection's user use a routing key of a topic exchange. Raises: 403."""

@@ -5,7 +5,7 @@ Order of checks and texts: RabbitMQ 3.10.8, rabbit_channel.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pamqp import commands
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from broker.core.session.connection import SessionOfConnection
 
 __all__ = ["ExchangeSession"]
+
+UNITS: Final = 3  # what each of these methods costs of a connection's allowance
 
 
 class ExchangeSession:
@@ -35,6 +37,7 @@ class ExchangeSession:
 
         Raises: 403, 404 when passive, 406, 503.
         """
+        self._session.allowance.spend(UNITS)
         name = strip_name(method.exchange)
         resource = self._vhost.exchange_resource(name)
         if method.passive:
@@ -72,6 +75,7 @@ class ExchangeSession:
 
         Raises: 403, 406 when it is in use and must not be.
         """
+        self._session.allowance.spend(UNITS)
         name = strip_name(method.exchange)
         resource = self._vhost.exchange_resource(name)
         refuse_default(resource)
@@ -104,6 +108,7 @@ class ExchangeSession:
     def _ends(self, method: commands.Exchange.Bind | commands.Exchange.Unbind) -> tuple[str, str]:
         """Returns destination and source of a method, rights checked."""
         destination, source = strip_name(method.destination), strip_name(method.source)
+        self._session.allowance.spend(UNITS)
         resources = self._vhost.exchange_resource(destination), self._vhost.exchange_resource(source)
         self._session.check(resources[0], "write")
         refuse_default(resources[0])

@@ -8,11 +8,14 @@ from bisect import bisect_right
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from broker.amqp.codec import BasicReturn
-from broker.core.message import OVERHEAD_BYTES, Message
+from broker.amqp.codec import BasicReturn, publish_fields
+from broker.amqp.errors import ConnectionFault
+from broker.core.message import OVERHEAD_BYTES, Envelope, Message
 from broker.core.posting import charge_bytes, post
+from broker.core.reply_to import REPLY_PREFIX
+from broker.core.session.entrance import Entrance
 from broker.core.session.publication import Publication, look_closely
-from broker.core.session.publish_entry import PublishEntry, resolve_publish
+from broker.core.session.publish_entry import WIDE_QUEUES, PublishEntry
 from broker.store.record import PERSISTENT, TARGET, encode_message
 
 if TYPE_CHECKING:
@@ -24,9 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["Publisher"]
 
 pack_target: Final = TARGET.pack
+QUEUES_PER_UNIT: Final = 8  # so many queues take a message in the ten microseconds of a unit of the allowance
 _CONFIRM: Final = Struct(">BHIHHQBB")  # basic.ack, basic.nack: type, channel, size, class, method, tag, bits, frame end
 _ACK: Final = 80
 _NACK: Final = 120
+_MANDATORY: Final = 1
+_IMMEDIATE: Final = 2
 _REQUEUE: Final = 2  # the bit that RabbitMQ sets in every nack; it means nothing to a publisher
 
 
@@ -87,7 +93,7 @@ class Publisher:
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
         """Routes one message to its queues and appends one record, whatever the fan-out.
 
-        Raises: ChannelError 403, 404, 406; ConnectionFault 502, 540.
+        Raises: ChannelError 403, 404, 406; ConnectionFault 501, 502, 540.
         """
         entry = self._entries.get(payload)
         if entry is None or not entry.route.live:
@@ -99,6 +105,8 @@ class Publisher:
                 self._committer.wait(self)
         facts = self._channel.facts
         if facts.special or facts.expiration_ms is not None or not entry.straight:
+            if entry.nowhere and not facts.special:
+                return
             self.send(self._look_closely(entry, header, body))
             if self._deadlines.left <= 0:
                 self._wait_for_turn()
@@ -148,6 +156,8 @@ class Publisher:
         queues = [queue for queue in publication.queues if not queue.deleted]
         charge = charge_bytes(header, body, len(queues))
         message = Message(envelope, header, body, charge, publication.facts, self._clock.now_ms)
+        if len(queues) >= WIDE_QUEUES:
+            self._session.allowance.spend(len(queues) // QUEUES_PER_UNIT)
         position = self._log.position
         if publication.delay_ms is not None:
             self._vhost.delay(publication.exchange, message, publication.delay_ms)
@@ -180,10 +190,57 @@ class Publisher:
             known = self._entries.get(payload)
             if known is not None and known.route.live:
                 return known
-        entry = resolve_publish(self._session, self._vhost, payload)
-        if entry.lasting:
+        cache = self._cache
+        try:
+            at = 7 + payload[6]  # behind the exchange's name; the routing key is all of the rest but the flags
+            entrance = cache.exchanges.get(payload[6:at])
+            if (
+                entrance is None
+                or not entrance.standing.live
+                or at + payload[at] + 2 != len(payload)
+                or payload[-1] & _IMMEDIATE
+            ):
+                entrance = self._enter(payload)
+            key = payload[at + 1 : -1].decode()
+        except (IndexError, UnicodeDecodeError):
+            publish_fields(payload)  # says what is wrong
+            raise
+        if entrance.narrowed:
+            self._session.check_topic(entrance.resource, key, "write")
+        entry = self._find(payload, entrance, key)
+        self._session.allowance.spend(1 + len(entry.queues) // QUEUES_PER_UNIT)
+        return entry
+
+    def _find(self, payload: bytes, entrance: Entrance, key: str) -> PublishEntry:
+        """Returns what a publish comes to that may be made: what leads nowhere and is not to be cached costs little."""
+        exchange = entrance.exchange
+        mandatory = payload[-1] & _MANDATORY == _MANDATORY
+        dynamic = False
+        if entrance.plain:
+            route = exchange.route(key)
+            if not (route.destinations or route.live or mandatory or self._channel.facts.special) and entrance.named:
+                return entrance.nowhere
+        else:
+            router = self._vhost.router
+            dynamic = router.dynamic(exchange)
+            route = router.route(exchange, key)
+        envelope = Envelope(exchange.name, key, payload[6:-1])
+        entry = PublishEntry(envelope, exchange, route, mandatory=mandatory, dynamic=dynamic)
+        if entrance.named or not key.startswith(REPLY_PREFIX):  # who waits for an answer changes without a route
             self._cache.offer(payload, entry)
         return entry
+
+    def _enter(self, payload: bytes) -> Entrance:
+        """Returns the exchange of a publish, and keeps it in mind.
+
+        Raises: ChannelError 403, 404; ConnectionFault 501, 502, 540.
+        """
+        name, _key, _mandatory, immediate = publish_fields(payload)
+        if immediate:
+            raise ConnectionFault(540, "immediate=true")
+        entrance = Entrance(self._session, self._vhost, name)
+        self._cache.know_exchange(payload[6 : 7 + payload[6]], entrance)
+        return entrance
 
     # -- confirm ------------------------------------------------------------------------------------------------------
 

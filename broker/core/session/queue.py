@@ -6,7 +6,7 @@ Order of checks and texts: RabbitMQ 3.10.8, rabbit_channel.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from broker.core.session.connection import SessionOfConnection
 
 __all__ = ["QueueSession"]
+
+UNITS: Final = 3  # what each of these methods costs of a connection's allowance
+UNITS_OF_QUEUE: Final = 8  # and to make or delete a queue
 
 
 class QueueSession:
@@ -64,6 +67,7 @@ class QueueSession:
 
         Raises: 403, 404 when passive, 405, 406.
         """
+        self._session.allowance.spend(UNITS if method.passive else UNITS_OF_QUEUE)
         name = strip_name(method.queue)
         queue = self._find_passively(name) if method.passive else self._make(name, method)
         self.last_declared = queue.name
@@ -131,6 +135,7 @@ class QueueSession:
 
     def _ends(self, method: commands.Queue.Bind | commands.Queue.Unbind) -> tuple[str, str, str]:
         """Returns queue, exchange and binding key of a method, rights checked."""
+        self._session.allowance.spend(UNITS)
         queue = strip_name(self.name(method.queue))
         # An empty key beside an empty queue name is the name of the last declared queue too (rabbit_channel).
         key = method.routing_key or ("" if method.queue else self.last_declared)
@@ -160,6 +165,7 @@ class QueueSession:
 
         Raises: 403, 404 when no queue was declared, 405, 406.
         """
+        self._session.allowance.spend(UNITS_OF_QUEUE)
         name = strip_name(self.name(method.queue))
         self._session.check(self._vhost.queue_resource(name), "configure")
         count = self._vhost.delete_queue(name, self._session, if_unused=method.if_unused, if_empty=method.if_empty)

@@ -140,6 +140,7 @@ def exchange_row(vhost: Vhost, exchange: Exchange) -> Row:
         "auto_delete": exchange.auto_delete,
         "internal": exchange.internal,
         "policy": None if policy is None else policy.name,
+        "topic_index": exchange.index_name,
         "arguments": json_table(exchange.arguments),
     }
 

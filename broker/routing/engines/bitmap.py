@@ -164,19 +164,20 @@ class ConstituentBitmap(Generic[T]):
             found.append(literal)
         words = self._words(key)
         length = len(words)
-        perhaps = False
+        strides = 0
         closed = self._closed.get(length)
         if closed is not None:
             self.visited += length
-            perhaps = closed.collect(words, found)
+            strides = closed.collect(words, found)
         opened = self._open
         if opened is not None and length > SPREAD_MOST:
             self.visited += 1 + min(length, len(opened.head.tables)) + min(length, len(opened.tail.tables))
-            perhaps = opened.collect(words, found)
-        if perhaps:
-            for places in self._places.values():
-                self.visited += 2 * length
-                places.collect(words, found)
+            strides = opened.collect(words, found)
+        if strides:
+            for stride, places in self._places.items():
+                if strides >> stride & 1:
+                    self.visited += 2 * length
+                    places.collect(words, found)
         return found
 
     def table(self, place: int) -> DrawnTable:

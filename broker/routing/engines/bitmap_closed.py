@@ -30,15 +30,15 @@ class ClosedTables(Section[T]):
         self.side = Side(self.capacity)
         self.suspects = Suspects(self.capacity)
 
-    def collect(self, words: Sequence[str], found: list[T]) -> bool:
-        """Append the targets of the patterns that match, and return whether one with several `#` may match as well.
+    def collect(self, words: Sequence[str], found: list[T]) -> int:
+        """Append the targets of the patterns that match, and return the strides of suspects.
 
         Cost: a row a word, and one more where `#` end; a bit a column each; and the targets.
         """
         bits = self.side.reach(words)
         if not bits.any():
-            return False
-        perhaps = self.suspects.acquit(bits, words) if self.suspects else False
+            return 0
+        perhaps = self.suspects.acquit(bits, words) if self.suspects else 0
         targets = self.targets
         for column in bits.search(1):
             target = targets[column]

@@ -36,8 +36,8 @@ class OpenTables(Section[T]):
         self._sizes: list[int] = [0]
         self.suspects = Suspects(self.capacity)
 
-    def collect(self, words: Sequence[str], found: list[T]) -> bool:
-        """Append the targets of the patterns with one `#` that match, and return whether one with several may.
+    def collect(self, words: Sequence[str], found: list[T]) -> int:
+        """Append the targets of the patterns with one `#` that match, and return the strides of suspects.
 
         Cost: four rows a word, a bit a column each, and the targets.
         """
@@ -48,8 +48,8 @@ class OpenTables(Section[T]):
         length = len(words)
         bits &= fits[length] if length < len(fits) else fits[-1]
         if not bits.any():
-            return False
-        perhaps = self.suspects.acquit(bits, words) if self.suspects else False
+            return 0
+        perhaps = self.suspects.acquit(bits, words) if self.suspects else 0
         targets = self.targets
         for column in bits.search(1):
             target = targets[column]

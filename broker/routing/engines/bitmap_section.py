@@ -16,8 +16,8 @@ MOVES: Final = 2
 class Section(Generic[T]):
     """Gives each of its patterns a column, and tells those who keep the bits of it which of them to set.
 
-    A removed pattern leaves a deleted position, which the next one takes. When more than half are deleted, each removal
-    moves up to two of the last columns into deleted positions, so that the rows become shorter and no removal scans them.
+    A removed pattern leaves a deleted position, which the next one takes. When more than half are deleted, a removal
+    moves up to two of the last columns into deleted positions, so that rows become shorter and no removal scans them.
 
     Invariant: the bits of a deleted position are 0 in every row.
     """

@@ -7,6 +7,7 @@ from typing import Final
 
 from bitarray import bitarray
 
+from broker.routing.engines.bitmap_places import stride_of
 from broker.routing.engines.bitmap_table import fit_row
 from broker.routing.pattern import HASH
 
@@ -14,44 +15,51 @@ COMPARED: Final = 8
 """Columns that are looked at one by one; where there are more, to suspect them all costs less."""
 
 
+ALL: Final = -1
+
+
 class Suspects:
-    """Tells whether it is worth while to follow the patterns with several `#`.
+    """Tells whether it is worth while to follow the patterns with several `#`, and in which tables of places.
 
     In canonical form a word that is no wildcard comes right behind the first `#`. The columns are kept by that word,
-    and a key without it is spared.
+    with the stride of their places, and a key without it is spared.
     """
 
     __slots__ = ("_between", "_row")
 
     def __init__(self, columns: int) -> None:
         self._row: bitarray = bitarray(columns)
-        self._between: dict[str, dict[int, None]] = {}
+        self._between: dict[str, dict[int, int]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._between)
 
-    def acquit(self, bits: bitarray, words: Sequence[str]) -> bool:
-        """Take the suspects out of the bits that are left over, and return whether one of them may match the key."""
+    def acquit(self, bits: bitarray, words: Sequence[str]) -> int:
+        """Take the suspects out of the bits that are left over, and return the strides of those that may match the key.
+
+        Shapes: bit n of the result stands for stride n.
+        """
         left = bits & self._row
         if not left.any():
-            return False
+            return 0
         bits ^= left
+        strides = 0
         for word in words:
             columns = self._between.get(word)
             if columns is None:
                 continue
             if len(columns) > COMPARED:
-                return True
-            for column in columns:
+                return ALL
+            for column, stride in columns.items():
                 if left[column]:
-                    return True
-        return False
+                    strides |= 1 << stride
+        return strides
 
     def mark(self, column: int, words: Sequence[str]) -> None:
         """Suspect the column of a pattern if it has several `#`."""
         if words.count(HASH) > 1:
             self._row[column] = 1
-            self._between.setdefault(words[words.index(HASH) + 1], {})[column] = None
+            self._between.setdefault(words[words.index(HASH) + 1], {})[column] = stride_of(words)
 
     def unmark(self, column: int, words: Sequence[str]) -> None:
         """Undo `mark`."""

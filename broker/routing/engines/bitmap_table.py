@@ -60,7 +60,8 @@ class Table:
         if row is not None:
             row[column] = 0
             self._own[word] -= 1
-            if self._own[word] * 2 < self._few_most:
+            own = self._own[word]
+            if not own or own * 2 < self._few_most:
                 self._make_few(word)
             return
         few = self.few[word]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.engines.nfa import Nfa, Place
@@ -20,9 +20,13 @@ class DfaLimits:
     A hostile set of patterns has exponentially many states, and each can hold as many places as there are.
     """
 
-    states: int = 50_000
-    transitions: int = 200_000
-    places: int = 1_000_000
+    states: int = 16_384
+    transitions: int = 65_536
+    places: int = 262_144
+
+
+TAKEN_APART: Final = 16
+"""How many dropped states each verb gives back: more than a few at once would hold up whoever waits for it."""
 
 
 class State(Generic[T]):
@@ -60,13 +64,15 @@ class LazyDfa(Generic[T]):
     that no pattern expects at a state is not stored there, so publishers cannot make it grow with words of their own.
 
     Cost: a match builds at most one state a word, at the cost of that word in the patterns' automaton; a drop costs
-        what was built since the last one, and nothing if nothing was matched.
+        nothing at once: the verbs that follow give back a few dropped states each, new states two, and the removal of
+        the last pattern all.
     Invariant: `visited` counts the states passed and the places they were built of, `drops` the drops.
     Source: "Very fast and scalable topic routing", parts 1 and 2 (RabbitMQ, 2010 and 2011), whose states are never
         dropped while messages come; "Regular Expression Matching Can Be Simple And Fast" (Cox, 2007).
     """
 
     __slots__ = (
+        "_dropped",
         "_held_places",
         "_limits",
         "_nfa",
@@ -85,6 +91,7 @@ class LazyDfa(Generic[T]):
         self._limits = limits or DfaLimits()
         self._nfa: Nfa[T] = Nfa()
         self._states: dict[frozenset[Place[T]], State[T]] = {}
+        self._dropped: list[dict[frozenset[Place[T]], State[T]]] = []
         self._start: State[T] | None = None
         self._transitions = 0
         self._held_places = 0
@@ -93,12 +100,18 @@ class LazyDfa(Generic[T]):
         return self._nfa.patterns
 
     def counts(self) -> Mapping[str, int]:
-        """Return the numbers of places of the patterns beside the start, of states, and of transitions."""
-        return {"places": self._nfa.places, "states": len(self._states), "transitions": self._transitions}
+        """Return the numbers of places beside the start, of states, of transitions, and of states yet to give back."""
+        return {
+            "places": self._nfa.places,
+            "states": len(self._states),
+            "transitions": self._transitions,
+            "dropped": sum([len(states) for states in self._dropped]),
+        }
 
     def add(self, pattern: Pattern, target: T) -> None:
         """Store the target of one pattern that is not there yet. Cost: the words of the pattern, and a drop."""
         self._drop()
+        self._take_apart(TAKEN_APART)
         self._nfa.add(pattern, target)
 
     def find(self, pattern: Pattern) -> T | None:
@@ -112,12 +125,15 @@ class LazyDfa(Generic[T]):
         """
         target = self._nfa.remove(pattern)
         self._drop()
+        self._take_apart(TAKEN_APART if self._nfa.patterns else -1)
         return target
 
     def match(self, key: str) -> list[T]:
         """Return the targets of the patterns that match, each once. Cost: see the class."""
         if not self._nfa.patterns:
             return []
+        if self._dropped:
+            self._take_apart(TAKEN_APART)
         words = self._words(key)
         drops = self.drops
         state = self._start
@@ -173,20 +189,35 @@ class LazyDfa(Generic[T]):
             limits = self._limits
             if len(self._states) >= limits.states or self._held_places + len(key) > limits.places:
                 self._drop()
+            if self._dropped:
+                self._take_apart(2)  # so that there are never more of the dropped and the new than there were before
             state = State(ordered)
             self._states[key] = state
             self._held_places += len(key)
         return state
 
     def _drop(self) -> None:
-        """Forget all states."""
+        """Use the states no longer."""
         if not self._states:
             return
         self.drops += 1
-        for state in self._states.values():  # they lead to each other, and must not wait for the garbage collector
-            state.next.clear()
-            state.other = None
-        self._states.clear()
+        self._dropped.append(self._states)
+        self._states = {}
         self._start = None
         self._transitions = 0
         self._held_places = 0
+
+    def _take_apart(self, most: int) -> None:
+        """Give back so many dropped states; all, if the number is below 0."""
+        dropped = self._dropped
+        while dropped and most:
+            states = dropped[-1]
+            if not states:
+                dropped.pop()
+                continue
+            _, state = states.popitem()
+            state.next.clear()  # states lead to each other, and must not wait for the garbage collector
+            state.other = None
+            most -= 1
+        if dropped and not dropped[-1]:
+            dropped.pop()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from sys import intern
 from typing import Generic, TypeVar
 
 from broker.routing.dialect import AMQP, TopicDialect
-from broker.routing.engines.trie_node import Gate, Node
-from broker.routing.engines.trie_way import Way
-from broker.routing.pattern import STAR, Pattern
+from broker.routing.engines.trie_node import Node
+from broker.routing.engines.trie_walk import match_backwards, match_end, match_floating, match_leaf, turn_back
+from broker.routing.pattern import HASH, Pattern
 
 T = TypeVar("T")
 
@@ -48,8 +49,7 @@ class Trie(Generic[T]):
 
     def add(self, pattern: Pattern, target: T) -> None:
         """Store the target of one pattern that is not there yet. Cost: the words of the pattern."""
-        way = Way(pattern.words)
-        steps = way.steps
+        steps, turn, open_end = _steps(pattern.words)
         node = self._root
         for position, step in enumerate(steps):
             self.visited += 1
@@ -58,7 +58,7 @@ class Trie(Generic[T]):
             child = node.child(step)
             if child is None:
                 node = node.graft(step)
-                if position >= way.turn:
+                if position >= turn:
                     node.tail = steps[position + 1 :]
                     break
             else:
@@ -67,32 +67,40 @@ class Trie(Generic[T]):
             if node.tail is not None:
                 node.open_leaf()
         self.visited += 1
-        way.put(node, target)
+        if open_end:
+            assert node.rest is None
+            node.rest = target
+        else:
+            assert node.target is None
+            node.target = target
         self._count += 1
 
     def find(self, pattern: Pattern) -> T | None:
         """Return the target of one pattern, or None if it is not there. Cost: the words of the pattern."""
-        way = Way(pattern.words)
-        path = self._path(way.steps)
-        return None if path is None else way.target(path)
+        steps, _, open_end = _steps(pattern.words)
+        path = self._path(steps)
+        return None if path is None else _target(path, steps, open_end)
 
     def remove(self, pattern: Pattern) -> T:
         """Forget the pattern and the nodes that only it needed, and return its target. Cost: the pattern's words.
 
         Raises: KeyError if the pattern is not there.
         """
-        way = Way(pattern.words)
-        path = self._path(way.steps)
-        target = None if path is None else way.target(path)
+        steps, _, open_end = _steps(pattern.words)
+        path = self._path(steps)
+        target = None if path is None else _target(path, steps, open_end)
         if path is None or target is None:
             raise KeyError(pattern.text)
         self.visited += len(path)
         node = path.pop()
-        way.clear(node)
+        if open_end:
+            node.rest = None
+        else:
+            node.target = None
         self._count -= 1
         while path and node.is_empty():
             node = path.pop()
-            node.prune(way.steps[len(path)])
+            node.prune(steps[len(path)])
         return target
 
     def _path(self, steps: Sequence[str]) -> list[Node[T]] | None:
@@ -119,15 +127,14 @@ class Trie(Generic[T]):
         left = len(words)
         visited = 1
         active = [self._root]
-        gates: list[Gate[T]] = []
-        ends: list[str] = []
+        behind: list[Node[T]] = []
         floats: list[tuple[int, Node[T]]] = []
         for word in words:
             reached: list[Node[T]] = []
             for node in active:
                 tail = node.tail
                 if tail is not None:
-                    _match_leaf(node, tail, words, left, found)
+                    match_leaf(node, tail, words, left, found)
                     continue
                 target = node.rest
                 if target is not None:
@@ -142,182 +149,55 @@ class Trie(Generic[T]):
                     reached.append(child)
                 gate = node.gate
                 if gate is not None:
-                    gates.append(gate)
+                    visited += 1
+                    turn_back(gate, words[-1], behind)
                     child = gate.gate
-                    if child is not None:
+                    if child is not None and child.words is not None and not child.words.keys().isdisjoint(words):
                         floats.append((left, child))
-            if gates:
-                visited += _match_gates(gates, ends, words, left, found)
-                gates = []
+            left -= 1
+            if behind:
+                visited += match_backwards(behind, words, left, found)
+                behind = []
             active = reached
             if not reached:
                 break
             visited += len(reached)
-            left -= 1
         if active:
-            _match_end(active, found)
+            match_end(active, found)
         if floats:
-            visited += _match_floating(floats, ends, words, found)
+            visited += match_floating(floats, words, found)
         self.visited += visited
         return found
 
 
-def _match_end(active: list[Node[T]], found: list[T]) -> None:
-    """Find the patterns that end where the key does."""
-    for node in active:
-        if not node.tail:
-            target = node.target
-            if target is not None:
-                found.append(target)
-            target = node.rest
-            if target is not None:
-                found.append(target)
+def _steps(words: tuple[str, ...]) -> tuple[tuple[str, ...], int, bool]:
+    """Return the steps from the root to where a pattern ends, from which on it may be a leaf, and if a `#` ends it.
 
-
-def _match_leaf(node: Node[T], tail: tuple[str, ...], words: list[str], left: int, found: list[T]) -> None:
-    """Find the pattern of a leaf, if the words that are left are, or begin with, its tail."""
-    if len(tail) > left or (node.rest is None and len(tail) < left):
-        return
-    position = len(words) - left
-    for wanted in tail:
-        if wanted != words[position] and wanted != STAR:
-            return
-        position += 1
-    if node.target is not None:
-        found.append(node.target)
-    elif node.rest is not None:
-        found.append(node.rest)
-
-
-def _match_gates(gates: list[Gate[T]], ends: list[str], words: list[str], left: int, found: list[T]) -> int:
-    """Find the patterns behind some gates whose last `#` is there, and return the number of look-ups and nodes.
-
-    Shapes: `ends` has the last word of the key, its last two words, and so on, as far as anybody asked for them.
+    Shapes: one `#` leads to what is read backwards, behind the last `#`; two lead to what may be anywhere.
     """
-    visited = len(gates)
-    backwards: list[Node[T]] = []
-    for gate in gates:
-        length = 0
-        for count in gate.lengths:
-            if length == left:
-                break
-            if count:
-                while len(ends) <= length:
-                    ends.append(f"{words[-1 - len(ends)]}.{ends[-1]}" if ends else words[-1])
-                visited += 1
-                target = gate.ends.get(ends[length])
-                if target is not None:
-                    found.append(target)
-            length += 1
-        if gate.words is not None or gate.star is not None:
-            backwards.append(gate)
-    if backwards:
-        visited += _match_backwards(backwards, words, left, found)
-    return visited
-
-
-def _match_backwards(active: list[Node[T]], words: list[str], left: int, found: list[T]) -> int:
-    """Find the patterns behind some gates whose steps are the end of the key, and return the number of nodes visited.
-
-    Shapes: as many of the words as are left, the last of all words first.
-    """
-    visited = 0
-    position = len(words) - 1
-    while active:
-        visited += len(active)
-        reached: list[Node[T]] = []
-        for node in active:
-            target = node.target
-            if target is not None:
-                tail = node.tail
-                if not tail or (len(tail) <= left and _ends_with(words, position, tail)):
-                    found.append(target)
-            if left:
-                table = node.words
-                if table is not None:
-                    child = table.get(words[position])
-                    if child is not None:
-                        reached.append(child)
-                child = node.star
-                if child is not None:
-                    reached.append(child)
-        active = reached
-        position -= 1
-        left -= 1
-    return visited
-
-
-def _ends_with(words: list[str], position: int, tail: tuple[str, ...]) -> bool:
-    """Return whether the words up to a position end with a tail that was written backwards."""
-    for wanted in tail:
-        if wanted != words[position] and wanted != STAR:
-            return False
-        position -= 1
-    return True
-
-
-def _match_floating(floats: list[tuple[int, Node[T]]], ends: list[str], words: list[str], found: list[T]) -> int:
-    """Find the patterns with more than one `#` and a word between them, and return the number of nodes visited.
-
-    Shapes: the numbers of words that were left where the first `#` was reached, falling, and what follows it.
-    Invariant: what stands behind a later `#` is opened where it is reached first, as more words never match less.
-    """
-    visited = len(floats)
-    floats = [begin for begin in floats if begin[1].words is not None and not begin[1].words.keys().isdisjoint(words)]
-    begun = 0
-    left = floats[0][0] if floats else 0
-    floating: list[Node[T]] = []
-    opened: set[Node[T]] = set()
-    active: list[Node[T]] = []
-    while left:
-        while begun < len(floats) and floats[begun][0] == left:
-            floating.append(floats[begun][1])
-            begun += 1
-        _open(active, floating, opened, ends, words, left, found)
-        visited += len(active) + len(floating)
-        word = words[len(words) - left]
-        reached: list[Node[T]] = []
-        for node in active:
-            child = node.star
-            if child is not None:
-                reached.append(child)
-        for node in (*active, *floating):
-            table = node.words
-            if table is not None:
-                child = table.get(word)
-                if child is not None:
-                    reached.append(child)
-        active = reached
-        left -= 1
-    _open(active, floating, opened, ends, words, 0, found)
-    return visited + len(active)
-
-
-def _open(
-    active: list[Node[T]],
-    floating: list[Node[T]],
-    opened: set[Node[T]],
-    ends: list[str],
-    words: list[str],
-    left: int,
-    found: list[T],
-) -> None:
-    """Find what a `#` ends, and enter what it leads to, at the places between two `#` that are reached first now."""
-    for node in active:
-        if node in opened:
+    open_end = bool(words) and words[-1] == HASH
+    steps: list[str] = []
+    turn = 0
+    hashes = words.count(HASH)
+    for position, word in enumerate(words):
+        if word != HASH:
+            steps.append(intern(word))
             continue
-        tail = node.tail
-        if tail is not None:
-            count = len(found)
-            _match_leaf(node, tail, words, left, found)
-            if len(found) > count:
-                opened.add(node)
-        elif node.rest is not None or node.gate is not None:
-            opened.add(node)
-            if node.rest is not None:
-                found.append(node.rest)
-            gate = node.gate
-            if gate is not None:
-                _match_gates([gate], ends, words, left, found)
-                if gate.gate is not None:
-                    floating.append(gate.gate)
+        hashes -= 1
+        if hashes:
+            steps += (HASH, HASH)
+            turn = len(steps)
+        elif not open_end:
+            steps.append(HASH)
+            turn = len(steps)
+            steps += [intern(behind) for behind in words[:position:-1]]
+            break
+    return tuple(steps), turn, open_end
+
+
+def _target(path: Sequence[Node[T]], steps: tuple[str, ...], open_end: bool) -> T | None:
+    """Return the target at the end of a path, if what the path leaves of the steps is there."""
+    node = path[-1]
+    if (node.tail or ()) != steps[len(path) - 1 :]:
+        return None
+    return node.rest if open_end else node.target

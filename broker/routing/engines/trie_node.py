@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from broker.routing.pattern import HASH, STAR
@@ -14,7 +13,9 @@ class Node(Generic[T]):
     """One place: what may follow, and the targets of the patterns that end here.
 
     `words` and `star` lead on by one word. `target` belongs to the pattern that ends here, `rest` to the one that ends
-    here but for a last `#`. `gate` leads behind a `#` that something follows.
+    here but for a last `#`. `gate` leads behind a `#` that something follows. From a gate on, `words` and `star` read
+    the key backwards from its end, for the patterns with no further `#`; the gate's own `gate` reads forwards from any
+    word that follows, for those that have one.
 
     A leaf stands for a single pattern: `tail` holds the words that it has left, none of them a `#`, and only one of
     `target` and `rest` is there. Most patterns share but their first words, so leaves spare most of the nodes.
@@ -25,7 +26,7 @@ class Node(Generic[T]):
     def __init__(self) -> None:
         self.words: dict[str, Node[T]] | None = None
         self.star: Node[T] | None = None
-        self.gate: Gate[T] | None = None
+        self.gate: Node[T] | None = None
         self.target: T | None = None
         self.rest: T | None = None
         self.tail: tuple[str, ...] | None = None
@@ -53,12 +54,11 @@ class Node(Generic[T]):
 
     def graft(self, step: str) -> Node[T]:
         """Return a new node that one step leads to."""
-        if step == HASH:
-            self.gate = Gate()
-            return self.gate
         node: Node[T] = Node()
         if step == STAR:
             self.star = node
+        elif step == HASH:
+            self.gate = node
         elif self.words is None:
             self.words = {step: node}
         else:
@@ -84,38 +84,3 @@ class Node(Generic[T]):
             leaf.tail = tail[1:]
             leaf.target, self.target = self.target, None
             leaf.rest, self.rest = self.rest, None
-
-
-class Gate(Node[T]):
-    """What follows a `#` that is not the last word of its pattern.
-
-    Behind the last `#` of a pattern stands the end of the key. `ends` has those ends that are literal, as text, and
-    `lengths` how many there are of one word, of two, and so on. The others are read backwards, so `words` and `star`
-    lead on by a word before. Where another `#` follows, the gate's own `gate` leads on by any word that is left.
-    """
-
-    __slots__ = ("ends", "lengths")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ends: dict[str, T] = {}
-        self.lengths: list[int] = []
-
-    def is_empty(self) -> bool:
-        """Return whether nothing follows."""
-        return not self.ends and super().is_empty()
-
-    def add_end(self, words: Sequence[str], target: T) -> None:
-        """Store the target of a literal end."""
-        lengths = self.lengths
-        lengths += [0] * (len(words) - len(lengths))
-        lengths[len(words) - 1] += 1
-        self.ends[".".join(words)] = target  # no word of a dialect in which `#` may stand before others holds a dot
-
-    def remove_end(self, words: Sequence[str]) -> None:
-        """Forget a literal end."""
-        del self.ends[".".join(words)]
-        lengths = self.lengths
-        lengths[len(words) - 1] -= 1
-        while lengths and not lengths[-1]:
-            lengths.pop()

@@ -9,6 +9,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from broker.routing.engine_names import CHOICES
 from tests.integration.pika.conversation import channel_closed, drain
 
 TOPIC_BINDINGS = [
@@ -43,11 +44,12 @@ def declare_queues(channel: BlockingChannel, names: Iterable[str]) -> None:
     channel.confirm_delivery()
 
 
-def test_topic_exchange_routes_as_rabbitmq(channel: BlockingChannel, name: str) -> None:
-    """RabbitMQ's own table of patterns and keys gives the same queues, before and after removals."""
+@pytest.mark.parametrize("index", CHOICES)
+def test_topic_exchange_routes_as_rabbitmq(channel: BlockingChannel, name: str, index: str) -> None:
+    """RabbitMQ's own table of patterns and keys gives the same queues, before and after removals, by every index."""
     queues = {label: f"{name}.{label}" for label, _ in TOPIC_BINDINGS}
     declare_queues(channel, queues.values())
-    channel.exchange_declare(name, "topic")
+    channel.exchange_declare(name, "topic", arguments={"x-topic-index": index})
     for label, pattern in TOPIC_BINDINGS:
         channel.queue_bind(queues[label], name, pattern)
     channel.queue_bind(queues["t27"], name, "args-test", {"foo": "bar"})
@@ -68,6 +70,36 @@ def test_topic_exchange_routes_as_rabbitmq(channel: BlockingChannel, name: str) 
     channel.queue_unbind(queues["t27"], name, "args-test", {"foo": "bar"})
     numbers = {int(label[1:]) for label in gone}
     assert routes() == {key: found - numbers for key, found in TOPIC_ROUTES.items()}
+    channel.exchange_delete(name)
+
+
+MQTT_ROUTES = {
+    "foo": {"foo/#", "#", "+", "+/#"},
+    "foo/": {"foo/#", "foo/+", "foo/+/#", "#", "+/+", "+/#"},
+    "foo//bar": {"foo/#", "foo//+", "foo/+/#", "#", "+/#"},
+    "foo/bar": {"foo/#", "foo/+", "foo/+/#", "#", "+/+", "+/#", "foo/bar"},
+    "/foo/bar": {"#", "/#", "+/#"},
+    "$SYS/bar": {"$SYS/#", "$SYS/+"},
+    "a/*": {"#", "+/+", "+/#", "a/*"},
+    "a/b.c": {"#", "+/+", "+/#"},
+}
+"""Which of the filters match a key. Source: mosquitto's topic_test.c, and MQTT 5.0, section 4.7."""
+
+
+@pytest.mark.parametrize("index", CHOICES)
+def test_topic_exchange_speaks_mqtt(channel: BlockingChannel, name: str, index: str) -> None:
+    """Filters of MQTT give the same queues by every index; what matches a key twice brings one copy."""
+    filters = sorted(set().union(*MQTT_ROUTES.values()))
+    queues = {one: f"{name}.{place}" for place, one in enumerate(filters)}
+    declare_queues(channel, queues.values())
+    channel.exchange_declare(name, "topic", arguments={"x-topic-dialect": "mqtt", "x-topic-index": index})
+    for one, queue in queues.items():
+        channel.queue_bind(queue, name, one)
+        channel.queue_bind(queue, name, one, {"again": True})
+    for key in MQTT_ROUTES:
+        channel.basic_publish(name, key, key.encode())
+    found = {one: sorted(body.decode() for body in drain(channel, queue)) for one, queue in queues.items()}
+    assert found == {one: sorted(key for key, matched in MQTT_ROUTES.items() if one in matched) for one in filters}
     channel.exchange_delete(name)
 
 

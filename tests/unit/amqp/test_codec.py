@@ -177,3 +177,30 @@ def test_content_is_cut_for_the_frame_size(size: int, frame_max: int) -> None:
         octets = octets[used:]
     assert b"".join(found) == text
     assert len(found) == (-(-size // 92) if frame_max else min(size, 1))
+
+
+@pytest.mark.parametrize("nowait", [False, True])
+@pytest.mark.parametrize("arguments", [{}, {"x": 1}, {"": 0}])
+def test_a_bind_is_read_the_same_with_and_without_arguments(nowait: bool, arguments: dict[str, Any]) -> None:
+    """Most have none, and are read in one go."""
+    bind = commands.Queue.Bind(queue="q" * 99, exchange="x", routing_key="", nowait=nowait, arguments=arguments)
+    payload = struct.pack(">I", bind.index) + bind.marshal()
+    read = decode_method(payload)
+    assert isinstance(read, commands.Queue.Bind)
+    assert {name: getattr(read, name) for name in read.__slots__} == {
+        name: getattr(bind, name) for name in bind.__slots__
+    }
+
+
+def test_a_bind_without_arguments_is_refused_as_any_other_method() -> None:
+    """Cut short anywhere, with something behind it, and in other octets than UTF-8."""
+    payload = bytes.fromhex("00320014 0000 0171 0178 026b2e 00 00000000")
+    assert decode_method(payload)
+    for end in range(4, len(payload)):
+        with pytest.raises(ConnectionFault, match="cut short"):
+            decode_method(payload[:end])
+    for octets in (b"\x00", bytes(4)):
+        with pytest.raises(ConnectionFault):
+            decode_method(payload + octets)
+    with pytest.raises(ConnectionFault, match="Malformed UTF-8"):
+        decode_method(payload.replace(b"\x02k.", b"\x02\xffk"))

@@ -88,7 +88,7 @@ def test_a_binding_is_unbound_by_arguments_that_are_equal() -> None:
     room.vhost.bind("q", "amq.headers", "", {"raw": b"\xff"})
     room.vhost.unbind("q", "amq.headers", "", {"raw": bytearray(b"\xff")})
     again.vhost.restore(room.journal)
-    assert not again.vhost.queues["q"].bindings
+    assert not again.vhost.queues["q"].incoming
 
 
 def test_bindings_of_a_deleted_exchange_do_not_come_back_with_its_namesake() -> None:
@@ -102,7 +102,7 @@ def test_bindings_of_a_deleted_exchange_do_not_come_back_with_its_namesake() -> 
     room.vhost.declare_exchange("x", "topic", durable=True)
     again.vhost.restore(room.journal)
     assert again.vhost.topology() == room.vhost.topology()
-    assert not again.vhost.queues["q"].bindings
+    assert not again.vhost.queues["q"].incoming
 
 
 def test_changes_that_a_checkpoint_holds_already_may_be_replayed() -> None:

@@ -13,7 +13,7 @@ from broker.amqp.errors import StoreFailed
 from broker.core.round import Round
 from broker.core.unacked import Unacked
 from broker.delivery import worker as worker_module
-from broker.delivery.worker import FAILURES_MAX, FULL_QUEUES, TURN_MESSAGES, Worker, Workers
+from broker.delivery.worker import FAILURES_MAX, FULL_QUEUES, QUEUE_COST, TURN_MESSAGES, Worker, Workers
 from broker.slots.manager import SlotManager
 from broker.slots.slot import Slot
 
@@ -228,3 +228,18 @@ def test_who_had_to_wait_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {name.partition("-")[0] for name in office.delivered} == {str(number) for number in range(FULL_QUEUES)}
     office.workers.turn()
     assert {name.partition("-")[0] for name in office.delivered} == {queue.name for queue in queues}
+
+
+def test_a_turn_has_an_end_for_queues_of_one_message_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one message brings to each of twenty thousand queues: so many of them in a turn, in their order."""
+    office = Office(monkeypatch, 1)
+    share = TURN_MESSAGES * FULL_QUEUES // QUEUE_COST
+    queues = [StandIn(str(number), 1, Taker()) for number in range(2 * share + 1)]
+    office.take_in(*queues)
+    handed_out = []
+    while any(queue.awake for queue in queues):
+        before = len(office.delivered)
+        office.workers.turn()
+        handed_out.append(len(office.delivered) - before)
+    assert handed_out == [share, share, 1]
+    assert [name.partition("-")[0] for name in office.delivered] == [queue.name for queue in queues]

@@ -197,6 +197,36 @@ def test_answers_are_the_references_while_tables_grow_and_shrink() -> None:
     assert not any(engine.counts().values())
 
 
+def test_no_bit_of_a_removed_pattern_is_left() -> None:
+    """A dozen positions taken by one long pattern after another, with several `#` mostly, answer for the last."""
+    source = random.Random(9)
+    engine = fill([])
+    held: list[str] = []
+    for _ in range(1500):
+        if len(held) >= 12:
+            engine.remove(parse_pattern(held.pop(source.randrange(12))))
+        pattern = parse_pattern(".".join(source.choices(["a", "b", "*", "#"], k=source.randrange(1, 11))))
+        if pattern.text not in held:
+            engine.add(pattern, pattern.text)
+            held.append(pattern.text)
+        key = ".".join(source.choices(["a", "b"], k=source.randrange(13)))
+        assert sorted(engine.match(key)) == right(held, key)
+
+
+def test_words_of_few_columns_among_many() -> None:
+    """A word that seven of 2,500 columns have finds all that go on as the key does, and the stars beside them."""
+    patterns = [f"*.x.{number}.x" for number in range(2400)]
+    patterns += [f"*.{word}.{number}.x" for word in range(20) for number in range(7)]
+    engine = fill([*patterns, "*.*.3.x", "*.*.*.y"])
+    table = engine._closed[4].side.tables[1]
+    assert table.few.keys() == {str(word) for word in range(20)}
+    assert table.dense.keys() == {"x"}
+    assert sorted(engine.match("a.17.3.x")) == ["*.*.3.x", "*.17.3.x"]
+    assert sorted(engine.match("a.17.6.x")) == ["*.17.6.x"]
+    assert engine.match("a.17.7.x") == []
+    assert engine.match("a.17.3.y") == ["*.*.*.y"]
+
+
 @pytest.mark.parametrize("literals_apart", [True, False])
 def test_a_look_up_leaves_nothing(literals_apart: bool) -> None:
     """Keys of unknown words, of any length, leave the tables as they were."""
@@ -269,3 +299,17 @@ def test_mqtt_reads_its_own_words() -> None:
     for text in texts:
         assert engine.remove(MQTT.parse(text)) == text
     assert not any(engine.counts().values())
+
+
+def test_words_that_come_and_go_leave_no_rows() -> None:
+    """Beside patterns that stay, thousands of others with words of their own leave nothing when they have gone."""
+    engine: ConstituentBitmap[str] = ConstituentBitmap()
+    for key in ("a.*", "*.b", "a.b.#", "#.c", "*.*.c"):
+        engine.add(parse_pattern(key), key)
+    before = engine.counts()
+    for number in range(500):
+        pattern = parse_pattern(f"w{number}.*.v{number}.#")
+        engine.add(pattern, "passing")
+        engine.remove(pattern)
+    after = engine.counts()
+    assert (after["rows"], after["lists"]) == (before["rows"], before["lists"])

@@ -8,6 +8,7 @@ import pytest
 from broker.routing.cover_set import CoverSet, RootDiff
 from broker.routing.covering import covers
 from broker.routing.dialect import MQTT
+from broker.routing.footprint import footprint_bytes
 from broker.routing.pattern import Pattern, parse_pattern
 
 
@@ -140,6 +141,7 @@ def test_ten_thousand_patterns_are_not_compared_with_each_other() -> None:
         cover_set.remove(pattern)
     assert cover_set.visited - before <= 40 * len(patterns)
     assert not any(cover_set.counts().values())
+    assert footprint_bytes(cover_set) <= footprint_bytes(CoverSet()) + 256  # containers may be empty, not large
 
 
 def test_patterns_that_nobody_covers_are_looked_up_by_what_they_share() -> None:

@@ -23,13 +23,13 @@ def fill(patterns: list[str], limits: DfaLimits | None = None) -> LazyDfa[str]:
 def test_states_are_built_when_a_key_reaches_them() -> None:
     """None before the first match; then the start and one for each word; none for the same key again."""
     dfa = fill(BLOG_PATTERNS)
-    assert dfa.counts() == {"places": 11, "states": 0, "transitions": 0}
+    assert dfa.counts() == {"places": 11, "states": 0, "transitions": 0, "dropped": 0}
     assert set(dfa.match("a.b.c")) == {"a.b.c", "a.#.c"}
-    assert dfa.counts() == {"places": 11, "states": 4, "transitions": 3}
+    assert dfa.counts() == {"places": 11, "states": 4, "transitions": 3, "dropped": 0}
     dfa.visited = 0
     assert set(dfa.match("a.b.c")) == {"a.b.c", "a.#.c"}
     assert dfa.visited == 3  # one look-up a word
-    assert dfa.counts() == {"places": 11, "states": 4, "transitions": 3}
+    assert dfa.counts() == {"places": 11, "states": 4, "transitions": 3, "dropped": 0}
 
 
 def test_a_loop_is_one_state() -> None:
@@ -90,6 +90,29 @@ def test_without_matches_nothing_is_built_or_dropped() -> None:
     for number in range(1000):
         dfa.remove(parse_pattern(f"{number}.*"))
     assert dfa.drops == 1
+
+
+def test_dropped_states_go_a_few_at_a_time() -> None:
+    """No verb gives back thousands at once, none keeps them for ever, and the last removal leaves none."""
+    dfa = fill(["#.a" + ".*" * stars for stars in range(12)])
+    for number in range(2**11):
+        dfa.match(".".join(f"{number:011b}".replace("0", "b").replace("1", "a")))
+    built = dfa.counts()["states"]
+    assert built > 2000
+    dfa.add(parse_pattern("x.*"), "x.*")
+    left = dfa.counts()["dropped"]
+    assert built - 20 <= left < built
+    while left:
+        dfa.match("a.b.a.b")
+        assert left - 30 <= dfa.counts()["dropped"] < left
+        assert dfa.counts()["dropped"] + dfa.counts()["states"] <= built
+        left = dfa.counts()["dropped"]
+    for stars in range(12):
+        dfa.match("a.b.a.b.a.b")
+        dfa.remove(parse_pattern("#.a" + ".*" * stars))
+    dfa.match("x.y")
+    dfa.remove(parse_pattern("x.*"))
+    assert not any(dfa.counts().values())
 
 
 @pytest.mark.parametrize("limits", [DfaLimits(states=3), DfaLimits(transitions=3), DfaLimits(places=6)])

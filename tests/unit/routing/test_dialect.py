@@ -25,11 +25,11 @@ def test_limits_hold_for_levels() -> None:
     """The limit on words is one on levels; `#` can only come once."""
     exchange = make_exchange("x", "topic", arguments={"x-topic-dialect": "mqtt"})
     limits = PatternLimits(words=3)
-    exchange.check_key("a/b/#", limits)
+    assert exchange.bind("q", "a/b/#", {}, limits)
     with pytest.raises(BindingKeyError, match="has 4 words"):
-        exchange.check_key("a/b/c/#", limits)
+        exchange.bind("q", "a/b/c/#", {}, limits)
     with pytest.raises(BindingKeyError, match="the limit is 0"):
-        exchange.check_key("a/#", PatternLimits(hashes=0))
+        exchange.bind("q", "a/#", {}, PatternLimits(hashes=0))
 
 
 @pytest.mark.parametrize("name", ["MQTT", "nats", 1, None, True])

@@ -34,7 +34,7 @@ def test_a_delayed_topic_exchange_matches_patterns() -> None:
     exchange.bind("q", "a/+", {})
     assert exchange.route("a/b").destinations == ("q",)
     with pytest.raises(BindingKeyError):
-        exchange.check_key("a/b/c", PatternLimits(words=2))
+        exchange.bind("q", "a/b/c", {}, PatternLimits(words=2))
 
 
 @pytest.mark.parametrize("routing_type", [None, 1, "x-delayed-message"])

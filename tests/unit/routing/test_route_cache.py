@@ -302,6 +302,15 @@ def test_what_leads_to_a_destination_ends() -> None:
     assert not any(route.live for route in wide.values())
 
 
+def test_of_very_many_that_lead_to_a_destination_all_go() -> None:
+    """To end each by itself would take longer than to give up the cache."""
+    cache = RouteCache()
+    routes = warm(cache, map(str, range(VISITS_MAX + 1))) | warm(cache, ["other"], ("r",))
+    cache.drop_those_to("q")
+    assert not any(route.live for route in routes.values())
+    assert (len(cache), cache.used_bytes) == (0, 0)
+
+
 def test_one_off_keys_leave_nothing() -> None:
     """A stream of keys that never return holds no more than bounded first sights, and in the bypass not even those."""
     cache = RouteCache(CacheLimits(entries=512, window=2049))

@@ -23,6 +23,9 @@ CACHING = {"topic-words", "plain-bitmap", "dfa"}
 SLACK_BYTES = 4096
 """What may be held beyond the first time when all patterns are gone for the second: what Python itself keeps by."""
 
+OWN_SLACK_BYTES = 512
+"""What an engine itself may hold beyond its first size: counters that grew, empty containers."""
+
 SEPARATORS = {"amqp": ".", "mqtt": "/"}
 
 
@@ -44,6 +47,8 @@ def wildcards(count: int, seed: int) -> list[Pattern]:
         words[source.randrange(len(words))] = "*"
         if source.random() < 0.2:
             words[source.randrange(len(words))] = "#"
+        elif source.random() < 0.2:
+            words = ["#", words[1], words[2], "#"]
         pattern = AMQP.parse(".".join(words))
         patterns[pattern.text] = pattern
     return list(patterns.values())
@@ -92,14 +97,14 @@ def test_look_ups_leave_nothing(name: str) -> None:
             with pytest.raises(KeyError):
                 engine.remove(pattern)
     assert engine.counts() == counts
-    assert footprint_bytes(engine) <= held_bytes + 64
+    assert footprint_bytes(engine) <= held_bytes + 128
     if name in CACHING:
         return
     for number in range(500):
         engine.match(f"p{number % 7}.new{number}.r{number}.s1.t1")
         engine.match(f"p1.q1.r1.s{number}")
     assert engine.counts() == counts
-    assert footprint_bytes(engine) <= held_bytes + 64  # `visited` may take some bytes more
+    assert footprint_bytes(engine) <= held_bytes + 128  # `visited` may take some bytes more
 
 
 def test_a_result_is_the_callers(name: str) -> None:
@@ -147,7 +152,7 @@ def test_prefixes_and_neighbours_are_strangers(name: str) -> None:
 
 
 def test_memory_comes_back(name: str) -> None:
-    """A second life of the same engine, with other patterns, ends with the memory of the first."""
+    """The engine is as small as it was, and a second life, with other patterns, ends with the memory of the first."""
 
     def live(seed: int) -> None:
         patterns = wildcards(800, seed)
@@ -159,6 +164,7 @@ def test_memory_comes_back(name: str) -> None:
             engine.remove(pattern)
 
     engine: TopicEngine[str] = make_engine(name)
+    empty_bytes = footprint_bytes(engine)
     live(seed=3)  # what is made once, on first use, is made
     tracemalloc.start()
     try:
@@ -170,3 +176,4 @@ def test_memory_comes_back(name: str) -> None:
     finally:
         tracemalloc.stop()
     assert len(engine) == 0
+    assert footprint_bytes(engine) <= empty_bytes + OWN_SLACK_BYTES

@@ -119,3 +119,16 @@ def test_pattern_words_begin_with_the_rarest() -> None:
     add(engine, *(f"a.{number}.*" for number in range(500)), "*.1.x")
     assert visited(engine, "a.1.x") == 2 + 2
     assert visited(engine, "a.none.x") == 0
+
+
+@pytest.mark.parametrize("kind", [TopicWords, PatternWords])
+def test_what_comes_and_goes_beside_others_leaves_nothing(kind: type[TopicWords[str] | PatternWords[str]]) -> None:
+    """Words and lengths that only it had go with a pattern, while others of the same length and words stay."""
+    engine = kind()
+    add(engine, "a.*", "*.b", "#.c")
+    counts = dict(engine.counts())
+    for text in ("a.x", "*.x", "x.*.c", "*.*.*.*", "x.#"):
+        add(engine, text)
+        engine.remove(AMQP.parse(text))
+        assert engine.counts() == counts
+        assert set(engine._lengths) == {2}

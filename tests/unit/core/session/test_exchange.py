@@ -13,6 +13,7 @@ Declare, Delete = commands.Exchange.Declare, commands.Exchange.Delete
 Bind, Unbind = commands.Exchange.Bind, commands.Exchange.Unbind
 INEQUIVALENT = "channel 406 PRECONDITION_FAILED - inequivalent arg "
 FAILED = "channel 406 PRECONDITION_FAILED - "
+NO_INDEX = f"{FAILED}Invalid argument, 'x-topic-index' must be one of auto, bitmap, trie, dfa, "
 TOPIC = Declare(exchange="x", exchange_type="topic")
 MQTT = Declare(exchange="x", exchange_type="topic", arguments={"x-topic-dialect": "mqtt"})
 HASH = Declare(exchange="x", exchange_type="x-consistent-hash")
@@ -48,6 +49,14 @@ REFUSALS: list[tuple[str, list[Method], Method, str]] = [
      "received the value 'mqtt' of type 'longstr' but current is none"),
     ("unknown dialect", [], Declare(exchange="x", exchange_type="topic", arguments={"x-topic-dialect": "stomp"}),
      "channel 406 PRECONDITION_FAILED - Invalid argument, 'x-topic-dialect' must be one of amqp, mqtt, not 'stomp'"),
+    ("index differs", [TOPIC], Declare(exchange="x", exchange_type="topic", arguments={"x-topic-index": "trie"}),
+     INEQUIVALENT + "'x-topic-index' for exchange 'x' in vhost '/': "
+     "received the value 'trie' of type 'longstr' but current is none"),
+    ("unknown index", [], Declare(exchange="x", exchange_type="topic", arguments={"x-topic-index": "linear"}),
+     NO_INDEX + "not 'linear'"),
+    ("an index that is only compared with", [],
+     Declare(exchange="x", exchange_type="topic", arguments={"x-topic-index": "conventional"}),
+     NO_INDEX + "not 'conventional'"),
     ("delayed without a type", [], Declare(exchange="x", exchange_type="x-delayed-message"),
      "channel 406 PRECONDITION_FAILED - Invalid argument, 'x-delayed-type' must be an existing exchange type"),
     ("delayed of an unknown type", [],

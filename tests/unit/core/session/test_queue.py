@@ -180,9 +180,9 @@ def test_an_empty_name_is_the_queue_declared_last() -> None:
     client.call(1, Declare(queue="last"), commands.Queue.DeclareOk)
     queue = room.vhost.queues["last"]
     client.call(1, Bind(exchange="amq.direct"), commands.Queue.BindOk)
-    assert [binding.key for binding in queue.bindings] == ["last"]
+    assert [binding.key for binding, _ in queue.arriving] == ["last"]
     client.call(1, Unbind(exchange="amq.direct"), commands.Queue.UnbindOk)
-    assert not queue.bindings
+    assert not queue.incoming
     put(queue, 2)
     assert client.call(1, Purge(), commands.Queue.PurgeOk).message_count == 2
     client.call(1, commands.Basic.Get(), commands.Basic.GetEmpty)

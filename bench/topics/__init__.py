@@ -1,0 +1,1 @@
+"""Measures the topic index: every engine by itself, and through the broker."""

@@ -1,0 +1,224 @@
+"""One topic index in a process of its own: answers requests, one line of JSON each, until its input ends.
+
+Which package of the broker is imported, interpreted or compiled, is the choice of who starts it, by PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.topics import hostile
+from bench.topics.race import Runner
+from broker.compiled import kind
+from broker.routing.cache import CacheLimits
+from broker.routing.engine_names import make_engine
+from broker.routing.index import TopicIndex
+from broker.routing.topic_exchange import TopicExchange
+
+Figures = dict[str, Any]
+
+
+class Cell:
+    """What the requests are about: the index that was built last, and a runner over its keys."""
+
+    def __init__(self) -> None:
+        self.engine: Any = None
+        self.index = TopicIndex()
+        self.patterns: list[str] = []
+        self.runner = Runner(self.index.match, [])
+
+    def build(self, engine: str, patterns: str, keys: str) -> Figures:
+        """Fill an index with the patterns of a file, each with a destination of its own; keep the keys of another."""
+        self._renew(engine)
+        gc.collect()
+        before = _rss_bytes()
+        begun = time.process_time()
+        with Path(patterns).open() as lines:
+            for line in lines:
+                self._add(line.rstrip("\n"))
+        took_s = time.process_time() - begun
+        gc.collect()
+        grown = _rss_bytes() - before
+        self.patterns = Path(patterns).read_text().split()
+        assert len(self.index) == len(self.patterns)
+        self.runner = Runner(self.index.match, Path(keys).read_text().split())
+        return {"form": kind(), "patterns": len(self.patterns), "build_s": took_s, "rss_bytes": grown}
+
+    def settle(self, slice_s: float) -> Figures:
+        """Find out how many keys a slice takes, and count what the matches of the last keys look at."""
+        self.runner.settle(slice_s)
+        sample = self.runner.keys[-2000 if self.runner.batch > 100 else -20 :]
+        self.engine.visited = 0
+        hits = sum(len(self.index.match(key)) for key in sample)
+        return {"hits": hits / len(sample), "visited": self.engine.visited / len(sample)}
+
+    def lap(self) -> Figures:
+        """Match the next slice of keys."""
+        took_s = self.runner.lap()
+        return {"us": took_s / self.runner.batch * 1e6, "keys": self.runner.batch}
+
+    def footprint(self) -> Figures:
+        """Measure the memory of the index, the destinations left out."""
+        return {"footprint_bytes": self.index.footprint_bytes(), "counts": dict(self.index.counts())}
+
+    def change(self, count: int, bound_s: float) -> Figures:
+        """Remove patterns spread over the index and add them again: in one go for the mean, one by one for the worst.
+
+        Units: adding has the parsing of its binding key within.
+        """
+        size = len(self.patterns)
+        chosen = [self.patterns[at] for at in range(0, size, max(1, size // count))][:count]
+        begun = time.process_time()
+        self._remove(chosen[0])
+        self._add(chosen[0])
+        alone_s = time.process_time() - begun
+        chosen = chosen[: max(1, int(bound_s / max(alone_s, 1e-7)))]
+        gc.collect()
+        mean = {
+            "remove_us": _mean_us(self._remove, chosen),
+            "add_us": _mean_us(self._add, chosen),
+        }
+        gc.collect()
+        worst = {
+            "remove_worst_us": max(_each_us(self._remove, chosen)),
+            "add_worst_us": max(_each_us(self._add, chosen)),
+        }
+        return {"changes": len(chosen), **mean, **worst}
+
+    def storm(self, engine: str, family: str, patterns: int, matches: int, bound_s: float) -> Figures:
+        """Match the keys of a hostile family one by one."""
+        texts, keys = hostile.families(patterns)[family]
+        self._renew(engine)
+        for text in texts:
+            self._add(text)
+        gc.collect()
+        self.engine.visited = visited = most = hits = 0
+        times_us: list[float] = []
+        end_at = time.process_time() + bound_s
+        while len(times_us) < matches and time.process_time() < end_at:
+            key = keys[len(times_us) % len(keys)]
+            begun = time.process_time_ns()
+            found = self.index.match(key)
+            times_us.append((time.process_time_ns() - begun) / 1000)
+            hits += len(found)
+            most, visited = max(most, self.engine.visited - visited), self.engine.visited
+        times_us.sort()
+        count = len(times_us)
+        return {
+            "patterns": len(self.index),
+            "matches": count,
+            "median_us": times_us[count // 2],
+            "p99_us": times_us[min(count - 1, count * 99 // 100)],
+            "worst_us": times_us[-1],
+            "visited_most": most,
+            "hits": hits / count,
+        }
+
+    def cache(self, patterns: str, keys: str, recurring: int, rounds: int) -> Figures:
+        """Measure the route cache of an exchange: recurring keys, and as many keys as there are, each once."""
+        exchange = TopicExchange("bench", cache_limits=CacheLimits())
+        bare = TopicExchange("bare", cache_limits=CacheLimits(entries=0))
+        for number, line in enumerate(Path(patterns).read_text().split()):
+            exchange.bind(f"q{number}", line, {})
+            bare.bind(f"q{number}", line, {})
+        every = Path(keys).read_text().split()
+        again = every[:recurring]
+        for _ in range(3):
+            _mean_us(exchange.route, again)
+        gc.collect()
+        hits = exchange.cache.hits
+        hit_us = [_mean_us(exchange.route, again) for _ in range(rounds * 3)]
+        assert exchange.cache.hits - hits == len(again) * rounds * 3, "not every route was a hit"
+        empty_us = [_mean_us(_nothing, again) for _ in range(rounds * 3)]
+        exchange.cache.drop_all()
+        thrash, uncached = [], []
+        slice_keys = max(1, len(every) // 100)
+        for number, at in enumerate(range(0, len(every), slice_keys)):
+            batch = every[at : at + slice_keys]
+            thrash.append(_mean_us(exchange.route, batch))
+            if number % 5 == 0:
+                uncached.append(_mean_us(bare.route, batch))
+        return {
+            "form": kind(),
+            "hit_us": sorted(hit_us),
+            "empty_call_us": sorted(empty_us),
+            "thrash_us": sorted(thrash),
+            "uncached_us": sorted(uncached),
+            "distinct_keys": len(every),
+            "entries_after": len(exchange.cache),
+            "bytes_after": exchange.cache.used_bytes,
+            "bypassed_after": exchange.cache.bypassed,
+        }
+
+    def _renew(self, engine: str) -> None:
+        self.engine = make_engine(engine)
+        self.index = TopicIndex(self.engine)
+
+    def _add(self, text: str) -> None:
+        index = self.index
+        index.add(index.parse(text), text)
+
+    def _remove(self, text: str) -> None:
+        index = self.index
+        index.remove(index.parse(text), text)
+
+
+def _nothing(_key: str) -> None:
+    """Cost what a call costs."""
+
+
+def _mean_us(do: Callable[[str], object], texts: list[str]) -> float:
+    begun = time.process_time()
+    for text in texts:
+        do(text)
+    return (time.process_time() - begun) / len(texts) * 1e6
+
+
+def _each_us(do: Callable[[str], object], texts: list[str]) -> list[float]:
+    times_us = []
+    for text in texts:
+        begun = time.process_time_ns()
+        do(text)
+        times_us.append((time.process_time_ns() - begun) / 1000)
+    return times_us
+
+
+def _rss_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def main() -> None:
+    """Serve until the input ends. The first argument bounds the memory, in bytes."""
+    bound = int(sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
+    cell = Cell()
+    verbs: Mapping[str, Callable[..., Figures]] = {
+        "build": cell.build,
+        "settle": cell.settle,
+        "lap": cell.lap,
+        "footprint": cell.footprint,
+        "change": cell.change,
+        "storm": cell.storm,
+        "cache": cell.cache,
+    }
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = verbs[request.pop("do")](**request)
+        except MemoryError:
+            answer = {"error": f"more than {bound >> 20} MiB"}
+        except Exception as error:  # noqa: BLE001 an engine's mistake is told to who asked, and the next goes on
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

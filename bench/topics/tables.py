@@ -1,0 +1,226 @@
+"""Turns the figures of a kept run into tables of Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from bench.topics import article
+from bench.topics.goals import goals
+
+Parts = dict[str, Any]
+
+
+def number(value: float | None) -> str:
+    """Return a figure in three digits, or a dash for none."""
+    if value is None:
+        return "-"
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _claims(parts: Parts) -> str:
+    rows = parts["claims"]["rows"]
+    names = [name for name in rows[0]["us"] if name != "conventional"]
+    return table(
+        ["subscriptions", "conventional, us", *names],
+        [
+            [
+                f"{row['size']:,}",
+                number(row["us"]["conventional"]),
+                *(number(row["ratios"].get(name)) for name in names),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _million(parts: Parts) -> str:
+    theirs = {"trie": "trie", "dfa": "lazy DFA"}
+    found = parts["blog"]["million"]
+    return table(
+        ["engine", "here, s", "the article, s", "times the one that splits once"],
+        [
+            [
+                row["engine"] + (f" ({row['stopped']})" if row["stopped"] else ""),
+                number(row["million_s"]),
+                number(article.MILLION_S.get(theirs.get(row["engine"], ""))),
+                number(_us(found, "split-once") / row["us"]),
+            ]
+            for row in found["rows"]
+        ],
+    )
+
+
+def _us(million: Parts, engine: str) -> float:
+    return next(float(row["us"]) for row in million["rows"] if row["engine"] == engine)
+
+
+def _memory(parts: Parts) -> str:
+    rows = [row for row in parts["blog"]["million"]["rows"] if row["bytes_at"]]
+    looks = sorted({int(at) for row in rows for at in row["bytes_at"]})
+    return table(
+        ["topics matched", *(f"{row['engine']}, MB" for row in rows)],
+        [[f"{at:,}", *(number(_megabytes(row["bytes_at"].get(str(at)))) for row in rows)] for at in looks],
+    )
+
+
+def _megabytes(size: int | None) -> float | None:
+    return None if size is None else size / 1e6
+
+
+def _patterns(parts: Parts) -> str:
+    return _seconds(parts["blog"]["patterns"]["rows"], article.PATTERNS_TOPICS)
+
+
+def _seconds(rows: Sequence[Parts], topics: int) -> str:
+    names = list(rows[0]["us"])
+    return table(
+        ["patterns", *(f"{name}, s" for name in names)],
+        [[f"{row['size']:,}", *(number(row["us"][name] * topics / 1e6) for name in names)] for row in rows],
+    )
+
+
+def _bindings(parts: Parts) -> str:
+    rows = parts["blog"]["bindings"]["rows"]
+    names = list(rows[0]["us"])
+    return table(
+        ["bindings", *(f"{name}, us" for name in names), "conventional : trie", "split-once : trie"],
+        [
+            [
+                f"{row['size']:,}",
+                *(number(row["us"][name]) for name in names),
+                number(row["us"]["conventional"] / row["us"]["trie"]),
+                number(row["us"]["split-once"] / row["us"]["trie"]),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _by_size(parts: Parts, cell: Callable[[Parts], str]) -> str:
+    """Return a table with a line for each engine and form, and a column for each size."""
+    entries = parts["sizes"]["entries"]
+    sizes = sorted({entry["size"] for entry in entries})
+    kinds = list(dict.fromkeys((entry["engine"], entry["form"]) for entry in entries))
+    found = {(entry["engine"], entry["form"], entry["size"]): entry for entry in entries}
+    rows = []
+    for engine, form in kinds:
+        cells = [found.get((engine, form, size)) for size in sizes]
+        rows.append([engine, form, *("-" if one is None or one["left_out"] else cell(one) for one in cells)])
+    return table(["engine", "form", *(f"{size:,}" for size in sizes)], rows)
+
+
+def _match(parts: Parts) -> str:
+    return _by_size(parts, lambda entry: number(entry["match_us"]))
+
+
+def _visited(parts: Parts) -> str:
+    return _by_size(parts, lambda entry: f"{entry['figures']['hits']:.1f} / {number(entry['figures']['visited'])}")
+
+
+def _bytes(parts: Parts) -> str:
+    return _by_size(parts, lambda entry: f"{entry['bytes_per_pattern']:,.0f}")
+
+
+def _changes(parts: Parts) -> str:
+    def cell(entry: Parts) -> str:
+        figures = entry["figures"]
+        add = f"{number(figures['add_us'])} ({number(figures['add_worst_us'])})"
+        return f"{add}, {number(figures['remove_us'])} ({number(figures['remove_worst_us'])})"
+
+    return _by_size(parts, cell)
+
+
+def _left_out(parts: Parts) -> str:
+    first: dict[tuple[str, str], Parts] = {}
+    for entry in parts["sizes"]["entries"]:
+        if entry["left_out"]:
+            first.setdefault((entry["engine"], entry["form"]), entry)
+    rows = [[engine, form, f"{one['size']:,}", one["left_out"]] for (engine, form), one in first.items()]
+    return table(["engine", "form", "from", "left out because"], rows)
+
+
+def _hostile(parts: Parts) -> str:
+    rows = parts["hostile"]["rows"]
+    families = list(dict.fromkeys(row["family"] for row in rows))
+    kinds = list(dict.fromkeys((row["engine"], row["form"]) for row in rows))
+    found = {(row["engine"], row["form"], row["family"]): row for row in rows}
+    lines = []
+    for family in families:
+        cells = [found.get((engine, form, family), {}) for engine, form in kinds]
+        lines.append(
+            [f"`{family}`", *(f"{number(one.get('p99_us'))} / {one.get('visited_most', 0):,}" for one in cells)]
+        )
+    return table(["family", *(f"{engine}, {form}" for engine, form in kinds)], lines)
+
+
+def _cache(parts: Parts) -> str:
+    names = {
+        "hit_us": "a hit, us",
+        "empty_call_us": "a call that does nothing, us",
+        "thrash_us": "a key that never returns, us",
+        "uncached_us": "the same without a cache, us",
+    }
+    rows = parts["cache"]["rows"]
+    lines = [[title, *(f"{row[name]:.3f}" for row in rows)] for name, title in names.items()]
+    lines.append(["routes held after the last key", *(f"{row['entries_after']:,}" for row in rows)])
+    return table(["", *(row["form"] for row in rows)], lines)
+
+
+def _broker(parts: Parts) -> str:
+    rows = parts["broker"]["medians"]
+    names = list(dict.fromkeys(row["broker"] for row in rows))
+    places = list(dict.fromkeys((row["bindings"], row["keys"]) for row in rows))
+    found = {(row["bindings"], row["keys"], row["broker"]): row for row in rows}
+    lines = []
+    for bindings, keys in places:
+        cells = {name: found.get((bindings, keys, name)) for name in names}
+        line = [f"{bindings:,}", keys, *(_rate(cell) for cell in cells.values())]
+        peer = cells.get("RabbitMQ")
+        line += ["-" if not one or not peer else number(one["per_s"] / peer["per_s"]) for one in _ours(cells)]
+        lines.append(line)
+    ratios = [f"{name} : RabbitMQ" for name in names if name != "RabbitMQ"] if "RabbitMQ" in names else []
+    return table(["bindings", "keys", *(f"{name}, messages/s / CPU-us" for name in names), *ratios], lines)
+
+
+def _rate(cell: Parts | None) -> str:
+    return f"{cell['per_s']:,.0f} / {number(cell['cpu_us'])}" if cell else "-"
+
+
+def _ours(cells: dict[str, Parts | None]) -> list[Parts | None]:
+    """Return the cells to compare with the peer's: none where it was not measured at all."""
+    return [cell for name, cell in cells.items() if name != "RabbitMQ"] if "RabbitMQ" in cells else []
+
+
+def _goals(parts: Parts) -> str:
+    return table(
+        ["what", "to reach", "reached", "by", ""],
+        [[goal.what, goal.wanted, goal.found, goal.by, goal.verdict] for goal in goals(parts)],
+    )
+
+
+TABLES: dict[str, tuple[str, Callable[[Parts], str]]] = {
+    "claims": ("claims", _claims),
+    "million": ("blog", _million),
+    "memory": ("blog", _memory),
+    "patterns": ("blog", _patterns),
+    "bindings": ("blog", _bindings),
+    "match": ("sizes", _match),
+    "visited": ("sizes", _visited),
+    "bytes": ("sizes", _bytes),
+    "changes": ("sizes", _changes),
+    "left-out": ("sizes", _left_out),
+    "hostile": ("hostile", _hostile),
+    "cache": ("cache", _cache),
+    "broker": ("broker", _broker),
+    "goals": ("sizes", _goals),
+}
+"""Each table by its name, with the part of a run that it shows."""

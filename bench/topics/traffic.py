@@ -1,0 +1,161 @@
+"""Measures brokers with many wildcard bindings, of which one message in a hundred meets some, in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from math import inf
+from random import Random
+from statistics import median
+from typing import Any
+
+from bench import brokers
+from bench.machine import step_ns
+from bench.peer import Peer
+from bench.topics import load, workload
+from bench.topics.stage import Stage
+from broker.routing.index import TopicIndex
+
+NEW, RECURRING = "new keys", "10,000 recurring keys"
+MATCHING_SHARE = 0.01
+_RECURRING_KEYS = 10_000
+
+
+@dataclass(slots=True)
+class Side:
+    """One broker and our connection to it."""
+
+    name: str
+    broker: brokers.Broker
+    peer: Peer
+    binds_per_s: float = inf
+
+
+class Keys:
+    """Hands out routing keys that were never handed out before, one in a hundred of which meets a binding."""
+
+    def __init__(self, patterns: Sequence[str], count: int) -> None:
+        self._random = Random(4)
+        self._patterns = patterns
+        index = TopicIndex()
+        for text in patterns:
+            index.add(index.parse(text), text)
+        self._match = index.match
+        length = len(workload.VOCABULARY)
+        drawn = workload.keys(count, seed=6, shortest=length)
+        self._strangers = [key for key in drawn if not index.match(key)]
+        self._used: set[str] = set()
+
+    def take(self, count: int) -> list[str]:
+        """Return so many new keys, or what is left of them."""
+        keys: list[str] = []
+        matching = max(1, round(count * MATCHING_SHARE))
+        while len(keys) < matching:
+            key = workload.meeting_key(self._random.choice(self._patterns), self._random)
+            if key not in self._used:
+                self._used.add(key)
+                keys.append(key)
+        keys += [self._strangers.pop() for _ in range(min(count - matching, len(self._strangers)))]
+        self._random.shuffle(keys)
+        return keys
+
+    def matching(self, keys: Sequence[str]) -> int:
+        """Return how many of the keys meet a binding."""
+        return sum(1 for key in keys if self._match(key))
+
+
+def measure(stage: Stage) -> dict[str, Any]:
+    """Return rates and CPU time of every broker that can be started, at every number of bindings."""
+    plan = stage.plan
+    patterns = workload.narrow_patterns(max(plan.broker_sizes))
+    runs: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        sides = _start(stage, stack)
+        products = {side.name: side.broker.product() for side in sides}
+        bound = 0
+        ceiling = 0.0
+        for size in plan.broker_sizes:
+            runs += [_bind(stage, side, patterns[bound:size], size) for side in sides]
+            left_out = [run["broker"] for run in runs if "left_out" in run]
+            sides = [side for side in sides if side.name not in left_out]
+            bound = size
+            rounds = plan.broker_rounds
+            keys = Keys(patterns[:size], (rounds + 1) * plan.broker_keys + 2 * _RECURRING_KEYS)
+            again = keys.take(_RECURRING_KEYS)
+            repeated = again * max(1, plan.broker_keys * 2 // _RECURRING_KEYS)
+            recurring = load.encode(repeated)
+            ceiling = load.ceiling(recurring)
+            for side in sides:  # warm: each recurring key three times, as no other key is
+                load.publish(side.broker, side.peer, load.encode(again * 3), 10 * plan.broker_seconds)
+            for _ in range(rounds):
+                fresh = keys.take(plan.broker_keys)
+                for what, texts, tape in ((NEW, fresh, load.encode(fresh)), (RECURRING, repeated, recurring)):
+                    runs += [_run(stage, side, size, what, keys.matching, texts, tape) for side in sides]
+    return {"runs": runs, "medians": medians(runs), "ceiling_per_s": ceiling, "products": products}
+
+
+def _bind(stage: Stage, side: Side, patterns: Sequence[str], size: int) -> dict[str, Any]:
+    """Bind patterns, unless by the rate of the last ones they would take too long."""
+    run: dict[str, Any] = {"broker": side.name, "bindings": size, "keys": "binding"}
+    guess_s = len(patterns) / side.binds_per_s
+    if guess_s > stage.plan.bind_bound_s:
+        run["left_out"] = f"to bind {len(patterns):,} more would take about {guess_s:,.0f} s"
+        stage.tell(f"broker: {side.name:22} {size:7,} bindings, left out: {run['left_out']}")
+    else:
+        side.binds_per_s = len(patterns) / load.bind_all(side.peer, patterns)
+        run["bound_per_s"] = side.binds_per_s
+        stage.tell(f"broker: {side.name:22} {size:7,} bindings, {side.binds_per_s:,.0f} bound per second")
+    return run
+
+
+def _run(
+    stage: Stage, side: Side, size: int, what: str, matching: Any, texts: Sequence[str], tape: load.Tape
+) -> dict[str, Any]:
+    """Publish once, check that what should arrive did, and return the figures."""
+    probe = step_ns()
+    sent = load.publish(side.broker, side.peer, tape, stage.plan.broker_seconds)
+    wanted = matching(texts[: sent.messages])
+    if sent.arrived != wanted:
+        raise brokers.NotStarted(f"{side.name} delivered {sent.arrived} of {wanted} messages that match")
+    rate, cpu_us = sent.messages / sent.seconds, sent.cpu_s / sent.messages * 1e6
+    stage.tell(
+        f"broker: {side.name:22} {size:7,} bindings, {what:22} {rate:10,.0f}/s {cpu_us:8.1f} CPU-us,"
+        f" {sent.arrived:,} of {sent.messages:,} arrived"
+    )
+    figures = {"broker": side.name, "bindings": size, "keys": what, "per_s": rate, "cpu_us": cpu_us, "step_ns": probe}
+    return figures | asdict(sent)
+
+
+def medians(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the medians of all runs that published, by number of bindings, keys and broker."""
+    groups: dict[tuple[int, str, str], list[dict[str, Any]]] = {}
+    for run in runs:
+        if "per_s" in run:
+            groups.setdefault((run["bindings"], run["keys"], run["broker"]), []).append(run)
+    return [
+        {"bindings": bindings, "keys": keys, "broker": name}
+        | {figure: median(run[figure] for run in group) for figure in ("per_s", "cpu_us")}
+        for (bindings, keys, name), group in groups.items()
+    ]
+
+
+def _start(stage: Stage, stack: ExitStack) -> list[Side]:
+    """Start what there is: SlotMQ from every package, and RabbitMQ where it is installed."""
+    started = []
+    for package in stage.packages:
+        folder = stage.folder / package.form
+        broker = stack.enter_context(brokers.slotmq(folder, package=package.folder))
+        started.append((f"SlotMQ, {package.form}", broker))
+    script = brokers.rabbitmq_script()
+    if script is None:
+        stage.tell("broker: rabbitmq-server is not installed: measuring without it")
+    else:
+        try:
+            started.append(("RabbitMQ", stack.enter_context(brokers.rabbitmq(stage.folder, script))))
+        except brokers.NotStarted as error:
+            stage.tell(f"broker: measuring without RabbitMQ: {error}")
+    sides = [Side(name, broker, load.open_peer(broker)) for name, broker in started]
+    for side in sides:
+        stack.callback(side.peer.socket.close)
+    return sides

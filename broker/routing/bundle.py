@@ -1,0 +1,110 @@
+"""The bindings that lead from one exchange to one destination."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.routing.binding import Binding, binding_identity, make_binding
+
+if TYPE_CHECKING:
+    from broker.routing.exchange import Exchange
+
+
+class Destination:
+    """What exchanges lead to and that knows them.
+
+    Invariant: a bundle is in the `incoming` of its destination exactly as long as it is among the `bundles` of its
+        source, unless that one is deleted: then it may be there for a while yet.
+    """
+
+    __slots__ = ("incoming",)
+
+    def __init__(self) -> None:
+        self.incoming: dict[Exchange, Bundle] = {}
+
+    @property
+    def arriving(self) -> Iterator[tuple[Binding, Exchange]]:
+        """Yield the bindings that lead here from exchanges that are not deleted, and those exchanges."""
+        for source, bundle in self.incoming.items():
+            if not source.deleted:
+                for binding in bundle:
+                    yield binding, source
+
+
+class Bundle:
+    """Holds the bindings from one exchange to one destination in the order in which they were made.
+
+    What they have in common is held once, and of a binding without arguments there is nothing but its key: one queue
+    may have very many.
+    """
+
+    __slots__ = ("_arguments", "destination", "source")
+
+    def __init__(self, source: Exchange, destination: Any) -> None:
+        self.source = source
+        self.destination = destination
+        self._arguments: dict[Hashable, Mapping[str, Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self._arguments)
+
+    def __iter__(self) -> Iterator[Binding]:
+        """Yield the bindings, each made for the occasion."""
+        name, destination = self.source.name, self.destination
+        for key, arguments in self.items():
+            yield make_binding(name, destination, key, arguments)
+
+    def __contains__(self, identity: object) -> bool:
+        return identity in self._arguments
+
+    def put(self, identity: Hashable, arguments: Mapping[str, Any]) -> None:
+        """Add a binding that is not there yet."""
+        self._arguments[identity] = arguments
+
+    def take(self, identity: Hashable) -> Mapping[str, Any] | None:
+        """Remove a binding and return the arguments with which it was made, None if there is no such binding."""
+        return self._arguments.pop(identity, None)
+
+    def pop(self) -> tuple[str, Mapping[str, Any]]:
+        """Remove the last binding and return its key and arguments. Raises: KeyError if there is none."""
+        identity, arguments = self._arguments.popitem()
+        return _key(identity), arguments
+
+    def items(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the key and the arguments of each binding."""
+        for identity, arguments in self._arguments.items():
+            yield _key(identity), arguments
+
+    def copy(self) -> Bundle:
+        """Return the bindings of this moment. Cost: a glance at each."""
+        bundle = Bundle(self.source, self.destination)
+        bundle._arguments = self._arguments.copy()
+        return bundle
+
+
+class BundledBindings(Collection[Binding]):
+    """The bindings of an exchange, destination by destination, as one collection; copy it before changing them."""
+
+    __slots__ = ("_exchange",)
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def __len__(self) -> int:
+        return self._exchange.binding_count
+
+    def __iter__(self) -> Iterator[Binding]:
+        for bundle in self._exchange.bundles.values():
+            yield from bundle
+
+    def __contains__(self, binding: object) -> bool:
+        if not isinstance(binding, Binding) or binding.exchange != self._exchange.name:
+            return False
+        bundle = self._exchange.bundles.get(binding.destination)
+        return bundle is not None and binding_identity(binding.key, binding.arguments) in bundle
+
+
+def _key(identity: Hashable) -> str:
+    key: str = identity if isinstance(identity, str) else identity[0]  # type: ignore[index]
+    return key

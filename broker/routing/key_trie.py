@@ -1,0 +1,187 @@
+"""A trie over the words of cached routing keys: a topic index turned round, which finds the keys of a pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from broker.routing.pattern import HASH, STAR
+
+__all__ = ["KEY_BYTES", "NODE_BYTES", "KeyTrie"]
+
+Node = dict[str, "Node | str"]
+"""What may follow, by word: a node, or the one key that goes on like this."""
+
+END: Final = "./"
+"""The word under which the key stands that ends at a node. No word is like it: no dialect lets both characters in."""
+
+KEY_BYTES: Final = 150
+NODE_BYTES: Final = 400
+"""What a key and a node beside the root take at most: the place in a dict that has just grown, a word, a dict."""
+
+
+class KeyTrie:
+    """Finds the routing keys that a pattern matches, at a cost bounded by what the pattern's words lead to.
+
+    Invariant: a key stands where its words first differ from those of all others, so that every node but the root leads
+        to two keys at least, and the shape is that of the keys, whatever came before. `visited` counts the nodes, keys
+        and words that finding has looked at.
+    """
+
+    __slots__ = ("_count", "_nodes", "_root", "_words", "visited")
+
+    def __init__(self, words: Callable[[str], list[str]]) -> None:
+        """Shapes: `words` returns the words of a routing key, as the dialect has them."""
+        self._words = words
+        self._root: Node = {}
+        self._count = 0
+        self._nodes = 0
+        self.visited = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def used_bytes(self) -> int:
+        """Return what the keys and nodes take at most, the texts of the keys left out."""
+        return self._count * KEY_BYTES + self._nodes * NODE_BYTES
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the number of keys, and of nodes beside the root."""
+        return {"keys": self._count, "nodes": self._nodes}
+
+    def clear(self) -> None:
+        """Forget every key."""
+        self._root = {}
+        self._count = 0
+        self._nodes = 0
+
+    def add(self, key: str) -> None:
+        """Add a key that is not there yet. Cost: its words."""
+        words = self._words(key)
+        length = len(words)
+        node = self._root
+        depth = 0
+        self._count += 1
+        while True:
+            word = words[depth] if depth < length else END
+            found = node.get(word)
+            if found is None:
+                node[word] = key
+                return
+            if isinstance(found, str):
+                break
+            node = found
+            depth += 1
+        other = self._words(found)
+        while True:  # one key gives way to nodes that lead to both
+            below: Node = {}
+            self._nodes += 1
+            node[word] = below
+            node = below
+            depth += 1
+            word = words[depth] if depth < length else END
+            other_word = other[depth] if depth < len(other) else END
+            if word != other_word:
+                node[word] = key
+                node[other_word] = found
+                return
+
+    def remove(self, key: str) -> None:
+        """Remove a key and the nodes that only it needed. Raises: KeyError if it is not there. Cost: its words."""
+        words = self._words(key)
+        length = len(words)
+        node = self._root
+        above: list[Node] = []
+        while True:
+            depth = len(above)
+            word = words[depth] if depth < length else END
+            found = node[word]
+            if isinstance(found, str):
+                break
+            above.append(node)
+            node = found
+        if found != key:
+            raise KeyError(key)
+        del node[word]
+        self._count -= 1
+        while above and len(node) == 1:
+            (left,) = node.values()
+            if not isinstance(left, str):
+                break  # what is below leads to several
+            node = above.pop()
+            node[words[len(above)]] = left
+            self._nodes -= 1
+        if not self._count:
+            self._root = {}
+
+    def find(self, pattern: Sequence[str], visits_max: int) -> list[str] | None:
+        """Return the keys that the words of a pattern match, or None if more has to be visited than that.
+
+        Cost: a literal word leads to one node, a star to all of the next, a hash to everything below.
+        """
+        length = len(pattern)
+        stem = pattern.index(HASH) if HASH in pattern else length
+        found: list[str] = []
+        pending: list[tuple[Node | str, int]] = [(self._root, 0)]
+        visits = 0
+        while pending:
+            node, depth = pending.pop()
+            visits += 1
+            if visits > visits_max:
+                self.visited += visits
+                return None
+            if isinstance(node, str):
+                if depth == length - 1 and depth == stem:
+                    found.append(node)
+                    continue
+                steps = self._rest_matches(pattern, node, depth)
+                visits += abs(steps)
+                if steps > 0:
+                    found.append(node)
+                continue
+            if depth < stem and pattern[depth] != STAR:
+                child = node.get(pattern[depth])
+                if child is not None:
+                    pending.append((child, depth + 1))
+            elif depth == length:
+                end = node.get(END)
+                if end is not None:
+                    pending.append((end, depth))
+            elif visits + len(pending) + len(node) > visits_max:
+                self.visited += visits
+                return None
+            elif depth < stem:
+                pending += [(child, depth + 1) for word, child in node.items() if word != END]
+            else:
+                pending += [(child, depth) for child in node.values()]
+        self.visited += visits
+        return found
+
+    def _rest_matches(self, pattern: Sequence[str], key: str, start: int) -> int:
+        """Return the steps it took to find that the words from here on match, below zero if they do not.
+
+        Each `#` is given as few words as will do; what follows a later one need not go back to an earlier.
+        """
+        words = self._words(key)
+        length = len(words)
+        steps = 1
+        at = place = start
+        after_hash = mark = -1
+        while at < length:
+            steps += 1
+            wanted = pattern[place] if place < len(pattern) else None
+            if wanted == HASH:
+                place += 1
+                after_hash, mark = place, at
+            elif wanted == STAR or wanted == words[at]:
+                place += 1
+                at += 1
+            elif mark >= 0:
+                mark += 1
+                place, at = after_hash, mark
+            else:
+                return -steps
+        while place < len(pattern) and pattern[place] == HASH:
+            place += 1
+        return steps if place == len(pattern) else -steps

@@ -1,0 +1,174 @@
+"""The route cache of an exchange: routing key -> route, patched by the pattern that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final
+
+from broker.routing.cache import ENTRY_BYTES, BoundedCache, CacheLimits
+from broker.routing.key_trie import KeyTrie
+from broker.routing.route import Route
+
+__all__ = ["INDEXED_AT_ONCE", "VISITS_MAX", "VISITS_PER_ADMISSION", "RouteCache"]
+
+GLANCED_BYTES: Final = 4 << 20
+"""Up to this size the destinations of all cached routes are looked through; that takes some milliseconds."""
+
+GLANCES_PER_VISIT: Final = 8
+"""How many routes are looked through for the price of one visit to the trie."""
+
+INDEXED_AT_ONCE: Final = 2048
+"""Up to so many cached keys are put into a trie when the first pattern changes; of more, all are given up then."""
+
+VISITS_MAX: Final = 8192
+"""How much of the trie one changed pattern may visit before all routes are given up: a few milliseconds' worth."""
+
+VISITS_PER_ADMISSION: Final = 64
+"""How much of the trie may be visited per key that was admitted: then it has cost what resolving the key anew costs."""
+
+NOWHERE: Final = Route(())
+"""What stands for all routes that have ended or were not admitted, and lead nowhere."""
+
+
+class RouteCache(BoundedCache[str, Route]):
+    """Routes of one exchange by routing key.
+
+    A hit is `entries.get(key)` and a test of `live`. A key that a pattern touched stays: its route ended, and the next
+    one takes its place whatever is admitted at that time. The trie is made when a pattern changes while there are
+    routes, for most exchanges are bound first and published to then.
+
+    Cost: what end_matching and drop_all cost the admissions since the last drop_all have paid for.
+    """
+
+    __slots__ = ("_credit", "_trie", "hits")
+
+    def __init__(self, limits: CacheLimits | None = None) -> None:
+        super().__init__(limits)
+        self.hits = 0
+        self._credit = 0
+        self._trie: KeyTrie | None = None
+
+    @property
+    def visited(self) -> int:
+        """Return how much of the trie changed patterns have visited."""
+        return 0 if self._trie is None else self._trie.visited
+
+    def offer(self, key: str, destinations: tuple[Any, ...]) -> Route:
+        """Return the route of a key that is not cached or has ended: live if it was admitted, else for this once."""
+        self.misses += 1
+        if key not in self.entries and not self._admission.second_sight(key):
+            return Route(destinations) if destinations else NOWHERE
+        route = Route(destinations, live=True)
+        weight_bytes = ENTRY_BYTES + len(key) + 8 * len(destinations)
+        if key in self.entries:
+            more_bytes = weight_bytes - self._weights[key]
+            if self.used_bytes + more_bytes <= self._limits.cache_bytes:
+                self.entries[key] = route
+                self._weights[key] = weight_bytes
+                self.used_bytes += more_bytes
+                return route
+            self._discard(key)
+        if not self._insert(key, route, weight_bytes):
+            route.live = False
+            return route
+        self._credit += VISITS_PER_ADMISSION
+        if self._trie is not None:
+            self._index(key, self._trie)
+        return route
+
+    def drop(self, key: str) -> None:
+        """End the route of one key and forget it: such a key is often a queue's own, and goes with it."""
+        if key in self.entries:
+            self._discard(key)
+
+    def end_matching(self, pattern: Sequence[str], words: Callable[[str], list[str]]) -> None:
+        """End the routes of the keys that the words of a pattern match.
+
+        Shapes: `words` returns the words of a routing key, as the pattern's dialect has them.
+        Cost: what the pattern matches among the keys, at most VISITS_MAX. A storm of patterns must not go through them
+            each time: when the admissions no longer pay, every route ends. To bind as often as to publish ends in the
+            bypass, too.
+        """
+        if not self.entries:
+            return
+        trie = self._trie
+        if trie is None:
+            trie = self._trie = KeyTrie(words)
+            if len(self.entries) > INDEXED_AT_ONCE:
+                self.drop_all()
+                return
+            for key in self.entries:
+                trie.add(key)
+            self.used_bytes += trie.used_bytes
+            self._make_room()
+        visited = trie.visited
+        touched = trie.find(pattern, min(VISITS_MAX, self._credit))
+        self._credit -= trie.visited - visited
+        if touched is None:
+            self.drop_all()
+        elif touched:
+            self._end(touched)
+            self._admission.gained(-1)
+
+    def drop_those_to(self, destination: Hashable) -> None:
+        """End the routes that lead to a destination; every route where they lead to very many.
+
+        Cost: a glance at each destination of each route, as long as the admissions pay for it, or else an end for each.
+        """
+        entries = self.entries
+        indexed_bytes = 0 if self._trie is None else self._trie.used_bytes
+        self._credit -= len(entries) // GLANCES_PER_VISIT
+        if self._credit < 0 or self.used_bytes - indexed_bytes > len(entries) * ENTRY_BYTES + GLANCED_BYTES:
+            self.drop_all()
+            return
+        self._end([key for key, route in entries.items() if destination in route.destinations])
+
+    def drop_all(self) -> None:
+        """End every route."""
+        self._credit = 0
+        if not self.entries:
+            return
+        routes = list(self.entries.values())
+        self._clear()
+        if self._trie is not None:
+            self._trie.clear()
+        for route in routes:
+            if route.parts or route.made:
+                route.end()
+            else:
+                route.live = False
+        self._admission.gained(-1)
+
+    def _end(self, keys: Sequence[str]) -> None:
+        """End the routes of some keys and keep the keys: what is asked for again is wanted at once.
+
+        Of very many all are given up, which is quicker.
+        """
+        if len(keys) > VISITS_MAX:
+            self.drop_all()
+            return
+        entries, weights = self.entries, self._weights
+        for key in keys:
+            route = entries[key]
+            if route.live:
+                route.end()
+                entries[key] = NOWHERE  # so that nothing holds on to its destinations
+                freed_bytes = 8 * len(route.destinations)
+                weights[key] -= freed_bytes
+                self.used_bytes -= freed_bytes
+
+    def _index(self, key: str, trie: KeyTrie) -> None:
+        before_bytes = trie.used_bytes
+        trie.add(key)
+        self.used_bytes += trie.used_bytes - before_bytes
+        self._make_room()
+
+    def _discard(self, key: str) -> Route:
+        route = super()._discard(key)
+        route.end()
+        trie = self._trie
+        if trie is not None:
+            before_bytes = trie.used_bytes
+            trie.remove(key)
+            self.used_bytes += trie.used_bytes - before_bytes
+        return route

@@ -1,0 +1,242 @@
+"""Very many bindings that come and go: a share in each turn of the loop, and everybody else is served in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from pamqp import commands
+
+from broker.core.remains import CHUNK_BINDINGS
+from broker.core.session.allowance import ALLOWANCE
+from broker.core.session.queue import UNITS
+from broker.core.vhost import Vhost
+from broker.server import Broker
+from tests.deadline import wait_until_async
+from tests.in_process import client_of
+from tests.raw_client import RawClient, method_frame
+from tests.raw_talk import connect, mortal_broker, publish, talk
+
+Exchange, Queue, Connection = commands.Exchange, commands.Queue, commands.Connection
+
+MANY: Final = 5 * CHUNK_BINDINGS + 7
+KEYS: Final = [f"k.{number}.*" for number in range(MANY)]
+MOST_METHODS: Final = ALLOWANCE // UNITS + 1  # of one connection in one turn
+
+
+class Counted:
+    """What a broker did in each turn."""
+
+    def __init__(self, broker: Broker, done: Callable[[], int]) -> None:
+        self.totals = [done()]
+        engine = broker.engines["/"]
+        turn = engine.turn
+
+        def counted() -> None:
+            turn()
+            self.totals.append(done())
+
+        engine.turn = counted  # type: ignore[method-assign]
+
+    @property
+    def most(self) -> int:
+        """The most that was done between two turns."""
+        return max(abs(after - before) for before, after in pairwise(self.totals))
+
+
+def vhost_of(broker: Broker) -> Vhost:
+    """Returns the default vhost."""
+    return broker.engines["/"].vhost
+
+
+def bind_all(client: RawClient, queue: str = "q", keys: list[str] = KEYS) -> None:
+    """Binds a queue by many keys, as fast as they can be sent."""
+    binds = [method_frame(1, Queue.Bind(queue=queue, exchange="x", routing_key=key, nowait=True)) for key in keys]
+    client.send(*binds)
+    client.call(1, Queue.Declare(queue=queue, passive=True), Queue.DeclareOk)
+
+
+def prepare(client: RawClient, **options: Any) -> None:
+    """Makes an exchange, and a queue that is bound to it by many keys."""
+    client.call(1, Exchange.Declare(exchange="x", exchange_type="topic"), Exchange.DeclareOk)
+    client.call(1, Queue.Declare(queue="q", **options), Queue.DeclareOk)
+    bind_all(client)
+
+
+@asynccontextmanager
+async def bound(folder: Path, **options: Any) -> AsyncIterator[tuple[Broker, RawClient]]:
+    """Yields a broker with a queue of many bindings, and the client that made it."""
+    async with mortal_broker(folder) as broker:
+        with await asyncio.to_thread(connect, broker) as client:
+            await talk(broker, lambda: prepare(client, **options))
+            yield broker, client
+
+
+async def until_gone(broker: Broker, count: int = MANY) -> None:
+    """Returns when the indexes have lost so many bindings."""
+
+    async def gone() -> bool:
+        return vhost_of(broker).bindings.remains.shed == count
+
+    await wait_until_async(gone, f"{count} bindings out of the index")
+
+
+async def test_binding_and_unbinding_by_the_thousands_is_done_turn_by_turn(tmp_path: Path) -> None:
+    """However many methods come in one read, a connection has a share of each turn, and each is answered in order."""
+
+    def unbind_all(client: RawClient) -> None:
+        client.send(*(method_frame(1, Queue.Unbind(queue="q", exchange="x", routing_key=key)) for key in KEYS))
+        for _ in KEYS:
+            client.expect(Queue.UnbindOk, 1)
+
+    async with mortal_broker(tmp_path) as broker:
+        counted = Counted(broker, lambda: vhost_of(broker).bindings.count)
+        with await asyncio.to_thread(connect, broker) as client:
+            await talk(broker, prepare, client)
+            assert vhost_of(broker).bindings.count == MANY
+            assert counted.most <= MOST_METHODS
+            await talk(broker, unbind_all, client)
+            assert vhost_of(broker).bindings.count == 0
+            assert counted.most <= MOST_METHODS
+
+
+async def test_a_storm_of_one_connection_leaves_the_others_their_turns(tmp_path: Path) -> None:
+    """While one binds by the thousands, another has every one of its questions answered."""
+    async with mortal_broker(tmp_path) as broker:
+        with (
+            await asyncio.to_thread(connect, broker) as storming,
+            await asyncio.to_thread(connect, broker) as asking,
+        ):
+
+            def ask() -> int:
+                answered = 0
+                while vhost_of(broker).bindings.count < MANY:
+                    asking.call(1, Queue.Declare(queue="other"), Queue.DeclareOk)
+                    answered += 1
+                return answered
+
+            questions = asyncio.create_task(talk(broker, ask))
+            await talk(broker, prepare, storming)
+            assert await questions > 1
+
+
+async def delete(broker: Broker, client: RawClient) -> None:
+    """Deletes the queue."""
+    answer = await talk(broker, client.call, 1, Queue.Delete(queue="q"), Queue.DeleteOk)
+    assert answer.message_count == 3
+
+
+async def leave(broker: Broker, client: RawClient) -> None:
+    """Closes the connection to which the queue is exclusive."""
+    close = Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
+    await talk(broker, client.call, 0, close, Connection.CloseOk)
+
+
+async def vanish(broker: Broker, client: RawClient) -> None:
+    """Breaks the connection to which the queue is exclusive."""
+    client.socket.close()
+
+    async def noticed() -> bool:
+        return "q" not in vhost_of(broker).queues
+
+    await wait_until_async(noticed, "the end of the queue")
+
+
+async def delete_exchange(broker: Broker, client: RawClient) -> None:
+    """Deletes the exchange."""
+    await talk(broker, client.call, 1, Exchange.Delete(exchange="x"), Exchange.DeleteOk)
+
+
+@pytest.mark.parametrize(
+    ("end", "exclusive"), [(delete, False), (leave, True), (vanish, True), (delete_exchange, False)]
+)
+async def test_what_is_deleted_is_gone_for_clients_at_once(
+    tmp_path: Path, end: Callable[[Broker, RawClient], Any], exclusive: bool
+) -> None:
+    """It is counted, listed and free to be declared and bound again; the index loses it turn by turn."""
+    async with bound(tmp_path, exclusive=exclusive) as (broker, client), client_of(broker) as channel:
+        await talk(broker, lambda: publish(client, "k.1.x", [b"m"] * 3, exchange="x"))
+        counted = Counted(broker, lambda: vhost_of(broker).bindings.remains.shed)
+        await end(broker, client)
+        assert vhost_of(broker).bindings.count == 0
+        exchange = await channel.declare_exchange("x", "topic")
+        again = await channel.declare_queue("q", durable=end is not delete_exchange)  # not the one that was
+        assert again.declaration_result.message_count == (3 if end is delete_exchange else 0)
+        await again.bind(exchange, "k.1.*")
+        assert [binding.key for binding, _ in vhost_of(broker).queues["q"].arriving] == ["k.1.*"]
+        await until_gone(broker)
+        assert counted.most <= CHUNK_BINDINGS
+        assert not vhost_of(broker).bindings.remains.busy
+        assert [binding.key for binding in vhost_of(broker).exchanges["x"].bindings] == ["k.1.*"]
+
+
+async def test_publishers_go_on_while_a_queue_of_many_bindings_is_deleted(tmp_path: Path) -> None:
+    """Each publish behind delete-ok is confirmed and reaches who is left."""
+    async with bound(tmp_path) as (broker, client):
+        with await asyncio.to_thread(connect, broker) as publisher:
+
+            def publish_behind() -> None:
+                publisher.call(1, Queue.Declare(queue="other"), Queue.DeclareOk)
+                publisher.call(1, Queue.Bind(queue="other", exchange="x", routing_key="k.#"), Queue.BindOk)
+                publish(publisher, "k.1.a", [b"1"] * 3, exchange="x")
+                client.call(1, Queue.Delete(queue="q"), Queue.DeleteOk)
+                publish(publisher, "k.1.a", [b"2"] * 3, exchange="x")
+                publish(publisher, "k.2.a", [b"3"], exchange="x")
+
+            counted = Counted(broker, lambda: vhost_of(broker).bindings.remains.shed)
+            await talk(broker, publish_behind)
+            await until_gone(broker)
+            assert counted.most <= CHUNK_BINDINGS
+            assert vhost_of(broker).queues["other"].ready == 7
+
+
+async def test_a_mandatory_message_comes_back_as_soon_as_the_queue_is_deleted(tmp_path: Path) -> None:
+    """Nobody takes it, though its key is in the index yet."""
+    async with bound(tmp_path) as (broker, client):
+
+        def ask() -> commands.Basic.Return:
+            client.send(
+                method_frame(1, Queue.Delete(queue="q", nowait=True)),
+                method_frame(1, commands.Basic.Publish(exchange="x", routing_key="k.5.a", mandatory=True)),
+                b"\x02\x00\x01\x00\x00\x00\x0e\x00\x3c" + bytes(12) + b"\xce",
+            )
+            return client.expect(commands.Basic.Return, 1)
+
+        returned = await talk(broker, ask)
+        assert (returned.reply_code, returned.routing_key) == (312, "k.5.a")
+
+
+async def test_a_deleted_vhost_goes_turn_by_turn(tmp_path: Path) -> None:
+    """Its bindings leave their indexes in chunks, and its folder is gone in the end."""
+    async with bound(tmp_path, durable=True) as (broker, _client):
+        vhost = vhost_of(broker)
+        sheds: list[int] = []
+        turn = vhost.bindings.remains.turn
+
+        def counted() -> None:
+            before = vhost.bindings.remains.shed
+            turn()
+            sheds.append(vhost.bindings.remains.shed - before)
+
+        slotted: Any = vhost.bindings.remains
+        vhost.bindings.remains = CountedRemains(slotted, counted)  # type: ignore[assignment]
+        await broker.administration.delete_vhost("/")
+        assert sum(sheds) == MANY
+        assert max(sheds) <= CHUNK_BINDINGS
+        assert not list((tmp_path / "vhosts").glob("*"))
+
+
+class CountedRemains:
+    """Remains whose turns are counted."""
+
+    def __init__(self, remains: Any, turn: Callable[[], None]) -> None:
+        self._remains = remains
+        self.turn = turn
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._remains, name)

@@ -1,0 +1,140 @@
+"""Medians, left-out engines and tables of the topic index's benchmark, and the page that shows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.topics import article, page
+from bench.topics.claims import ratios
+from bench.topics.goals import goals
+from bench.topics.ink import ticks
+from bench.topics.sizes import Entry, expected
+from bench.topics.tables import TABLES, number, table
+from bench.topics.traffic import medians
+
+PROJECT = Path(__file__).resolve().parents[3]
+PAGE = PROJECT / "docs" / "topic-index.md"
+
+
+def entry(engine: str, size: int, match_us: float, left_out: str = "") -> dict[str, Any]:
+    """Return an engine's figures at one size as they are kept."""
+    made = Entry(engine, "interpreted", size, left_out=left_out)
+    if not left_out:
+        made.laps_us = [match_us, match_us * 9, match_us / 2]
+        made.figures = {
+            "patterns": size,
+            "footprint_bytes": 400 * size,
+            "hits": 1.5,
+            "visited": 12.0,
+            "add_us": 5.0,
+            "add_worst_us": 50.0,
+            "remove_us": 25.0,
+            "remove_worst_us": 60.0,
+        }
+    return made.record()
+
+
+def test_growth_goes_on_as_it_was() -> None:
+    """An engine whose time is proportional is expected to stay so, a flat one flat; one entry says nothing."""
+    small, large = Entry("x", "interpreted", 1000), Entry("x", "interpreted", 10_000)
+    small.laps_us, large.laps_us = [10.0], [100.0]
+    assert expected("match_us", 100_000, large, small) == pytest.approx(1000.0)
+    assert expected("match_us", 100_000, large, None) == pytest.approx(100.0)
+    large.laps_us = [5.0]
+    assert expected("match_us", 100_000, large, small) == pytest.approx(5.0)
+
+
+def test_an_engine_left_out_is_a_dash_with_its_reason_told() -> None:
+    """Where there is no figure there is a dash, and the other table says from where on and why."""
+    parts = {
+        "sizes": {"entries": [entry("trie", 1000, 7.0), entry("slow", 1000, 9e4), entry("slow", 10_000, 0, "why")]}
+    }
+    lines = TABLES["match"][1](parts).splitlines()
+    assert lines[0] == "| engine | form | 1,000 | 10,000 |"
+    assert "| slow | interpreted | 90,000 | - |" in lines
+    assert "| slow | interpreted | 10,000 | why |" in TABLES["left-out"][1](parts)
+    assert "trie" not in TABLES["left-out"][1](parts)
+
+
+def test_changes_show_mean_and_worst() -> None:
+    """A cell has add, remove, and the worst of each in brackets."""
+    assert "5.00 (50.0), 25.0 (60.0)" in TABLES["changes"][1]({"sizes": {"entries": [entry("trie", 1000, 1.0)]}})
+
+
+def test_goals_are_judged_by_the_best_engine_that_can_be_chosen() -> None:
+    """An engine kept for comparison reaches nothing, however fast; a goal says by whom it was reached, or not."""
+    parts = {
+        "sizes": {"entries": [entry("trie", 1000, 3.0), entry("bitmap", 1000, 1.5), entry("split-once", 1000, 0.1)]}
+    }
+    found = {goal.what: goal for goal in goals(parts)}
+    match = found["uncached match at 1,000 patterns"]
+    assert (match.reached, match.by, match.found) == (True, "bitmap, interpreted", "1.50 us")
+    assert not found["remove at 1,000 patterns, of the fastest there"].reached
+    assert found["remove at 1,000 patterns, of the fastest there"].verdict == "not reached"
+
+
+@pytest.mark.parametrize(("ours", "reached"), [(10_000, True), (9_900, False)])
+def test_ten_times_rabbitmq_is_judged_by_the_medians(ours: float, reached: bool) -> None:
+    """One slow run of three moves nothing; binding is not publishing."""
+    runs: list[dict[str, Any]] = [{"broker": "SlotMQ", "bindings": 10, "keys": "binding", "bound_per_s": 1.0}]
+    for name, rates in (("SlotMQ", (ours, ours, 1.0)), ("RabbitMQ", (1000.0, 1000.0, 9e9))):
+        runs += [{"broker": name, "bindings": 10, "keys": "new keys", "per_s": rate, "cpu_us": 1.0} for rate in rates]
+    (goal,) = goals({"broker": {"medians": medians(runs)}})
+    assert goal.reached is reached
+
+
+def test_ratios_are_times_of_the_conventional() -> None:
+    """A third of its time is three times faster; the conventional one is not compared with itself."""
+    assert ratios({"conventional": 90.0, "split-once": 30.0}) == {"split-once": 3.0}
+
+
+def test_numbers_have_three_digits() -> None:
+    """No figure claims more than it knows."""
+    assert [number(value) for value in (None, 0.1234, 12.34, 1234.5)] == ["-", "0.12", "12.3", "1,234"]
+    assert table(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
+
+
+def test_marks_of_a_log_scale() -> None:
+    """Few decades have marks in between, many have none."""
+    assert ticks(0.9, 60) == [1, 2, 5, 10, 20, 50]
+    assert ticks(1, 20_000) == [1, 10, 100, 1000, 10_000]
+
+
+def test_a_place_on_the_page_is_filled_and_what_is_around_it_stays() -> None:
+    """Filling twice is filling once; a place that nobody knows is an error."""
+    content = {"parts": {"sizes": {"entries": [entry("trie", 1000, 7.0)]}}}
+    text = "before\n<!-- figures: match -->\nold\n<!-- end of figures -->\nafter, `bench/results/topics-1.json`\n"
+    filled = page.filled(text, content, "topics-2.json")
+    assert filled.startswith("before\n")
+    assert "old" not in filled
+    assert "| trie | interpreted | 7.00 |" in filled
+    assert filled.endswith("after, `bench/results/topics-2.json`\n")
+    assert page.filled(filled, content, "topics-2.json") == filled
+    assert "Not measured" in page.filled(text.replace("match", "broker"), content, "topics-2.json")
+    with pytest.raises(KeyError):
+        page.filled(text.replace("match", "nothing"), content, "topics-2.json")
+
+
+def test_page_and_kept_run_agree() -> None:
+    """The tables of docs/topic-index.md are those of the run that it names."""
+    text = PAGE.read_text()
+    name = page.kept_name(text)
+    content = page.load(PROJECT / "bench" / "results" / name)
+    assert page.filled(text, content, name) == text
+
+
+def test_page_has_every_picture_that_is_drawn() -> None:
+    """No picture is drawn for nobody, and none is missing."""
+    drawn = {path.name for path in PAGE.parent.glob("topic-index-*.svg")}
+    assert drawn
+    assert all(f"({name})" in PAGE.read_text() for name in drawn)
+
+
+def test_targets_stand_at_the_sizes_measured() -> None:
+    """Every size of a whole run has a target to be held against."""
+    from bench.topics.plan import WHOLE
+
+    assert tuple(article.TARGET_MATCH_US) == WHOLE.sizes

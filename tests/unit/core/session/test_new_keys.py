@@ -1,0 +1,271 @@
+"""Publishing with ever new routing keys: the exchange is looked up once, and whatever changes about it is noticed."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+from pamqp import commands
+
+from broker.core.auth.password import SHA256, salted_sha256
+from broker.core.auth.users import User
+from broker.core.session.connection import SessionOfConnection
+from broker.core.vhost import Vhost
+from tests.raw_client import body_frame, frame, header_frame
+from tests.unit.core.room import Client, Room, describe
+from tests.unit.core.session.publishing import declare, publish, ready
+
+NEW = count()
+METHOD = 1
+
+
+def new_key() -> str:
+    """Returns a routing key that nobody has used."""
+    return f"new.{next(NEW)}"
+
+
+def topic(room: Room, client: Client) -> None:
+    """Declares the topic exchange x with the queue q for all keys that begin with `new`, and publishes to it."""
+    client.call(1, commands.Exchange.Declare(exchange="x", exchange_type="topic"), commands.Exchange.DeclareOk)
+    declare(client, "q")
+    client.call(1, commands.Queue.Bind(queue="q", exchange="x", routing_key="new.#"), commands.Queue.BindOk)
+    assert publish(client, new_key(), exchange="x") == []
+    assert ready(room, "q") == [1]
+
+
+def bob(room: Room) -> Client:
+    """Returns a client of a user without rights, whose changes the vhost hears."""
+    client = room.knock()
+    client.users.put(User("bob", "", (), salted_sha256(b"secret", b"salt"), SHA256))
+    client.permissions.listeners.append(lambda user, _vhost: room.vhost.rights_changed(user))
+    client.permissions.set("bob", "/", "", "", "")
+    client.log_in("bob", "secret")
+    client.call(0, commands.Connection.Open("/"), commands.Connection.OpenOk)
+    client.open_channel(1)
+    return client
+
+
+def test_an_exchange_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither its name nor rights are asked for again with each key, whether it leads somewhere or not."""
+    room = Room()
+    client = room.enter()
+    topic(room, client)
+    asked: list[str] = []
+    find, check = Vhost.exchange, SessionOfConnection.check_topic
+
+    def noted(name: str, asking: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(*arguments: Any) -> Any:
+            asked.append(name)
+            return asking(*arguments)
+
+        return ask
+
+    monkeypatch.setattr(Vhost, "exchange", noted("exchange", find))
+    monkeypatch.setattr(SessionOfConnection, "check", noted("rights", SessionOfConnection.check))
+    monkeypatch.setattr(SessionOfConnection, "check_topic", noted("topic", check))
+    for _ in range(20):
+        publish(client, new_key(), exchange="x")
+        publish(client, "other." + new_key(), exchange="x")
+    assert asked == []
+    publish(client, new_key(), exchange="amq.topic")
+    assert asked == ["rights", "exchange"]
+    assert ready(room, "q") == [21]
+
+
+def test_keys_that_lead_nowhere_are_confirmed_and_returned_if_mandatory() -> None:
+    """Each by its own key; what is not mandatory makes no copy and no record."""
+    room = Room()
+    client = room.enter()
+    topic(room, client)
+    client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+    for _ in range(3):
+        assert publish(client, "other." + new_key(), exchange="x") == []
+    assert publish(client, "lost.1", exchange="x", mandatory=True) == ["Basic.Return"]
+    (publisher,) = room.committer.waiting
+    assert (publisher.published, publisher.logged) == (4, 0)
+    frames = header_frame(1, 0)
+    client.machine.feed(method(b"\x01x", b"\x06lost.2", b"\x01") + frames)
+    ((_, returned),) = client.replies()
+    assert isinstance(returned, commands.Basic.Return)
+    assert (returned.exchange, returned.routing_key, returned.reply_code) == ("x", "lost.2", 312)
+    assert room.store.log.records == []
+    assert ready(room, "q") == [1]
+
+
+def test_properties_are_looked_at_though_the_key_leads_nowhere() -> None:
+    """A copy goes where its own key says, and a false user is refused."""
+    room = Room()
+    client = room.enter()
+    topic(room, client)
+    for _ in range(3):
+        assert publish(client, "other." + new_key(), exchange="x", headers={"CC": [new_key()]}) == []
+    assert ready(room, "q") == [4]
+    (answer,) = publish(client, "other." + new_key(), exchange="x", user_id="alice")
+    assert answer.startswith("channel 406 PRECONDITION_FAILED - user_id property set to 'alice'")
+
+
+def method(exchange: bytes, key: bytes, flags: bytes = b"\0") -> bytes:
+    """Returns the frame of a basic.publish with exactly these octets."""
+    return frame(METHOD, 1, struct.pack(">HHH", 60, 40, 0) + exchange + key + flags)
+
+
+@pytest.mark.parametrize(
+    ("octets", "answer"),
+    [
+        (method(b"\x01x", b"\x01k", b"\x02"), "connection 540 NOT_IMPLEMENTED - immediate=true"),
+        (method(b"\x01x", b"\x01k", b"\x03"), "connection 540 NOT_IMPLEMENTED - immediate=true"),
+        (method(b"\x01x", b"\x02k\xff", b"\x02"), "connection 501 FRAME_ERROR - Malformed UTF-8 in shortstr"),
+        (method(b"\x01x", b"\x01\xff"), "connection 501 FRAME_ERROR - Malformed UTF-8 in shortstr"),
+        (method(b"\x01\xff", b"\x01k"), "connection 501 FRAME_ERROR - Malformed UTF-8 in shortstr"),
+        (method(b"\x01x", b"\x02k"), "connection 502"),
+        (method(b"\x01x", b"\x01kk"), "connection 502"),
+        (method(b"\x01x", b"\x03k"), "connection 502"),
+        (method(b"\x01x", b"\x00", b""), "connection 502"),
+        (method(b"\x01x", b"", b""), "connection 502"),
+        (method(b"\x02x", b"", b""), "connection 502"),
+        (method(b"", b"", b""), "connection 502"),
+        (frame(METHOD, 1, b"\x00\x3c\x00\x28"), "connection 502"),
+        (frame(METHOD, 1, b"\x00\x3c\x00\x28\x00"), "connection 502"),
+    ],
+)
+def test_a_known_exchange_does_not_excuse_a_bad_method(octets: bytes, answer: str) -> None:
+    """Its errors are those of the first publish, code, text and all."""
+    answers = []
+    for known in (False, True):
+        room = Room()
+        client = room.enter()
+        if known:
+            topic(room, client)
+        else:
+            client.call(1, commands.Exchange.Declare(exchange="x", exchange_type="topic"), commands.Exchange.DeclareOk)
+        client.machine.feed(octets + header_frame(1, 1) + body_frame(1, b"b"))
+        ((_, close),) = client.replies()
+        answers.append(describe(close))
+    assert answers[0] == answers[1]
+    assert answers[0].startswith(answer)
+
+
+def test_a_deleted_exchange_is_not_found() -> None:
+    """And one declared anew under its name is another, of whatever kind."""
+    room = Room()
+    client = room.enter()
+    topic(room, client)
+    room.vhost.delete_exchange("x")
+    text = "channel 404 NOT_FOUND - no exchange 'x' in vhost '/'"
+    assert publish(client, new_key(), exchange="x") == [text]
+    client.tell(1, commands.Channel.CloseOk())
+    client.open_channel(1)
+    room.vhost.declare_exchange("x", "fanout")
+    room.vhost.bind("q", "x", "")
+    assert publish(client, new_key(), exchange="x") == []
+    room.vhost.delete_exchange("x")
+    room.vhost.declare_exchange("x", "direct", internal=True)
+    assert publish(client, new_key(), exchange="x") == [
+        "channel 403 ACCESS_REFUSED - cannot publish to internal exchange 'x' in vhost '/'"
+    ]
+    assert ready(room, "q") == [2]
+
+
+def test_a_way_on_is_followed_from_the_moment_it_is_there() -> None:
+    """An alternate exchange, and an exchange bound to the first, get the next new key."""
+    room = Room()
+    client = room.enter()
+    topic(room, client)
+    declare(client, "other", "bound")
+    vhost = room.vhost
+    vhost.declare_exchange("ae", "fanout")
+    vhost.bind("other", "ae", "")
+    assert publish(client, "other." + new_key(), exchange="x") == []
+    vhost.exchanges["x"].alternate = "ae"
+    assert publish(client, "other." + new_key(), exchange="x") == []
+    assert ready(room, "q", "other") == [1, 1]
+    vhost.exchanges["x"].alternate = None
+    assert publish(client, "other." + new_key(), exchange="x") == []
+    vhost.declare_exchange("on", "fanout")
+    vhost.bind_exchange("on", "x", "#")
+    vhost.bind("bound", "on", "")
+    assert publish(client, "other." + new_key(), exchange="x") == []
+    vhost.unbind_exchange("on", "x", "#")
+    assert publish(client, "other." + new_key(), exchange="x") == []
+    assert ready(room, "q", "other", "bound") == [1, 1, 1]
+
+
+def test_a_bound_queue_gets_the_next_new_key() -> None:
+    """A key that led nowhere a moment ago has left nothing behind that says so."""
+    room = Room()
+    client = room.enter()
+    topic(room, client)
+    declare(client, "late")
+    for _ in range(3):
+        publish(client, "late.key", exchange="x")
+    room.vhost.bind("late", "x", "late.*")
+    publish(client, "late.key", exchange="x")
+    room.vhost.unbind("late", "x", "late.*")
+    publish(client, "late.key", exchange="x")
+    assert ready(room, "late") == [1]
+
+
+def test_rights_that_are_taken_hold_for_the_next_new_key() -> None:
+    """Those to the exchange, and those to the routing keys of a topic exchange, which may come later."""
+    room = Room()
+    topic(room, room.enter())
+    client = bob(room)
+    client.permissions.set("bob", "/", "", "^x$", "")
+    assert publish(client, new_key(), exchange="x") == []
+    client.permissions.topics.set("bob", "/", "x", "^new", "")
+    assert publish(client, new_key(), exchange="x") == []
+    refused = "channel 403 ACCESS_REFUSED - access to "
+    assert publish(client, "other.1", exchange="x") == [
+        f"{refused}topic 'other.1' in exchange 'x' in vhost '/' refused for user 'bob'"
+    ]
+    client.tell(1, commands.Channel.CloseOk())
+    client.open_channel(1)
+    client.permissions.topics.clear("bob", "/", "x")
+    assert publish(client, "other.2", exchange="x") == []
+    client.permissions.set("bob", "/", "", "", "")
+    assert publish(client, new_key(), exchange="x") == [f"{refused}exchange 'x' in vhost '/' refused for user 'bob'"]
+    assert ready(room, "q") == [3]
+
+
+def test_what_others_may_do_is_not_shared() -> None:
+    """An exchange that one user publishes to is not open to another."""
+    room = Room()
+    topic(room, room.enter())
+    assert publish(bob(room), new_key(), exchange="x") == [
+        "channel 403 ACCESS_REFUSED - access to exchange 'x' in vhost '/' refused for user 'bob'"
+    ]
+
+
+def test_in_a_transaction_new_keys_are_routed_at_the_commit() -> None:
+    """What leads nowhere is kept without a trace of another key, and a copy's key counts."""
+    room = Room()
+    client = room.enter()
+    topic(room, client)
+    client.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
+    assert publish(client, "other." + new_key(), exchange="x") == []
+    assert publish(client, "other." + new_key(), exchange="x", headers={"CC": [new_key()]}) == []
+    assert publish(client, new_key(), exchange="x") == []
+    assert ready(room, "q") == [1]
+    client.tell(1, commands.Tx.Commit())
+    assert ready(room, "q") == [3]
+
+
+def test_ever_new_keys_are_not_kept() -> None:
+    """Neither those that lead somewhere nor those that do not; a key that comes again is."""
+    room = Room()
+    client = room.enter()
+    topic(room, client)
+    assert client.session.user is not None
+    entries = room.vhost.publish_cache(client.session.user).entries
+    for _ in range(50):
+        publish(client, new_key(), exchange="x")
+        publish(client, "other." + new_key(), exchange="x")
+    assert len(entries) == 0
+    for key in ("new.again", "other.again"):
+        for _ in range(4):
+            publish(client, key, exchange="x")
+    assert [entry.envelope.key for entry in entries.values()] == ["new.again", "other.again"]
+    assert ready(room, "q") == [1 + 50 + 4]

@@ -1,0 +1,62 @@
+"""The engines by name, and which of them a broker may be told to use."""
+
+from typing import get_args
+
+import pytest
+
+from broker.routing.dialect import AMQP, MQTT, TopicDialect
+from broker.routing.engine_names import AUTO, CHOICES, ENGINES, default_engine, engine_name, make_engine
+from broker.routing.exchange_types import ExchangeArgumentError, make_exchange
+from broker.settings import Routing
+
+
+def test_every_engine_is_made_by_its_name() -> None:
+    """It is new, empty, and tells its name again."""
+    for name, kind in ENGINES.items():
+        engine = make_engine(name)
+        assert type(engine) is kind
+        assert len(engine) == 0
+        assert engine_name(engine) == name
+
+
+@pytest.mark.parametrize("dialect", [AMQP, MQTT])
+def test_auto_is_the_default_of_the_dialect(dialect: TopicDialect) -> None:
+    """It is one of those that may be forced, and reads keys as the dialect does."""
+    engine = make_engine(AUTO, dialect)
+    assert type(engine) is type(default_engine(dialect))
+    assert engine_name(engine) in CHOICES
+    pattern = dialect.parse("a/+" if dialect is MQTT else "a.*")
+    engine.add(pattern, "target")
+    assert engine.match("a/b" if dialect is MQTT else "a.b") == ["target"]
+
+
+def test_an_unknown_name_tells_the_known_ones() -> None:
+    """As a ValueError, from whatever asked."""
+    with pytest.raises(ValueError, match="'linear' is no topic engine; known are auto, conventional, "):
+        make_engine("linear")
+
+
+def test_the_setting_offers_what_an_exchange_may_ask_for() -> None:
+    """Neither more nor less, in the same order."""
+    assert get_args(Routing.model_fields["topic_index"].annotation) == CHOICES
+
+
+@pytest.mark.parametrize("name", ["linear", "conventional", "", 1, None, True, b"trie"])
+def test_other_indexes_are_refused(name: object) -> None:
+    """By a topic exchange, whoever declares it; to other exchanges the argument means nothing."""
+    arguments = {"x-topic-index": name}
+    with pytest.raises(ExchangeArgumentError, match="'x-topic-index' must be one of auto, "):
+        make_exchange("x", "topic", arguments=arguments)
+    with pytest.raises(ExchangeArgumentError, match="'x-topic-index' must be one of auto, "):
+        make_exchange("x", "x-delayed-message", arguments={**arguments, "x-delayed-type": "topic"})
+    assert make_exchange("x", "direct", arguments=arguments).index_name is None
+
+
+@pytest.mark.parametrize("name", [choice for choice in CHOICES if choice != AUTO])
+def test_the_argument_goes_before_the_setting(name: str) -> None:
+    """An exchange that names none has what the setting says."""
+    other = next(choice for choice in CHOICES if choice not in (AUTO, name))
+    assert make_exchange("x", "topic", topic_index=name).index_name == name
+    assert make_exchange("x", "topic", topic_index=other, arguments={"x-topic-index": name}).index_name == name
+    automatic = make_exchange("x", "topic", topic_index=other, arguments={"x-topic-index": AUTO})
+    assert automatic.index_name == engine_name(default_engine())

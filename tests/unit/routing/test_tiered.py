@@ -1,0 +1,78 @@
+"""The tiers: which pattern is where, how they change over, and that nothing is lost on the way."""
+
+import pytest
+
+from broker.routing.engines import tiered
+from broker.routing.engines.tiered import Tiered, is_tame
+from broker.routing.pattern import parse_pattern
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Tiered[str]:
+    """An engine whose bitmap takes ten tame patterns."""
+    monkeypatch.setattr(tiered, "BITMAP_MOST", 10)
+    return Tiered()
+
+
+def fill(engine: Tiered[str], keys: list[str]) -> None:
+    """Add each key, its own target."""
+    for key in keys:
+        engine.add(parse_pattern(key), key)
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("a.*", True),
+        ("*.*.*.*", True),
+        ("*.*.*.#", True),
+        ("*.*.*.*.*", False),
+        ("*.*.*.*.#", False),
+        ("#.a.#", False),
+        ("a.b.c.d.e.f.g.*", True),
+        ("a.b.c.d.e.f.g.h.*", False),
+    ],
+)
+def test_tame_patterns_have_few_wildcards_and_words(key: str, expected: bool) -> None:
+    """Eight words, four wildcards and one `#` are the most."""
+    assert is_tame(parse_pattern(key)) == expected
+
+
+@pytest.mark.skipif(str(tiered.__file__).endswith(".so"), reason="a compiled constant cannot be changed")
+def test_tame_patterns_change_over_two_at_a_time(small: Tiered[str]) -> None:
+    """The eleventh goes to the trie and takes two along, and so on until only wild ones are in the bitmap."""
+    wild = ["#.a.#", "*.*.*.*.*"]
+    keys = [f"{number}.*" for number in range(20)]
+    fill(small, wild + keys[:10])
+    assert (small.counts()["movable"], small.counts()["nodes"]) == (10, 0)
+    for added, key in enumerate(keys[10:], 1):
+        fill(small, [key])
+        assert small.counts()["movable"] == max(0, 10 - 2 * added)
+        assert all(small.find(parse_pattern(known)) == known for known in wild + keys[: 10 + added])
+        assert sorted(small.match("3.a")) == ["#.a.#", "3.*"]
+    for key in wild + keys:
+        assert small.remove(parse_pattern(key)) == key
+    assert not any(small.counts().values())
+
+
+@pytest.mark.skipif(str(tiered.__file__).endswith(".so"), reason="a compiled constant cannot be changed")
+def test_what_is_removed_while_changing_over_is_gone(small: Tiered[str]) -> None:
+    """A pattern is found and removed on whichever side it is; a second removal is a KeyError."""
+    keys = [f"{number}.*" for number in range(13)]
+    fill(small, keys)
+    assert 0 < small.counts()["movable"] < 10
+    for key in keys:
+        small.remove(parse_pattern(key))
+        assert small.match(key.replace("*", "x")) == []
+        with pytest.raises(KeyError):
+            small.remove(parse_pattern(key))
+    assert not any(small.counts().values())
+
+
+def test_long_patterns_of_wildcards_cost_a_row_a_word() -> None:
+    """Three thousand patterns of thirteen words over a word and `*` look at no more rows than the key has words."""
+    engine: Tiered[str] = Tiered()
+    fill(engine, [".".join("*" if number >> bit & 1 else "a" for bit in range(13)) for number in range(1, 3000)])
+    engine.visited = 0
+    assert len(engine.match(".".join(["a"] * 13))) == 2999
+    assert engine.visited <= 13

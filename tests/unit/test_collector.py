@@ -1,0 +1,67 @@
+"""The garbage collector of the broker's process leaves alone what stays."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.collector import CLOSED_MAX, GROWTH, Collector
+
+
+class Transport:
+    """A connection."""
+
+
+@pytest.fixture(autouse=True)
+def _thawed() -> Iterator[None]:
+    """Leaves the collector of the test's own process as it was."""
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def broker() -> Any:
+    """What the collector looks at: one vhost, no connection."""
+    vhost = SimpleNamespace(bindings=SimpleNamespace(count=0), queues={})
+    return SimpleNamespace(vhosts={"/": vhost}, listener=SimpleNamespace(transports=set()))
+
+
+async def test_what_is_there_is_set_aside_when_it_has_grown(broker: Any) -> None:
+    """At the start, and whenever there is very much more; not for every little."""
+    collector = Collector(broker, asyncio.get_running_loop())
+    gc.unfreeze()
+    collector.start()
+    assert gc.get_freeze_count() > 0
+    gc.unfreeze()
+    broker.vhosts["/"].bindings.count = GROWTH - 1
+    collector.look()
+    assert gc.get_freeze_count() == 0
+    broker.vhosts["/"].queues["q"] = None
+    collector.look()
+    assert gc.get_freeze_count() > 0
+    collector.close()
+    assert gc.get_freeze_count() == 0
+
+
+async def test_what_went_with_many_connections_is_collected(broker: Any) -> None:
+    """Those that were set aside; the ones that came later are found without it."""
+    transports = [Transport() for _ in range(CLOSED_MAX)]
+    broker.listener.transports.update(transports)
+    collector = Collector(broker, asyncio.get_running_loop())
+    collector.start()
+    collections = gc.get_stats()[2]["collections"]
+    broker.listener.transports.difference_update(transports[1:])
+    broker.listener.transports.update({Transport(), Transport()})
+    collector.look()
+    assert gc.get_stats()[2]["collections"] == collections
+    broker.listener.transports.discard(transports[0])
+    collector.look()
+    assert gc.get_stats()[2]["collections"] == collections + 1
+    collector.look()
+    assert gc.get_stats()[2]["collections"] == collections + 1
+    collector.close()
