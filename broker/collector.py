@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
@@ -34,6 +36,15 @@ class Collector:
         self._alarm: asyncio.TimerHandle | None = None
         self._size = 0
         self._present: WeakSet[Transport] = WeakSet()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Has nothing collected for a while: what a recovery makes stays."""
+        gc.disable()
+        try:
+            yield
+        finally:
+            gc.enable()
 
     def start(self) -> None:
         """Sets aside what the broker began with, and looks once a second from then on."""

@@ -35,8 +35,10 @@ def run(settings: Settings) -> int:
 
 async def _serve(settings: Settings) -> int:
     broker = Broker(settings)
-    await broker.recover()  # a signal until here ends the process at once: it has answered nobody
     loop = asyncio.get_running_loop()
+    collector = Collector(broker, loop)
+    with collector.paused():
+        await broker.recover()  # a signal until here ends the process at once: it has answered nobody
     stop = asyncio.Event()
 
     def asked() -> None:
@@ -50,7 +52,6 @@ async def _serve(settings: Settings) -> int:
     if settings.tls.is_on:  # without anything to read again it goes on meaning that the terminal is gone
         loop.add_signal_handler(signal.SIGHUP, broker.reload)
     await broker.serve()
-    collector = Collector(broker, loop)
     collector.start()
     print(broker.ready_line(), flush=True)
     failed = asyncio.ensure_future(broker.wait_failed())

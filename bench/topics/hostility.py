@@ -6,15 +6,15 @@ from typing import Any
 
 from bench.topics import hostile
 from bench.topics.cell import Cell, NoAnswer
+from bench.topics.goals import CHOSEN
 from bench.topics.stage import Stage
-from broker.routing.engine_names import CHOICES, ENGINES
 
 
 def measure(stage: Stage) -> dict[str, Any]:
     """Return the times of single matches, by family, engine and form."""
     plan = stage.plan
     rows: list[dict[str, Any]] = []
-    for name, package in stage.contestants([name for name in CHOICES if name in ENGINES]):
+    for name, package in stage.contestants(CHOSEN):
         with Cell(package, plan.memory_bound_bytes) as cell:
             for family in hostile.families(1):
                 row: dict[str, Any] = {"family": family, "engine": name, "form": package.form}

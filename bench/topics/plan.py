@@ -30,7 +30,7 @@ class Plan:
     together: int = 100_000
     """Up to this size all engines are there at once; above, one at a time."""
     changes: int = 5000
-    match_bound_us: float = 60_000.0
+    match_bound_us: float = 120_000.0
     build_bound_s: float = 75.0
     memory_bound_bytes: int = 6 << 30
     hostile_patterns: int = 10_000

@@ -202,8 +202,8 @@ def _ours(cells: dict[str, Parts | None]) -> list[Parts | None]:
 
 def _goals(parts: Parts) -> str:
     return table(
-        ["what", "to reach", "reached", "by", ""],
-        [[goal.what, goal.wanted, goal.found, goal.by, goal.verdict] for goal in goals(parts)],
+        ["what", "to reach", "by `auto`", "", "the best there is"],
+        [[goal.what, goal.wanted, goal.found, goal.verdict, goal.best] for goal in goals(parts)],
     )
 
 

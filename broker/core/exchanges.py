@@ -22,7 +22,8 @@ from broker.core.names import (
     refuse_system_deletion,
 )
 from broker.routing.cache import CacheLimits
-from broker.routing.exchange import DefaultExchange, Exchange
+from broker.routing.direct_exchange import DefaultExchange
+from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import ExchangeTypeError, make_exchange
 
 if TYPE_CHECKING:

@@ -226,7 +226,8 @@ class _Fold:
             to: _End = (name, self._lives.get(name, 0))
         else:
             to = ("", change["number"])  # no exchange that leads on has the empty name
-        arguments = json.dumps(change["arguments"], sort_keys=True)
+        table = change["arguments"]
+        arguments = json.dumps(table, sort_keys=True) if table else ""
         return to, (source, self._lives.get(source, 0)), change["key"], arguments
 
 

@@ -26,7 +26,7 @@ __all__ = ["Worker", "Workers"]
 TURN_MESSAGES: Final = 1024  # per queue and loop turn: what one busy queue may take before the next one is served
 CHUNK_MESSAGES: Final = 256
 FULL_QUEUES: Final = 8  # so many busy queues fill a turn; those behind them have the next
-QUEUE_COST: Final = 4  # a queue that has but one message takes as long as so many of a busy one
+QUEUE_COST: Final = 8  # a queue that has but one message takes as long as so many of a busy one
 EXPIRED_COST: Final = 3  # what has expired may have to be dead-lettered, which takes longer than a delivery
 FAILURES_MAX: Final = 3  # a queue that ended so many workers is served when it is asked for, not again and again
 

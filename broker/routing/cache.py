@@ -16,7 +16,7 @@ __all__ = ["ENTRY_BYTES", "BoundedCache", "CacheLimits", "CompositeCache", "Publ
 ENTRY_BYTES: Final = 400
 """What an entry costs beside its key and its destinations: places in two dicts, the objects, a first sight."""
 
-SKIPPED_WINDOWS: Final = 8
+SKIPPED_WINDOWS_MAX: Final = 8
 EVICTED_SHARE: Final = 64
 EXCHANGES_MAX: Final = 1024
 
@@ -48,11 +48,11 @@ class Admission:
     First sights are kept as hashes, in two generations that together are no larger than the cache: a key that would be
     evicted before it comes back is not admitted in the first place. After each window of misses, if the cache grew
     by less than a tenth of them (one-off keys, a working set over the bounds, a storm of bindings), it takes nothing in
-    for eight windows and forgets what it saw; what the cache holds goes on to be hit. Misses of keys that it does not
+    for a window and forgets what it saw, then for two, and at most for eight; what the cache holds goes on to be hit. Misses of keys that it does not
     hold are all that counts, so that a hit stays one look-up.
     """
 
-    __slots__ = ("_gained", "_generation", "_misses", "_old_sights", "_sights", "_skip", "_window")
+    __slots__ = ("_gained", "_generation", "_misses", "_old_sights", "_pause", "_sights", "_skip", "_window")
 
     def __init__(self, limits: CacheLimits) -> None:
         self._generation = limits.entries // 2 + 1
@@ -62,6 +62,7 @@ class Admission:
         self._misses = 0
         self._gained = 0
         self._skip = 0
+        self._pause = 1
 
     @property
     def bypassed(self) -> bool:
@@ -83,8 +84,11 @@ class Admission:
             useless = self._gained * 10 < self._window
             self._misses = 0
             self._gained = 0
-            if useless:
-                self._skip = SKIPPED_WINDOWS * self._window
+            if not useless:
+                self._pause = 1
+            else:
+                self._skip = self._pause * self._window
+                self._pause = min(2 * self._pause, SKIPPED_WINDOWS_MAX)
                 self._sights = set()
                 self._old_sights = set()
                 return False

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
 from broker.routing.binding import Binding, binding_identity
 from broker.routing.bundle import Bundle, BundledBindings, Destination
 from broker.routing.cache import CacheLimits
-from broker.routing.destinations import Destinations, count_down, count_up
 from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import PatternLimits
 from broker.routing.route import Route
@@ -267,109 +266,3 @@ class KeyedExchange(Exchange):
 
     @abstractmethod
     def _resolve(self, key: str) -> tuple[Any, ...]: ...
-
-
-class DirectExchange(KeyedExchange):
-    """Leads a message to the destinations bound with exactly its routing key."""
-
-    type = "direct"
-
-    def __init__(self, name: str, **settings: Any) -> None:
-        super().__init__(name, **settings)
-        self._keys: dict[str, Destinations] = {}
-
-    def _attach(
-        self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
-    ) -> None:
-        if count_up(self._keys.setdefault(key, {}), destination):
-            self.cache.drop(key)
-
-    def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
-        destinations = self._keys[key]
-        if count_down(destinations, destination):
-            if destination not in self._parted:
-                self.cache.drop(key)
-            if not destinations:
-                del self._keys[key]
-
-    def _resolve(self, key: str) -> tuple[Any, ...]:
-        return tuple(self._keys.get(key, ()))
-
-
-class DefaultExchange(KeyedExchange):
-    """Leads a message to the queue that its routing key names; no binding is ever made or removed.
-
-    Nothing is alternate to it, and it is itself no alternate that leads anywhere: that has no binding to follow.
-    Source: RabbitMQ 3.10, rabbit_exchange:route/2.
-    """
-
-    type = "direct"
-
-    def __init__(self, lookup: Callable[[str], Any | None], *, cache_limits: CacheLimits | None = None) -> None:
-        super().__init__("", durable=True, cache_limits=cache_limits)
-        self._lookup = lookup
-
-    @property
-    def alternate(self) -> str | None:
-        """Return None, whatever a policy says."""
-        return None
-
-    @alternate.setter
-    def alternate(self, name: str | None) -> None:
-        pass
-
-    def touch(self, queue_name: str) -> None:
-        """Invalidate the route of a queue that has just been declared or deleted."""
-        self.cache.drop(queue_name)
-
-    def _attach(
-        self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
-    ) -> None:
-        raise TypeError("the default exchange has implicit bindings only")
-
-    def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
-        raise TypeError("the default exchange has implicit bindings only")
-
-    def _resolve(self, key: str) -> tuple[Any, ...]:
-        queue = self._lookup(key)
-        return () if queue is None else (queue,)
-
-
-class FanoutExchange(Exchange):
-    """Leads every message to all destinations: one route, whatever the key."""
-
-    type = "fanout"
-
-    def __init__(self, name: str, **settings: Any) -> None:
-        super().__init__(name, **settings)
-        self._destinations: Destinations = {}
-        self._route: Route | None = None
-
-    def route(self, key: str) -> Route:
-        """Return the one route."""
-        if self._route is None:
-            self._route = Route(tuple(self._destinations), live=True)
-        return self._route
-
-    def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
-        """Return all destinations."""
-        return self.route("").destinations
-
-    def _attach(
-        self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
-    ) -> None:
-        if count_up(self._destinations, destination):
-            self._drop_routes()
-
-    def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
-        if destination in self._destinations and count_down(self._destinations, destination):
-            self._drop_routes()
-
-    def _end_routes_to(self, destination: Hashable) -> None:
-        del self._destinations[destination]
-        self._drop_routes()
-
-    def _drop_routes(self) -> None:
-        if self._route is not None:
-            self._route.end()
-            self._route = None

@@ -7,8 +7,10 @@ from typing import Any, Final
 
 from broker.routing.cache import CacheLimits
 from broker.routing.dialect import AMQP, DIALECTS, TopicDialect
+from broker.routing.direct_exchange import DirectExchange
 from broker.routing.engine_names import AUTO, CHOICES
-from broker.routing.exchange import DirectExchange, Exchange, FanoutExchange, KeyedExchange
+from broker.routing.exchange import Exchange, KeyedExchange
+from broker.routing.fanout_exchange import FanoutExchange
 from broker.routing.hash_exchange import HashExchange
 from broker.routing.headers_exchange import HeadersExchange
 from broker.routing.pattern import PatternLimits

@@ -198,9 +198,12 @@ def encode_mark(synced: int, token: bytes, position: int) -> bytes:
     return _encode(synced, 0, MARK, 0, MARK_TAIL.pack(token, position))
 
 
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
 def encode_change(change: Mapping[str, Any]) -> bytes:
     """Returns a change of the topology as JSON."""
-    return json.dumps(change, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    return _JSON.encode(change).encode()
 
 
 def decode_topology(record: bytes) -> dict[str, Any]:

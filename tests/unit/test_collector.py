@@ -65,3 +65,18 @@ async def test_what_went_with_many_connections_is_collected(broker: Any) -> None
     collector.look()
     assert gc.get_stats()[2]["collections"] == collections + 1
     collector.close()
+
+
+async def test_nothing_is_collected_during_a_recovery(broker: Any) -> None:
+    """It goes on behind it, also when that fails."""
+    collector = Collector(broker, asyncio.get_running_loop())
+    enabled = [gc.isenabled()]
+
+    def fail() -> None:
+        with collector.paused():
+            enabled.append(gc.isenabled())
+            raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk"):
+        fail()
+    assert [*enabled, gc.isenabled()] == [True, False, True]

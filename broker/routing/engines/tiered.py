@@ -21,12 +21,17 @@ TAME_WILDCARDS: Final = 4
 
 
 def is_tame(pattern: Pattern) -> bool:
-    """Return whether a trie finds such patterns in few steps, however many there are and whatever the key."""
+    """Return whether a trie finds such patterns in few steps, however many there are and whatever the key.
+
+    Each star doubles the ways through, and what stands between two `#` may begin at each word of the key; both at once
+    are too much, and one alone is within bounds.
+    """
     words = pattern.words
     if len(words) > TAME_WORDS:
         return False
     hashes = words.count(HASH)
-    return hashes < 2 and hashes + words.count(STAR) <= TAME_WILDCARDS
+    stars = words.count(STAR)
+    return hashes + stars <= TAME_WILDCARDS and (hashes < 2 or (hashes == 2 and not stars))
 
 
 class Tiered(Generic[T]):

@@ -9,7 +9,7 @@ import pytest
 
 from bench.topics import article, page
 from bench.topics.claims import ratios
-from bench.topics.goals import goals
+from bench.topics.goals import AUTO_ENGINE, goals
 from bench.topics.ink import ticks
 from bench.topics.sizes import Entry, expected
 from bench.topics.tables import TABLES, number, table
@@ -64,16 +64,15 @@ def test_changes_show_mean_and_worst() -> None:
     assert "5.00 (50.0), 25.0 (60.0)" in TABLES["changes"][1]({"sizes": {"entries": [entry("trie", 1000, 1.0)]}})
 
 
-def test_goals_are_judged_by_the_best_engine_that_can_be_chosen() -> None:
-    """An engine kept for comparison reaches nothing, however fast; a goal says by whom it was reached, or not."""
-    parts = {
-        "sizes": {"entries": [entry("trie", 1000, 3.0), entry("bitmap", 1000, 1.5), entry("split-once", 1000, 0.1)]}
-    }
-    found = {goal.what: goal for goal in goals(parts)}
+def test_goals_are_judged_by_what_the_broker_does_by_itself() -> None:
+    """Another engine's better figure is told and reaches nothing; one kept for comparison is not even told."""
+    entries = [entry(AUTO_ENGINE, 1000, 3.0), entry("dfa", 1000, 1.5), entry("split-once", 1000, 0.1)]
+    found = {goal.what: goal for goal in goals({"sizes": {"entries": entries}})}
     match = found["uncached match at 1,000 patterns"]
-    assert (match.reached, match.by, match.found) == (True, "bitmap, interpreted", "1.50 us")
-    assert not found["remove at 1,000 patterns, of the fastest there"].reached
-    assert found["remove at 1,000 patterns, of the fastest there"].verdict == "not reached"
+    assert (match.reached, match.found, match.best) == (False, "3.00 us (interpreted)", "1.50 us (dfa, interpreted)")
+    change = found["the slower of add and remove at 1,000 patterns"]
+    assert (change.found, change.verdict) == ("25.0 us (interpreted)", "not reached")
+    assert not list(goals({"sizes": {"entries": entries[1:]}}))
 
 
 @pytest.mark.parametrize(("ours", "reached"), [(10_000, True), (9_900, False)])

@@ -3,7 +3,8 @@
 import pytest
 
 from broker.routing.binding import make_binding
-from broker.routing.exchange import DefaultExchange, Exchange
+from broker.routing.direct_exchange import DefaultExchange
+from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import make_exchange
 from broker.routing.pattern import BindingKeyError, PatternLimits
 

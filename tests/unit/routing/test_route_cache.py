@@ -108,11 +108,31 @@ def test_one_off_keys_end_in_the_bypass() -> None:
     assert cache.entries["hot"].live
     for _ in range(3):
         assert not cache.offer("new", ("q",)).live
-    for number in range(800):
-        cache.offer(f"later {number}", ())
-    assert not cache.bypassed
+    while cache.bypassed:
+        cache.offer("later", ())
     assert not cache.offer("new", ("q",)).live
     assert cache.offer("new", ("q",)).live
+
+
+def test_pauses_grow_while_admitting_goes_on_to_be_useless() -> None:
+    """One window, two, four, eight and no more; after a window that paid it is one again."""
+    cache = RouteCache(CacheLimits(entries=64, window=100))
+    numbers = iter(range(1_000_000))
+
+    def pause() -> int:
+        while not cache.bypassed:
+            cache.offer(f"once {next(numbers)}", ())
+        skipped = 0
+        while cache.bypassed:
+            cache.offer("", ())
+            skipped += 1
+        return skipped
+
+    assert [pause() for _ in range(5)] == [100, 200, 400, 800, 800]
+    for number in range(51):  # 102 misses that admit half of them
+        cache.offer(f"{number}", ())
+        cache.offer(f"{number}", ())
+    assert pause() == 100
 
 
 def test_working_set_within_the_bound_is_cached_whole() -> None:

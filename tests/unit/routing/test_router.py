@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from broker.routing.cache import CacheLimits
-from broker.routing.exchange import DefaultExchange, Exchange
+from broker.routing.direct_exchange import DefaultExchange
+from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import make_exchange
 from broker.routing.router import Router
 

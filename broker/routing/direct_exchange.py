@@ -1,0 +1,77 @@
+"""The direct exchange, and the default one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+from broker.routing.cache import CacheLimits
+from broker.routing.destinations import Destinations, count_down, count_up
+from broker.routing.exchange import KeyedExchange
+from broker.routing.pattern import PatternLimits
+
+
+class DirectExchange(KeyedExchange):
+    """Leads a message to the destinations bound with exactly its routing key."""
+
+    type = "direct"
+
+    def __init__(self, name: str, **settings: Any) -> None:
+        super().__init__(name, **settings)
+        self._keys: dict[str, Destinations] = {}
+
+    def _attach(
+        self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
+    ) -> None:
+        if count_up(self._keys.setdefault(key, {}), destination):
+            self.cache.drop(key)
+
+    def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
+        destinations = self._keys[key]
+        if count_down(destinations, destination):
+            if destination not in self._parted:
+                self.cache.drop(key)
+            if not destinations:
+                del self._keys[key]
+
+    def _resolve(self, key: str) -> tuple[Any, ...]:
+        return tuple(self._keys.get(key, ()))
+
+
+class DefaultExchange(KeyedExchange):
+    """Leads a message to the queue that its routing key names; no binding is ever made or removed.
+
+    Nothing is alternate to it, and it is itself no alternate that leads anywhere: that has no binding to follow.
+    Source: RabbitMQ 3.10, rabbit_exchange:route/2.
+    """
+
+    type = "direct"
+
+    def __init__(self, lookup: Callable[[str], Any | None], *, cache_limits: CacheLimits | None = None) -> None:
+        super().__init__("", durable=True, cache_limits=cache_limits)
+        self._lookup = lookup
+
+    @property
+    def alternate(self) -> str | None:
+        """Return None, whatever a policy says."""
+        return None
+
+    @alternate.setter
+    def alternate(self, name: str | None) -> None:
+        pass
+
+    def touch(self, queue_name: str) -> None:
+        """Invalidate the route of a queue that has just been declared or deleted."""
+        self.cache.drop(queue_name)
+
+    def _attach(
+        self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
+    ) -> None:
+        raise TypeError("the default exchange has implicit bindings only")
+
+    def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
+        raise TypeError("the default exchange has implicit bindings only")
+
+    def _resolve(self, key: str) -> tuple[Any, ...]:
+        queue = self._lookup(key)
+        return () if queue is None else (queue,)
