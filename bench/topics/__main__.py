@@ -70,11 +70,22 @@ def main() -> int:
         "failures": failures,
         "seconds": round(time.monotonic() - begun, 1),
     }
+    if options.into:
+        content = _replaced(page.load(options.into), content)
+        options.json = options.into
     kept = keep(content, options.json, "topics-quick" if options.quick else "topics")
     _tell(f"Every figure is in {kept}; this took {content['seconds']:.0f} s.")
     if options.page:
         return _show(options.json or RESULTS / kept, options.page) or bool(failures)
     return bool(failures)
+
+
+def _replaced(kept: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
+    """Return a kept run with the parts that were measured again, and when they were."""
+    again = kept.get("again", {}) | dict.fromkeys(content["parts"], f"behind the run of {kept.pop('written')}")
+    failures = [failure for failure in kept["failures"] if failure.partition(":")[0] not in content["parts"]]
+    parts = kept["parts"] | content["parts"]
+    return kept | {"parts": parts, "failures": failures + content["failures"], "again": again}
 
 
 def _packages(options: argparse.Namespace, folder: Path) -> list[Package]:
@@ -113,6 +124,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--compiled", type=Path, help="a folder that compiled_build.py has written already")
     parser.add_argument("--dir", type=Path, help="where temporary files and the brokers' data folders go")
     parser.add_argument("--json", type=Path, help="write the figures here instead of bench/results")
+    parser.add_argument("--into", type=Path, help="replace what is measured in this kept run, which says so")
     parser.add_argument("--page", type=Path, help="fill the tables of this page and draw the pictures beside it")
     parser.add_argument("--kept", type=Path, help="with --page: measure nothing, show this run")
     return parser.parse_args()

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from bench.topics import hostile
@@ -69,28 +70,31 @@ class Cell:
         return {"footprint_bytes": self.index.footprint_bytes(), "counts": dict(self.index.counts())}
 
     def change(self, count: int, bound_s: float) -> Figures:
-        """Remove patterns spread over the index and add them again: in one go for the mean, one by one for the worst.
+        """Remove a tenth of the patterns, or less, and add them again, over and over: so the index keeps its size.
 
-        Units: adding has the parsing of its binding key within.
+        In one go for the mean, one by one for the worst. Units: both have the parsing of the binding key within.
         """
         size = len(self.patterns)
-        chosen = [self.patterns[at] for at in range(0, size, max(1, size // count))][:count]
+        least = max(1, min(count, size // 10))
+        chosen = [self.patterns[at] for at in range(0, size, size // least)][:least]
         begun = time.process_time()
         self._remove(chosen[0])
         self._add(chosen[0])
         alone_s = time.process_time() - begun
         chosen = chosen[: max(1, int(bound_s / max(alone_s, 1e-7)))]
+        removals_us, additions_us = [], []
         gc.collect()
-        mean = {
-            "remove_us": _mean_us(self._remove, chosen),
-            "add_us": _mean_us(self._add, chosen),
-        }
+        for _ in range(max(1, count // len(chosen)) if len(chosen) == least else 1):
+            removals_us.append(_mean_us(self._remove, chosen))
+            additions_us.append(_mean_us(self._add, chosen))
         gc.collect()
-        worst = {
+        return {
+            "changes": len(chosen) * len(removals_us),
+            "remove_us": median(removals_us),
+            "add_us": median(additions_us),
             "remove_worst_us": max(_each_us(self._remove, chosen)),
             "add_worst_us": max(_each_us(self._add, chosen)),
         }
-        return {"changes": len(chosen), **mean, **worst}
 
     def storm(self, engine: str, family: str, patterns: int, matches: int, bound_s: float) -> Figures:
         """Match the keys of a hostile family one by one."""

@@ -29,6 +29,7 @@ class Side:
     name: str
     broker: brokers.Broker
     peer: Peer
+    bound: int = 0
     binds_per_s: float = inf
 
 
@@ -66,33 +67,46 @@ class Keys:
 
 
 def measure(stage: Stage) -> dict[str, Any]:
-    """Return rates and CPU time of every broker that can be started, at every number of bindings."""
+    """Return rates and CPU time of every broker that can be started, at every number of bindings.
+
+    SlotMQ is started anew for each number: what its caches make of the keys before would be measured, too. RabbitMQ
+    remembers nothing of keys, and binds so slowly that it goes on from the bindings it has.
+    """
     plan = stage.plan
     patterns = workload.narrow_patterns(max(plan.broker_sizes))
     runs: list[dict[str, Any]] = []
+    products: dict[str, str] = {}
     with ExitStack() as stack:
-        sides = _start(stage, stack)
-        products = {side.name: side.broker.product() for side in sides}
-        bound = 0
+        peers = _start_rabbitmq(stage, stack)
         ceiling = 0.0
         for size in plan.broker_sizes:
-            runs += [_bind(stage, side, patterns[bound:size], size) for side in sides]
-            left_out = [run["broker"] for run in runs if "left_out" in run]
-            sides = [side for side in sides if side.name not in left_out]
-            bound = size
-            rounds = plan.broker_rounds
-            keys = Keys(patterns[:size], (rounds + 1) * plan.broker_keys + 2 * _RECURRING_KEYS)
-            again = keys.take(_RECURRING_KEYS)
-            repeated = again * max(1, plan.broker_keys * 2 // _RECURRING_KEYS)
-            recurring = load.encode(repeated)
-            ceiling = load.ceiling(recurring)
-            for side in sides:  # warm: each recurring key three times, as no other key is
-                load.publish(side.broker, side.peer, load.encode(again * 3), 10 * plan.broker_seconds)
-            for _ in range(rounds):
-                fresh = keys.take(plan.broker_keys)
-                for what, texts, tape in ((NEW, fresh, load.encode(fresh)), (RECURRING, repeated, recurring)):
-                    runs += [_run(stage, side, size, what, keys.matching, texts, tape) for side in sides]
+            with ExitStack() as inner:
+                sides = [*_start_slotmq(stage, inner, size), *peers]
+                runs += [_bind(stage, side, patterns[side.bound : size], size) for side in sides]
+                sides = [side for side in sides if side.bound == size]
+                products |= {side.name: side.broker.product() for side in sides}
+                taken, ceiling = _publish(stage, sides, size, patterns[:size])
+                runs += taken
     return {"runs": runs, "medians": medians(runs), "ceiling_per_s": ceiling, "products": products}
+
+
+def _publish(
+    stage: Stage, sides: Sequence[Side], size: int, patterns: Sequence[str]
+) -> tuple[list[dict[str, Any]], float]:
+    """Publish new and recurring keys to each in turn; return the runs, and the generator's own limit."""
+    plan, rounds = stage.plan, stage.plan.broker_rounds
+    keys = Keys(patterns, (rounds + 1) * plan.broker_keys + 2 * _RECURRING_KEYS)
+    again = keys.take(_RECURRING_KEYS)
+    repeated = again * max(1, plan.broker_keys * 2 // _RECURRING_KEYS)
+    recurring = load.encode(repeated)
+    for side in sides:  # warm: each recurring key three times, as no other key is
+        load.publish(side.broker, side.peer, load.encode(again * 3), 10 * plan.broker_seconds)
+    runs: list[dict[str, Any]] = []
+    for _ in range(rounds):
+        fresh = keys.take(plan.broker_keys)
+        for what, texts, tape in ((NEW, fresh, load.encode(fresh)), (RECURRING, repeated, recurring)):
+            runs += [_run(stage, side, size, what, keys.matching, texts, tape) for side in sides]
+    return runs, load.ceiling(recurring)
 
 
 def _bind(stage: Stage, side: Side, patterns: Sequence[str], size: int) -> dict[str, Any]:
@@ -104,6 +118,7 @@ def _bind(stage: Stage, side: Side, patterns: Sequence[str], size: int) -> dict[
         stage.tell(f"broker: {side.name:22} {size:7,} bindings, left out: {run['left_out']}")
     else:
         side.binds_per_s = len(patterns) / load.bind_all(side.peer, patterns)
+        side.bound = size
         run["bound_per_s"] = side.binds_per_s
         stage.tell(f"broker: {side.name:22} {size:7,} bindings, {side.binds_per_s:,.0f} bound per second")
     return run
@@ -140,22 +155,31 @@ def medians(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _start(stage: Stage, stack: ExitStack) -> list[Side]:
-    """Start what there is: SlotMQ from every package, and RabbitMQ where it is installed."""
-    started = []
+def _start_slotmq(stage: Stage, stack: ExitStack, size: int) -> list[Side]:
+    """Start SlotMQ from every package."""
+    sides = []
     for package in stage.packages:
-        folder = stage.folder / package.form
+        folder = stage.folder / f"{package.form}-{size}"
         broker = stack.enter_context(brokers.slotmq(folder, package=package.folder))
-        started.append((f"SlotMQ, {package.form}", broker))
+        sides.append(_side(stack, f"SlotMQ, {package.form}", broker))
+    return sides
+
+
+def _start_rabbitmq(stage: Stage, stack: ExitStack) -> list[Side]:
+    """Start RabbitMQ where it is installed."""
     script = brokers.rabbitmq_script()
     if script is None:
         stage.tell("broker: rabbitmq-server is not installed: measuring without it")
-    else:
-        try:
-            started.append(("RabbitMQ", stack.enter_context(brokers.rabbitmq(stage.folder, script))))
-        except brokers.NotStarted as error:
-            stage.tell(f"broker: measuring without RabbitMQ: {error}")
-    sides = [Side(name, broker, load.open_peer(broker)) for name, broker in started]
-    for side in sides:
-        stack.callback(side.peer.socket.close)
-    return sides
+        return []
+    try:
+        broker = stack.enter_context(brokers.rabbitmq(stage.folder, script))
+    except brokers.NotStarted as error:
+        stage.tell(f"broker: measuring without RabbitMQ: {error}")
+        return []
+    return [_side(stack, "RabbitMQ", broker)]
+
+
+def _side(stack: ExitStack, name: str, broker: brokers.Broker) -> Side:
+    side = Side(name, broker, load.open_peer(broker))
+    stack.callback(side.peer.socket.close)
+    return side

@@ -48,8 +48,8 @@ class Admission:
     First sights are kept as hashes, in two generations that together are no larger than the cache: a key that would be
     evicted before it comes back is not admitted in the first place. After each window of misses, if the cache grew
     by less than a tenth of them (one-off keys, a working set over the bounds, a storm of bindings), it takes nothing in
-    for a window and forgets what it saw, then for two, and at most for eight; what the cache holds goes on to be hit. Misses of keys that it does not
-    hold are all that counts, so that a hit stays one look-up.
+    for a window and forgets what it saw, then for two, and at most for eight; what the cache holds goes on to be hit.
+    Misses of keys that it does not hold are all that counts, so that a hit stays one look-up.
     """
 
     __slots__ = ("_gained", "_generation", "_misses", "_old_sights", "_pause", "_sights", "_skip", "_window")

@@ -56,7 +56,7 @@ def test_a_cell_answers_as_the_reference(tmp_path: Path) -> None:
             for some in chosen
         ]
         assert hits in [pytest.approx(count) for count in counts]
-        assert cell.ask("change", count=50, bound_s=1.0)["changes"] == 50
+        assert cell.ask("change", count=50, bound_s=9.0)["changes"] == 40
         assert cell.ask("footprint")["counts"]["wildcards"] == 200
 
 
