@@ -38,8 +38,8 @@ class TopicIndex:
         return len(self._literals) + self._wildcards
 
     def counts(self) -> Mapping[str, int]:
-        """Return the number of literal keys and of wildcard patterns, and the sizes within the engine, by name."""
-        return {"literals": len(self._literals), "wildcards": self._wildcards, **self._engine.counts()}
+        """Return the sizes within the engine, the number of literal keys and that of wildcard patterns, by name."""
+        return {**self._engine.counts(), "literals": len(self._literals), "wildcards": self._wildcards}
 
     def footprint_bytes(self) -> int:
         """Return the memory of the index, the destinations left out. Cost: the whole index."""

@@ -44,12 +44,13 @@ class Tiered(Generic[T]):
     Invariant: a tame pattern is in the bitmap exactly while it is in `_movable`.
     """
 
-    __slots__ = ("_bitmap", "_movable", "_trie")
+    __slots__ = ("_bitmap", "_movable", "_parse", "_trie")
 
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
         self._bitmap: ConstituentBitmap[T] = ConstituentBitmap(dialect)
         self._trie: Trie[T] = Trie(dialect)
-        self._movable: dict[str, Pattern] = {}
+        self._parse = dialect.parse
+        self._movable: dict[str, None] = {}  # texts: patterns of their own would double what a bitmap takes
 
     @property
     def visited(self) -> int:
@@ -74,7 +75,7 @@ class Tiered(Generic[T]):
             self._bitmap.add(pattern, target)
         elif len(self._movable) < BITMAP_MOST and not len(self._trie):
             self._bitmap.add(pattern, target)
-            self._movable[pattern.text] = pattern
+            self._movable[pattern.text] = None
         else:
             self._trie.add(pattern, target)
             self._move()
@@ -110,7 +111,7 @@ class Tiered(Generic[T]):
         for _ in range(MOVED_PER_ADD):
             if not self._movable:
                 return
-            _, pattern = self._movable.popitem()
+            pattern = self._parse(self._movable.popitem()[0])
             self._trie.add(pattern, self._bitmap.remove(pattern))
         if not self._movable:
             self._movable = {}
