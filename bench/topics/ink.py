@@ -62,6 +62,7 @@ def bars(
     colour: str | None,
     *,
     hatch: bool = False,
+    upright: bool = False,
 ) -> None:
     """Draw one bar at each place that there is a height for, and write the height on it."""
     width = 0.84 / of
@@ -75,7 +76,7 @@ def bars(
         hatch="//" if hatch else None,
         edgecolor="white",
     )
-    axes.bar_label(drawn, fmt=short, fontsize=7, padding=2)
+    axes.bar_label(drawn, fmt=short, fontsize=6 if upright else 7, padding=2, rotation=90 if upright else 0)
 
 
 def finish(axes: Any, across_text: str, up_text: str, *, across: Sequence[int] | None = None) -> None:

@@ -109,7 +109,17 @@ def _hostile(figure: Any, parts: Parts) -> None:
     kinds = list(dict.fromkeys((row["engine"], row["form"]) for row in rows))
     for rank, (engine, form) in enumerate(kinds):
         own = {row["family"]: row["p99_us"] / 1000 for row in rows if (row["engine"], row["form"]) == (engine, form)}
-        bars(axes, families, own, rank, len(kinds), label(engine, form), COLOURS.get(engine), hatch=form == "compiled")
+        bars(
+            axes,
+            families,
+            own,
+            rank,
+            len(kinds),
+            label(engine, form),
+            COLOURS.get(engine),
+            hatch=form == "compiled",
+            upright=True,
+        )
     axes.axhline(article.TARGET_HOSTILE_P99_US / 1000, color="black", linestyle=":", linewidth=1, label="to stay under")
     axes.set_xticks(range(len(families)), families, fontsize=8)
     finish(
@@ -117,7 +127,7 @@ def _hostile(figure: Any, parts: Parts) -> None:
         f"{parts['hostile']['patterns']:,} patterns of this family, keys of 64 words",
         "ms per match, 99th percentile",
     )
-    headroom(axes, 6)
+    headroom(axes, 50)
     axes.legend(fontsize=7, frameon=False, ncols=3)
 
 
