@@ -8,6 +8,7 @@ import pytest
 from pamqp import commands
 
 from tests.broker_process import BrokerAddress
+from tests.deadline import wait_until
 from tests.integration.raw.conftest import ControlClient
 from tests.raw_client import (
     CAPABILITIES,
@@ -227,6 +228,14 @@ def test_strangers_that_hang_up(broker: BrokerAddress, control: ControlClient, n
         with RawClient(broker.host, broker.port) as client:
             client.send(octets[:at])
     control.check()
+
+    def is_free() -> bool:
+        with RawClient(broker.host, broker.port).open() as client:
+            client.open_channel(1)
+            client.method(1, commands.Queue.Declare(queue=name, passive=True))
+            return bool(client.expect(commands.Channel.Close, 1).reply_code == 404)
+
+    wait_until(is_free, "the exclusive queues of those who hung up are gone")
     with RawClient(broker.host, broker.port) as client:
         client.send(octets)
         assert answers(client) == SESSION_ANSWERS
