@@ -19,6 +19,7 @@ def draw_all(content: dict[str, Any], folder: Path) -> list[Path]:
     """Write every picture that a run has figures for into a folder, and return the files. Raises: NoPicture."""
     try:
         library: Any = import_module("matplotlib.figure")  # an extra: type checks must not need it
+        import_module("matplotlib").rcParams["svg.hashsalt"] = "slotmq"  # the same figures make the same file
     except ImportError:
         raise NoPicture("matplotlib is not installed; it comes with the [bench] extra") from None
     found = content["machine"]

@@ -119,7 +119,13 @@ def _by_size(parts: Parts, cell: Callable[[Parts], str]) -> str:
 
 
 def _match(parts: Parts) -> str:
-    return _by_size(parts, lambda entry: number(entry["match_us"]))
+    lines = _by_size(parts, lambda entry: number(entry["match_us"]))
+    steps: dict[int, list[float]] = {}
+    for entry in parts["sizes"]["entries"]:
+        if not entry["left_out"]:
+            steps.setdefault(entry["size"], []).append(entry["figures"]["step_ns"])
+    spreads = [f"{min(found):.0f} to {max(found):.0f}" for _, found in sorted(steps.items())]
+    return f"{lines}\n| *the machine: a step of a fixed loop, ns* | | {' | '.join(spreads)} |"
 
 
 def _visited(parts: Parts) -> str:

@@ -27,6 +27,7 @@ def entry(engine: str, size: int, match_us: float, left_out: str = "") -> dict[s
         made.figures = {
             "patterns": size,
             "footprint_bytes": 400 * size,
+            "step_ns": 47.0,
             "hits": 1.5,
             "visited": 12.0,
             "add_us": 5.0,
@@ -55,6 +56,7 @@ def test_an_engine_left_out_is_a_dash_with_its_reason_told() -> None:
     lines = TABLES["match"][1](parts).splitlines()
     assert lines[0] == "| engine | form | 1,000 | 10,000 |"
     assert "| slow | interpreted | 90,000 | - |" in lines
+    assert lines[-1].endswith("| 47 to 47 |")
     assert "| slow | interpreted | 10,000 | why |" in TABLES["left-out"][1](parts)
     assert "trie" not in TABLES["left-out"][1](parts)
 
