@@ -39,9 +39,6 @@ class TopicDialect(Protocol):
         Raises: BindingKeyError for what is no pattern, and where limits are given and it passes them.
         """
 
-    def edges(self, pattern: Pattern) -> tuple[str, str]:
-        """Return how every routing key begins and how it ends that the wildcard pattern matches."""
-
 
 class AmqpDialect:
     """RabbitMQ's: dots separate, `*` is one word, `#` zero or more, anywhere.
@@ -59,10 +56,6 @@ class AmqpDialect:
     def parse(self, key: str, limits: PatternLimits | None = None) -> Pattern:
         """Return a binding key as a pattern. Raises: BindingKeyError where limits are given and it passes them."""
         return parse_pattern(key, limits)
-
-    def edges(self, pattern: Pattern) -> tuple[str, str]:
-        """Return the text before the first wildcard and behind the last, without the dots next to them."""
-        return _edges(pattern.text.split("."), ".", (STAR, HASH))
 
 
 class MqttDialect:
@@ -107,18 +100,9 @@ class MqttDialect:
             check_limits(key, levels, limits)
         return pattern
 
-    def edges(self, pattern: Pattern) -> tuple[str, str]:
-        """Return the text before the first wildcard and behind the last, without the slashes next to them."""
-        return _edges(pattern.text.split("/"), "/", ("+", HASH))
-
 
 def _escape(level: str) -> str:
     return "/*" if level == STAR else level
-
-
-def _edges(words: list[str], separator: str, wildcards: tuple[str, str]) -> tuple[str, str]:
-    places = [place for place, word in enumerate(words) if word in wildcards]
-    return separator.join(words[: places[0]]), separator.join(words[places[-1] + 1 :])
 
 
 AMQP: Final = AmqpDialect()

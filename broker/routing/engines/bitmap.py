@@ -91,11 +91,14 @@ class ConstituentBitmap(Generic[T]):
         """Store the target of one pattern that is not there yet. Cost: the words of the pattern."""
         words = pattern.words
         text = pattern.text
-        self._count += 1
         if self._in_front(pattern):
             assert text not in self._literals
             self._literals[text] = target
-            return
+        else:
+            self._add_columns(text, words, target)
+        self._count += 1
+
+    def _add_columns(self, text: str, words: tuple[str, ...], target: T) -> None:
         hashes = words.count(HASH)
         for length in _lengths(words):
             closed = self._closed.get(length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Final, Generic, TypeVar
 
 from broker.routing.dialect import TopicDialect
@@ -13,7 +14,7 @@ MOVES: Final = 2
 """Columns that one removal may move; with one alone, to move would never get ahead of the removals."""
 
 
-class Section(Generic[T]):
+class Section(ABC, Generic[T]):
     """Gives each of its patterns a column, and tells those who keep the bits of it which of them to set.
 
     A removed pattern leaves a deleted position, which the next one takes. When more than half are deleted, a removal
@@ -106,14 +107,14 @@ class Section(Generic[T]):
         self.capacity = -(-columns // COLUMNS_STEP) * COLUMNS_STEP
         self._resize(self.capacity)
 
+    @abstractmethod
     def _mark(self, column: int, words: tuple[str, ...]) -> None:
         """Set the bits of a pattern's column."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _unmark(self, column: int, words: tuple[str, ...]) -> None:
         """Clear the bits of a pattern's column."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _resize(self, columns: int) -> None:
         """Give every row this number of columns; those that go are deleted ones."""
-        raise NotImplementedError

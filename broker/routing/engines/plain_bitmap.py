@@ -9,8 +9,8 @@ from typing import Final, Generic, TypeVar
 from bitarray import bitarray
 
 from broker.routing.dialect import AMQP, TopicDialect
+from broker.routing.engines.pairwise import words_match
 from broker.routing.pattern import Pattern
-from broker.routing.reference import matches
 
 T = TypeVar("T")
 
@@ -84,13 +84,13 @@ class PlainBitmap(Generic[T]):
             self._patterns[position] = words
             self._targets[position] = target
             for key, row in self._rows.items():
-                row[position] = matches(words, self._keys[key])
+                row[position] = words_match(words, self._keys[key])
         else:
             position = len(self._patterns)
             self._patterns.append(words)
             self._targets.append(target)
             for key, row in self._rows.items():
-                row.append(matches(words, self._keys[key]))
+                row.append(words_match(words, self._keys[key]))
             if position % 8 == 0:
                 self.used_bytes += len(self._rows)
                 self._make_room(0)
@@ -136,7 +136,7 @@ class PlainBitmap(Generic[T]):
     def _index(self, key: str) -> bitarray:
         """Return the row of a key that has none, and keep it if it is within the bounds."""
         words = self._dialect.words(key)
-        row = bitarray([pattern is not None and matches(pattern, words) for pattern in self._patterns])
+        row = bitarray([pattern is not None and words_match(pattern, words) for pattern in self._patterns])
         self.visited += len(self._patterns)
         weight_bytes = self._weight_bytes(key)
         if weight_bytes <= self._rows_most_bytes and self._rows_most > 0:

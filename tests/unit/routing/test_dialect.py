@@ -2,7 +2,6 @@
 
 import pytest
 
-from broker.routing.dialect import AMQP
 from broker.routing.exchange_types import ExchangeArgumentError, make_exchange
 from broker.routing.pattern import BindingKeyError, PatternLimits
 
@@ -47,12 +46,3 @@ def test_amqp_is_the_default() -> None:
         exchange.bind("q", "a.*", {})
         assert exchange.route("a.b").destinations == ("q",)
         assert exchange.route("a/b").destinations == ()
-
-
-@pytest.mark.parametrize(
-    ("key", "edges"),
-    [("a.b.*.c.#.d", ("a.b", "d")), ("#", ("", "")), ("a.#", ("a", "")), ("*.b", ("", "b")), ("*..", ("", "."))],
-)
-def test_edges(key: str, edges: tuple[str, str]) -> None:
-    """What stands before the first wildcard and behind the last; `a.#` matches `a`, so no dot is part of it."""
-    assert AMQP.edges(AMQP.parse(key)) == edges

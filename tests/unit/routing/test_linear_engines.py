@@ -31,10 +31,6 @@ class Counting:
         self.split.append(key)
         return self.dialect.parse(key, limits)
 
-    def edges(self, pattern: Pattern) -> tuple[str, str]:
-        """Return what the dialect does."""
-        return self.dialect.edges(pattern)
-
 
 def filled(kind: type[Any], dialect: Counting, patterns: list[str]) -> Any:
     """Return an engine of a kind, with these patterns."""
