@@ -1,0 +1,190 @@
+"""Data folders with slot files and a seal log, made without a broker; the same in every run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from pamqp import commands, header
+
+from broker.store.files import Files
+from broker.store.record import encode_route
+from broker.store.seal_log import FORMAT, Cursor, Gap, Released, Seal, SealView, decode_lines, encode_line
+from broker.store.slot_file import PERSISTENT, SlotFileWriter
+
+STORE: Final = "5107a0b1c2d3e4f5061728394a5b6c7d"
+START_MS: Final = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC: the timestamp of message 0
+STEP_MS: Final = 10
+EXCHANGE: Final = "topic"
+
+
+@dataclass(frozen=True, slots=True)
+class TapMessage:
+    """What the factory makes a row of. Shapes: without a header it is one with delivery mode 2 and nothing else."""
+
+    body: bytes = b""
+    key: str = "a.b"
+    exchange: str = EXCHANGE
+    header: bytes | None = None
+    timestamp_ms: int | None = None
+    flags: int = PERSISTENT
+    message_id: int | None = None
+
+
+def content_header(body_bytes: int, **properties: Any) -> bytes:
+    """Returns the payload of a content header frame with those properties, named as pamqp names them."""
+    timestamp = properties.get("timestamp")
+    if isinstance(timestamp, int):
+        properties["timestamp"] = datetime.fromtimestamp(timestamp, UTC)
+    return header.ContentHeader(0, body_bytes, commands.Basic.Properties(**properties)).marshal()
+
+
+class SlotFolder:
+    """A data folder's slots: makes slot files and the lines of the seal log.
+
+    Shapes: ``path`` is the data folder; the slots are in ``path/slots``. A folder that is there is gone on with.
+    """
+
+    def __init__(self, path: Path, store: str = STORE) -> None:
+        self.path = path
+        self.slots = path / "slots"
+        self.store = store
+        self.log = self.slots / "seals.log"
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._next_ids: dict[tuple[str, int], int] = {}
+        self.slots.mkdir(parents=True, exist_ok=True)
+        self.view = SealView()
+        if not self.log.exists():
+            self._append("store", {"format": FORMAT, "store": store, "last_seal": 0})
+            return
+        for line in decode_lines(self.log.read_bytes())[0]:
+            self.view.fold(line)
+        self.store = self.view.store
+        for seal in self.view.seals:
+            self._numbers[seal.vhost, seal.queue] = seal.number
+            self._next_ids[seal.key] = seal.end
+
+    def slot_path(self, seal: int) -> Path:
+        """Returns where the slot file of a seal is."""
+        return self.slots / f"{seal:020}.slot"
+
+    def add_slot(self, tap: str, messages: Iterable[TapMessage], *, vhost: str = "/", first: int | None = None) -> Seal:
+        """Writes one slot file with the messages and its line; ids go on from the tap's last, or from `first`."""
+        number = self._numbers.setdefault((vhost, tap), len(self._numbers) + 1)
+        start = self._next_ids.get((vhost, number), 1) if first is None else first
+        seal = self.view.last_seal + 1
+        file = Files().open(self.slot_path(seal), create=True)
+        writer = SlotFileWriter(file, self.store, seal, vhost, tap, number, start)
+        message_id = start
+        for message in messages:
+            message_id = message_id if message.message_id is None else message.message_id
+            header = message.header
+            if header is None:
+                header = content_header(len(message.body), delivery_mode=2)
+            timestamp_ms = message.timestamp_ms
+            writer.add(
+                message_id,
+                START_MS + message_id * STEP_MS if timestamp_ms is None else timestamp_ms,
+                message.flags,
+                encode_route(message.exchange, message.key),
+                header,
+                message.body,
+            )
+            message_id += 1
+        return self._finish(writer, file, message_id)
+
+    def add_gap(self, seal: Seal, reason: str = "bytes") -> None:
+        """Removes a slot file as a cap does that it exceeds."""
+        gap = Gap(seal.seal, seal.vhost, seal.queue, seal.number, seal.first, seal.end, seal.count, seal.bytes, reason)
+        self._append("gap", gap.to_json())
+        self.release(seal)
+
+    def release(self, seal: Seal) -> None:
+        """Removes the slot files of a tap up to one."""
+        gone = [one for one in self.view.of_queue(seal.key) if one.seal <= seal.seal]
+        self._append("released", Released(seal.vhost, seal.queue, seal.number, seal.seal).to_json())
+        for one in (*gone, seal):
+            self.slot_path(one.seal).unlink(missing_ok=True)
+
+    def set_cursor(self, name: str, tap: str, seal: int, *, vhost: str = "/", at_ms: int = START_MS) -> None:
+        """Writes where a cursor stands."""
+        self._append("cursor", Cursor(name, vhost, tap, seal, at_ms).to_json())
+
+    def _finish(self, writer: SlotFileWriter, file: Any, end: int) -> Seal:
+        meta, size_bytes, crc = writer.finish(end)
+        file.close()
+        seal = Seal(
+            meta.seal,
+            meta.vhost,
+            meta.queue,
+            meta.number,
+            meta.first,
+            meta.end,
+            meta.count,
+            meta.first_ts_ms,
+            meta.last_ts_ms,
+            size_bytes,
+            crc,
+        )
+        self._next_ids[seal.key] = end
+        self._append("seal", seal.to_json())
+        return seal
+
+    def _append(self, kind: str, fields: dict[str, Any]) -> None:
+        with self.log.open("ab") as log:
+            log.write(encode_line(kind, fields))
+        self.view.fold({"k": kind, **fields})
+
+
+def make_slots(
+    path: Path, slots: Sequence[Sequence[TapMessage]], *, tap: str = "audit", vhost: str = "/"
+) -> SlotFolder:
+    """Returns a data folder that has one slot file for each list of messages."""
+    folder = SlotFolder(path)
+    for messages in slots:
+        folder.add_slot(tap, messages, vhost=vhost)
+    return folder
+
+
+def numbered(count: int, *, start: int = 0, keys: int = 10, body_bytes: int = 20) -> Iterator[TapMessage]:
+    """Yields messages with keys k.0, k.1 ... in turn and their number in the body, padded with dots."""
+    for number in range(start, start + count):
+        yield TapMessage((b"%d" % number).ljust(body_bytes, b"."), f"k.{number % keys}")
+
+
+def many_rows(
+    path: Path,
+    rows: int = 100_000,
+    *,
+    rows_per_slot: int = 50_000,
+    tap: str = "audit",
+    vhost: str = "/",
+    keys: int = 1000,
+    body_bytes: int = 100,
+) -> SlotFolder:
+    """Returns a data folder with many rows, quickly: about 2 us a row.
+
+    Shapes: keys are stock.<n % 7>.<n % keys>; a body begins with the row's number, 10 digits.
+    """
+    folder = SlotFolder(path)
+    routes = [encode_route(EXCHANGE, f"stock.{key % 7}.{key}") for key in range(keys)]
+    head = content_header(body_bytes, delivery_mode=2, content_type="application/octet-stream")
+    padding = bytes(range(97, 123)) * (body_bytes // 26 + 1)
+    bodies = [padding[at : at + body_bytes - 10] for at in range(26)]
+    number = folder._numbers.setdefault((vhost, tap), len(folder._numbers) + 1)
+    start = folder._next_ids.get((vhost, number), 1)
+    ids = iter(range(start, start + rows))
+    while batch := list(islice(ids, rows_per_slot)):
+        seal = folder.view.last_seal + 1
+        file = Files().open(folder.slot_path(seal), create=True)
+        writer = SlotFileWriter(file, folder.store, seal, vhost, tap, number, batch[0])
+        add = writer.add
+        for message_id in batch:
+            body = b"%010d" % message_id + bodies[message_id % 26]
+            add(message_id, START_MS + message_id * STEP_MS, PERSISTENT, routes[message_id % keys], head, body)
+        folder._finish(writer, file, batch[-1] + 1)
+    return folder
