@@ -15,11 +15,12 @@ ENV PATH=/opt/slotmq/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     SLOTMQ_SERVER__HOST=0.0.0.0 \
     SLOTMQ_SERVER__DATA_DIR=/var/lib/slotmq \
-    SLOTMQ_AUTH__GUEST_ANYWHERE=true
+    SLOTMQ_AUTH__GUEST_ANYWHERE=true \
+    SLOTMQ_HTTP__ENABLED=true
 USER 10001
 WORKDIR /var/lib/slotmq
 VOLUME /var/lib/slotmq
-EXPOSE 5672 5671
+EXPOSE 5672 5671 15672
 STOPSIGNAL SIGTERM
 # What `slotmq health` does, less the start of a command line: the running broker answers, whatever its port is.
 HEALTHCHECK --interval=10s --timeout=6s --start-period=30s \

@@ -44,7 +44,7 @@ async def _serve(settings: Settings) -> int:
     def asked() -> None:
         """Stops in order; asked again, without waiting for clients."""
         if stop.is_set():
-            broker.listener.abort()
+            broker.drop_clients()
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):

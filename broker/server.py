@@ -22,6 +22,7 @@ from broker.delivery.machine import resident_bytes
 from broker.delivery.opening import configured_users, open_all
 from broker.delivery.random_name import generate_name
 from broker.delivery.rehearsal import Rehearsal
+from broker.delivery.taps import Taps
 from broker.delivery.timers import Timers
 from broker.delivery.turn import Turn
 from broker.delivery.vhosts import Vhosts
@@ -30,6 +31,8 @@ from broker.net.address import bind, close
 from broker.net.alarms import Alarms, watermarks
 from broker.net.control import ControlSocket
 from broker.net.control_verbs import control_verbs
+from broker.net.http.server import HttpServer
+from broker.net.http.serving import http_server
 from broker.net.intake import Intake
 from broker.net.listener import Listener
 from broker.net.password_check import PasswordThreads, logins_of
@@ -39,6 +42,7 @@ from broker.settings import Settings
 from broker.store.data_folder import DataFolder
 from broker.store.definitions_file import DefinitionsFile
 from broker.store.files import Files
+from broker.store.slot_folder import SlotFolder
 
 __all__ = ["Broker"]
 
@@ -66,8 +70,10 @@ class Broker:
         self._folder: DataFolder
         self.turn: Turn
         self.vhosts: Vhosts
+        self.taps: Taps
         self.administration: Administration
         self.listener: Listener
+        self.http: HttpServer | None = None
         self.flow: Flow[Transport]
 
     async def start(self) -> None:
@@ -83,16 +89,28 @@ class Broker:
         self._tls = TlsContext(settings.tls) if settings.tls.is_on else None  # or nothing listens at all
         bound = [] if settings.tls.only else bind(settings.server.host, settings.server.port)
         tls_bound: list[socket.socket] = []
+        http_bound: list[socket.socket] = []
         try:
             if self._tls is not None:
                 tls_bound = bind(settings.server.host, settings.tls.port, "tls.port")
+            if settings.http.enabled:
+                http_bound = bind(settings.http_host, settings.http.port, "http.port")
             self._folder = DataFolder.open(self._files, self._path)
         except BaseException:
-            close(bound + tls_bound)
+            close(bound + tls_bound + http_bound)
+            raise
+        try:
+            slots = SlotFolder.open(self._files, self._path / "slots", sync=settings.store.sync)
+        except BaseException:
+            close(bound + tls_bound + http_bound)
+            self._folder.close()
             raise
         self._passwords = PasswordThreads(loop)
         self.turn = Turn(loop, self._clock, self._fail)
-        self.vhosts = Vhosts(self._folder, settings, self.turn, loop, generate=generate_name, fail=self._fail)
+        self.vhosts = Vhosts(
+            self._folder, settings, self.turn, loop, generate=generate_name, fail=self._fail, sealed=slots.view.ends
+        )
+        self.taps = Taps(slots, self.vhosts, settings, self.turn, self._fail)
         try:
             users = Users(configured_users(settings))
             permissions = Permissions(users)
@@ -123,18 +141,30 @@ class Broker:
             rehearsal = Rehearsal(self.vhosts, settings, self.turn, loop, generate=generate_name, fail=self._fail)
             await open_all(self.administration, rehearsal, self._folder, file, settings)
             self._alarms = Alarms(self.flow, self._intake, self._folder.free_bytes)
-            verbs = control_verbs(self.administration, rehearsal, self.listener, self._facts)
+            verbs = control_verbs(self.administration, rehearsal, self.listener, self.taps, self._facts)
             self._control = ControlSocket(self._folder.path, verbs)
+            if http_bound:
+                self.http = http_server(
+                    settings,
+                    logins=logins,
+                    permissions=permissions,
+                    vhosts=self.vhosts,
+                    taps=self.taps,
+                    files=self._files,
+                    unready=self._unready,
+                    tls=self._tls,
+                )
             self._timers = Timers(loop, self._fail)
             for interval_s, action in self._periodic():
                 self._timers.every(interval_s, action)
             self._alarms.measure()
+            self.taps.start()
             if everybody_knows(users, logins.loopback_only):
                 _log.warning("guest.open", reason="guest may log in from anywhere; add a user of your own")
         except BaseException:
-            self._give_up(bound + tls_bound)
+            self._give_up(bound + tls_bound + http_bound)
             raise
-        self._bound, self._tls_bound = bound, tls_bound
+        self._bound, self._tls_bound, self._http_bound = bound, tls_bound, http_bound
 
     async def serve(self) -> None:
         """Begins to answer clients and commands; what stops the broker has to be in place by then."""
@@ -142,14 +172,17 @@ class Broker:
             await self.listener.start(self._bound, self._tls_bound)
             if self.settings.server.control_socket:
                 await self._control.start()
+            if self.http is not None:
+                await self.http.start(self._http_bound)
         except BaseException:
-            self._give_up(self._bound + self._tls_bound)
+            self._give_up(self._bound + self._tls_bound + self._http_bound)
             raise
         self.started_s = time.monotonic() - self._began
         _log.info(
             "server.started",
             port=self.listener.port,
             tls_port=self.listener.tls_port or None,
+            http_port=None if self.http is None else self.http.port,
             data_dir=str(self._folder.path),
             took_s=round(self.started_s, 3),
         )
@@ -159,20 +192,34 @@ class Broker:
         _log.info("server.stopping", connections=len(self.listener.transports))
         self.listener.refuse_new()
         self.listener.stop_reading()
+        if self.http is not None:
+            self.http.refuse_new()
         try:
             await self.administration.close()
             await self.vhosts.drain()
             await asyncio.sleep(0)  # one turn writes the last confirms
-            await self.listener.close(self.settings.server.drain_timeout_ms / 1000)
+            drain_timeout_s = self.settings.server.drain_timeout_ms / 1000
+            answered = asyncio.ensure_future(self.http.close(drain_timeout_s)) if self.http is not None else None
+            await self.listener.close(drain_timeout_s)
+            if answered is not None:
+                await answered
+            await self.taps.close()
             await self.vhosts.stop()
         finally:  # a broker that failed gives back its port and its folder all the same
-            self.listener.abort()
+            self.drop_clients()
             self._timers.close()
             self._passwords.close()
             await self._control.close()
+            self.taps.abort()
             self.vhosts.close()
             self._folder.close()
         _log.info("server.stopped")
+
+    def drop_clients(self) -> None:
+        """Waits for no client any more."""
+        self.listener.abort()
+        if self.http is not None:
+            self.http.abort()
 
     @property
     def next_due_ms(self) -> int | None:
@@ -185,6 +232,7 @@ class Broker:
         self.turn.read_clock()
         for engine in self.engines.values():
             engine.run_due()
+        self.taps.tick()
         self.listener.close_overdue()
         self.turn.schedule()
 
@@ -196,7 +244,8 @@ class Broker:
     @property
     def at_rest(self) -> bool:
         """Whether nothing is under way but what clients may still send."""
-        return not self.turn.scheduled and all(engine.at_rest for engine in self.engines.values())
+        at_rest = all(engine.at_rest for engine in self.engines.values())
+        return not (self.turn.scheduled or self.taps.busy) and at_rest
 
     async def wait_failed(self) -> BaseException:
         """Returns what ended the broker from inside; nothing was confirmed after it."""
@@ -217,6 +266,7 @@ class Broker:
         user = first if first in users else next(iter(users), "nobody")
         listener = self.listener
         also = f", with TLS on port {listener.tls_port}" if listener.port and listener.tls_port else ""
+        also += "" if self.http is None else f", HTTP at {self.http.url}"
         return f"SlotMQ {__version__} is ready at {self.url} (user {user}){also}, data in {self._folder.path}"
 
     @property
@@ -227,8 +277,13 @@ class Broker:
     def reload(self) -> None:
         """Reads again what may change while the broker runs: the certificates."""
         if self._tls is not None:
-            reloading = asyncio.ensure_future(self.listener.reload_tls())
+            reloading = asyncio.ensure_future(self._reload_tls())
             reloading.add_done_callback(self._reloaded)
+
+    async def _reload_tls(self) -> None:
+        await self.listener.reload_tls()
+        if self.http is not None:
+            await self.http.reload_tls()
 
     def _reload_changed(self) -> None:
         if self._tls is not None and self._tls.changed():
@@ -244,16 +299,23 @@ class Broker:
             (1.0, self.listener.tick),
             (self.settings.flow.check_interval_ms / 1000, self._alarms.measure),
             (0.1, self.vhosts.page),
+            (0.1, self.taps.tick),
             (1.0, self.vhosts.tick),
         ]
         if self._tls is not None:
             actions.append((self.settings.tls.reload_interval_ms / 1000, self._reload_changed))
         return actions
 
+    def _unready(self) -> list[str]:
+        """Returns why the broker takes no work now."""
+        failed = [] if self._failure is None else ["the broker has failed"]
+        return failed + [f"{alarm['kind']} alarm" for alarm in self._alarms.standing()]
+
     def _facts(self) -> dict[str, Any]:
         return {
             "version": __version__,
             "url": self.url,
+            "http_url": None if self.http is None else self.http.url,
             "connections": len(self.listener.transports),
             "connections_blocked": len(self.flow.blocked),
             "alarms": self._alarms.standing(),
@@ -264,6 +326,7 @@ class Broker:
         """Gives back what a start had taken; the next one finds what this one found."""
         close(bound)
         self._passwords.close()
+        self.taps.abort()
         self.vhosts.close(unchanged=True)
         self._folder.close()
 

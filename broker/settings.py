@@ -10,33 +10,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from broker.settings_access import Auth, Http, Tls
+from broker.settings_fields import GiB, KiB, MiB, Section, number, text
 
 __all__ = ["PREFIX", "Section", "Settings", "limits", "sections"]
 
 PREFIX: Final = "SLOTMQ_"
-KiB: Final = 1 << 10
-MiB: Final = 1 << 20
-GiB: Final = 1 << 30
-
-
-def number(default: float, low: float, high: float, unit: str, meaning: str, source: str = "") -> Any:
-    """Returns the field of a limit. Units: as `unit` says; the name of the key ends with it."""
-    extra: dict[str, Any] = {"unit": unit, "source": source}
-    return Field(default=default, ge=low, le=high, description=meaning, json_schema_extra=extra)
-
-
-def text(default: str, meaning: str) -> Any:
-    """Returns the field of a string that must say something."""
-    return Field(default=default, min_length=1, max_length=4096, description=meaning)
-
-
-class Section(BaseModel):
-    """One table of the file. Invariant: no key that the model does not know, and no change after it was read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class Server(Section):
@@ -126,107 +109,6 @@ class Amqp(Section):
     table_entries_max: int = number(4096, 1, 1_000_000, "entries", "How many entries the tables of a method may have.")
 
 
-class Auth(Section):
-    """Who may connect."""
-
-    users: dict[str, SecretStr] = Field(
-        default={},
-        description="Names and passwords of administrators with all rights in every vhost, whom no command changes; an "
-        "empty password lets nobody in.",
-    )
-    default_user: str = Field(
-        default="guest",
-        max_length=255,
-        description="The administrator that a data folder without users begins with; commands may change or delete it "
-        "from then on. When `users` has some, there is none but the one that is named here. RABBITMQ_DEFAULT_USER is "
-        "heard too.",
-    )
-    default_pass: SecretStr = Field(
-        default=SecretStr("guest"), description="The first user's password. RABBITMQ_DEFAULT_PASS is heard too."
-    )
-    default_vhost: str = Field(
-        default="/",
-        min_length=1,
-        max_length=255,
-        description="The vhost that a data folder begins with, and in which the first user has all rights. "
-        "RABBITMQ_DEFAULT_VHOST is heard too.",
-    )
-    loopback_users: tuple[str, ...] = Field(
-        default=("guest",), description="Users that are let in from this machine only, whatever `host` is."
-    )
-    guest_anywhere: bool = Field(
-        default=False,
-        description="Whether guest is let in from anywhere for as long as there is no other user: for a container, "
-        "where nobody comes from this machine. The image sets it.",
-    )
-    mechanisms: tuple[Literal["PLAIN", "AMQPLAIN", "EXTERNAL"], ...] = Field(
-        default=("PLAIN", "AMQPLAIN", "EXTERNAL"),
-        min_length=1,
-        description="How clients may log in. EXTERNAL is offered over TLS only, where tls.verify is peer.",
-    )
-    cert_login_from: Literal["distinguished_name", "common_name", "subject_alternative_name"] = Field(
-        default="distinguished_name", description="What of a client's certificate is the user's name for EXTERNAL."
-    )
-    cert_login_san_type: Literal["dns", "email", "uri", "ip", "other_name"] = Field(
-        default="dns", description="Which kind of subject alternative name is the user's name."
-    )
-
-    @model_validator(mode="after")
-    def _first_user_is_whole(self) -> Self:
-        """Refuses a first user whose password everybody knows, or who has none."""
-        if self.default_user not in ("", "guest") and "default_pass" not in self.model_fields_set:
-            raise ValueError("default_user is set and default_pass is not")
-        if self.begins_with_default_user and not self.default_pass.get_secret_value():
-            raise ValueError("default_pass is empty: nobody could log in with it")
-        return self
-
-    @property
-    def begins_with_default_user(self) -> bool:
-        """Whether an empty data folder gets the first user: it was asked for, or nobody else could log in."""
-        asked = not {"default_user", "default_pass"}.isdisjoint(self.model_fields_set)
-        return bool(self.default_user) and (asked or not self.users)
-
-
-class Tls(Section):
-    """The listener for TLS, there when it has a certificate. The files are read anew on SIGHUP and when they change."""
-
-    port: int = number(5671, 0, 65535, "", "The AMQP port with TLS, on server.host; 0 takes a free one.", "IANA amqps")
-    certfile: str = Field(default="", max_length=4096, description="The broker's certificate and its chain, in PEM.")
-    keyfile: str = Field(default="", max_length=4096, description="Its key in PEM; empty when certfile has it too.")
-    key_password: SecretStr = Field(default=SecretStr(""), description="The password of an encrypted key.")
-    cafile: str = Field(
-        default="", max_length=4096, description="The authorities whose clients are trusted, in PEM, and no other."
-    )
-    verify: Literal["none", "peer"] = Field(
-        default="none", description="Whether clients are asked for a certificate of these authorities."
-    )
-    fail_if_no_peer_cert: bool = Field(
-        default=True, description="Whether a client without one is turned away, where clients are asked."
-    )
-    min_version: Literal["1.2", "1.3"] = Field(default="1.2", description="The oldest TLS that is spoken.")
-    handshake_timeout_ms: int = number(
-        5_000, 100, 600_000, "ms", "How long a client may take for the TLS handshake.", "RabbitMQ ssl_handshake_timeout"
-    )
-    only: bool = Field(
-        default=False, description="Whether clients come by TLS alone: the port without it is not opened then."
-    )
-    reload_interval_ms: int = number(5_000, 100, 3_600_000, "ms", "How often the files are looked at for a change.")
-
-    @property
-    def is_on(self) -> bool:
-        """Whether there is a TLS listener."""
-        return bool(self.certfile)
-
-    @model_validator(mode="after")
-    def _is_whole(self) -> Self:
-        """Refuses what would silently be less than was asked for."""
-        if not self.certfile and (self.keyfile or self.cafile or self.verify == "peer" or self.only):
-            raise ValueError("certfile is missing: without it there is no TLS")
-        if self.verify == "peer" and not self.cafile:
-            raise ValueError('verify = "peer" needs cafile: nobody is trusted without')
-        return self
-
-
 class Limits(Section):
     """How much of everything there may be. What is refused has RabbitMQ's code and text."""
 
@@ -239,6 +121,15 @@ class Limits(Section):
         100_000, 1, 10_000_000, "queues", "How many queues a vhost may have.", "RabbitMQ max-queues"
     )
     bindings_max: int = number(10_000_000, 1, 1_000_000_000, "bindings", "How many bindings a vhost may have.")
+    producers_max: int = number(
+        10_000, 1, 1_000_000, "producers", "How many producers that number their messages a vhost remembers."
+    )
+    producer_max_bytes: int = number(
+        64 * MiB, MiB, 64 * GiB, "bytes", "Memory of the numbers that the producers of a vhost have used."
+    )
+    producer_expiry_ms: int = number(
+        604_800_000, 1000, 315_360_000_000, "ms", "How long unused numbers and producers are remembered."
+    )
     transient_shared_queues: bool = Field(
         default=True,
         description="Whether queues may be neither durable nor exclusive. Celery declares such; RabbitMQ refuses "
@@ -301,6 +192,33 @@ class Store(Section):
     )  # fmt: skip
 
 
+class Taps(Section):
+    """What taps keep in slot files for readers, and how much a tap keeps when it says nothing itself."""
+
+    window_messages: int = number(
+        50_000, 1, 65_536, "messages", "The messages of a tap go into a slot file when they are so many"
+    )
+    window_bytes: int = number(16 * MiB, 4 * KiB, GiB, "bytes", "... or so many bytes; a file is hardly longer")
+    window_ms: int = number(5_000, 100, 3_600_000, "ms", "... or when the oldest has waited so long.")
+    max_bytes: int = number(
+        10 * GiB,
+        MiB,
+        1024 * 1024 * GiB,
+        "bytes",
+        "A tap's slot files go, the oldest first, when they are longer in all",
+    )
+    max_age_ms: int = number(
+        604_800_000, 1000, 315_360_000_000, "ms", "... or this old, whoever has not read them: that is a gap."
+    )
+    snapshot_ms: int = number(
+        3_600_000,
+        1000,
+        86_400_000,
+        "ms",
+        "How long a snapshot of a queue is there to be read; at most until the next start.",
+    )
+
+
 class Memory(Section):
     """What may stay in memory."""
 
@@ -349,10 +267,12 @@ class Settings(BaseSettings):
     amqp: Amqp = Amqp()
     auth: Auth = Auth()
     tls: Tls = Tls()
+    http: Http = Http()
     limits: Limits = Limits()
     routing: Routing = Routing()
     slots: Slots = Slots()
     store: Store = Store()
+    taps: Taps = Taps()
     memory: Memory = Memory()
     flow: Flow = Flow()
     log: Log = Log()
@@ -363,6 +283,26 @@ class Settings(BaseSettings):
         if self.tls.is_on and self.tls.port and self.tls.port == self.server.port:
             raise ValueError(f"tls.port and server.port are both {self.tls.port}")
         return self
+
+    @model_validator(mode="after")
+    def _http_can_listen(self) -> Self:
+        """Refuses what would only come out at the start, or silently without TLS."""
+        if not self.http.enabled:
+            return self
+        if self.http.tls and not self.tls.is_on:
+            raise ValueError("http.tls needs tls.certfile")
+        others = {"server.port": self.server.port} if not self.tls.only else {}
+        if self.tls.is_on:
+            others["tls.port"] = self.tls.port
+        for name, port in others.items():
+            if port and port == self.http.port and self.http_host == self.server.host:
+                raise ValueError(f"http.port and {name} are both {port}")
+        return self
+
+    @property
+    def http_host(self) -> str:
+        """The address of the HTTP server."""
+        return self.http.host or self.server.host
 
     @classmethod
     def settings_customise_sources(

@@ -214,11 +214,15 @@ class Channel:
             beginning, body_bytes = BEGINNING_AND_SIZE.unpack_from(header)
             if beginning == BASIC_CONTENT_NUMBER and 0 < body_bytes == len(body) <= self._limit_bytes:
                 self.progress = PUBLISH
-                facts = self._known.get(header[PROPERTIES_AT:])
-                if facts is None:
+                mark = self.facts.mark
+                if (
+                    mark is None
+                    or len(header) != mark.header_bytes
+                    or not header.startswith(mark.before, PROPERTIES_AT)
+                    or not header.endswith(mark.after)
+                ):
                     # A header that is refused leaves the facts as they were.
-                    facts = self._gauge.facts(header)
-                self.facts = facts
+                    self.facts = self._known.get(header[PROPERTIES_AT:]) or self._gauge.facts(header)
                 self._seen_header, self._seen_bytes = header, body_bytes
                 self.session.publish(payload, header, body)
                 return

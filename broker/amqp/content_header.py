@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pamqp import commands
 
@@ -20,6 +20,7 @@ from broker.amqp.header_facts import (
     HeaderFacts,
     gather_facts,
 )
+from broker.amqp.producer_mark import template_of
 from broker.amqp.tables import TABLE_DEPTH_MAX, TABLE_ENTRIES_MAX, TableReader, read_timestamp, syntax_error
 
 __all__ = [
@@ -56,6 +57,8 @@ DELIVERY_MODE_FLAG: Final = FLAG_OF["delivery_mode"]
 WATCHED_FLAGS: Final = FLAG_OF["expiration"] | FLAG_OF["reply_to"] | FLAG_OF["user_id"]
 WIDTHS: Final = {"octet": 1, "timestamp": 8}
 
+_Key = TypeVar("_Key", bytes, tuple[bytes, bytes])
+
 KNOWN_MAX: Final = 1024
 KNOWN_MAX_BYTES: Final = 512
 
@@ -63,16 +66,20 @@ KNOWN_MAX_BYTES: Final = 512
 class HeaderGauge:
     """Measures content headers, and remembers those it let pass: publishers repeat their properties.
 
-    Invariant: `known` holds at most 1,024 properties of at most 512 octets, each within the limits.
+    Those of a producer that numbers its publishes are remembered without the number, which is new in each.
+    Invariant: `known` holds at most 1,024 properties of at most 512 octets, each within the limits, and so many
+        templates.
     """
 
-    __slots__ = ("_depth_max", "_entries_max", "known")
+    __slots__ = ("_depth_max", "_entries_max", "_templates", "known")
 
     def __init__(self, depth_max: int, entries_max: int) -> None:
         self._depth_max = depth_max
         self._entries_max = entries_max
         # Property octets -> their facts. The hot path asks here first.
         self.known: dict[bytes, HeaderFacts] = {}
+        # What stands before and behind the number -> the facts of all that differ in the number alone.
+        self._templates: dict[tuple[bytes, bytes], HeaderFacts] = {}
 
     def facts(self, header: bytes) -> HeaderFacts:
         """Returns the facts of the header, having measured it.
@@ -82,12 +89,23 @@ class HeaderGauge:
         properties = header[PROPERTIES_AT:]
         facts = self.known.get(properties)
         if facts is None:
+            template = template_of(properties)
+            if template is not None and (facts := self._templates.get(template)) is not None:
+                return facts
             facts = measure_header(header, self._depth_max, self._entries_max)
             if len(properties) <= KNOWN_MAX_BYTES:
-                if len(self.known) >= KNOWN_MAX:
-                    self.known.clear()
-                self.known[properties] = facts
+                mark = facts.mark
+                if mark is None:
+                    _remember(self.known, properties, facts)
+                elif template is not None and template == (mark.before, mark.after):
+                    _remember(self._templates, template, facts)
         return facts
+
+
+def _remember(known: dict[_Key, HeaderFacts], key: _Key, facts: HeaderFacts) -> None:
+    if len(known) >= KNOWN_MAX:
+        known.clear()
+    known[key] = facts
 
 
 @lru_cache(maxsize=8)

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from broker.amqp.expiration import parse_expiration
+from broker.amqp.producer_mark import PRODUCER, SEQUENCE, SEQUENCE_OCTETS, ProducerMark, mark_entries, without_mark
 from broker.amqp.tables import ARRAY, TYPE_NAMES, Entry, TableReader
 
 # Bounds for a header that was measured when it came in, by whatever limits the broker has.
@@ -20,6 +21,8 @@ DIRECT_REPLY_TO: Final = b"amq.rabbitmq.reply-to"
 CC, BCC, DELAY = b"CC", b"BCC", b"x-delay"
 # As short strings: a table without these octets need not be looked into.
 CC_OCTETS, BCC_OCTETS, DELAY_OCTETS = (bytes([len(name)]) + name for name in (CC, BCC, DELAY))
+READ: Final = frozenset((CC, BCC, DELAY, PRODUCER, SEQUENCE))
+PROPERTIES_AT: Final = 12
 MISSING: Final = object()
 
 
@@ -38,6 +41,7 @@ class HeaderFacts:
         "expiration",
         "expiration_ms",
         "fault",
+        "mark",
         "persistent",
         "priority",
         "reply_to",
@@ -58,6 +62,7 @@ class HeaderFacts:
         self.bcc: Any = MISSING
         self.delay: Any = MISSING
         self.fault: str | None = None
+        self.mark: ProducerMark | None = None  # there is nothing else to know of a numbered publish: the rest is in it
 
 
 @lru_cache(maxsize=FACTS_MAX)
@@ -80,6 +85,8 @@ def gather_facts(
     if "expiration" in texts:
         expiration_ms, fault = read_expiration(texts["expiration"])
     named = named_entries(header, table_at) if table_at and mentions(header) else {}
+    if PRODUCER in named and SEQUENCE in named:
+        return gather_marked(header, table_at, delivery_mode, priority, texts, named)
     odd_mode = delivery_mode not in DELIVERY_MODES
     if not (named or odd_mode or fault or "user_id" in texts or texts.get("reply_to") == DIRECT_REPLY_TO):
         return plain_facts(persistent, priority, expiration_ms)
@@ -98,9 +105,29 @@ def gather_facts(
     return facts
 
 
+def gather_marked(
+    header: bytes,
+    table_at: int,
+    delivery_mode: int | None,
+    priority: int,
+    texts: dict[str, bytes],
+    named: dict[bytes, Entry],
+) -> HeaderFacts:
+    """Returns the facts of the measured header of a numbered publish: those of the message beneath, and the number."""
+    bare, bare_table_at = without_mark(header, table_at, TableReader(header).entries(table_at))
+    beneath = gather_facts(bare, bare_table_at, delivery_mode, priority, texts)
+    facts = HeaderFacts(beneath.persistent, beneath.priority, beneath.expiration_ms, special=True)
+    mark = mark_entries(header, named)
+    if isinstance(mark, str):
+        facts.fault = mark
+    else:
+        facts.mark = ProducerMark(header, *mark, bare[PROPERTIES_AT:], beneath)
+    return facts
+
+
 def mentions(header: bytes) -> bool:
     """Returns whether an entry that the broker reads can be in the headers table; HOT for headers never seen before."""
-    return CC_OCTETS in header or BCC_OCTETS in header or DELAY_OCTETS in header
+    return CC_OCTETS in header or BCC_OCTETS in header or DELAY_OCTETS in header or SEQUENCE_OCTETS in header
 
 
 def read_expiration(octets: bytes) -> tuple[int | None, str | None]:
@@ -114,7 +141,7 @@ def read_expiration(octets: bytes) -> tuple[int | None, str | None]:
 def named_entries(header: bytes, table_at: int) -> dict[bytes, Entry]:
     """Returns the entries of the headers table that the broker reads; the first counts where a name comes twice."""
     entries = TableReader(header).entries(table_at)
-    return {entry.key: entry for entry in reversed(entries) if entry.key in (CC, BCC, DELAY)}
+    return {entry.key: entry for entry in reversed(entries) if entry.key in READ}
 
 
 def refused_routes(header: bytes, facts: HeaderFacts, named: dict[bytes, Entry]) -> str | None:

@@ -24,9 +24,11 @@ def build_parser() -> argparse.ArgumentParser:
     from broker.cli.definitions import add_definitions
     from broker.cli.listing import add_listing
     from broker.cli.parser import OneLineParser
+    from broker.cli.pipeline import add_pipeline
     from broker.cli.resources import add_resources
     from broker.cli.running import add_running
     from broker.cli.slots import add_slots
+    from broker.cli.taps import add_taps
     from broker.cli.users import add_users
     from broker.cli.version import ShowVersion
     from broker.cli.vhosts import add_vhosts
@@ -34,8 +36,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="slotmq", description="SlotMQ, an AMQP 0-9-1 topic broker.", allow_abbrev=False)
     parser.add_argument("--version", action=ShowVersion, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (add_running, add_listing, add_slots, add_resources, add_users, add_vhosts, add_definitions):
+    for add in (add_running, add_listing, add_slots, add_taps, add_resources, add_users, add_vhosts, add_definitions):
         add(commands)
+    add_pipeline(commands)
     return parser
 
 

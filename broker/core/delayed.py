@@ -59,6 +59,8 @@ class HoldingQueue(Queue):
 
     __slots__ = ()
 
+    kept = True
+
     def expires_ms(self, message: Message) -> None:
         """Returns that nothing expires here."""
 
@@ -81,10 +83,10 @@ class Delay:
         self._reading = False
         self.queue = queue
 
-    def hold(self, message: Message, delay_ms: int) -> None:
+    def hold(self, message: Message, delay_ms: int, number: bytes = b"") -> None:
         """Keeps a message for a while."""
         self._forget_purged()
-        post(self._vhost, message, (self.queue,))
+        post(self._vhost, message, (self.queue,), number=number)
         manager = self.queue.stream.manager
         message_id = manager.next_id - 1
         slot = next(slot for slot in reversed(manager.slots.values()) if slot.first <= message_id)
@@ -183,11 +185,11 @@ class Delays:
         self._vhost = vhost
         self._by_name: dict[str, Delay] = {}
 
-    def hold(self, exchange: Exchange, message: Message, delay_ms: int) -> None:
+    def hold(self, exchange: Exchange, message: Message, delay_ms: int, number: bytes = b"") -> None:
         """Keeps a message of an exchange for a while; of one that is gone by now, it is gone too."""
         delay = self._by_name.get(exchange.name)
         if delay is not None and delay.exchange is exchange:
-            delay.hold(message, delay_ms)
+            delay.hold(message, delay_ms, number)
 
     def open(self, exchange: Exchange) -> None:
         """Makes the holding queue of an exchange, as durable as the exchange."""

@@ -6,6 +6,7 @@ Codes and texts are those of RabbitMQ 3.10.8.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from broker.amqp.errors import ChannelError, ConnectionFault
@@ -25,8 +26,10 @@ from broker.routing.cache import CacheLimits
 from broker.routing.direct_exchange import DefaultExchange
 from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import ExchangeTypeError, make_exchange
+from broker.routing.pattern import BindingKeyError
 
 if TYPE_CHECKING:
+    from broker.core.tap_queue import TapQueue
     from broker.core.vhost import Vhost
 
 __all__ = ["Exchanges"]
@@ -119,9 +122,28 @@ class Exchanges(dict[str, Exchange]):
             **properties,
         )
         self[name] = exchange
+        for queue in self._vhost.queues.taps.values():
+            if queue.exchange == name:
+                self.tap(queue)
         self._vhost.apply_policies_to_exchange(exchange)
         self._vhost.router.exchange_changed(name)
         return exchange
+
+    def tap(self, queue: TapQueue) -> None:
+        """Lets the queue of a tap hear its exchange, if there is one that can read its pattern.
+
+        One that was declared again may be of another dialect.
+        """
+        exchange = self.get(queue.exchange)
+        if exchange is not None:
+            with suppress(BindingKeyError):
+                exchange.listen(queue, queue.pattern, UNLIMITED)
+
+    def untap(self, queue: TapQueue) -> None:
+        """Lets the queue of a tap hear nothing any more."""
+        exchange = self.get(queue.exchange)
+        if exchange is not None:
+            exchange.forget_listener(queue)
 
     def delete(self, name: str, *, if_unused: bool = False) -> None:
         """Deletes an exchange and its bindings; one that does not exist is deleted already.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from broker.core.stream import Stream
     from broker.core.vhost import Vhost
 
-__all__ = ["charge_bytes", "post"]
+__all__ = ["all_admit", "charge_bytes", "post"]
 
 pack_target: Final = TARGET.pack
 
@@ -28,11 +28,19 @@ def charge_bytes(header: bytes, body: bytes, queues: int) -> int:
     return OVERHEAD_BYTES + (len(header) + len(body)) // max(queues, 1)
 
 
-def post(vhost: Vhost, message: Message, queues: Sequence[Queue], *, admitted: bool = False) -> bool:
+def all_admit(message: Message, queues: Sequence[Queue]) -> bool:
+    """Tells whether all of the queues that live would take a message; one that would not does not dead-letter it."""
+    return all(queue.deleted or queue.plain or queue.admits(message, bury=False) for queue in queues)
+
+
+def post(
+    vhost: Vhost, message: Message, queues: Sequence[Queue], *, admitted: bool = False, number: bytes = b""
+) -> bool:
     """Gives a message to its queues and tells whether all of them took it.
 
     A full queue that rejects publishes refuses; the others take it all the same, as in RabbitMQ. Queues that are
-    deleted by now are passed over. With `admitted` nobody is asked: the caller has.
+    deleted by now are passed over. With `admitted` nobody is asked: the caller has. `number` is what a producer's
+    sequence adds to the targets.
     """
     living = [queue for queue in queues if not queue.deleted]
     takers = [queue for queue in living if admitted or queue.plain or queue.admits(message)]
@@ -40,7 +48,7 @@ def post(vhost: Vhost, message: Message, queues: Sequence[Queue], *, admitted: b
     if message.facts.persistent:
         durable = [stream for stream in streams if stream.durable]
         if durable:
-            _log(vhost, message, durable)
+            _log(vhost, message, durable, number)
             streams = [stream for stream in streams if not stream.durable]
     for stream in streams:
         stream.accept(message)
@@ -50,11 +58,13 @@ def post(vhost: Vhost, message: Message, queues: Sequence[Queue], *, admitted: b
     return len(takers) == len(living)
 
 
-def _log(vhost: Vhost, message: Message, streams: Sequence[Stream]) -> None:
+def _log(vhost: Vhost, message: Message, streams: Sequence[Stream], number: bytes) -> None:
     """Has durable streams take a message and appends its one record."""
     log = vhost.ports.store.log
     segment = log.position >> 32
-    targets = b"".join([pack_target(stream.number, stream.accept_logged(message, segment)) for stream in streams])
+    targets = number + b"".join(
+        [pack_target(stream.number, stream.accept_logged(message, segment)) for stream in streams]
+    )
     record = encode_message(
         log.synced,
         message.timestamp_ms,

@@ -58,6 +58,11 @@ class Queue(Destination):
         "worker",
     )
 
+    kept: bool = False
+    """Whether the broker keeps it for itself: no policy holds for it, and nothing is published to its name."""
+    is_tap: bool = False
+    """Whether it only listens: a message that reached nothing else was unroutable."""
+
     def __init__(
         self,
         name: str,
@@ -169,10 +174,10 @@ class Queue(Destination):
         streams = self.streams
         return streams[min(message.facts.priority, len(streams) - 1)]
 
-    def admits(self, message: Message) -> bool:
+    def admits(self, message: Message, *, bury: bool = True) -> bool:
         """Tells whether the queue takes a message: a full one that rejects publishes does not.
 
-        With reject-publish-dlx it is dead-lettered instead.
+        With reject-publish-dlx it is dead-lettered instead, unless `bury` says that it is not.
         """
         rules = self.rules
         if rules.overflow == DROP_HEAD or not rules.limited or not self._full_with(message):
@@ -180,7 +185,7 @@ class Queue(Destination):
         self._serve()  # consumers that wait leave room before a publisher is told that there is none
         if not self._full_with(message):
             return True
-        if rules.overflow == REJECT_PUBLISH_DLX:
+        if bury and rules.overflow == REJECT_PUBLISH_DLX:
             self._ports.bury(self, message, "maxlen")
         return False
 

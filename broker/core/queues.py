@@ -15,6 +15,7 @@ from broker.core.equivalence import check_same_queue
 from broker.core.queue import Queue
 from broker.core.queue_arguments import check_queue_arguments
 from broker.core.resource import Resource
+from broker.core.tap_queue import TapQueue, is_tap_name
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
@@ -26,16 +27,18 @@ class Queues(dict[str, Queue]):
     """Holds the queues by name.
 
     Invariant: the journal hears of each change of a durable queue once, in order, before the answer. ``next_number`` is
-        higher than every number that a queue's streams ever had.
+        higher than every number that a queue's streams ever had. ``taps`` has those of them that belong to taps, by the
+        names of the queues.
     """
 
-    __slots__ = ("_holding", "_owned", "_vhost", "next_number")
+    __slots__ = ("_kept", "_owned", "_vhost", "next_number", "taps")
 
     def __init__(self, vhost: Vhost) -> None:
         super().__init__()
         self._vhost = vhost
         self._owned: dict[object, dict[str, Queue]] = {}
-        self._holding = 0  # how many of them hold delayed messages; no client made those
+        self._kept = 0  # how many of them the broker keeps for itself; no client made those
+        self.taps: dict[str, TapQueue] = {}
         self.next_number = 1
 
     def find(self, name: str, owner: object) -> Queue:
@@ -51,17 +54,20 @@ class Queues(dict[str, Queue]):
         return queue
 
     def seen(self, name: str, owner: object) -> Queue:
-        """Returns a queue that this connection may count and purge. Raises: 404, 405."""
+        """Returns a queue that this connection may count and purge. Raises: 404, 405; 403 for that of a tap."""
         queue = self.get(name)
         if queue is None:
             raise ChannelError(404, f"no {self._vhost.queue_resource(name)}")
         if queue.exclusive_owner is not None and queue.exclusive_owner is not owner:
             raise _locked(self._vhost.queue_resource(name))
+        if queue.is_tap:
+            raise ChannelError(403, f"{self._vhost.queue_resource(name)} belongs to a tap: no client can use it")
         return queue
 
     def reachable(self, name: str) -> Queue | None:
         """Returns the queue to which a message for the default exchange goes, if there is one."""
-        return None if is_holding_name(name) else self.get(name)
+        queue = self.get(name)
+        return None if queue is None or queue.kept else queue
 
     def owned_by(self, owner: object) -> Iterable[Queue]:
         """Returns the exclusive queues of a connection."""
@@ -93,7 +99,7 @@ class Queues(dict[str, Queue]):
             queue.used()
             return queue
         vhost.limits.check_shared(durable=durable, exclusive=exclusive)
-        vhost.limits.check_queues(resource, len(self) - self._holding)
+        vhost.limits.check_queues(resource, len(self) - self._kept)
         check_queue_arguments(resource, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
         queue = self.add(
             name,
@@ -118,8 +124,7 @@ class Queues(dict[str, Queue]):
         arguments: dict[str, Any],
     ) -> Queue:
         """Returns a new queue under a number that no other ever had, without telling the journal."""
-        holding = is_holding_name(name)
-        kind = HoldingQueue if holding else Queue
+        kind = HoldingQueue if is_holding_name(name) else TapQueue if is_tap_name(name) else Queue
         queue = kind(
             name,
             durable=durable,
@@ -131,7 +136,10 @@ class Queues(dict[str, Queue]):
         )
         self.next_number = max(self.next_number, number + queue.levels)
         self[name] = queue
-        self._holding += holding
+        self._kept += queue.kept
+        if isinstance(queue, TapQueue):
+            self.taps[name] = queue
+            self._vhost.exchanges.tap(queue)
         if exclusive_owner is not None:
             self._owned.setdefault(exclusive_owner, {})[name] = queue
         self._vhost.apply_policies_to_queue(queue)
@@ -171,7 +179,10 @@ class Queues(dict[str, Queue]):
         # Out of the tables first: what the deletion wakes (cancelled consumers) must not find the queue again.
         vhost = self._vhost
         del self[queue.name]
-        self._holding -= is_holding_name(queue.name)
+        self._kept -= queue.kept
+        tap = self.taps.pop(queue.name, None)
+        if tap is not None:
+            vhost.exchanges.untap(tap)
         vhost.exchanges.default.touch(queue.name)
         owned = self._owned.get(queue.exclusive_owner, {})
         owned.pop(queue.name, None)

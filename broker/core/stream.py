@@ -204,6 +204,18 @@ class Stream:
         if self.durable:
             self._note_settled(slot, indexes)
 
+    def lose_sealed(self, end: int) -> None:
+        """Settles what lies below an id, and gives that id to the next message if it would get a lower one.
+
+        Invariant: nothing was published since the start.
+        """
+        if self.manager.next_id < end:
+            self.manager.skip_to(end)
+        for slot in list(self.manager.slots.values()):
+            indexes = list(slot.acks.unsettled(0, min(slot.length, end - slot.first))) if slot.first < end else []
+            if indexes:
+                self.lose(slot, indexes)
+
     def purge(self) -> int:
         """Drops every ready message and returns how many; the unacked ones stay."""
         manager = self.manager

@@ -91,12 +91,12 @@ def _binding(
 
 
 class Snapshot:
-    """The durable exchanges, queues and bindings of one moment, as the changes that make them.
+    """The durable exchanges, queues and bindings of one moment, and the producers, as the changes that make them.
 
     What it takes to tell them is copied when it is made, which is quick; they may be told later, and in a thread.
     """
 
-    __slots__ = ("_declared", "_led_to")
+    __slots__ = ("_declared", "_led_to", "_producers")
 
     def __init__(self, vhost: Vhost) -> None:
         exchanges = [exchange for exchange in vhost.exchanges.values() if exchange.durable]
@@ -105,9 +105,11 @@ class Snapshot:
         queues = [queue for queue in vhost.queues.values() if queue.durable]
         self._declared += map(queue_declared, queues)
         self._led_to += _arriving(queues)
+        self._producers = vhost.producers.snapshot()
 
     def __iter__(self) -> Iterator[Change]:
         """Yields the changes, bindings last."""
+        yield from self._producers()
         yield from self._declared
         for bundle in self._led_to:
             for key, arguments in bundle.items():
@@ -159,6 +161,7 @@ def restore(vhost: Vhost, changes: Iterable[Change]) -> None:
         destination = vhost.exchanges[change["destination"]] if to_exchange else vhost.queues[change["queue"]]
         vhost.bindings.add(exchange, destination, change["key"], arguments_from_json(change["arguments"]))
     vhost.next_queue_number = max(vhost.next_queue_number, fold.last_number + 1)
+    vhost.producers.restore(fold.of_producers)
 
 
 class _Fold:
@@ -173,6 +176,7 @@ class _Fold:
         self.exchanges: dict[str, Change] = {}
         self.queues: dict[str, Change] = {}
         self.last_number = 0
+        self.of_producers: list[Change] = []
         self._lives: dict[str, int] = {}
         self._bindings: dict[_Identity, Change] = {}
 
@@ -199,6 +203,9 @@ class _Fold:
 
     def unbound(self, change: Change) -> None:
         self._bindings.pop(self._identity(change), None)
+
+    def of_producer(self, change: Change) -> None:
+        self.of_producers.append(change)
 
     def standing_bindings(self) -> list[Change]:
         """Returns the bindings whose ends are there, in the order in which they were made."""
@@ -238,4 +245,8 @@ _FOLD: Final[dict[str, Callable[[_Fold, Change], None]]] = {
     "queue_deleted": _Fold.queue_deleted,
     "bound": _Fold.bound,
     "unbound": _Fold.unbound,
+    "producer_claimed": _Fold.of_producer,
+    "producer_numbers": _Fold.of_producer,
+    "producer_blocks": _Fold.of_producer,
+    "producer_used": _Fold.of_producer,
 }

@@ -12,10 +12,11 @@ from broker.core import topology
 from broker.core.auth.users import User
 from broker.core.bindings import Bindings
 from broker.core.dead_letter import DeadLetters
-from broker.core.delayed import Delays, HoldingQueue
+from broker.core.delayed import Delays
 from broker.core.exchanges import Exchanges
 from broker.core.message import Message
 from broker.core.policy import Policies
+from broker.core.producers import ProducerLimits, Producers
 from broker.core.queue import Queue, QueuePorts
 from broker.core.queues import Queues
 from broker.core.reply_to import ReplyConsumers
@@ -69,6 +70,7 @@ class Vhost:
         "name",
         "policies",
         "ports",
+        "producers",
         "queues",
         "replies",
         "router",
@@ -86,6 +88,7 @@ class Vhost:
         cache_limits: CacheLimits | None = None,
         topic_index: str = AUTO,
         limits: VhostLimits | None = None,
+        producer_limits: ProducerLimits | None = None,
     ) -> None:
         """Shapes: `generate` returns 22 fresh random characters, for a name that the client left out."""
         self.name = name
@@ -102,6 +105,7 @@ class Vhost:
         self.delays = Delays(self)
         self.dead_letters = DeadLetters(self)
         self.replies = ReplyConsumers()
+        self.producers = Producers(name, ports.clock, ports.deadlines, journal, producer_limits or ProducerLimits())
         self.exchanges.predeclare()
         self._generate = generate
         self._cache_limits = cache_limits
@@ -116,7 +120,7 @@ class Vhost:
     def queue(self, name: str, owner: object) -> Queue:
         """Returns a queue that this connection may use.
 
-        Raises: 404; 405 when it is exclusive to another connection; 403 when it holds delayed messages.
+        Raises: 404; 405 when it is exclusive to another connection; 403 when the broker keeps it for itself.
         """
         return self.queues.find(name, owner)
 
@@ -220,9 +224,12 @@ class Vhost:
 
     # -- publishing ---------------------------------------------------------------------------------------------------
 
-    def delay(self, exchange: Exchange, message: Message, delay_ms: int) -> None:
-        """Keeps a message that was published to an x-delayed-message exchange for a while."""
-        self.delays.hold(exchange, message, delay_ms)
+    def delay(self, exchange: Exchange, message: Message, delay_ms: int, number: bytes = b"") -> None:
+        """Keeps a message that was published to an x-delayed-message exchange for a while.
+
+        `number` is what a producer's sequence adds to the targets.
+        """
+        self.delays.hold(exchange, message, delay_ms, number)
 
     def publish_cache(self, user: User) -> PublishCache[PublishEntry, Entrance]:
         """Returns the cache of what this user's publishes come to; its rights are part of it."""
@@ -255,7 +262,7 @@ class Vhost:
 
     def apply_policies_to_queue(self, queue: Queue) -> None:
         """Gives a queue the rules of its arguments and of the policies that match it."""
-        if isinstance(queue, HoldingQueue):
+        if queue.kept:
             return
         policy = self.policies.for_queue(queue)
         operator = self.policies.for_queue(queue, operator=True)
@@ -314,7 +321,7 @@ class Vhost:
         """
         self.delays.restored()
         now_ms = self.ports.clock.now_ms
-        waiting = [queue for queue in self.queues.values() if queue.ready and not isinstance(queue, HoldingQueue)]
+        waiting = [queue for queue in self.queues.values() if queue.ready and not queue.kept]
         for place, queue in enumerate(waiting):
             queue.timed = True
             self.ports.deadlines.set(queue, now_ms + place * HEAD_INTERVAL_MS, queue.look)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.deadlines import TURN_SHARE, Deadlines
+from broker.core.producers import ProducerLimits
 from broker.core.queue import QueuePorts
 from broker.core.vhost import Vhost
 from broker.core.vhost_limits import VhostLimits
@@ -108,6 +109,9 @@ class Engine:
                 settings.limits.bindings_max,
                 transient_shared_queues=settings.limits.transient_shared_queues,
             ),
+            producer_limits=ProducerLimits(
+                settings.limits.producers_max, settings.limits.producer_expiry_ms, settings.limits.producer_max_bytes
+            ),
         )
         self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._thread)
         self.compactor = Compactor(self.vhost, store, self.committer, self._thread, settings.store.compact_below_ratio)
@@ -125,8 +129,12 @@ class Engine:
             self.deadlines.begin_turn()
             self.deadlines.run(self._turn.now_ms)
 
-    def restore(self, recovered: Recovered) -> None:
-        """Makes the vhost that recovery found."""
+    def restore(self, recovered: Recovered, sealed: Mapping[int, int]) -> None:
+        """Makes the vhost that recovery found.
+
+        Shapes: `sealed` has for each queue of a tap the id behind the last message that is in a slot file. What is in
+            one is settled here, and no id is given again; a transient message may be there that the log never had.
+        """
         self.recovered_clean = recovered.clean
         vhost = self.vhost
         vhost.restore(recovered.topology)
@@ -137,6 +145,10 @@ class Engine:
                 streams[number].restore(state, redelivered=not recovered.clean)
             else:
                 self.store.discard(state)
+        for queue in vhost.queues.taps.values():
+            if queue.number in sealed:
+                queue.stream.lose_sealed(sealed[queue.number])
+                self._schedule()  # a turn logs it
         vhost.restored()
 
     def turn(self) -> None:
@@ -212,6 +224,11 @@ class Engine:
         self.reader.close()
         self._thread.shutdown(wait=True)
         self.store.close(clean=clean)
+
+    def log_settled(self) -> None:
+        """Logs what was settled outside of a turn, and has it written."""
+        self._log_settlements()
+        self._schedule()
 
     def _schedule(self) -> None:
         """Has this engine take part in the next turn."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.delivery.engine import Engine
@@ -24,6 +24,15 @@ _log = get_logger()
 NAME_MAX_BYTES: Final = 255  # a short string, AMQP 0-9-1 section 4.2.5.3
 
 
+async def _let_go(_engine: Engine) -> None:
+    """Has nothing to do with engines."""
+
+
+def _nothing_sealed(_vhost: str) -> Mapping[int, int]:
+    """Tells that there are no slot files."""
+    return {}
+
+
 class Vhosts(Mapping[str, "Vhost"]):
     """Holds the vhosts by name. As a mapping it is what connections open.
 
@@ -39,7 +48,9 @@ class Vhosts(Mapping[str, "Vhost"]):
         *,
         generate: Callable[[], str],
         fail: Callable[[BaseException], None],
+        sealed: Callable[[str], Mapping[int, int]] = _nothing_sealed,
     ) -> None:
+        """`sealed` tells of a vhost what `Engine.restore` asks for."""
         self._folder = folder
         self._settings = settings
         self._turn = turn
@@ -49,6 +60,8 @@ class Vhosts(Mapping[str, "Vhost"]):
         self._by_name: dict[str, Vhost] = {}
         self._pending_bytes = 0
         self._counted_at = -1
+        self._sealed = sealed
+        self.leave: Callable[[Engine], Awaitable[None]] = _let_go  # hears of an engine that ends, before it does
         self.engines: dict[str, Engine] = {}
 
     def __getitem__(self, name: str) -> Vhost:
@@ -80,6 +93,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         """Ends the engine of a hidden vhost and removes its folder. Raises: StoreFailed."""
         engine = self.engines[name]
         await engine.committer.drain()
+        await self.leave(engine)
         await engine.discard()
         del self.engines[name]
         self._turn.engines.remove(engine)
@@ -150,7 +164,7 @@ class Vhosts(Mapping[str, "Vhost"]):
     def _start(self, name: str, store: VhostStore, recovered: Recovered) -> Vhost:
         engine = Engine(name, store, self._settings, self._turn, self._loop, generate=self._generate, fail=self._fail)
         self.engines[name] = engine
-        engine.restore(recovered)
+        engine.restore(recovered, self._sealed(name))
         self._turn.engines.append(engine)
         self._by_name[name] = engine.vhost
         if recovered.records or recovered.messages:

@@ -14,7 +14,7 @@ from broker.core.auth.peer import Peer, TlsFacts
 from broker.event_log import get_logger
 
 if TYPE_CHECKING:
-    from broker.settings import Tls
+    from broker.settings_access import Tls
 
 __all__ = ["TlsContext", "TlsUnusable", "peer_of"]
 

@@ -177,7 +177,10 @@ class Transport(asyncio.Protocol):
                 self._stops = Stop(0)
                 self._socket.resume_reading()
             if self._socket.can_write_eof() and not self.connection.orderly:
-                self._socket.write_eof()
+                try:
+                    self._socket.write_eof()
+                except OSError:  # the client has reset the connection since it was last written to
+                    self._socket.abort()
             else:
                 self._socket.close()
 

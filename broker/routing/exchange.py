@@ -10,6 +10,8 @@ from typing import Any, Final
 from broker.routing.binding import Binding, binding_identity
 from broker.routing.bundle import Bundle, BundledBindings, Destination
 from broker.routing.cache import CacheLimits
+from broker.routing.dialect import AMQP, TopicDialect
+from broker.routing.listeners import NOBODY, Listeners
 from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import PatternLimits
 from broker.routing.route import Route
@@ -34,6 +36,8 @@ class Exchange(Destination, ABC):
     """Whether routing looks at more of a message than its routing key."""
     delayed: bool = False
     """Whether a message with x-delay waits here; routing knows nothing of time."""
+    dialect: TopicDialect = AMQP
+    """How patterns are read here."""
 
     def __init__(
         self,
@@ -55,6 +59,7 @@ class Exchange(Destination, ABC):
         self.bundles: dict[Hashable, Bundle] = {}
         self.binding_count = 0
         self.onward: dict[Exchange, None] = {}
+        self.listeners = NOBODY
         self._parted: dict[Hashable, None] = {}  # deleted destinations of which keys are left
         alternate = self.arguments.get("alternate-exchange")
         self._alternate: str | None = alternate if isinstance(alternate, str) else None
@@ -202,6 +207,31 @@ class Exchange(Destination, ABC):
                 del self.onward[destination]
                 self._end_standing()
 
+    # -- listeners ----------------------------------------------------------------------------------------------------
+
+    def listen(self, destination: Hashable, pattern: str, limits: PatternLimits | None = None) -> None:
+        """Let a destination hear what passes here under keys that a topic pattern matches, whatever this type is.
+
+        It is no binding: nobody counts it, and what reaches nothing else is unroutable as before.
+        Raises: BindingKeyError, with nothing changed.
+        """
+        listeners = Listeners(self.dialect) if self.listeners is NOBODY else self.listeners
+        listeners.add(destination, pattern, limits)
+        self.listeners = listeners
+        self._drop_routes()
+
+    def forget_listener(self, destination: Hashable) -> None:
+        """Let a destination hear nothing any more."""
+        self.listeners.remove(destination)
+        self._drop_routes()
+
+    def leads(self, destinations: Sequence[Any]) -> bool:
+        """Return whether any of the destinations of a message is more than a listener."""
+        if not self.listeners.patterns:
+            return bool(destinations)
+        heard = self.listeners.patterns
+        return any(destination not in heard for destination in destinations)
+
     @abstractmethod
     def route(self, key: str) -> Route:
         """Return the route of a message by its routing key; its destinations may be exchanges."""
@@ -256,6 +286,8 @@ class KeyedExchange(Exchange):
         destinations = self._resolve(key)
         if self._parted:
             destinations = tuple([found for found in destinations if found not in self._parted])
+        if self.listeners.patterns:
+            destinations += self.listeners.match((key,))
         return cache.offer(key, destinations)
 
     def _end_routes_to(self, destination: Hashable) -> None:

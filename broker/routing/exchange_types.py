@@ -50,7 +50,7 @@ def make_exchange(
     arguments = arguments or {}
     kind = _kind(_routing_type(arguments) if type == DELAYED_TYPE else type)
     settings: dict[str, Any] = {}
-    if issubclass(kind, KeyedExchange):
+    if issubclass(kind, (KeyedExchange, FanoutExchange)):
         settings["cache_limits"] = cache_limits
     if issubclass(kind, TopicExchange):
         settings["pattern_limits"] = pattern_limits

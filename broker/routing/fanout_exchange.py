@@ -5,32 +5,38 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+from broker.routing.cache import CacheLimits
 from broker.routing.destinations import Destinations, count_down, count_up
 from broker.routing.exchange import Exchange
 from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import PatternLimits
 from broker.routing.route import Route
+from broker.routing.route_cache import RouteCache
 
 
 class FanoutExchange(Exchange):
-    """Leads every message to all destinations: one route, whatever the key."""
+    """Leads every message to all destinations: one route, whatever the key, as long as nobody listens to some keys."""
 
     type = "fanout"
 
-    def __init__(self, name: str, **settings: Any) -> None:
+    def __init__(self, name: str, *, cache_limits: CacheLimits | None = None, **settings: Any) -> None:
         super().__init__(name, **settings)
         self._destinations: Destinations = {}
+        self._cache_limits = cache_limits
+        self._heard: RouteCache | None = None  # routes by key, while somebody listens
         self._route: Route | None = None
 
     def route(self, key: str) -> Route:
-        """Return the one route."""
+        """Return the one route, or that of a key to which somebody may listen."""
+        if self.listeners.patterns:
+            return self._heard_route(key)
         if self._route is None:
             self._route = Route(tuple(self._destinations), live=True)
         return self._route
 
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
         """Return all destinations."""
-        return self.route("").destinations
+        return (*self._destinations, *self.listeners.match(keys))
 
     def _attach(
         self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
@@ -50,3 +56,13 @@ class FanoutExchange(Exchange):
         if self._route is not None:
             self._route.end()
             self._route = None
+        if self._heard is not None:
+            self._heard.drop_all()
+
+    def _heard_route(self, key: str) -> Route:
+        if self._heard is None:
+            self._heard = RouteCache(self._cache_limits)
+        known = self._heard.entries.get(key)
+        if known is not None and known.live:
+            return known
+        return self._heard.offer(key, (*self._destinations, *self.listeners.match((key,))))

@@ -49,9 +49,10 @@ class HashExchange(KeyedExchange):
         """Return the one destination of a message; with several keys the first counts."""
         if self._header is not None:
             value = fields.headers.get(self._header)
-            return self._resolve(value if isinstance(value, str) else repr(freeze_value(value)))
+            found = self._resolve(value if isinstance(value, str) else repr(freeze_value(value)))
+            return found + self.listeners.match(keys)
         if self._property is not None:
-            return self._resolve(fields.property(self._property) or "")
+            return self._resolve(fields.property(self._property) or "") + self.listeners.match(keys)
         return self.route(keys[0]).destinations
 
     def _attach(self, destination: Any, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None) -> None:

@@ -29,7 +29,7 @@ class HeadersExchange(Exchange):
 
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
         """Return the destinations of a message by its headers. Cost: all bindings, as in RabbitMQ."""
-        return self.match_headers(fields.headers)
+        return self.match_headers(fields.headers) + self.listeners.match(keys)
 
     def match_headers(self, headers: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the destinations of a message by its headers. Cost: all bindings, as in RabbitMQ."""

@@ -16,7 +16,7 @@ class Router:
 
     Each exchange is visited once, with the routing key that the message came with, and each queue comes once. The
     alternate of an exchange is visited when no binding of that exchange matches, be it the first or an inner one;
-    one that does not exist, or the default exchange, leads nowhere.
+    one that does not exist, or the default exchange, leads nowhere. Who only listens to an exchange is no match.
 
     Invariant: a route is live only as long as it is what `route` would return: what it was made of ends it, and so
         does `exchange_changed` where an alternate exchange was missing.
@@ -43,7 +43,7 @@ class Router:
         if self.dynamic(exchange):
             return self._standing_route(exchange)
         route = exchange.route(key)
-        if not route.destinations:
+        if not exchange.leads(route.destinations):
             if exchange.alternate is None:
                 return route
         elif not exchange.onward or not any(isinstance(known, Exchange) for known in route.destinations):
@@ -101,9 +101,10 @@ class Router:
         complete = True
         for current in pending:  # grows on the way
             destinations = follow(current)
-            if not destinations and current.alternate is not None:
+            if current.alternate is not None and not current.leads(destinations):
                 alternate = self._alternate(current)
-                destinations = () if alternate is None else (alternate,)
+                if alternate is not None:
+                    destinations = (*destinations, alternate)
                 complete = complete and alternate is not None
             for destination in destinations:
                 if not isinstance(destination, Exchange):

@@ -27,7 +27,7 @@ class TopicExchange(KeyedExchange):
         **settings: Any,
     ) -> None:
         super().__init__(name, **settings)
-        self._dialect = dialect
+        self.dialect = dialect
         self._engine = make_engine(index, dialect)
         self._index = TopicIndex(self._engine, limits=pattern_limits, dialect=dialect)
 
@@ -39,12 +39,12 @@ class TopicExchange(KeyedExchange):
     def _attach(
         self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None
     ) -> None:
-        pattern = self._dialect.parse(key, self._index.limits if limits is None else limits)
+        pattern = self.dialect.parse(key, self._index.limits if limits is None else limits)
         if self._index.add(pattern, destination):
             self._invalidate(pattern)
 
     def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
-        pattern = self._dialect.parse(key)
+        pattern = self.dialect.parse(key)
         if self._index.remove(pattern, destination) and destination not in self._parted:
             self._invalidate(pattern)
 
@@ -55,4 +55,4 @@ class TopicExchange(KeyedExchange):
         if pattern.literal:
             self.cache.drop(pattern.text)
             return
-        self.cache.end_matching(pattern.words, self._dialect.words)
+        self.cache.end_matching(pattern.words, self.dialect.words)

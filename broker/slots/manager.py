@@ -87,6 +87,11 @@ class SlotManager:
                 self._offer(slot)
         self.open = self._new_slot(next_id)
 
+    def skip_to(self, next_id: int) -> None:
+        """Goes on numbering at a higher id. Invariant: the open slot is empty."""
+        del self.slots[self.open.first]
+        self.open = self._new_slot(next_id)
+
     # -- publish ------------------------------------------------------------------------------------------------------
 
     def publish(self, content: Any, charge_bytes: int) -> int:

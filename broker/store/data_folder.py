@@ -3,6 +3,7 @@
     lock                  held while a broker runs
     format                which version of the layout this is
     definitions           see `definitions_file`
+    slots/                what taps keep; see `slot_folder`
     vhosts/<name>/        one store; `folder_name` says how the vhost's name is written
     vhosts/%removed-<n>/  what is left of a vhost that was removed; no vhost's name is written so
 

@@ -17,6 +17,7 @@ A segment is a file that begins with a header of 64 bytes; records follow it wit
 Every kind has the same 36 bytes in front. What the rest holds:
 
     MESSAGE, MOVED   targets: n times (u64 queue number, u64 message id); route: exchange, key as short strings
+                     (in front of the targets of a numbered MESSAGE: u64 producer with the bit PRODUCER, u64 sequence)
     SETTLED          u64 queue number, then ids: each u64; with the flag RUN: u64 first id, u64 how many
     REQUEUED         u64 queue number, then n times (u64 id, u64 delivery count, absolute)
     PURGED           u64 queue number, u64 last purged id, then the ids that stay (they were unacked)
@@ -53,6 +54,7 @@ __all__ = [
     "MOVED",
     "PERSISTENT",
     "PREFIX_BYTES",
+    "PRODUCER",
     "PURGED",
     "QUEUE_DELETED",
     "REQUEUED",
@@ -91,6 +93,7 @@ INNER: Final = 0x80  # so that none of its records is taken for one that stands 
 
 PERSISTENT: Final = 1  # flag of a message: delivery-mode 2
 RUN: Final = 1  # flag of SETTLED
+PRODUCER: Final = 1 << 63  # tells the number of a producer from that of a queue
 
 HEAD: Final = Struct(">IIQQBBHII")  # length, checksum, synced, timestamp_ms, kind, flags, route, header, targets
 HEAD_BYTES: Final = HEAD.size

@@ -6,7 +6,8 @@ queue's next id is known, settle bits and purge watermarks are set again, delive
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +26,7 @@ from broker.store.record import (
     MESSAGE,
     MOVED,
     PREFIX_BYTES,
+    PRODUCER,
     PURGED,
     QUEUE_DELETED,
     REQUEUED,
@@ -86,6 +88,7 @@ class Replay:
         self.next_queue_number = checkpoint.next_queue_number
         self.queues = {state.number: QueueReplay(state, logs, *self._window) for state in checkpoint.queues}
         self.records = 0
+        self._sequences: dict[int, array[int]] = {}  # of the numbered messages that were met, by producer
 
     def run(self, block: bytes, base: int) -> Stop:
         """Applies the records of a block that begins with one, at position `base`.
@@ -117,7 +120,7 @@ class Replay:
                 ):
                     queue = queues.get(number)
                     if queue is None:
-                        queue = self._begin(number)
+                        queue = self._begin(number, message_id)
                         if queue is None:
                             continue
                     if message_id == queue.expected:
@@ -143,9 +146,13 @@ class Replay:
         return cut(block, at, size)
 
     def finish(self) -> None:
-        """Seals every queue's last window."""
+        """Seals every queue's last window, and adds the sequences that were met to the changes."""
         for queue in self.queues.values():
             queue.finish()
+        for number, sequences in self._sequences.items():
+            runs = list(_runs(sequences))
+            self.changes.append({"change": "producer_used", "producer": number ^ PRODUCER, "runs": runs})
+        self._sequences = {}
 
     def _apply(self, kind: int, record: bytes, flags: int, position: int) -> str:
         """Applies a whole record of any kind but MARK; returns what is wrong with it, empty when it was applied."""
@@ -169,7 +176,14 @@ class Replay:
             raise UnknownRecord(position, kind)
         apply(self, record, flags, position)
 
-    def _begin(self, number: int) -> QueueReplay | None:
+    def _begin(self, number: int, message_id: int) -> QueueReplay | None:
+        """Returns the state of a queue that nothing was known of, None for a deleted one and for a producer."""
+        if number & PRODUCER:
+            sequences = self._sequences.get(number)
+            if sequences is None:
+                sequences = self._sequences[number] = array("Q")
+            sequences.append(message_id)
+            return None
         if number in self._deleted:
             return None
         self.next_queue_number = max(self.next_queue_number, number + 1)
@@ -179,7 +193,7 @@ class Replay:
     def message(self, record: bytes, flags: int, position: int) -> None:
         targets_end = HEAD_BYTES + HEAD.unpack_from(record)[8]
         for number, message_id in TARGET.iter_unpack(record[HEAD_BYTES:targets_end]):
-            queue = self.queues.get(number) or self._begin(number)
+            queue = self.queues.get(number) or self._begin(number, message_id)
             if queue is not None:
                 queue.accept(message_id, position, len(record))
 
@@ -241,3 +255,16 @@ _APPLY: Final[dict[int, Callable[[Replay, bytes, int, int], None]]] = {
 
 def _numbers(record: bytes) -> tuple[int, ...]:
     return Struct(f">{(len(record) - HEAD_BYTES) // _NUMBER_BYTES}Q").unpack_from(record, HEAD_BYTES)
+
+
+def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yields first and end of each run of neighbours, ascending."""
+    first = end = -1
+    for number in sorted(numbers):
+        if number > end:
+            if end > first:
+                yield first, end
+            first = number
+        end = number + 1
+    if end > first:
+        yield first, end

@@ -42,6 +42,7 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "store": {"disk_free_min_bytes": 0},
     "memory": {"alarm_ratio": 1.0},  # the test process is not the broker: its size must not block publishers
     "tls": {"port": 0},
+    "http": {"port": 0},
 }
 
 

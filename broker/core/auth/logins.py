@@ -18,6 +18,7 @@ from broker.core.auth.users import User, Users, prove
 __all__ = ["LOOPBACK_ONLY", "Asker", "Logins", "PasswordCheck", "Verdict"]
 
 GUEST: Final = "guest"
+BASIC: Final = "Basic"  # RFC 7617, over HTTP
 LOOPBACK_ONLY: Final = frozenset({GUEST})  # RabbitMQ's loopback_users: its password is known to everybody
 
 
@@ -105,9 +106,20 @@ class Logins:
             if mechanism == EXTERNAL and EXTERNAL in self.mechanisms(peer):
                 then(self._by_certificate(peer))
             elif mechanism in PASSWORDS and mechanism in self._mechanisms:
-                self._by_password(mechanism, response, peer, then, gone)
+                self._by_password(mechanism, *PASSWORDS[mechanism](response), peer, then, gone)
             else:
                 raise Refused(f"{mechanism[:64]} login refused: unknown authentication mechanism", told=False)
+        except Refused as refused:
+            then(refused)
+
+    def decide_basic(
+        self, name: str, password: bytes, peer: Peer, then: Callable[[Verdict], None], gone: Callable[[], bool]
+    ) -> None:
+        """Decides as `decide` does about a password that came over HTTP, where any password is taken at all."""
+        try:
+            if PASSWORDS.keys().isdisjoint(self._mechanisms):
+                raise Refused(f"{BASIC} login refused: no password logs in here (auth.mechanisms)")
+            self._by_password(BASIC, name, password, peer, then, gone)
         except Refused as refused:
             then(refused)
 
@@ -125,12 +137,12 @@ class Logins:
     def _by_password(
         self,
         mechanism: str,
-        response: bytes,
+        name: str,
+        password: bytes,
         peer: Peer,
         then: Callable[[Verdict], None],
         gone: Callable[[], bool],
     ) -> None:
-        name, password = PASSWORDS[mechanism](response)
         if not password:
             raise Refused(f"{mechanism} login refused: user '{name}' attempted to log in with a blank password")
         user, network = self.users.get(name), peer.network

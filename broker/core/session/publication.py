@@ -19,6 +19,7 @@ from broker.core.reply_to import DIRECT_REPLY_TO, REPLY_PREFIX
 from broker.core.session.publish_entry import PublishEntry
 
 if TYPE_CHECKING:
+    from broker.core.producers import Producer
     from broker.core.queue import Queue
     from broker.core.reply_to import ReplyConsumer
     from broker.core.session.connection import SessionOfConnection
@@ -34,9 +35,24 @@ class Publication:
     """One checked and routed publish.
 
     Units: ``delay_ms`` is None unless its exchange keeps it for a while.
+    Shapes: ``producer`` numbered it ``sequence``, or nobody did; ``original`` is its header with the number, as
+        it comes back to the publisher when nobody takes it.
     """
 
-    __slots__ = ("body", "delay_ms", "envelope", "exchange", "facts", "header", "mandatory", "queues", "replies")
+    __slots__ = (
+        "body",
+        "delay_ms",
+        "envelope",
+        "exchange",
+        "facts",
+        "header",
+        "mandatory",
+        "original",
+        "producer",
+        "queues",
+        "replies",
+        "sequence",
+    )
 
     def __init__(
         self,
@@ -52,11 +68,25 @@ class Publication:
         self.exchange: Exchange = entry.exchange
         self.mandatory = entry.mandatory
         self.facts = facts
-        self.header = header
+        self.header = self.original = header
         self.body = body
         self.queues = queues
         self.replies = replies
         self.delay_ms = delay_ms
+        self.producer: Producer | None = None
+        self.sequence = 0
+
+    @property
+    def used(self) -> bool:
+        """Whether its number was used by a publish before it."""
+        return self.producer is not None and self.sequence in self.producer.sequences
+
+    def use_number(self, now_ms: int) -> bytes:
+        """Notes that its number, if it has one, is used from now on; returns what that adds to the record's targets."""
+        if self.producer is None or self.producer.forgotten:
+            return b""
+        self.producer.sequences.add(self.sequence, now_ms)
+        return self.producer.target(self.sequence)
 
 
 def look_closely(

@@ -24,7 +24,8 @@ class PublishEntry:
     Invariant: valid while ``route.live``, and until the vhost drops its publish caches. ``straight`` says that neither
         the exchange nor any of the queues has to look at the message: all of them are plain, and there is at least one
         but not very many.
-        ``nowhere`` says that there is none and that nobody has to be told of it.
+        ``nowhere`` says that there is none and that nobody has to be told of it. Where none but those of taps are, a
+        mandatory message is unroutable and takes the slow road.
     """
 
     __slots__ = (
@@ -53,6 +54,8 @@ class PublishEntry:
         self.nowhere = not queues and not mandatory and not dynamic and envelope.exchange != ""
         plain = not exchange.delayed and not dynamic
         self.straight = plain and 0 < len(queues) < WIDE_QUEUES and all(queue.plain for queue in queues)
+        if mandatory and self.straight and all(queue.is_tap for queue in queues):
+            self.straight = False
         streams: tuple[Stream, ...] = tuple([queue.stream for queue in queues])
         durable = tuple([stream for stream in streams if stream.durable])
         self.streams = streams

@@ -9,10 +9,12 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from broker.amqp.codec import BasicReturn, publish_fields
+from broker.amqp.content_header import PROPERTIES_AT
 from broker.amqp.errors import ConnectionFault
 from broker.core.message import OVERHEAD_BYTES, Envelope, Message
-from broker.core.posting import charge_bytes, post
+from broker.core.posting import all_admit, charge_bytes, post
 from broker.core.reply_to import REPLY_PREFIX
+from broker.core.sequences import BLOCK_SHIFT
 from broker.core.session.entrance import Entrance
 from broker.core.session.publication import Publication, look_closely
 from broker.core.session.publish_entry import WIDE_QUEUES, PublishEntry
@@ -20,6 +22,8 @@ from broker.store.record import PERSISTENT, TARGET, encode_message
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
+    from broker.amqp.producer_mark import ProducerMark
+    from broker.core.producers import Producer
     from broker.core.reply_to import ReplyConsumer
     from broker.core.session.connection import SessionOfConnection
     from broker.core.vhost import Vhost
@@ -56,8 +60,11 @@ class Publisher:
         "_entries",
         "_log",
         "_number",
+        "_producer",
+        "_producers",
         "_refused",
         "_session",
+        "_user_name",
         "_vhost",
         "closed",
         "confirmed",
@@ -79,6 +86,9 @@ class Publisher:
         self._log = vhost.ports.store.log
         self._committer = vhost.committer
         assert session.user is not None
+        self._user_name = session.user.name
+        self._producers = vhost.producers
+        self._producer: Producer | None = None  # whose number came last
         self._cache = vhost.publish_cache(session.user)
         self._entries: dict[bytes, PublishEntry] = {}  # those of the cache from the first publish on
         self.closed = False  # the channel is gone: nobody hears a confirm
@@ -104,13 +114,21 @@ class Publisher:
                 self.waiting = True
                 self._committer.wait(self)
         facts = self._channel.facts
+        number = b""
         if facts.special or facts.expiration_ms is not None or not entry.straight:
-            if entry.nowhere and not facts.special:
+            mark = facts.mark
+            if mark is None or not mark.plain or not entry.straight:
+                if entry.nowhere and not facts.special:
+                    return
+                self.send(self._look_closely(entry, header, body))
+                if self._deadlines.left <= 0:
+                    self._wait_for_turn()
                 return
-            self.send(self._look_closely(entry, header, body))
-            if self._deadlines.left <= 0:
-                self._wait_for_turn()
-            return
+            number = self._use_number(mark, header)
+            if not number:
+                return
+            header = header[:PROPERTIES_AT] + mark.bare
+            facts = mark.facts
         envelope = entry.envelope
         now_ms = self._clock.now_ms
         charge = OVERHEAD_BYTES + (len(header) + len(body)) // len(entry.queues)
@@ -127,12 +145,40 @@ class Publisher:
                 targets = b"".join(
                     [pack_target(stream.number, stream.accept_logged(message, segment)) for stream in durable]
                 )
+            if number:
+                targets = number + targets
             record = encode_message(log.synced, now_ms, PERSISTENT, envelope.route, header, body, targets)
             message.entry = (log.append(record), len(record))
             self.logged = self.published
             streams = entry.transient
         for stream in streams:
             stream.accept(message)
+
+    # -- numbered publishes -------------------------------------------------------------------------------------------
+
+    def _use_number(self, mark: ProducerMark, header: bytes) -> bytes:
+        """Returns what the number of a publish adds to the targets of its record, nothing when it was used before. HOT.
+
+        A duplicate is confirmed behind the original: with the next sync, if anything waits for one.
+        Raises: ChannelError 403, 406.
+        """
+        sequence: int = mark.unpack(header, mark.sequence_at)[0]
+        if sequence < 0:
+            mark.sequence(header)  # says what is wrong
+        producer = self._producer
+        if producer is None or producer.forgotten or producer.name != mark.producer:
+            producer = self._producer = self._producers.of(mark.producer, self._user_name)
+        sequences = producer.sequences
+        if sequence >> BLOCK_SHIFT != sequences.index:
+            self._producers.check_room(producer, sequence)
+        if sequences.add(sequence, self._clock.now_ms):
+            return pack_target(producer.mark, sequence)
+        self._wait_for_original()
+        return b""
+
+    def _wait_for_original(self) -> None:
+        if self._log.needs_sync:
+            self.logged = self.published
 
     # -- the slow road ------------------------------------------------------------------------------------------------
 
@@ -150,23 +196,36 @@ class Publisher:
         """Does what a publication comes to: delay, return, answer, post; counts it as refused when a queue is full.
 
         With `admitted` full queues are not asked. A mandatory message that nobody can take is returned before its
-        confirm, as in RabbitMQ.
+        confirm, as in RabbitMQ. A numbered one is taken by all its queues or by none of them, so that it can be sent
+        again; when it was taken before, it is passed over.
         """
+        if publication.used:
+            self._wait_for_original()
+            return
         header, body, envelope = publication.header, publication.body, publication.envelope
         queues = [queue for queue in publication.queues if not queue.deleted]
         charge = charge_bytes(header, body, len(queues))
         message = Message(envelope, header, body, charge, publication.facts, self._clock.now_ms)
         if len(queues) >= WIDE_QUEUES:
             self._session.allowance.spend(len(queues) // QUEUES_PER_UNIT)
+        nowhere = publication.delay_ms is None and not publication.replies and all(queue.is_tap for queue in queues)
+        number = b""
+        if publication.producer is not None and not (nowhere and (publication.mandatory or not queues)):
+            if not admitted and not all_admit(message, queues):
+                if self.confirming:
+                    self._refused.append(self.published)
+                return
+            admitted = True
+            number = publication.use_number(message.timestamp_ms)
         position = self._log.position
         if publication.delay_ms is not None:
-            self._vhost.delay(publication.exchange, message, publication.delay_ms)
-        elif queues:
-            if not post(self._vhost, message, queues, admitted=admitted) and self.confirming:
+            self._vhost.delay(publication.exchange, message, publication.delay_ms, number)
+        else:
+            if queues and not post(self._vhost, message, queues, admitted=admitted, number=number) and self.confirming:
                 self._refused.append(self.published)
-        elif publication.mandatory and not publication.replies:
-            returned = BasicReturn(312, "NO_ROUTE", envelope.exchange, envelope.key)
-            self._channel.send_content(returned, header, body)
+            if nowhere and publication.mandatory:
+                returned = BasicReturn(312, "NO_ROUTE", envelope.exchange, envelope.key)
+                self._channel.send_content(returned, publication.original, body)
         for replies in publication.replies:
             replies.deliver(envelope, header, body)
         if self._log.position != position:  # whatever was appended, a delayed message or a dead letter, is waited for
@@ -180,7 +239,16 @@ class Publisher:
 
     def _look_closely(self, entry: PublishEntry, header: bytes, body: bytes) -> Publication:
         facts = self._channel.facts
-        return look_closely(self._session, self._vhost, entry, facts, header, body, self.replies)
+        mark = facts.mark
+        if mark is None:
+            return look_closely(self._session, self._vhost, entry, facts, header, body, self.replies)
+        sequence = mark.sequence(header)
+        producer = self._producers.of(mark.producer, self._user_name)
+        self._producers.check_room(producer, sequence)
+        bare = header[:PROPERTIES_AT] + mark.bare
+        publication = look_closely(self._session, self._vhost, entry, mark.facts, bare, body, self.replies)
+        publication.producer, publication.sequence, publication.original = producer, sequence, header
+        return publication
 
     def _resolve(self, payload: bytes) -> PublishEntry:
         if self._entries is not self._cache.entries:

@@ -129,6 +129,7 @@ class TxSession:
             raise ChannelError(406, "partial tx completion")
         log = self._vhost.ports.store.log
         position = log.position
+        numbered = any(publication.producer is not None for publication in self._publications)
         with log.group():
             for publication in self._publications:
                 self._publisher.send(publication, admitted=True)
@@ -140,7 +141,7 @@ class TxSession:
             settled.clear()
         self._forget()
         self.published += 1
-        if log.position != position:
+        if log.position != position or (numbered and log.needs_sync):  # the original of a duplicate may not be safe yet
             self.logged = self.published
         self._channel.connection.hold()
         self.waiting = True
@@ -209,7 +210,7 @@ class TxSession:
         """
         wanted: dict[Queue, list[int]] = {}
         for publication in self._publications:
-            for queue in publication.queues:
+            for queue in () if publication.used else publication.queues:
                 rules = queue.rules
                 if rules.limited and rules.overflow != DROP_HEAD and not queue.deleted and not queue.consumers.able():
                     wanted.setdefault(queue, []).append(len(publication.body))

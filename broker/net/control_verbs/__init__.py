@@ -10,12 +10,14 @@ from broker.net.control_verbs.listing import listing_verbs
 from broker.net.control_verbs.refusing import refusing
 from broker.net.control_verbs.resources import resource_verbs
 from broker.net.control_verbs.slots import slot_verbs
+from broker.net.control_verbs.taps import tap_verbs
 from broker.net.control_verbs.users import user_verbs
 from broker.net.control_verbs.vhosts import vhost_verbs
 
 if TYPE_CHECKING:
     from broker.delivery.administration import Administration
     from broker.delivery.rehearsal import Rehearsal
+    from broker.delivery.taps import Taps
     from broker.net.control_request import Verb
     from broker.net.listener import Listener
 
@@ -23,7 +25,11 @@ __all__ = ["control_verbs"]
 
 
 def control_verbs(
-    administration: Administration, rehearsal: Rehearsal, listener: Listener, facts: Callable[[], Mapping[str, Any]]
+    administration: Administration,
+    rehearsal: Rehearsal,
+    listener: Listener,
+    taps: Taps,
+    facts: Callable[[], Mapping[str, Any]],
 ) -> dict[str, Verb]:
     """Returns the verbs. `facts` gives what only the server knows: version, address, connections, alarms."""
     verbs = {
@@ -32,6 +38,7 @@ def control_verbs(
         **resource_verbs(administration, listener),
         **user_verbs(administration),
         **vhost_verbs(administration),
+        **tap_verbs(taps),
         **definitions_verbs(administration, rehearsal),
     }
     return {name: refusing(verb) for name, verb in verbs.items()}

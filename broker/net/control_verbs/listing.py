@@ -146,8 +146,8 @@ def exchange_row(vhost: Vhost, exchange: Exchange) -> Row:
 
 
 def binding_rows(vhost: Vhost) -> Iterator[Row]:
-    """Yields the bindings, first those that every queue has to the default exchange."""
-    for name in list(vhost.queues):
+    """Yields the bindings, first those that every queue has to the default exchange; taps have none."""
+    for name in [name for name, queue in vhost.queues.items() if not queue.is_tap]:
         yield _binding(vhost, "", name, "queue", name, {})
     for exchange in list(vhost.exchanges.values()):
         bindings: list[Binding] = list(exchange.bindings)

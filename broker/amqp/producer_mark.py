@@ -1,0 +1,113 @@
+"""The number of a publish, as a producer writes it into the headers: `x-producer` says whose it is, `x-seq` which.
+
+Both are between producer and broker. Consumers see the message without them, so nobody who passes on what he consumed
+publishes in the producer's name by accident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.amqp.errors import ChannelError
+from broker.amqp.tables import LENGTH, LONG_STRING, Entry
+
+if TYPE_CHECKING:
+    from broker.amqp.header_facts import HeaderFacts
+
+__all__ = ["OWN_TABLE", "PRODUCER", "SEQUENCE", "SEQUENCE_OCTETS", "ProducerMark", "mark_entries", "template_of"]
+
+PRODUCER, SEQUENCE = b"x-producer", b"x-seq"
+# Says that the message has a headers table of its own, be it empty; without it a table that held nothing else goes.
+OWN_TABLE: Final = b"x-producer-table"
+SEQUENCE_OCTETS: Final = bytes([len(SEQUENCE)]) + SEQUENCE
+PRODUCER_MAX_BYTES: Final = 255
+
+PROPERTIES_AT: Final = 12
+FLAGS: Final = Struct(">H")
+HEADERS_FLAG: Final = 1 << 13
+# Type octet -> how the number behind it is written, in RabbitMQ's dialect; clients take the shortest that holds it.
+LAYOUTS: Final[dict[int, Struct]] = {
+    ord(kind): Struct(">" + layout) for kind, layout in zip("bBsuIilL", "bBhHiIqq", strict=True)
+}
+
+
+class ProducerMark:
+    """Says where the number of a publish stands, and what the message is without it.
+
+    It is shared by all headers that differ in the number alone: of ``header_bytes`` octets, with ``before`` in front of
+    the number, behind the 12 octets that every content header has, and ``after`` behind it. Such headers are read alike
+    up to the number, and therefore behind it.
+    Shapes: ``bare`` are the property octets as consumers see them, ``facts`` theirs; ``plain`` says that there is
+        nothing in them to ask about.
+    Invariant: never changed once made.
+    """
+
+    __slots__ = ("after", "bare", "before", "facts", "header_bytes", "plain", "producer", "sequence_at", "unpack")
+
+    def __init__(
+        self, header: bytes, producer: str, sequence_at: int, layout: Struct, bare: bytes, facts: HeaderFacts
+    ) -> None:
+        self.producer = producer
+        self.sequence_at = sequence_at
+        self.bare = bare
+        self.facts = facts
+        self.plain = not facts.special and facts.expiration_ms is None
+        self.before = header[PROPERTIES_AT:sequence_at]
+        self.after = header[sequence_at + layout.size :]
+        self.header_bytes = len(header)
+        self.unpack: Callable[[bytes, int], tuple[Any, ...]] = layout.unpack_from
+
+    def sequence(self, header: bytes) -> int:
+        """Returns the number in one of the headers that share the mark. Raises: ChannelError 406 for a negative one."""
+        sequence: int = self.unpack(header, self.sequence_at)[0]
+        if sequence < 0:
+            raise ChannelError(406, f"invalid message: x-seq is {sequence}, which is less than 0")
+        return sequence
+
+
+def template_of(properties: bytes) -> tuple[bytes, bytes] | None:
+    """Returns the octets before and behind the first number that may be an `x-seq`, None when there is none."""
+    at = properties.find(SEQUENCE_OCTETS)
+    if at < 0:
+        return None
+    at += len(SEQUENCE_OCTETS) + 1
+    layout = LAYOUTS.get(properties[at - 1]) if at <= len(properties) else None
+    return None if layout is None else (properties[:at], properties[at + layout.size :])
+
+
+def mark_entries(header: bytes, named: Mapping[bytes, Entry]) -> tuple[str, int, Struct] | str:
+    """Returns whose number a publish has, where it stands and how it is written; or the text of the 406.
+
+    Shapes: `named` has the entries `x-producer` and `x-seq`.
+    """
+    whose, which = named[PRODUCER], named[SEQUENCE]
+    octets = header[whose.value_at + 5 : whose.end]
+    if header[whose.value_at] != LONG_STRING or not 0 < len(octets) <= PRODUCER_MAX_BYTES:
+        return f"invalid message: x-producer must be a text of 1 to {PRODUCER_MAX_BYTES} octets"
+    try:
+        producer = octets.decode()
+    except UnicodeDecodeError:
+        return "invalid message: x-producer is not UTF-8"
+    layout = LAYOUTS.get(header[which.value_at])
+    if layout is None:
+        return "invalid message: x-seq must be a whole number from 0 to 2^63-1"
+    return producer, which.value_at + 1, layout
+
+
+def without_mark(header: bytes, table_at: int, entries: list[Entry]) -> tuple[bytes, int]:
+    """Returns a measured header without what is between producer and broker, and where its headers table stands.
+
+    Shapes: `entries` are those of the table at `table_at`; the place is 0 when there is no table any more.
+    """
+    end = table_at + LENGTH.size + int(LENGTH.unpack_from(header, table_at)[0])
+    kept = b"".join([header[entry.start : entry.end] for entry in entries if entry.key not in HIDDEN])
+    if kept or any(entry.key == OWN_TABLE for entry in entries):
+        return b"".join((header[:table_at], LENGTH.pack(len(kept)), kept, header[end:])), table_at
+    flags = FLAGS.unpack_from(header, PROPERTIES_AT)[0] & ~HEADERS_FLAG
+    front = header[:PROPERTIES_AT] + FLAGS.pack(flags)
+    return b"".join((front, header[PROPERTIES_AT + FLAGS.size : table_at], header[end:])), 0
+
+
+HIDDEN: Final = frozenset((PRODUCER, SEQUENCE, OWN_TABLE))

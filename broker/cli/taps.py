@@ -1,0 +1,156 @@
+"""`slotmq tap` and `slotmq cursor`: what is kept of an exchange's messages for readers, and how far those are."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any, Final
+
+from broker.cli.broker_folder import folder_of
+from broker.cli.control_client import ask
+from broker.cli.parser import BadUsage, add_command, add_folder, add_group, add_json, add_vhost
+from broker.cli.table import print_json, print_rows
+
+__all__ = ["add_taps", "age_ms", "size_bytes"]
+
+TAP_COLUMNS: Final = (
+    "vhost", "name", "exchange", "pattern", "waiting", "slots", "messages", "bytes", "first_seal", "last_seal",
+    "cursors",
+)  # fmt: skip
+CURSOR_COLUMNS: Final = ("vhost", "tap", "name", "seal", "lag_slots", "lag_messages")
+SIZES: Final = {
+    "": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+}
+AGES_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def add_taps(commands: Any) -> None:
+    """Adds the commands."""
+    kinds = add_group(commands, "tap", "keep what passes an exchange for readers: add, remove, list or seal taps")
+    command = add_command(kinds, "add", "keep every message that passes an exchange under keys of a topic pattern")
+    command.add_argument("exchange", metavar="EXCHANGE", help="of any type; '' is the default exchange")
+    command.add_argument("pattern", metavar="PATTERN", help="such as 'stock.*.nyse' or '#'")
+    command.add_argument("--name", metavar="N", help="the tap's name; default that of the exchange")
+    command.add_argument(
+        "--cursor", metavar="C", action="append", default=[], help="a reader for whom it is kept; may be repeated"
+    )
+    command.add_argument("--max-bytes", metavar="10GB", help="its slot files have so many bytes at most")
+    command.add_argument("--max-age", metavar="7d", help="its slot files are so old at most (ms, s, m, h, d)")
+    _finish(command, _add)
+    command = add_command(kinds, "remove", "end a tap; what it has stays until its cursors have passed")
+    command.add_argument("name", metavar="NAME")
+    command.add_argument("--drop", action="store_true", help="remove what it has, and its cursors, at once")
+    _finish(command, _remove)
+    _add_list(kinds, f"list the taps; columns: {', '.join(TAP_COLUMNS)}", _list)
+    command = add_command(kinds, "seal", "put what taps have by now into slot files, and print the last seal")
+    command.add_argument("name", metavar="NAME", nargs="?", help="only this tap; default all")
+    command.add_argument("--vhost", metavar="V", help="only this vhost; default all")
+    add_folder(command)
+    command.set_defaults(run=_seal)
+
+    kinds = add_group(commands, "cursor", "set, remove or list cursors: how far the readers of taps are")
+    command = add_command(kinds, "set", "say that a reader has passed a seal; a new cursor is made")
+    _name(command)
+    command.add_argument("seal", metavar="SEAL", type=int)
+    command.add_argument("--reset", action="store_true", help="go back, too")
+    _finish(command, _set)
+    command = add_command(kinds, "remove", "forget a cursor: nothing is kept for it any more")
+    _name(command)
+    _finish(command, _forget)
+    _add_list(kinds, f"list the cursors; columns: {', '.join(CURSOR_COLUMNS)}", _list_cursors)
+
+
+def size_bytes(text: str) -> int:
+    """Returns a size such as 10GB or 64MiB in bytes. Raises: BadUsage."""
+    return _quantity(text, SIZES, "a size such as 10GB or 512MiB")
+
+
+def age_ms(text: str) -> int:
+    """Returns an age such as 7d or 90s in milliseconds. Raises: BadUsage."""
+    return _quantity(text, AGES_MS, "an age such as 7d, 12h or 90s")
+
+
+def _quantity(text: str, units: dict[str, int], meaning: str) -> int:
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-z]*)", text.strip().lower(), re.ASCII)
+    if found is None or found[2] not in units or float(found[1]) * units[found[2]] < 1:
+        raise BadUsage(f"'{text}' should be {meaning}")
+    return int(float(found[1]) * units[found[2]])
+
+
+def _finish(command: argparse.ArgumentParser, run: Any) -> None:
+    add_vhost(command)
+    add_folder(command)
+    command.set_defaults(run=run)
+
+
+def _add_list(kinds: Any, summary: str, run: Any) -> None:
+    command = add_command(kinds, "list", summary)
+    command.add_argument("--vhost", metavar="V", help="only this vhost; default all")
+    add_json(command)
+    add_folder(command)
+    command.set_defaults(run=run)
+
+
+def _name(command: argparse.ArgumentParser) -> None:
+    command.add_argument("name", metavar="NAME")
+    command.add_argument("tap", metavar="TAP")
+
+
+def _add(arguments: argparse.Namespace) -> int:
+    ask(
+        folder_of(arguments),
+        "tap_add",
+        vhost=arguments.vhost,
+        exchange=arguments.exchange,
+        pattern=arguments.pattern,
+        name=arguments.name,
+        cursors=arguments.cursor,
+        max_bytes=None if arguments.max_bytes is None else size_bytes(arguments.max_bytes),
+        max_age_ms=None if arguments.max_age is None else age_ms(arguments.max_age),
+    )
+    return 0
+
+
+def _remove(arguments: argparse.Namespace) -> int:
+    ask(folder_of(arguments), "tap_remove", vhost=arguments.vhost, name=arguments.name, drop=arguments.drop)
+    return 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    rows = ask(folder_of(arguments), "taps", vhost=arguments.vhost)
+    if arguments.json:
+        print_json(rows)
+        return 0
+    shown = [{**row, "cursors": [f"{one['name']}:{one['seal']}" for one in row["cursors"]]} for row in rows]
+    print_rows(shown, TAP_COLUMNS, as_json=False)
+    return 0
+
+
+def _seal(arguments: argparse.Namespace) -> int:
+    print(ask(folder_of(arguments), "seal", vhost=arguments.vhost, tap=arguments.name)["last_seal"])
+    return 0
+
+
+def _set(arguments: argparse.Namespace) -> int:
+    named = {"name": arguments.name, "vhost": arguments.vhost, "tap": arguments.tap}
+    ask(folder_of(arguments), "cursor_set", seal=arguments.seal, reset=arguments.reset, **named)
+    return 0
+
+
+def _forget(arguments: argparse.Namespace) -> int:
+    named = {"name": arguments.name, "vhost": arguments.vhost, "tap": arguments.tap}
+    ask(folder_of(arguments), "cursor_remove", **named)
+    return 0
+
+
+def _list_cursors(arguments: argparse.Namespace) -> int:
+    rows = ask(folder_of(arguments), "cursors", vhost=arguments.vhost)
+    print_rows(rows, CURSOR_COLUMNS, as_json=arguments.json)
+    return 0

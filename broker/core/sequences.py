@@ -1,0 +1,192 @@
+"""Which numbers a producer has used, in blocks of 65,536. Pure."""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from typing import Any, Final
+
+from bitarray import bitarray
+
+__all__ = ["BLOCK_NUMBERS", "BLOCK_SHIFT", "Block", "Room", "Sequences", "block_of"]
+
+BLOCK_SHIFT: Final = 16
+BLOCK_NUMBERS: Final = 1 << BLOCK_SHIFT
+BLOCK_BYTES: Final = 320  # what a block takes in memory beside its bits
+
+
+def block_of(sequence: int) -> int:
+    """Returns the index of the block that a number is in."""
+    return sequence >> BLOCK_SHIFT
+
+
+class Room:
+    """Counts what the numbers of all producers of a vhost take in memory. Units: ``used_bytes``."""
+
+    __slots__ = ("used_bytes",)
+
+    def __init__(self) -> None:
+        self.used_bytes = 0
+
+
+class Block:
+    """Is the used ones of 65,536 neighbouring numbers.
+
+    Numbers that come in order are a range; from the first one that does not on they are bits.
+    Shapes: ``first`` <= used < ``end`` while ``bits`` is None, counted from the block's own beginning.
+    Units: ``used_ms`` is the moment of its last use.
+    """
+
+    __slots__ = ("bits", "end", "first", "used_ms")
+
+    def __init__(self, used_ms: int) -> None:
+        self.first = self.end = 0
+        self.bits: bitarray | None = None
+        self.used_ms = used_ms
+
+    def __contains__(self, place: int) -> bool:
+        bits = self.bits
+        if bits is None:
+            return self.first <= place < self.end
+        return bool(bits[place])
+
+    def add_range(self, first: int, end: int) -> None:
+        """Adds the places first <= place < end; some may be there already."""
+        if self.bits is None:
+            if self.first == self.end:
+                self.first, self.end = first, end
+                return
+            if first <= self.end and self.first <= end:
+                self.first, self.end = min(self.first, first), max(self.end, end)
+                return
+            self.bits = bitarray(BLOCK_NUMBERS)
+            self.bits[self.first : self.end] = 1
+        self.bits[first:end] = 1
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory."""
+        return BLOCK_BYTES if self.bits is None else BLOCK_BYTES + BLOCK_NUMBERS // 8
+
+    def shrink(self) -> None:
+        """Becomes a range again when there is no gap any more, as when partitions of a job have all arrived."""
+        bits = self.bits
+        if bits is not None:
+            first, end = bits.find(1), bits.find(1, right=True) + 1
+            if bits.count(1) == end - first:
+                self.first, self.end, self.bits = first, end, None
+
+
+class Sequences:
+    """Is the set of numbers that one producer has used.
+
+    Shapes: ``index`` is that of the block that was used last.
+    Cost: two comparisons for a number that follows on the one before it.
+    """
+
+    __slots__ = ("_block", "_room", "blocks", "index")
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self.blocks: dict[int, Block] = {}
+        self.index = -1
+        self._block = Block(0)
+
+    def __contains__(self, sequence: int) -> bool:
+        block = self.blocks.get(block_of(sequence))
+        return block is not None and (sequence & BLOCK_NUMBERS - 1) in block
+
+    def add(self, sequence: int, now_ms: int) -> bool:
+        """Adds a number, and tells whether it is new. HOT."""
+        index = sequence >> BLOCK_SHIFT
+        block = self._block if index == self.index else self._enter(index, now_ms)
+        place = sequence & BLOCK_NUMBERS - 1
+        block.used_ms = now_ms
+        bits = block.bits
+        if bits is None:
+            if place == block.end:
+                block.end = place + 1
+                return True
+            if block.first <= place < block.end:
+                return False
+            self._add_range(block, place, place + 1)
+            return True
+        if bits[place]:
+            return False
+        bits[place] = 1
+        return True
+
+    def add_range(self, first: int, end: int, now_ms: int) -> None:
+        """Adds the numbers first <= number < end; some may be there already."""
+        while first < end:
+            index = block_of(first)
+            base = index << BLOCK_SHIFT
+            upto = min(end, base + BLOCK_NUMBERS)
+            block = self._enter(index, now_ms)
+            block.used_ms = max(block.used_ms, now_ms)
+            self._add_range(block, first - base, upto - base)
+            first = upto
+
+    def forget(self, before_ms: int) -> None:
+        """Forgets the blocks that were not used since that moment."""
+        for index in [index for index, block in self.blocks.items() if block.used_ms < before_ms]:
+            self._room.used_bytes -= self.blocks.pop(index).size_bytes
+        self.index = -1
+
+    def shrink(self, since_ms: int) -> None:
+        """Gives back the bits of blocks that were used since that moment and have no gap any more."""
+        for block in self.blocks.values():
+            if block.bits is not None and block.used_ms >= since_ms:
+                self._room.used_bytes -= block.size_bytes
+                block.shrink()
+                self._room.used_bytes += block.size_bytes
+
+    def _enter(self, index: int, now_ms: int) -> Block:
+        block = self.blocks.get(index)
+        if block is None:
+            block = self.blocks[index] = Block(now_ms)
+            self._room.used_bytes += block.size_bytes
+        self.index, self._block = index, block
+        return block
+
+    def _add_range(self, block: Block, first: int, end: int) -> None:
+        self._room.used_bytes -= block.size_bytes
+        block.add_range(first, end)
+        self._room.used_bytes += block.size_bytes
+
+    # -- written down -------------------------------------------------------------------------------------------------
+
+    def copy(self) -> list[tuple[int, int, int, int, bitarray | None]]:
+        """Returns what `written` tells later, in a thread: index, first, end, moment and bits of each block."""
+        return [
+            (index, block.first, block.end, block.used_ms, None if block.bits is None else block.bits.copy())
+            for index, block in self.blocks.items()
+        ]
+
+    @staticmethod
+    def written(copy: list[tuple[int, int, int, int, bitarray | None]]) -> Iterator[dict[str, Any]]:
+        """Yields the blocks of a copy as JSON."""
+        for index, first, end, used_ms, bits in copy:
+            written: dict[str, Any] = {"block": index, "at_ms": used_ms}
+            if bits is None:
+                written |= {"first": first, "end": end}
+            else:
+                written["bits"] = b64encode(zlib.compress(bits.tobytes(), 1)).decode("ascii")
+            yield written
+
+    def read(self, written: dict[str, Any]) -> None:
+        """Adds a block that was written down."""
+        index, at_ms = int(written["block"]), int(written["at_ms"])
+        block = self._enter(index, at_ms)
+        block.used_ms = max(block.used_ms, at_ms)
+        if "bits" not in written:
+            self._add_range(block, int(written["first"]), int(written["end"]))
+            return
+        bits = bitarray()
+        bits.frombytes(zlib.decompress(b64decode(written["bits"])))
+        self._room.used_bytes -= block.size_bytes
+        if block.bits is None and block.first < block.end:
+            bits[block.first : block.end] = 1
+        block.bits = bits if block.bits is None else block.bits | bits
+        self._room.used_bytes += block.size_bytes

@@ -1,0 +1,62 @@
+"""What there is to say of each tap, as JSON can say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from broker.core.tap_queue import TAP_PREFIX
+
+if TYPE_CHECKING:
+    from broker.core.vhost import Vhost
+    from broker.store.seal_log import Seal, SealView
+
+__all__ = ["tap_rows"]
+
+Row = dict[str, Any]
+
+
+def tap_rows(vhost: Vhost, view: SealView) -> Iterator[Row]:
+    """Yields the taps of a vhost, and the removed ones of which there are slot files.
+
+    Shapes: ``waiting`` messages are in no slot file yet, ``messages`` are in slot files, ``slots`` of them. What a
+        cursor has yet to pass is its lag.
+    Cost: the slot files of all vhosts.
+    """
+    seals: dict[str, list[Seal]] = {queue.tap: [] for queue in vhost.queues.taps.values()}
+    for seal in view.seals:
+        if seal.vhost == vhost.name:
+            seals.setdefault(seal.queue, []).append(seal)
+    for name in sorted(seals):
+        yield _row(vhost, view, name, seals[name])
+
+
+def _row(vhost: Vhost, view: SealView, name: str, seals: Sequence[Seal]) -> Row:
+    queue = vhost.queues.taps.get(TAP_PREFIX + name)
+    exchange = None if queue is None else vhost.exchanges.get(queue.exchange)
+    return {
+        "vhost": vhost.name,
+        "name": name,
+        "exchange": None if queue is None else queue.exchange,
+        "pattern": None if queue is None else queue.pattern,
+        "removed": queue is None,
+        "listens": exchange is not None and queue in exchange.listeners.patterns,
+        "max_bytes": None if queue is None else queue.max_bytes,
+        "max_age_ms": None if queue is None else queue.max_age_ms,
+        "waiting": 0 if queue is None else queue.ready,
+        "slots": len(seals),
+        "messages": sum(seal.count for seal in seals),
+        "bytes": sum(seal.bytes for seal in seals),
+        "first_seal": seals[0].seal if seals else None,
+        "last_seal": seals[-1].seal if seals else None,
+        "cursors": [
+            {
+                "name": cursor.name,
+                "seal": cursor.seal,
+                "at_ms": cursor.at_ms,
+                "lag_slots": sum(seal.seal > cursor.seal for seal in seals),
+                "lag_messages": sum(seal.count for seal in seals if seal.seal > cursor.seal),
+            }
+            for cursor in view.cursors_of(vhost.name, name)
+        ],
+    }

@@ -1,0 +1,57 @@
+"""Reads files in threads of their own: a slow disk holds up downloads, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from broker.amqp.errors import StoreFailed
+
+if TYPE_CHECKING:
+    from broker.net.http.answer import FilePart
+    from broker.store.files import File, Files
+
+__all__ = ["PIECE_BYTES", "FileReads"]
+
+THREADS: Final = 2
+PIECE_BYTES: Final = 256 << 10
+
+
+class FileReads:
+    """Opens and reads files beside the loop. Raises: StoreFailed, which concerns the one who asked and nobody else."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._threads = ThreadPoolExecutor(THREADS, "http")
+
+    async def open(self, path: Path) -> tuple[File, int] | None:
+        """Returns an open file and its length, None when it is not there (any more)."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._open, path)
+
+    def _open(self, path: Path) -> tuple[File, int] | None:
+        try:
+            file = self._files.open(path)
+        except StoreFailed:
+            if self._files.exists(path):
+                raise
+            return None
+        return file, file.size()
+
+    async def pieces(self, part: FilePart) -> AsyncIterator[bytes]:
+        """Yields the bytes of a part. Raises: StoreFailed, also for a file that is shorter than it was."""
+        loop = asyncio.get_running_loop()
+        at, end = part.offset, part.offset + part.size_bytes
+        while at < end:
+            wanted = min(PIECE_BYTES, end - at)
+            piece = await loop.run_in_executor(self._threads, part.file.read_at, at, wanted)
+            if len(piece) < wanted:
+                raise StoreFailed(part.file.path, "shorter than it was")
+            yield piece
+            at += wanted
+
+    def close(self) -> None:
+        """Ends the threads. Nobody is reading any more."""
+        self._threads.shutdown(wait=True, cancel_futures=True)

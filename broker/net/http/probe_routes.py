@@ -1,0 +1,31 @@
+"""What a supervisor asks, without a login: whether the broker lives, and whether it can take work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from broker.net.http.answer import Answer, json_answer
+from broker.net.http.routes import Route
+
+if TYPE_CHECKING:
+    from broker.net.http.request import HttpRequest
+
+__all__ = ["probe_routes"]
+
+
+def probe_routes(unready: Callable[[], Sequence[str]]) -> list[Route]:
+    """Returns the routes. `unready` gives the reasons why the broker cannot take work now, without any detail that
+    whoever has no login should not read.
+    """
+
+    def alive(_request: HttpRequest) -> Answer:
+        return json_answer({"status": "ok"})
+
+    def ready(_request: HttpRequest) -> Answer:
+        reasons = list(unready())
+        if reasons:
+            return json_answer({"status": "unready", "reasons": reasons}, 503)
+        return json_answer({"status": "ok"})
+
+    return [Route("GET", "/healthz", probe=alive), Route("GET", "/readyz", probe=ready)]

@@ -1,0 +1,117 @@
+"""The slot files of taps: which there are, and their bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from broker import __version__
+from broker.net.http.answer import Answer, json_answer
+from broker.net.http.file_answer import file_answer
+from broker.net.http.refusal import HttpRefused, not_found
+from broker.net.http.request import integer
+from broker.net.http.rights import HttpRights, tap_queue
+from broker.net.http.routes import Call, Route
+
+if TYPE_CHECKING:
+    from broker.delivery.taps import Taps
+    from broker.net.http.file_reads import FileReads
+
+__all__ = ["slot_routes"]
+
+FORMAT: Final = 1  # of slot files
+LIMIT_MAX: Final = 10_000
+ROWS_AT_ONCE: Final = 500  # a long list is made in pieces, with everybody else's turn in between
+
+
+def slot_routes(taps: Taps, rights: HttpRights, reads: FileReads) -> list[Route]:
+    """Returns the routes."""
+    slots = SlotAnswers(taps, rights, reads)
+    return [
+        Route("GET", "/v1/store", slots.store),
+        Route("GET", "/v1/seals", slots.seals, ("after", "limit", "vhost", "tap")),
+        Route("GET", "/v1/slots/{seal}", slots.slot),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAnswers:
+    """Answers from the seal log and the slot files."""
+
+    taps: Taps
+    rights: HttpRights
+    reads: FileReads
+
+    async def store(self, _call: Call) -> Answer:
+        """Says whose slots these are."""
+        view = self.taps.view
+        facts = {"store": view.store, "last_seal": view.last_seal, "format": FORMAT, "version": __version__}
+        return json_answer(facts)
+
+    async def seals(self, call: Call) -> Answer:
+        """Lists what is behind a seal, of the taps that the user may read: the slot files that are there, and what can
+        not be had any more.
+
+        Invariant: with "more": false, every such seal up to "last_seal" is listed or among the gaps.
+        """
+        request = call.request
+        after, limit = request.integer("after", 0), request.integer("limit", 1000, LIMIT_MAX)
+        visible = self._visible(call)
+        view = self.taps.view
+        last = view.last_seal  # before the seals: what is sealed meanwhile may be missing in the list
+        rows: list[dict[str, Any]] = []
+        at, more, looked = after, False, False
+        while not (looked or more):
+            batch = view.after(at, limit=ROWS_AT_ONCE)
+            looked = len(batch) < ROWS_AT_ONCE
+            for seal in batch:
+                at = seal.seal
+                if visible(seal.vhost, seal.queue):
+                    more = len(rows) == limit
+                    if more:
+                        break
+                    rows.append(seal.to_json())
+            await asyncio.sleep(0)
+        return json_answer(
+            {
+                "store": view.store,
+                "last_seal": last,
+                "more": more,
+                "seals": rows,
+                "gaps": [gap.to_json() for gap in view.lost(after) if visible(gap.vhost, gap.queue)],
+                "released": [one.to_json() for one in list(view.released.values()) if visible(one.vhost, one.queue)],
+                "cursors": [one.to_json() for one in view.cursors if visible(one.vhost, one.tap)],
+            }
+        )
+
+    def _visible(self, call: Call) -> Callable[[str, str], bool]:
+        """Returns which taps are asked for and may be read. Raises: HttpRefused for one that may not."""
+        vhost, tap = call.request.query.get("vhost"), call.request.query.get("tap")
+        if vhost is not None and tap is not None:
+            self.rights.check_read(call.user, vhost, tap_queue(tap))
+
+        @cache
+        def visible(of_vhost: str, of_tap: str) -> bool:
+            asked = vhost in (None, of_vhost) and tap in (None, of_tap)
+            return asked and self.rights.may_read(call.user, of_vhost, tap_queue(of_tap))
+
+        return visible
+
+    async def slot(self, call: Call) -> Answer:
+        """Sends a slot file, or a part of it."""
+        number = integer("seal", call.words["seal"])
+        seal = self.taps.view.seal(number)
+        if seal is None:
+            raise self._missing(number)
+        self.rights.check_read(call.user, seal.vhost, tap_queue(seal.queue))
+        answer = await file_answer(self.reads, self.taps.slot_path(number), call.request.headers, seal.crc)
+        if answer is None:
+            raise self._missing(number)
+        return answer
+
+    def _missing(self, number: int) -> HttpRefused:
+        known = number <= self.taps.view.last_seal
+        return not_found(f"slot {number} was released" if known else f"no slot {number} was sealed yet")

@@ -1,0 +1,80 @@
+"""Snapshots: what an ordinary queue holds now, as slot files that are there for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from broker.net.http.answer import Answer, json_answer
+from broker.net.http.file_answer import file_answer
+from broker.net.http.refusal import HttpRefused, not_found
+from broker.net.http.request import integer
+from broker.net.http.routes import Call, Route
+
+if TYPE_CHECKING:
+    from broker.core.vhost import Vhost
+    from broker.delivery.slot_snapshots import Snapshot
+    from broker.delivery.taps import Taps
+    from broker.net.http.file_reads import FileReads
+    from broker.net.http.rights import HttpRights
+
+__all__ = ["snapshot_routes"]
+
+SNAPSHOTS_MAX: Final = 64  # at a time: each is a copy on disk of what a queue holds
+
+
+def snapshot_routes(taps: Taps, vhosts: Mapping[str, Vhost], rights: HttpRights, reads: FileReads) -> list[Route]:
+    """Returns the routes."""
+    answers = SnapshotAnswers(taps, vhosts, rights, reads)
+    return [
+        Route("POST", "/v1/snapshots", answers.take),
+        Route("GET", "/v1/snapshots/{id}/{n}", answers.file),
+        Route("DELETE", "/v1/snapshots/{id}", answers.drop),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotAnswers:
+    """Takes snapshots and sends their files. Invariant: whoever reads one may read the queue that it is of."""
+
+    taps: Taps
+    vhosts: Mapping[str, Vhost]
+    rights: HttpRights
+    reads: FileReads
+
+    async def take(self, call: Call) -> Answer:
+        """Takes a snapshot and lists its files."""
+        fields = call.request.fields(("vhost", "queue"))
+        vhost, queue = fields.text("vhost", "/"), fields.text("queue")
+        self.rights.check_read(call.user, vhost, queue)
+        held = self.vhosts.get(vhost)
+        if held is None or queue not in held.queues:
+            raise not_found(f"no queue '{queue}' in vhost '{vhost}'")
+        if len(self.taps.snapshots) >= SNAPSHOTS_MAX:
+            raise HttpRefused(503, f"there are {SNAPSHOTS_MAX} snapshots already: delete some, or try again later")
+        return json_answer(await self.taps.snapshot(vhost, queue), 201)
+
+    async def file(self, call: Call) -> Answer:
+        """Sends one file of a snapshot, or a part of it."""
+        snapshot, n = self._find(call), integer("n", call.words["n"])
+        crc = next((file.crc for file in snapshot.files if file.n == n), None)
+        answer = None
+        if crc is not None:
+            path = self.taps.snapshot_path(snapshot.id, n)
+            answer = await file_answer(self.reads, path, call.request.headers, crc)
+        if answer is None:
+            raise not_found(f"no file {n} of snapshot {snapshot.id}")
+        return answer
+
+    async def drop(self, call: Call) -> Answer:
+        """Removes a snapshot."""
+        await self.taps.drop_snapshot(self._find(call).id)
+        return Answer(204)
+
+    def _find(self, call: Call) -> Snapshot:
+        snapshot = self.taps.snapshots.get(call.words["id"])
+        if snapshot is None:
+            raise not_found(f"no snapshot {call.words['id'][:64]}")
+        self.rights.check_read(call.user, snapshot.vhost, snapshot.queue)
+        return snapshot

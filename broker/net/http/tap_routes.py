@@ -1,0 +1,91 @@
+"""What a remote reader says: seal what is open, and this is how far I have come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker.net.http.answer import Answer, json_answer
+from broker.net.http.refusal import bad_request, not_found
+from broker.net.http.rights import HttpRights, tap_queue
+from broker.net.http.routes import Call, Route
+
+if TYPE_CHECKING:
+    from broker.core.vhost import Vhost
+    from broker.delivery.taps import Taps
+
+__all__ = ["tap_routes"]
+
+
+def tap_routes(taps: Taps, vhosts: Mapping[str, Vhost], rights: HttpRights) -> list[Route]:
+    """Returns the routes."""
+    answers = TapAnswers(taps, vhosts, rights)
+    return [
+        Route("GET", "/v1/taps", answers.listing, ("vhost",)),
+        Route("POST", "/v1/seal", answers.seal),
+        Route("PUT", "/v1/cursors/{name}", answers.set_cursor),
+        Route("DELETE", "/v1/cursors/{name}", answers.remove_cursor, ("vhost", "tap")),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class TapAnswers:
+    """Does what readers ask of taps."""
+
+    taps: Taps
+    vhosts: Mapping[str, Vhost]
+    rights: HttpRights
+
+    async def listing(self, call: Call) -> Answer:
+        """Lists the taps that the user may read."""
+        vhost = call.request.query.get("vhost")
+        rows = self.taps.listing(vhost) if vhost is None or vhost in self.vhosts else []
+        visible = [row for row in rows if self.rights.may_read(call.user, row["vhost"], tap_queue(row["name"]))]
+        return json_answer({"taps": visible})
+
+    async def seal(self, call: Call) -> Answer:
+        """Has what is open sealed, and answers with the last seal once it is in a file."""
+        fields = call.request.fields(("vhost", "tap"))
+        vhost, tap = fields.optional("vhost"), fields.optional("tap")
+        if tap is None:
+            self.rights.check_looks_after(call.user, "all taps")
+        else:
+            vhost = "/" if vhost is None else vhost
+            self._check(call, vhost, tap)
+        return json_answer({"last_seal": await self.taps.seal(vhost, tap)})
+
+    async def set_cursor(self, call: Call) -> Answer:
+        """Makes a cursor, or moves it on."""
+        fields = call.request.fields(("vhost", "tap", "seal", "reset"))
+        vhost, tap = fields.text("vhost", "/"), fields.text("tap")
+        if not fields.has("seal"):
+            raise bad_request("'seal' is missing")
+        seal, reset = fields.integer("seal", 0), fields.flag("reset")
+        self._check(call, vhost, tap)
+        await self.taps.set_cursor(call.words["name"], vhost, tap, seal, reset=reset)
+        return Answer(204)
+
+    async def remove_cursor(self, call: Call) -> Answer:
+        """Removes a cursor: nothing is kept for it any more."""
+        query = call.request.query
+        if "tap" not in query:
+            raise bad_request("the parameter 'tap' is missing")
+        vhost, tap, name = query.get("vhost", "/"), query["tap"], call.words["name"]
+        self.rights.check_read(call.user, vhost, tap_queue(tap))
+        if self.taps.view.cursor(name, vhost, tap) is None:
+            raise not_found(f"no cursor '{name}' of tap '{tap}' in vhost '{vhost}'")
+        await self.taps.remove_cursor(name, vhost, tap)
+        return Answer(204)
+
+    def _check(self, call: Call, vhost: str, tap: str) -> None:
+        """Lets the user use a tap that is there. Raises: HttpRefused (403, 404), 403 first: it tells nobody what is
+        there.
+        """
+        self.rights.check_read(call.user, vhost, tap_queue(tap))
+        held = self.vhosts.get(vhost)
+        if held is not None and tap_queue(tap) in held.queues.taps:
+            return
+        # A removed tap is one for as long as there are slots of it.
+        if held is None or not any(row["name"] == tap for row in self.taps.listing(vhost)):
+            raise not_found(f"no tap '{tap}' in vhost '{vhost}'")

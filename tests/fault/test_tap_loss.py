@@ -1,0 +1,232 @@
+"""The broker dies while it seals what a tap heard: each confirmed message is in slot files exactly once in the end.
+
+A reader follows and moves its cursor, so that files go while others come. The files lose power, or one call fails, at a
+place that a seed picks; then kill -9 of a real process on real files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.amqp.errors import BrokerError
+from broker.cli.control_client import ask
+from broker.delivery.taps import TapRefused
+from broker.store.seal_log import SealView, decode_lines
+from broker.store.slot_file import open_slot
+from tests.broker_process import BrokerProcess
+from tests.deadline import wait_until
+from tests.fault.broker_life import Life, new_disk, new_history
+from tests.fault.faulty_files import FaultyFiles, PowerLost
+from tests.fault.tap_reader import EXCHANGE, QUEUE, TAP, TapLedger, TapReader, number_of, publish_batches
+from tests.raw_client import PeerGone
+
+pytestmark = pytest.mark.fault
+
+SEEDS: Final = range(12)
+LIVES: Final = 4
+GONE: Final = (PeerGone, ConnectionError, PowerLost, BrokerError, TapRefused)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Keeps the tracebacks of brokers that are killed to itself."""
+    with capture_logs():
+        yield
+
+
+async def tapped_life(disk: FaultyFiles, random: Random) -> Life | None:
+    """Returns a broker with a tap on what is left of a disk, None when it died at once."""
+    life = Life(disk, new_history(), random)
+    windows = {
+        "window_messages": random.choice((5, 60)),
+        "window_bytes": random.choice((4096, 1 << 20)),
+        "window_ms": 30,
+    }
+    settings = life.broker.settings
+    life.broker.settings = settings.model_copy(update={"taps": settings.taps.model_copy(update=windows)})
+    if not await life.begin():
+        return None
+    try:
+        vhost = life.broker.vhosts["/"]
+        if EXCHANGE not in vhost.exchanges:
+            vhost.declare_exchange(EXCHANGE, "topic", durable=True)
+        vhost.declare_queue(QUEUE, durable=True)
+        vhost.bind(QUEUE, EXCHANGE, "a.#")
+        await life.broker.taps.add("/", EXCHANGE, "a.#", name=TAP, cursors=["reader"])
+    except GONE:
+        await life.kill()
+        return None
+    return life
+
+
+async def follow(life: Life, reader: TapReader) -> None:
+    """Reads what is new, and lets go of it."""
+    taps = life.broker.taps
+    reader.read(taps.view, taps.slot_path, life.files.read)
+    await taps.set_cursor("reader", "/", TAP, reader.seal)
+    taps._retain_soon()
+
+
+async def work(life: Life, ledger: TapLedger, reader: TapReader, moments: int) -> None:
+    """Publishes, seals and reads until the broker dies, at the latest after so many moments."""
+    taps, random = life.broker.taps, life.random
+    loop = asyncio.get_running_loop()
+
+    def publish() -> None:
+        try:
+            publish_batches(life.broker.listener.port, ledger, Random(random.random()), lambda: life.failed)
+        except GONE:
+            assert life.failed, "the broker hung up"
+
+    publishing = loop.run_in_executor(life._threads, publish)
+    tasks: set[asyncio.Task[Any]] = set()
+    for _ in range(moments):
+        await asyncio.sleep(random.choice((0, 0.002, 0.01)))
+        if life.failed:
+            break
+        life.moment()
+        taps.tick()
+        try:
+            if random.random() < 0.2:
+                tasks.add(loop.create_task(taps.seal()))
+            if random.random() < 0.3:
+                await asyncio.wait_for(follow(life, reader), 5)
+        except (TimeoutError, *GONE):
+            break
+    life.files.die()
+    await life.kill()
+    life._hang_up()
+    await publishing
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def run(seed: int) -> tuple[TapLedger, TapReader]:
+    """Has a broker live and die a few times on one disk; reads everything in the end."""
+    random = Random(seed)
+    ledger, reader, disk = TapLedger(), TapReader(), new_disk()
+    for number in range(LIVES):
+        life = await tapped_life(disk, random)
+        if life is not None:
+            if random.random() < 0.6:
+                disk.lose_at = disk.calls + random.randint(1, 400)
+            elif random.random() < 0.6:
+                disk.fail_at, disk.partial = disk.calls + random.randint(1, 400), True
+            await work(life, ledger, reader, random.randint(5, 60))
+        disk = disk.after_loss(seed * LIVES + number) if random.random() < 0.7 else disk.after_kill()
+        disk.lose_at = random.randint(1, 120) if random.random() < 0.3 else 0
+    disk.lose_at = 0
+    last = await tapped_life(disk, random)
+    while last is None:
+        disk = disk.after_kill()
+        last = await tapped_life(disk, random)
+    await last.broker.taps.seal()
+    await follow(last, reader)
+    assert last.broker.vhosts["/"].queues[f"amq.tap.{TAP}"].ready == 0
+    taken = await last.broker.taps.snapshot("/", QUEUE)
+    paths = [last.broker.taps.snapshot_path(taken["id"], file["n"]) for file in taken["files"]]
+    queued = {number_of(row) for path in paths for row in open_slot(last.files.read(path))}
+    await last.stop()
+    heard = {number for number in reader.numbers if number % 2 == 0}
+    assert heard == queued, f"seed {seed}: a slot file has what the log lost, or lacks what it has"
+    return ledger, reader
+
+
+@pytest.mark.slow
+async def test_each_confirmed_message_is_in_a_slot_file_once() -> None:
+    """After any death, with the log, the slot files, the seals and the cursors torn anywhere between two syncs."""
+    confirmed = read = 0
+    for seed in SEEDS:
+        ledger, reader = await run(seed)
+        assert ledger.judge(reader.numbers) == [], f"seed {seed}"
+        assert reader.ids == sorted(set(reader.ids)), f"seed {seed}: an id came twice"
+        confirmed, read = confirmed + len(ledger.confirmed), read + len(reader.numbers)
+    assert min(confirmed, read) > 500, "the scenario is too tame"
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(0)
+async def test_each_confirmed_message_is_in_a_slot_file_once_over_a_thousand_deaths() -> None:
+    """The long proof of the same."""
+    for seed in range(100, 400):
+        ledger, reader = await run(seed)
+        assert ledger.judge(reader.numbers) == [], f"seed {seed}"
+        assert reader.ids == sorted(set(reader.ids)), f"seed {seed}: an id came twice"
+
+
+@pytest.mark.slow
+def test_kill9_while_sealing(broker_process: BrokerProcess) -> None:
+    """Of a real process, a few times; the reader has each confirmed message once, and what it passed is gone."""
+    broker_process.environment |= {
+        "SLOTMQ_TAPS__WINDOW_MESSAGES": "50",
+        "SLOTMQ_TAPS__WINDOW_MS": "100",
+        "SLOTMQ_STORE__SEGMENT_BYTES": str(1 << 20),
+        "SLOTMQ_STORE__CHECKPOINT_INTERVAL_MS": "1000",
+    }
+    random, ledger, reader = Random(5), TapLedger(), TapReader()
+    slots = broker_process.folder / "slots"
+
+    def view() -> SealView:
+        found = SealView()
+        for line in decode_lines((slots / "seals.log").read_bytes())[0]:
+            found.fold(line)
+        return found
+
+    def follow_files() -> None:
+        reader.read(view(), lambda seal: slots / f"{seal:020}.slot", Path.read_bytes)
+        ask(broker_process.folder, "cursor_set", name="reader", vhost="/", tap=TAP, seal=reader.seal)
+
+    for life in range(4):
+        broker_process.start()
+        if not life:
+            publish_batches(broker_process.address.port, ledger, random, lambda: False, most=1)  # makes the exchange
+            ask(broker_process.folder, "tap_add", exchange=EXCHANGE, pattern="#", name=TAP, cursors=["reader"])
+            ledger.confirmed.clear()
+        publish_batches(broker_process.address.port, ledger, random, lambda: False, most=random.randint(300, 1500))
+        if life % 2:
+            wait_until(lambda: view().last_seal > reader.seal, "a sealed slot")
+            follow_files()
+        time.sleep(random.random() * 0.1)  # not to wait for anything: the moment of death, while slots are sealed
+        assert not broker_process.errors()
+        broker_process.kill()
+    broker_process.start()
+    ask(broker_process.folder, "seal")
+    follow_files()
+    assert ledger.judge(reader.numbers) == []
+    assert reader.ids == sorted(set(reader.ids))
+    wait_until(lambda: not list(slots.glob("*.slot")), "the files that were passed are gone")
+    assert not broker_process.errors()
+    assert broker_process.terminate() == 0
+
+
+def test_a_damaged_slot_file_is_a_gap_not_a_broken_start(broker_process: BrokerProcess) -> None:
+    """A file that lost its end, or is not there, is told of; the others stay."""
+    ledger = TapLedger()
+    broker_process.start()
+    publish_batches(broker_process.address.port, ledger, Random(1), lambda: False, most=1)
+    ask(broker_process.folder, "tap_add", exchange=EXCHANGE, pattern="#", name=TAP)
+    for _ in range(3):
+        publish_batches(broker_process.address.port, ledger, Random(1), lambda: False, most=1)
+        ask(broker_process.folder, "seal")
+    broker_process.kill()
+    files = sorted((broker_process.folder / "slots").glob("*.slot"))
+    assert len(files) == 3
+    files[0].unlink()
+    files[1].write_bytes(files[1].read_bytes()[:-10])
+    broker_process.start()
+    (row,) = ask(broker_process.folder, "taps")
+    assert (row["slots"], row["first_seal"]) == (1, 3)
+    assert [event["reason"] for event in broker_process.log_events() if event["event"] == "slot_file.lost"] == [
+        "missing",
+        "damaged",
+    ]
+    assert broker_process.terminate() == 0

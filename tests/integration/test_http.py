@@ -1,0 +1,392 @@
+"""The HTTP server as clients meet it: logins, limits, connections that are kept, left, slow or too many."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.server import Broker
+from broker.settings import Settings
+from broker.store.damage import FolderBusy
+from tests.broker_process import BrokerProcess
+from tests.deadline import DEADLINE_S, wait_until_async
+from tests.http_talk import Web, ask, raw, request, statuses, until_closed
+from tests.in_process import running_broker
+
+HTTP: dict[str, Any] = {"enabled": True, "port": 0}
+
+
+def port_of(broker: Broker) -> int:
+    """Where the HTTP server listens."""
+    assert broker.http is not None
+    return broker.http.port
+
+
+async def talks_end(broker: Broker) -> None:
+    """Waits until the broker talks to nobody over HTTP."""
+
+    async def over() -> bool:
+        assert broker.http is not None
+        return not broker.http._talks
+
+    await wait_until_async(over, "no conversation is left")
+
+
+# -- what a supervisor asks --------------------------------------------------------------------------------------------
+
+
+async def test_a_broker_without_http_listens_nowhere_else(tmp_path: Path) -> None:
+    """It is off unless the settings turn it on."""
+    async with running_broker(tmp_path / "data") as broker:
+        assert broker.http is None
+        assert "HTTP" not in broker.ready_line()
+
+
+async def test_health_and_readiness_need_no_login(tmp_path: Path) -> None:
+    """And the ready line says where to ask."""
+    async with running_broker(tmp_path / "data", http=HTTP) as broker:
+        for path in ("/healthz", "/readyz"):
+            said = await ask(broker, "GET", path, user=None)
+            assert (said.status, said.json) == (200, {"status": "ok"})
+        assert f", HTTP at http://127.0.0.1:{port_of(broker)}/, data in " in broker.ready_line()
+
+
+async def test_a_broker_in_alarm_lives_and_is_not_ready(tmp_path: Path) -> None:
+    """Publishers are blocked, so traffic should go elsewhere; to start it anew would not help."""
+    async with running_broker(tmp_path / "data", http=HTTP, memory={"alarm_bytes": 1}) as broker:
+        said = await ask(broker, "GET", "/readyz", user=None)
+        assert (said.status, said.json) == (503, {"status": "unready", "reasons": ["memory alarm"]})
+        assert (await ask(broker, "GET", "/healthz", user=None)).status == 200
+
+
+# -- logins ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "header",
+    [None, "Basic", "Basic !", "Basic Z3Vlc3Q=", "Bearer Z3Vlc3Q6Z3Vlc3Q=", "Basic /zpndWVzdA==", "Basic Z3Vlc3Q6"],
+)
+async def test_who_brings_no_password_is_asked_for_one(tmp_path: Path, header: str | None) -> None:
+    """401 says how; what is no login at all is treated so too, and none of it crashes anything."""
+    async with running_broker(tmp_path / "data", http=HTTP) as broker:
+        headers = {} if header is None else {"Authorization": header}
+        said = await ask(broker, "GET", "/v1/store", user=None, **headers)
+        assert said.refusal[:2] == (401, "login_refused")
+        assert said.headers["www-authenticate"] == 'Basic realm="SlotMQ", charset="UTF-8"'
+
+
+async def test_a_wrong_password_is_refused_and_noted_once(tmp_path: Path) -> None:
+    """The log says who came from where, never with what; the client is not told whether there is such a user."""
+    async with running_broker(tmp_path / "data", http=HTTP) as broker:
+        with capture_logs() as events:
+            said = await ask(broker, "GET", "/v1/store", user=("guest", "sesame"))
+            stranger = await ask(broker, "GET", "/v1/store", user=("nobody", "sesame"))
+    assert said.refusal == stranger.refusal
+    refused = [event for event in events if event["event"] == "http.login_refused"]
+    assert [event["reason"] for event in refused] == [
+        "Basic login refused: user 'guest' - invalid credentials",
+        "Basic login refused: user 'nobody' - invalid credentials",
+    ]
+    assert "sesame" not in str(events)
+
+
+async def test_a_user_of_definitions_logs_in(tmp_path: Path) -> None:
+    """A name and a password beyond ASCII are read as UTF-8, and a colon may be in the password."""
+    async with running_broker(tmp_path / "data", http=HTTP) as broker:
+        broker.administration.users.add("grüße", "pä:ss")
+        assert (await ask(broker, "GET", "/v1/store", user=("grüße", "pä:ss"))).status == 200
+        broker.administration.users.delete("grüße")
+        assert (await ask(broker, "GET", "/v1/store", user=("grüße", "pä:ss"))).status == 401
+
+
+# -- paths -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow"),
+    [
+        ("GET", "/", 404, None),
+        ("GET", "/v1/slots/../../etc/passwd", 404, None),
+        ("GET", "/v1/slots/..%2f..%2fetc%2fpasswd", 400, None),
+        ("POST", "/healthz", 405, "GET, HEAD"),
+        ("TRACE", "/v1/seal", 405, "POST"),
+        ("OPTIONS", "/v1/cursors/c", 405, "PUT, DELETE"),
+        ("GET", "/v1/seals?afer=3", 400, None),
+        ("GET", "/v1/seals?limit=10001", 400, None),
+    ],
+)
+async def test_what_is_not_served_is_said_so(
+    tmp_path: Path, method: str, path: str, status: int, allow: str | None
+) -> None:
+    """404, 405 with what there is, 400 for what cannot be meant."""
+    async with running_broker(tmp_path / "data", http=HTTP) as broker:
+        said = await ask(broker, method, path)
+        assert (said.status, said.headers.get("allow")) == (status, allow)
+        assert said.refusal[0] == status
+
+
+async def test_a_page_of_another_site_cannot_use_a_browsers_password(tmp_path: Path) -> None:
+    """A change that comes from elsewhere is refused, whoever is logged in."""
+    async with running_broker(tmp_path / "data", http=HTTP) as broker:
+        said = await ask(broker, "POST", "/v1/seal", {}, Origin="https://evil.example")
+        assert said.refusal[:2] == (403, "access_refused")
+        own = f"http://127.0.0.1:{port_of(broker)}"
+        assert (await ask(broker, "POST", "/v1/seal", {}, Origin=own)).status == 200
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_long_header_is_refused(tmp_path: Path) -> None:
+    """431, before anybody looks at the login; the limit is that of the settings."""
+    async with running_broker(tmp_path / "data", http={**HTTP, "header_max_bytes": 2048}) as broker:
+        assert (await ask(broker, "GET", "/healthz", X="a" * 1500)).status == 200
+        said = await ask(broker, "GET", "/healthz", X="a" * 2000)
+        assert said.refusal == (431, "header_too_large", "a header has at most 2048 bytes")
+
+
+async def test_a_long_body_is_refused_whether_its_length_is_told_or_not(tmp_path: Path) -> None:
+    """413; a chunked one that is short is read."""
+
+    def chunks(count: int) -> Iterator[bytes]:
+        yield b"{"
+        for _ in range(count):
+            yield b" " * 100
+        yield b"}"
+
+    async with running_broker(tmp_path / "data", http={**HTTP, "body_max_bytes": 1024}) as broker:
+        assert (await ask(broker, "POST", "/v1/seal", b"{" + b" " * 1022 + b"}")).status == 200
+        assert (await ask(broker, "POST", "/v1/seal", b"{" + b" " * 1023 + b"}")).status == 413
+        assert (await ask(broker, "POST", "/v1/seal", chunks(10))).status == 200
+        assert (await ask(broker, "POST", "/v1/seal", chunks(11))).status == 413
+        assert (await ask(broker, "POST", "/v1/seal", b"[]")).refusal[:2] == (400, "bad_request")
+
+
+async def test_a_refusal_reaches_a_client_that_is_still_sending(tmp_path: Path) -> None:
+    """What it sends is read on and dropped for a while: a reset would take the answer away from it."""
+    async with running_broker(tmp_path / "data", http=HTTP) as broker:
+
+        def talk() -> bytes:
+            with socket.socket() as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+                client.settimeout(DEADLINE_S)
+                client.connect(("127.0.0.1", port_of(broker)))
+                client.sendall(request("POST", "/v1/seal", Content_Length="900000") + b" " * 900_000)
+                return until_closed(client)
+
+        assert statuses(await asyncio.to_thread(talk)) == [413]
+
+
+async def test_a_client_that_waits_for_leave_is_told_to_go_on(tmp_path: Path) -> None:
+    """Expect: 100-continue, for a body that will be read; not for one that is too long."""
+    async with running_broker(tmp_path / "data", http={**HTTP, "body_max_bytes": 1024}) as broker:
+
+        def talk(length: str) -> bytes:
+            head = request("POST", "/v1/seal", Expect="100-continue", Content_Length=length, Connection="close")
+            with socket.create_connection(("127.0.0.1", port_of(broker)), DEADLINE_S) as client:
+                client.sendall(head)
+                first = client.recv(1 << 16)
+                if first.startswith(b"HTTP/1.1 100 "):
+                    client.sendall(b"{}")
+                return first + until_closed(client)
+
+        assert statuses(await asyncio.to_thread(talk, "2")) == [100, 200]
+        assert statuses(await asyncio.to_thread(talk, "1025")) == [413]
+
+
+async def test_a_client_that_sends_slowly_has_so_much_time(tmp_path: Path) -> None:
+    """408 for a request that does not come to its end; one that never began is only closed."""
+    async with running_broker(tmp_path / "data", http={**HTTP, "timeout_ms": 200}) as broker:
+        port = port_of(broker)
+        assert statuses(await asyncio.to_thread(raw, port, b"GET /healthz HT")) == [408]
+        body_missing = request("POST", "/v1/seal", Content_Length="5") + b"{"
+        assert statuses(await asyncio.to_thread(raw, port, body_missing)) == [408]
+        assert await asyncio.to_thread(raw, port) == b""
+        assert statuses(await asyncio.to_thread(raw, port, request("GET", "/healthz"))) == [200]  # and idle behind it
+
+
+async def test_a_drop_at_a_time_is_no_way_to_stay(tmp_path: Path) -> None:
+    """The time is that of the whole request, so each byte does not begin it anew."""
+    async with running_broker(tmp_path / "data", http={**HTTP, "timeout_ms": 300}) as broker:
+
+        def drip() -> list[int]:
+            with socket.create_connection(("127.0.0.1", port_of(broker)), DEADLINE_S) as client:
+                ended = threading.Event()
+                found: list[bytes] = []
+
+                def listen() -> None:
+                    found.append(until_closed(client))
+                    ended.set()
+
+                listener = threading.Thread(target=listen)
+                listener.start()
+                sent = 0
+                while not ended.wait(0.05):
+                    assert sent < 200, "ten seconds of drops, and it still listens"
+                    sent += 1
+                    try:
+                        client.sendall(b"GET / HTTP/1.1\r\n" if sent == 1 else b"x")
+                    except OSError:
+                        break
+                listener.join(DEADLINE_S)
+                return statuses(found[0])
+
+        assert await asyncio.to_thread(drip) == [408]
+
+
+async def test_more_clients_than_allowed_are_turned_away(tmp_path: Path) -> None:
+    """503 in words for the first of them; when one leaves, the next is served."""
+    async with running_broker(tmp_path / "data", http={**HTTP, "connections_max": 2}) as broker:
+        port = port_of(broker)
+        held = [Web(port, None) for _ in range(2)]
+        for web in held:
+            assert (await web.later("GET", "/healthz")).status == 200
+        answer = await asyncio.to_thread(raw, port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert statuses(answer) == [503] and b"Connection: close" in answer
+        held.pop().close()
+
+        async def served() -> bool:
+            return (await ask(broker, "GET", "/healthz", user=None)).status == 200
+
+        await wait_until_async(served, "the place of who left is free")
+        held.pop().close()
+
+
+# -- connections -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_connection_is_kept_for_many_requests(tmp_path: Path) -> None:
+    """Refusals that were read to their end do not close it either."""
+    async with running_broker(tmp_path / "data", http=HTTP) as broker:
+        web = Web(port_of(broker))
+        await web.later("GET", "/healthz")
+        first = web.connection.sock.getsockname()
+        for method, path in (("GET", "/v1/store"), ("POST", "/nowhere"), ("HEAD", "/v1/seals"), ("GET", "/v1/seals")):
+            await web.later(method, path)
+            assert web.connection.sock.getsockname() == first
+        web.close()
+        await talks_end(broker)
+
+
+async def test_requests_sent_ahead_are_answered_in_order(tmp_path: Path) -> None:
+    """Pipelining: one packet of five requests, and half of a sixth."""
+    async with running_broker(tmp_path / "data", http=HTTP) as broker:
+        sent = [
+            request("GET", "/healthz"),
+            request("GET", "/nowhere"),
+            request("POST", "/v1/seal", Content_Length="2") + b"{}",
+            request("HEAD", "/v1/store"),
+            request("GET", "/v1/store", None, Connection="close"),
+            b"GET /healthz HTTP/1.1\r\n",
+        ]
+        answers = await asyncio.to_thread(raw, port_of(broker), b"".join(sent))
+        assert statuses(answers) == [200, 404, 200, 200, 401]
+
+
+async def test_a_client_that_has_said_its_last_is_still_answered(tmp_path: Path) -> None:
+    """It closed its half of the connection behind the request, as some do."""
+    async with running_broker(tmp_path / "data", http=HTTP) as broker:
+
+        def talk() -> bytes:
+            with socket.create_connection(("127.0.0.1", port_of(broker)), DEADLINE_S) as client:
+                client.sendall(request("GET", "/v1/store"))
+                client.shutdown(socket.SHUT_WR)
+                return until_closed(client)
+
+        assert statuses(await asyncio.to_thread(talk)) == [200]
+
+
+async def test_what_speaks_another_protocol_is_told_so(tmp_path: Path) -> None:
+    """AMQP, TLS, HTTP/2 and noise: one answer, and the end. Nothing of it is an error of ours."""
+    async with running_broker(tmp_path / "data", http=HTTP) as broker:
+        with capture_logs() as events:
+            for octets, status in (
+                (b"AMQP\x00\x00\x09\x01", 400),
+                (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
+                (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+                (b"\x00" * 50_000, 400),
+            ):
+                assert statuses(await asyncio.to_thread(raw, port_of(broker), octets)) == [status]
+    assert [event for event in events if event["log_level"] == "error"] == []
+
+
+# -- start and stop ----------------------------------------------------------------------------------------------------
+
+
+def test_the_process_says_where_and_ends_with_its_clients(tmp_path: Path) -> None:
+    """SIGTERM ends it while one client is idle and another in the middle of a request."""
+    environment = {"SLOTMQ_HTTP__ENABLED": "true", "SLOTMQ_HTTP__PORT": "0"}
+    process = BrokerProcess(tmp_path / "data", environment=environment).start()
+    try:
+        port = int(process.stdout().split("HTTP at http://127.0.0.1:")[1].split("/")[0])
+        idle = Web(port, None)
+        assert idle.get("/readyz").status == 200
+        with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as half:
+            half.sendall(b"GET /healthz HT")
+            assert process.terminate() == 0
+            assert until_closed(half) == b""
+        assert process.errors() == []
+        idle.close()
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("variables", "line"),
+    [
+        ({"PORT": "{taken}"}, "slotmq: port {taken} on 127.0.0.1 is in use; another one: http.port"),
+        ({"TLS": "true"}, "slotmq: http.tls needs tls.certfile"),
+    ],
+)
+def test_what_cannot_be_keeps_the_broker_from_starting(tmp_path: Path, variables: dict[str, str], line: str) -> None:
+    """Exit code 2 and one line, before a folder is made."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        given = {f"SLOTMQ_HTTP__{name}": value.format(taken=port) for name, value in variables.items()}
+        process = BrokerProcess(tmp_path / "data", environment={"SLOTMQ_HTTP__ENABLED": "true", **given})
+        process.spawn()
+        assert process.wait() == 2
+    assert process.stderr() == line.format(taken=port) + "\n"
+    assert not process.folder.exists()
+
+
+async def test_a_broker_that_cannot_start_gives_the_port_back(tmp_path: Path) -> None:
+    """The folder is in use by another broker."""
+    async with running_broker(tmp_path / "data"):
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        second = Broker(Settings(server={"port": 0, "data_dir": tmp_path / "data"}, http={**HTTP, "port": port}))
+        with pytest.raises(FolderBusy) as caught:
+            await second.start()
+        assert free(port), caught.value
+
+
+async def test_a_broker_that_stops_waits_for_nobody_who_says_nothing(tmp_path: Path) -> None:
+    """An idle client is left at once, one with an answer under way has it; nobody new is let in."""
+    async with running_broker(tmp_path / "data", http={**HTTP, "timeout_ms": 600_000}) as broker:
+        port = port_of(broker)
+        idle = Web(port, None)
+        assert (await idle.later("GET", "/healthz")).status == 200
+        assert broker.http is not None
+        broker.http.refuse_new()
+        await talks_end(broker)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.to_thread(raw, port)
+        idle.close()
+
+
+def free(port: int) -> bool:
+    """Whether nobody holds a port, not even without listening."""
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

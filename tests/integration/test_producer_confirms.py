@@ -1,0 +1,104 @@
+"""When a duplicate is confirmed: with the sync that makes its original safe, and never before."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from pamqp import commands
+
+from broker.store.files import File
+from broker.store.memory_files import MemoryFile, MemoryFiles
+from broker.testing import Broker
+from tests.raw_client import RawClient, publish_frames
+
+
+class GatedFile(MemoryFile):
+    """A file whose sync waits for the gate."""
+
+    gate: threading.Event
+
+    def sync(self) -> None:
+        """Waits, then syncs."""
+        assert self.gate.wait(20)
+        super().sync()
+
+
+class GatedFiles(MemoryFiles):
+    """Files in memory that are synced when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        """Returns a file behind the gate."""
+        file = super().open(path, write=write, create=create)
+        gated = GatedFile.__new__(GatedFile)
+        gated.__dict__.update(vars(file))
+        gated.gate = self.gate
+        return gated
+
+
+def opened(broker: Broker, *, transactions: bool = False) -> RawClient:
+    """Returns a client with a channel that confirms, or that has transactions."""
+    client = RawClient("127.0.0.1", broker.port)
+    client.open()
+    client.open_channel(1)
+    if transactions:
+        client.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
+    else:
+        client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+    return client
+
+
+def numbered(body: bytes) -> bytes:
+    """Returns the frames of a publish with always the same number."""
+    properties = commands.Basic.Properties(delivery_mode=2, headers={"x-producer": "p", "x-seq": 1})
+    return publish_frames(1, "", "q", body, properties=properties)
+
+
+def test_a_duplicate_waits_for_its_original() -> None:
+    """While the original is not synced no connection hears that the number is safe, in confirm mode or by a commit."""
+    files = GatedFiles()
+    with (
+        Broker(files=files) as broker,
+        opened(broker) as first,
+        opened(broker) as second,
+        opened(broker, transactions=True) as third,
+    ):
+        first.call(1, commands.Queue.Declare(queue="q", durable=True), commands.Queue.DeclareOk)
+        broker.wait_idle()
+        try:
+            files.gate.clear()
+            first.send(numbered(b"original"))
+            first.call(1, commands.Queue.Declare(queue="q", passive=True), commands.Queue.DeclareOk)
+            second.send(numbered(b"duplicate"))
+            third.send(numbered(b"duplicate"))
+            third.method(1, commands.Tx.Commit())
+            # An answer that comes behind the duplicate on its channel: a confirm would have come before it.
+            second.call(1, commands.Queue.Declare(queue="q", passive=True), commands.Queue.DeclareOk)
+            assert not any(client.readable(0.05) for client in (first, second, third))
+        finally:
+            files.gate.set()
+        for client in (first, second):
+            assert client.expect(commands.Basic.Ack).delivery_tag == 1
+        third.expect(commands.Tx.CommitOk)
+        assert [message.body for message in broker.queue("q").messages] == [b"original"]
+
+
+def test_a_duplicate_of_what_is_safe_waits_for_nothing() -> None:
+    """When everything is synced a duplicate is confirmed at once, though no sync could follow."""
+    files = GatedFiles()
+    with Broker(files=files) as broker, opened(broker) as client:
+        client.call(1, commands.Queue.Declare(queue="q", durable=True), commands.Queue.DeclareOk)
+        client.send(numbered(b"original"))
+        client.expect(commands.Basic.Ack)
+        broker.wait_idle()
+        try:
+            files.gate.clear()
+            client.send(numbered(b"duplicate"))
+            assert client.expect(commands.Basic.Ack).delivery_tag == 2
+        finally:
+            files.gate.set()

@@ -1,0 +1,40 @@
+"""A client that resets its connection in the very moment in which the broker ends it: the broker goes on."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+from broker.testing import Broker
+from tests.raw_client import RawClient
+
+
+class ResetSocket:
+    """A connection whose other side is gone when its output is to be ended, which only the kernel knows."""
+
+    def __init__(self, socket: Any) -> None:
+        self._socket = socket
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def write_eof(self) -> None:
+        """Fails as a shutdown does that comes too late."""
+        self.asked += 1
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+
+def test_the_broker_goes_on() -> None:
+    """What one client does to its own connection ends neither the turn nor the broker."""
+    with Broker() as broker:
+        with RawClient("127.0.0.1", broker.port) as client:
+            broker.wait_idle()
+            transports: list[Any] = broker._call(lambda: list(broker.server.listener.transports))
+            (transport,) = transports
+            reset = transport._socket = ResetSocket(transport._socket)
+            client.send(b"GET / HTTP/1.1\r\n")
+            client.skip_to_end()
+        assert reset.asked == 1
+        with RawClient("127.0.0.1", broker.port) as other:
+            other.open()

@@ -1,0 +1,145 @@
+"""Snapshots: the slot files of a queue are the messages that are in it, wherever they lie."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+import pytest
+
+from broker.delivery.taps import TapRefused
+from broker.store.slot_file import PERSISTENT, REDELIVERED
+from broker.testing import Broker
+from tests.in_process import client_of, timed_broker
+from tests.raw_talk import page_out
+from tests.tap_files import read_slot, snapshot_rows
+
+
+async def fill(channel: Any, queue: str, numbers: range, **options: Any) -> None:
+    """Publishes numbered messages, every third of them transient, and returns when they are confirmed."""
+    exchange = channel.default_exchange
+    await asyncio.gather(
+        *(
+            exchange.publish(aio_pika.Message(b"%d" % n, delivery_mode=1 if n % 3 == 0 else 2, **options), queue)
+            for n in numbers
+        )
+    )
+
+
+async def test_a_snapshot_has_what_is_ready_and_what_is_unacked(tmp_path: Path) -> None:
+    """In memory, on disk and in the spill, in files of a window each; the queue stays as it is."""
+    sections: dict[str, Any] = {"slots": {"window_messages": 10}, "taps": {"window_messages": 64}}
+    async with timed_broker(tmp_path, **sections) as broker, client_of(broker.server) as channel:
+        queue = await channel.declare_queue("q", durable=True)
+        await fill(channel, "q", range(150))
+        for _ in range(3):
+            await (await queue.get()).ack()
+        held = [await queue.get() for _ in range(4)]
+        await held[1].nack(requeue=True)
+        page_out(broker.server, "q")
+        await fill(channel, "q", range(150, 200))
+        await broker.idle()
+        before = broker.queue("q")
+        taken = await broker.server.taps.snapshot("/", "q")
+        assert broker.queue("q") == before
+        assert [(file["n"], file["count"]) for file in taken["files"]] == [(0, 64), (1, 64), (2, 64), (3, 5)]
+        views = [read_slot(broker.server.taps.snapshot_path(taken["id"], file["n"])) for file in taken["files"]]
+        rows = [row for view in views for row in view]
+        assert [int(row.body) for row in rows] == list(range(3, 200))
+        assert [row.message_id for row in rows] == list(range(4, 201))
+        assert [bool(row.flags & PERSISTENT) for row in rows] == [n % 3 != 0 for n in range(3, 200)]
+        assert [int(row.body) for row in rows if row.flags & REDELIVERED] == [4]
+        assert {(view.meta.seal, view.meta.vhost, view.meta.queue) for view in views} == {(0, "/", "q")}
+        sent = {one.body: one.header for one in broker.published}
+        assert [row.header for row in rows] == [sent[row.body] for row in rows]
+
+
+async def test_a_snapshot_has_every_level_of_a_priority_queue(tmp_path: Path) -> None:
+    """Each level has ids of its own, and so files of its own."""
+    async with timed_broker(tmp_path) as broker, client_of(broker.server) as channel:
+        await channel.declare_queue("q", durable=True, arguments={"x-max-priority": 2})
+        for priority in (0, 1, 2, 1):
+            await fill(channel, "q", range(priority * 10, priority * 10 + 3), priority=priority)
+        rows = await snapshot_rows(broker.server.taps, "q")
+        assert sorted(int(row.body) for row in rows) == [0, 1, 2, 10, 10, 11, 11, 12, 12, 20, 21, 22]
+
+
+async def test_what_comes_while_a_snapshot_is_written_is_not_in_it(tmp_path: Path) -> None:
+    """It is of one moment: what is published later is for the next one."""
+    async with timed_broker(tmp_path, taps={"window_messages": 1}) as broker, client_of(broker.server) as channel:
+        await channel.declare_queue("q")
+        await fill(channel, "q", range(20))
+        taking = asyncio.create_task(snapshot_rows(broker.server.taps, "q"))
+        await asyncio.sleep(0)
+        await fill(channel, "q", range(20, 40))
+        assert [int(row.body) for row in await taking] == list(range(20))
+        assert len(await snapshot_rows(broker.server.taps, "q")) == 40
+
+
+async def test_a_snapshot_goes_by_itself_by_request_and_at_the_start(tmp_path: Path) -> None:
+    """Its files are there for an hour, and outlive no start."""
+
+    def files() -> int:
+        return len(list(tmp_path.glob("slots/snapshots/*/*.slot")))
+
+    async with timed_broker(tmp_path) as broker, client_of(broker.server) as channel:
+        taps = broker.server.taps
+        await channel.declare_queue("q", durable=True)
+        await fill(channel, "q", range(5))
+        ids = [(await taps.snapshot("/", "q"))["id"] for _ in range(3)]
+        assert files() == 3
+        await taps.drop_snapshot(ids[0])
+        await taps.drop_snapshot(ids[0])
+        assert files() == 2
+        broker.clock.advance(3599)
+        await taps._retain()
+        assert files() == 2
+        broker.clock.advance(2)
+        await taps._retain()
+        assert files() == 0
+        await taps.snapshot("/", "q")
+        clock = broker.clock
+    assert files() == 1
+    async with timed_broker(tmp_path, clock=clock):
+        assert files() == 0
+
+
+async def test_a_queue_that_goes_ends_its_snapshot(tmp_path: Path) -> None:
+    """With a refusal that says so, and without a file."""
+    async with timed_broker(tmp_path, taps={"window_messages": 1}) as broker, client_of(broker.server) as channel:
+        queue = await channel.declare_queue("q", durable=True)
+        await fill(channel, "q", range(50))
+        page_out(broker.server, "q")
+        taking = asyncio.create_task(broker.server.taps.snapshot("/", "q"))
+        await asyncio.sleep(0.01)
+        await queue.delete(if_empty=False)
+        with pytest.raises(TapRefused, match="queue 'q' was deleted"):
+            await taking
+        assert broker.server.failure is None
+    assert list(tmp_path.glob("slots/snapshots/*")) == []  # noqa: ASYNC240 - a look behind the broker's back
+
+
+async def test_what_has_no_snapshot_is_refused(tmp_path: Path) -> None:
+    """A queue that is not there, and that of a tap, which has slots of its own."""
+    async with timed_broker(tmp_path) as broker:
+        await broker.server.taps.add("/", "amq.topic", "#", name="t")
+        for vhost, queue, problem in (
+            ("/", "q", "no queue 'q'"),
+            ("v", "q", "no vhost 'v'"),
+            ("/", "amq.tap.t", "read its slots"),
+        ):
+            with pytest.raises(TapRefused, match=problem):
+                await broker.server.taps.snapshot(vhost, queue)
+        with pytest.raises(TapRefused, match="is no id"):
+            broker.server.taps.snapshot_path("../x", 0)
+
+
+async def test_an_empty_queue_has_an_empty_snapshot() -> None:
+    """A list without files, also of a broker in memory."""
+    async with Broker() as broker, client_of(broker.server) as channel:
+        await channel.declare_queue("q")
+        taken = await broker.server.taps.snapshot("/", "q")
+        assert taken["files"] == []
+        assert taken["store"] == broker.server.taps.view.store

@@ -1,0 +1,218 @@
+"""What taps outlive: restarts, crashes, full disks, their own end and that of their vhosts."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from broker.amqp.errors import StoreFailed
+from broker.core.definitions.export import topology_of
+from broker.delivery.taps import TapRefused
+from broker.store.files import File, Files
+from broker.testing import Broker
+from tests.in_process import timed_broker
+from tests.raw_talk import page_out
+from tests.tap_files import bodies_of, channel_of, publish, rows_of, settled, there
+
+
+async def test_a_restart_keeps_taps_slots_and_what_waits(tmp_path: Path) -> None:
+    """Persistent messages that are in no slot file yet, too; no id and no seal comes twice."""
+    async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
+        taps = broker.server.taps
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        row = await taps.add("/", "x", "k.#", name="t", cursors=["c"], max_bytes=12345678, max_age_ms=77_000_000)
+        await publish(exchange, ["k.1", "k.2"], persistent=False)
+        await taps.seal()
+        await publish(exchange, ["k.3", "no", "k.4"])
+        await publish(exchange, ["k.lost"], persistent=False)
+        clock, store = broker.clock, taps.view.store
+    async with timed_broker(tmp_path, clock=clock) as broker, channel_of(broker) as channel:
+        taps = broker.server.taps
+        assert taps.view.store == store
+        (again,) = taps.listing()
+        assert {name: again[name] for name in row if name not in ("waiting", "cursors")} == {
+            **{name: row[name] for name in row if name not in ("waiting", "cursors")},
+            "slots": 1,
+            "messages": 2,
+            "bytes": again["bytes"],
+            "first_seal": 1,
+            "last_seal": 1,
+        }
+        assert again["waiting"] == 2
+        await publish(await channel.get_exchange("x"), ["k.5"], persistent=False)
+        assert await taps.seal() == 2
+        rows = rows_of(taps, "t")
+        assert [row.key for row in rows] == [b"k.1", b"k.2", b"k.3", b"k.4", b"k.5"]
+        ids = [row.message_id for row in rows]
+        assert ids[:4] == [1, 2, 3, 4]
+        assert ids[4] > 4
+
+
+async def test_ids_of_sealed_transient_messages_do_not_come_again(tmp_path: Path) -> None:
+    """Though a crash leaves a log that never had them, and their files are long gone."""
+    async with timed_broker(tmp_path / "d") as broker, channel_of(broker) as channel:
+        taps = broker.server.taps
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        await taps.add("/", "x", "#", cursors=["c"])
+        await publish(exchange, ["a"] * 7, persistent=False)
+        await taps.set_cursor("c", "/", "x", await taps.seal())
+        await settled(broker, taps)
+        assert there(taps) == []
+        await asyncio.to_thread(shutil.copytree, tmp_path / "d", tmp_path / "crashed")
+    async with timed_broker(tmp_path / "crashed") as broker, channel_of(broker) as channel:
+        await publish(await channel.get_exchange("x"), ["b"])
+        await broker.server.taps.seal()
+        assert [row.message_id for row in rows_of(broker.server.taps, "x")] == [8]
+
+
+async def test_what_is_in_a_slot_file_and_still_in_the_log_is_sealed_once(tmp_path: Path) -> None:
+    """A crash between the line of a seal and the record that its messages are settled."""
+    async with timed_broker(tmp_path / "d") as broker, channel_of(broker) as channel:
+        taps = broker.server.taps
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        await taps.add("/", "x", "#")
+        await publish(exchange, ["a", "b", "c"])
+        await asyncio.to_thread(shutil.copytree, tmp_path / "d", tmp_path / "crashed")
+        await taps.seal()
+        await asyncio.to_thread(shutil.rmtree, tmp_path / "crashed" / "slots")
+        await asyncio.to_thread(shutil.copytree, tmp_path / "d" / "slots", tmp_path / "crashed" / "slots")
+    async with timed_broker(tmp_path / "crashed") as broker, channel_of(broker) as channel:
+        taps = broker.server.taps
+        assert taps.listing()[0]["waiting"] == 0
+        await publish(await channel.get_exchange("x"), ["d"])
+        await taps.seal()
+        assert [(row.message_id, row.key) for row in rows_of(taps, "x")] == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
+
+
+async def test_a_removed_tap_leaves_its_slots_to_its_cursors(tmp_path: Path) -> None:
+    """What waited is sealed first; with drop nothing is left; one of that name that is made again begins anew."""
+    async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
+        taps = broker.server.taps
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        await taps.add("/", "x", "#", name="t", cursors=["c"])
+        await publish(exchange, ["a"])
+        await taps.remove("/", "t")
+        await publish(exchange, ["unheard"])
+        assert "amq.tap.t" not in broker.queues()
+        assert [(row["name"], row["removed"], row["messages"]) for row in taps.listing()] == [("t", True, 1)]
+        assert bodies_of(taps, "t") == [b"0 a"]
+        await taps.set_cursor("c", "/", "t", 1)
+        await settled(broker, taps)
+        assert there(taps) == []
+        await taps.add("/", "x", "#", name="t", cursors=["c"])
+        await publish(exchange, ["b"])
+        await taps.seal()
+        assert len({seal.number for seal in taps.view.seals} | {one.number for one in taps.view.released.values()}) == 2
+        await taps.remove("/", "t", drop=True)
+        assert there(taps) == []
+        assert taps.view.cursors == []
+        assert taps.listing() == []
+        with pytest.raises(TapRefused, match="no tap 't'"):
+            await taps.remove("/", "t")
+
+
+async def test_a_vhost_takes_its_taps_with_it(tmp_path: Path) -> None:
+    """Slot files and cursors go; a vhost of that name, a restart later, loses nothing for what the old one had."""
+    async with Broker(server={"data_dir": tmp_path}, files=Files(), vhosts=["v"]) as broker:
+        taps = broker.server.taps
+        async with channel_of(broker, "v") as channel:
+            exchange = await channel.declare_exchange("x", "topic", durable=True)
+            await taps.add("v", "x", "#", cursors=["c"])
+            await publish(exchange, ["a"] * 10)
+            await taps.seal("v")
+            await publish(exchange, ["waits"])
+        await broker.server.administration.delete_vhost("v")
+        assert there(taps) == []
+        assert taps.view.cursors == []
+        await broker._make_vhosts(broker.server)
+        async with channel_of(broker, "v") as channel:
+            exchange = await channel.declare_exchange("x", "topic", durable=True)
+            await taps.add("v", "x", "#")
+            await publish(exchange, ["b"] * 3)
+        clock = broker.clock
+    async with Broker(server={"data_dir": tmp_path}, files=Files(), vhosts=["v"], clock=clock) as broker:
+        await broker.server.taps.seal()
+        assert bodies_of(broker.server.taps, "x", "v") == [b"0 b", b"1 b", b"2 b"]
+
+
+async def test_definitions_leave_taps_out(tmp_path: Path) -> None:
+    """What is exported has neither their queues nor anything that leads there, and an import leaves them alone."""
+    async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
+        await channel.declare_exchange("x", "topic", durable=True)
+        await broker.server.taps.add("/", "x", "#")
+        exported = {kind: list(rows) for kind, rows in topology_of(broker.server.vhosts["/"]).items()}
+        assert [row["name"] for row in exported["exchanges"]] == ["x"]
+        assert (exported["queues"], exported["bindings"]) == ([], [])
+
+
+async def test_a_disk_that_is_full_for_a_while_loses_nothing(tmp_path: Path) -> None:
+    """Who asks is told; the messages stay in the log, and are sealed when there is room."""
+
+    class FullFiles(Files):
+        full = False
+
+        def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+            if self.full and create and path.suffix == ".slot":
+                raise StoreFailed(path, "No space left on device")
+            return super().open(path, write=write, create=create)
+
+    files = FullFiles()
+    async with Broker(server={"data_dir": tmp_path}, files=files) as broker, channel_of(broker) as channel:
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        await broker.server.taps.add("/", "x", "#")
+        files.full = True
+        await publish(exchange, ["a", "b"])
+        with pytest.raises(TapRefused, match="No space left on device"):
+            await broker.server.taps.seal()
+        with pytest.raises(TapRefused, match="cannot be sealed"):
+            await broker.server.taps.remove("/", "x")
+        await publish(exchange, ["c"])
+        files.full = False
+        assert await broker.server.taps.seal() == 1
+        assert bodies_of(broker.server.taps, "x") == [b"0 a", b"1 b", b"0 c"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("nowhere", "x", "#"), "no vhost 'nowhere'"),
+        (("/", "nowhere", "#"), "no exchange 'nowhere'"),
+        (("/", "x", "#.a.#.b.#"), "3 '#' words"),
+        (("/", "x", "a" * 256), "at most 255 bytes"),
+    ],
+)
+async def test_what_cannot_be_tapped_is_refused(tmp_path: Path, arguments: tuple[str, ...], problem: str) -> None:
+    """In one line, with nothing made."""
+    async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
+        await channel.declare_exchange("x", "topic", durable=True)
+        with pytest.raises(TapRefused, match=problem):
+            await broker.server.taps.add(*arguments)
+        for name in ("n" * 248, "a\nb"):
+            with pytest.raises(TapRefused, match="at most 247 bytes"):
+                await broker.server.taps.add("/", "x", "#", name=name)
+        await broker.server.taps.add("/", "x", "#")
+        assert (await broker.server.taps.add("/", "x", "#"))["name"] == "x"
+        with pytest.raises(TapRefused, match="is another"):
+            await broker.server.taps.add("/", "x", "a.#")
+        assert [row["pattern"] for row in broker.server.taps.listing()] == ["#"]
+
+
+async def test_a_tap_on_disk_is_paged_in_by_nobody(tmp_path: Path) -> None:
+    """What the pager moved to disk goes from there into the slot file, past the slots."""
+    async with timed_broker(tmp_path, slots={"window_messages": 10}) as broker, channel_of(broker) as channel:
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        await broker.server.taps.add("/", "x", "#")
+        await publish(exchange, [f"k{n}" for n in range(25)])
+        await publish(exchange, [f"t{n}" for n in range(8)], persistent=False)
+        page_out(broker.server, "amq.tap.x")
+        await publish(exchange, ["in.memory"])
+        await broker.server.taps.seal()
+        assert [row.key.decode() for row in rows_of(broker.server.taps, "x")] == [
+            *(f"k{n}" for n in range(25)),
+            *(f"t{n}" for n in range(8)),
+            "in.memory",
+        ]
+        assert broker.server.engines["/"].reader.reads == 0

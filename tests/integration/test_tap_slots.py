@@ -1,0 +1,163 @@
+"""The slot files of taps: when they are sealed, how long they are kept, and what a cap makes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+import pytest
+
+from broker.delivery.taps import TapRefused
+from tests.deadline import wait_until_async
+from tests.in_process import timed_broker
+from tests.tap_files import bodies_of, channel_of, publish, rows_of, settled, there
+
+
+async def test_a_quiet_tap_is_sealed_by_age(tmp_path: Path) -> None:
+    """One message is in a slot file when it has waited for the window, and not before."""
+    async with timed_broker(tmp_path, taps={"window_ms": 5000}) as broker, channel_of(broker) as channel:
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        await broker.server.taps.add("/", "x", "#")
+        await publish(exchange, ["a"])
+        broker.clock.advance(0)
+        broker.clock.advance(4.9)
+        await broker.idle()
+        assert there(broker.server.taps) == []
+        broker.clock.advance(0.2)
+        await broker.idle()
+        assert there(broker.server.taps) == [1]
+        assert broker.queue("amq.tap.x").ready == 0
+
+
+async def test_a_busy_tap_is_sealed_by_count_and_by_bytes(tmp_path: Path) -> None:
+    """A file has a window's messages, or hardly more than its bytes; all of them are there once, in order."""
+    windows = {"window_messages": 100, "window_bytes": 40_000}
+    async with timed_broker(tmp_path, taps=windows) as broker, channel_of(broker) as channel:
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        await broker.server.taps.add("/", "x", "small", name="small")
+        await broker.server.taps.add("/", "x", "large", name="large")
+        await asyncio.gather(*[publish(exchange, ["small"] * 250) for _ in range(2)])
+        await asyncio.gather(*[exchange.publish(aio_pika.Message(bytes(9_000)), "large") for _ in range(20)])
+        await broker.server.taps.seal()
+        taps = broker.server.taps
+        counts = {name: [seal.count for seal in taps.view.seals if seal.queue == name] for name in ("small", "large")}
+        assert sum(counts["small"]) == 500
+        assert max(counts["small"]) == 100
+        assert counts["large"] == [5, 5, 5, 5]
+        assert [row.message_id for row in rows_of(taps, "small")] == list(range(1, 501))
+
+
+async def test_what_was_paged_out_is_sealed_all_the_same(tmp_path: Path) -> None:
+    """Memory stays within its budget while no slot file can be written, and then everything is in one."""
+    budget = {"resident_max_bytes": 1 << 20}
+    sections: dict[str, Any] = {"memory": budget, "slots": {"window_messages": 50}}
+    async with timed_broker(tmp_path, **sections) as broker, channel_of(broker) as channel:
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        await broker.server.taps.add("/", "x", "#")
+        engine = broker.server.engines["/"]
+        async with broker.server.taps._writer.turn:  # a disk that takes its time
+            for start in range(0, 2000, 200):
+                await asyncio.gather(
+                    *(
+                        exchange.publish(aio_pika.Message(b"%05d" % n + bytes(2000), delivery_mode=1 + n % 2), "k")
+                        for n in range(start, start + 200)
+                    )
+                )
+
+            async def bounded() -> bool:
+                engine.page()
+                return engine.pager.paged_out > 0 and engine.pager.resident_bytes <= 1 << 20
+
+            await wait_until_async(bounded, "paging")
+        await broker.server.taps.seal()
+        assert [int(body[:5]) for body in bodies_of(broker.server.taps, "x")] == list(range(2000))
+        assert broker.queue("amq.tap.x").ready == 0
+
+
+async def test_no_slot_file_has_what_the_log_has_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the log's sync takes its time, no slot file is begun."""
+    async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
+        taps = broker.server.taps
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        await taps.add("/", "x", "#")
+        log, gate = broker.server.engines["/"].store.log, threading.Event()
+        write, begun = log.write, threading.Event()
+
+        def slow_write(batch: Any) -> None:
+            begun.set()
+            gate.wait(30)
+            write(batch)
+
+        monkeypatch.setattr(type(log), "write", lambda _log, batch: slow_write(batch))
+        publishing = asyncio.create_task(publish(exchange, ["a"]))
+        await asyncio.to_thread(begun.wait)
+        sealing = asyncio.create_task(taps.seal())
+        for _ in range(20):
+            await asyncio.sleep(0.005)
+            assert there(taps) == []
+        assert broker.queue("amq.tap.x").ready == 1
+        gate.set()
+        assert await sealing == 1
+        await publishing
+
+
+async def test_slot_files_stay_until_every_cursor_has_passed(tmp_path: Path) -> None:
+    """Also over a restart; without a cursor nobody has passed; a cursor goes back only when it is told to."""
+    clock = None
+    async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
+        clock = broker.clock
+        taps = broker.server.taps
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        await taps.add("/", "x", "#", cursors=["one"])
+        for number in range(4):
+            await publish(exchange, [f"k{number}"])
+            await taps.seal()
+        await taps.set_cursor("two", "/", "x", 1)
+        await taps.set_cursor("one", "/", "x", 3)
+        await settled(broker, taps)
+        assert there(taps) == [2, 3, 4]
+        await taps.set_cursor("two", "/", "x", 0)
+        assert [(one.name, one.seal) for one in taps.view.cursors] == [("one", 3), ("two", 1)]
+        with pytest.raises(TapRefused, match="the last seal is 4"):
+            await taps.set_cursor("two", "/", "x", 5)
+        assert [row["lag_messages"] for row in taps.listing()[0]["cursors"]] == [1, 3]
+    async with timed_broker(tmp_path, clock=clock) as broker, channel_of(broker) as channel:
+        taps = broker.server.taps
+        await settled(broker, taps)
+        assert there(taps) == [2, 3, 4]
+        await taps.set_cursor("two", "/", "x", 3)
+        await settled(broker, taps)
+        assert there(taps) == [4]
+        await taps.remove_cursor("one", "/", "x")
+        await taps.set_cursor("two", "/", "x", 2, reset=True)
+        await taps.set_cursor("two", "/", "x", 4)
+        await settled(broker, taps)
+        assert there(taps) == []
+        assert taps.view.gaps == []
+        await publish(await channel.get_exchange("x"), ["after"])
+        assert await taps.seal() == 5
+
+
+async def test_a_cap_forces_out_the_oldest_and_leaves_a_gap(tmp_path: Path) -> None:
+    """By bytes and by age, with and without cursors; the gap says which messages are gone."""
+    async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
+        taps = broker.server.taps
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        await taps.add("/", "x", "a", name="small", cursors=["reader"], max_bytes=1000)
+        await taps.add("/", "x", "b", name="young", max_age_ms=60_000)
+        for key in "aab":
+            await exchange.publish(aio_pika.Message(bytes(600), delivery_mode=2), key)
+            await taps.seal()
+        await settled(broker, taps)
+        assert [(gap.seal, gap.queue, gap.first, gap.end, gap.reason) for gap in taps.view.gaps] == [
+            (1, "small", 1, 2, "bytes")
+        ]
+        assert there(taps) == [2, 3]
+        broker.clock.advance(61)
+        await settled(broker, taps)
+        assert [(gap.seal, gap.queue, gap.reason) for gap in taps.view.gaps][1:] == [(3, "young", "age")]
+        assert there(taps) == [2]
+        assert [gap.seal for gap in taps.view.lost(0)] == [1, 3]

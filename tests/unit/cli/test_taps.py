@@ -1,0 +1,87 @@
+"""`slotmq tap` and `slotmq cursor` against a broker that runs, and what they refuse without one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from broker.cli.main import main
+from broker.cli.parser import BadUsage
+from broker.cli.taps import age_ms, size_bytes
+from broker.testing import Broker
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_"), [("1", 1), ("10GB", 10**10), ("1.5 kib", 1536), ("2mib", 2 << 20), ("0.5tb", 5 * 10**11)]
+)
+def test_sizes(text: str, bytes_: int) -> None:
+    """Powers of ten and of two, whatever the case."""
+    assert size_bytes(text) == bytes_
+
+
+@pytest.mark.parametrize(("text", "ms"), [("7d", 604_800_000), ("90s", 90_000), ("1.5h", 5_400_000), ("5m", 300_000)])
+def test_ages(text: str, ms: int) -> None:
+    """Days, hours, minutes and seconds."""
+    assert age_ms(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "ten", "10 parsecs", "-1", "0", "0.1", "1e9", "1" * 400, "٣"])
+def test_what_is_no_quantity(text: str) -> None:
+    """One line that says what it should be."""
+    for reading in (size_bytes, age_ms):
+        with pytest.raises(BadUsage, match="should be a"):
+            reading(text)
+
+
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From a tap to its removal; a list is rows of the columns that --help names, or JSON with everything."""
+
+    def slotmq(*words: str) -> list[str]:
+        assert main([*words, "--data-dir", str(tmp_path)]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    def refused(*words: str) -> str:
+        assert main([*words, "--data-dir", str(tmp_path)]) == 1
+        return capsys.readouterr().err
+
+    with Broker(server={"data_dir": tmp_path, "control_socket": True}):
+        caps = ["--max-bytes", "10MB", "--max-age", "2h"]
+        slotmq("tap", "add", "amq.topic", "stock.#", "--name", "s", "--cursor", "a", "--cursor", "b", *caps)
+        slotmq("tap", "add", "", "#")
+        assert [line.split("\t")[1:5] for line in slotmq("tap", "list")] == [
+            ["default", "", "#", "0"],
+            ["s", "amq.topic", "stock.#", "0"],
+        ]
+        assert slotmq("tap", "list")[1].split("\t")[-1] == "a:0,b:0"
+        (row,) = [row for row in json.loads("".join(slotmq("tap", "list", "--json"))) if row["name"] == "s"]
+        assert (row["max_bytes"], row["max_age_ms"], row["listens"]) == (10_000_000, 7_200_000, True)
+        assert slotmq("tap", "seal") == ["0"]
+        assert slotmq("tap", "seal", "s") == ["0"]
+        slotmq("cursor", "set", "c", "s", "0")
+        slotmq("cursor", "remove", "a", "s")
+        assert [line.split("\t")[1:4] for line in slotmq("cursor", "list")] == [["s", "b", "0"], ["s", "c", "0"]]
+        assert "the last seal is 0" in refused("cursor", "set", "c", "s", "7")
+        assert "no tap 'nothing'" in refused("tap", "seal", "nothing")
+        assert "no exchange 'x'" in refused("tap", "add", "x", "#")
+        assert "no cursor 'a'" in refused("cursor", "remove", "a", "s")
+        slotmq("tap", "remove", "s", "--drop")
+        assert "no tap 's'" in refused("tap", "remove", "s")
+        assert slotmq("cursor", "list") == []
+        assert main(["tap", "add", "amq.topic", "#", "--max-age", "soon", "--data-dir", str(tmp_path)]) == 2
+        assert "'soon' should be an age such as 7d" in capsys.readouterr().err
+
+
+def test_the_queue_of_a_tap_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is listed with the others, and neither purged nor deleted by its name."""
+    with Broker(server={"data_dir": tmp_path, "control_socket": True}):
+        folder = ["--data-dir", str(tmp_path)]
+        assert main(["tap", "add", "amq.topic", "#", "--name", "s", *folder]) == 0
+        assert main(["list", "queues", "--columns", "name", *folder]) == 0
+        assert capsys.readouterr().out == "amq.tap.s\n"
+        assert main(["list", "bindings", *folder]) == 0
+        assert capsys.readouterr().out == ""
+        for command in (["purge", "amq.tap.s"], ["delete", "queue", "amq.tap.s"]):
+            assert main([*command, *folder]) == 1
+            assert "belongs to a tap" in capsys.readouterr().err

@@ -1,0 +1,122 @@
+"""Basic logins: the broker's own rules, whatever address they come from."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+
+import pytest
+
+from broker.core.auth.logins import Asker, Logins, PasswordCheck
+from broker.core.auth.peer import Peer
+from broker.core.auth.users import User, Users
+from broker.net.http.login import BasicLogin, credentials_of
+from broker.net.http.refusal import HttpRefused
+
+HERE, ELSEWHERE = Peer("127.0.0.1", 1), Peer("192.0.2.7", 1)
+
+
+def header(name: str, password: str) -> dict[str, str]:
+    """The header of a login."""
+    return {"authorization": "Basic " + b64encode(f"{name}:{password}".encode()).decode()}
+
+
+def of_settings(**options: object) -> BasicLogin:
+    """Logins of two users of the settings."""
+    return BasicLogin(Logins(Users([User("guest", "guest"), User("alice", "s3cret")]), **options))  # type: ignore[arg-type]
+
+
+async def test_guest_comes_from_this_machine_only() -> None:
+    """As over AMQP; others come from anywhere."""
+    login = of_settings()
+    assert (await login.user(header("guest", "guest"), HERE, lambda: False)).name == "guest"
+    assert (await login.user(header("alice", "s3cret"), ELSEWHERE, lambda: False)).name == "alice"
+    with pytest.raises(HttpRefused) as caught:
+        await login.user(header("guest", "guest"), ELSEWHERE, lambda: False)
+    assert caught.value.status == 401
+
+
+async def test_where_no_password_logs_in_none_does_here() -> None:
+    """A broker that takes certificates only."""
+    login = of_settings(mechanisms=("EXTERNAL",))
+    with pytest.raises(HttpRefused) as caught:
+        await login.user(header("alice", "s3cret"), HERE, lambda: False)
+    assert caught.value.status == 401
+
+
+async def test_a_hash_is_computed_once_for_all_requests() -> None:
+    """Each request brings its password; what was proven is remembered, and nothing waits for a thread again."""
+    jobs = []
+
+    def check(job: object, then: object, delay_s: float, asker: Asker) -> None:
+        jobs.append(asker)
+        then(job())  # type: ignore[operator]
+
+    typed: PasswordCheck = check
+    users = Users()
+    users.add("alice", "s3cret")
+    stored = users.to_json()
+    users = Users()
+    users.from_json(stored)  # as after a restart: the hash is known, the password is not
+    login = BasicLogin(Logins(users, check=typed))
+    for _ in range(3):
+        assert (await login.user(header("alice", "s3cret"), HERE, lambda: False)).name == "alice"
+    assert len(jobs) == 1
+
+
+async def test_many_wrong_passwords_make_the_right_one_wait() -> None:
+    """By the limits of AMQP logins: ten are forgiven, then every verdict comes later, whatever it is."""
+    delays = []
+
+    def check(job: object, then: object, delay_s: float, _asker: Asker) -> None:
+        delays.append(delay_s)
+        then(job())  # type: ignore[operator]
+
+    typed: PasswordCheck = check
+    login = of_settings(check=typed)
+    for _ in range(12):
+        with pytest.raises(HttpRefused):
+            await login.user(header("alice", "wrong"), ELSEWHERE, lambda: False)
+    assert (await login.user(header("alice", "s3cret"), ELSEWHERE, lambda: False)).name == "alice"
+    assert delays == [0.0] * 11 + [1.0, 1.0]
+    assert (await login.user(header("alice", "s3cret"), HERE, lambda: False)).name == "alice"
+    assert len(delays) == 13  # another network does not wait
+
+
+async def test_who_has_gone_is_not_answered_and_crashes_nothing() -> None:
+    """The request is given up when its connection ends, while the hash is still under way."""
+    answers = []
+
+    def check(_job: object, then: object, _delay_s: float, _asker: Asker) -> None:
+        answers.append(then)
+
+    typed: PasswordCheck = check
+    login = BasicLogin(Logins(Users(), check=typed))
+    waiting = asyncio.ensure_future(login.user(header("alice", "x"), HERE, lambda: False))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    answers[0](False)  # type: ignore[operator]
+    assert waiting.cancelled()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Basic YTpi", ("a", b"b")),
+        ("basic  YTpi ", ("a", b"b")),
+        ("Basic YTo=", ("a", b"")),
+        ("Basic OmI=", ("", b"b")),
+        ("Basic YTpiOmM=", ("a", b"b:c")),
+        ("Basic", None),
+        ("Basic YWI=", None),
+        ("Basic Y!Tpi", None),
+        ("Basic YTpi, Basic YTpi", None),
+        ("Bearer YTpi", None),
+        ("", None),
+        ("Basic é", None),
+    ],
+)
+def test_credentials_are_taken_apart(text: str, found: tuple[str, bytes] | None) -> None:
+    """Source: RFC 7617."""
+    assert credentials_of(text) == found

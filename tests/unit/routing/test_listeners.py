@@ -1,0 +1,140 @@
+"""Who listens to an exchange: it hears by a topic pattern, and leads nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import pytest
+
+from broker.routing.cache import CacheLimits
+from broker.routing.direct_exchange import DefaultExchange
+from broker.routing.exchange import Exchange
+from broker.routing.exchange_types import make_exchange
+from broker.routing.pattern import BindingKeyError, PatternLimits, parse_pattern
+from broker.routing.router import Router
+
+KINDS = ("direct", "fanout", "topic", "headers", "x-consistent-hash")
+KEYS = ("", "a", "a.b", "a.b.c", "b", "b.c")
+PATTERNS = ("#", "a.#", "a.*", "*", "b", "#.c", "")
+
+
+class Fields:
+    """The headers of a message without any."""
+
+    headers: Mapping[str, Any] = {}
+
+    def property(self, name: str) -> str | None:
+        """Return nothing."""
+        return None
+
+
+class Target:
+    """A queue, as far as exchanges look at it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def matches(pattern: str, key: str) -> bool:
+    """Return whether a pattern matches, tried word by word."""
+
+    def tried(words: tuple[str, ...], rest: tuple[str, ...]) -> bool:
+        if not words:
+            return not rest
+        if words[0] == "#":
+            return tried(words[1:], rest) or (bool(rest) and tried(words, rest[1:]))
+        return bool(rest) and words[0] in ("*", rest[0]) and tried(words[1:], rest[1:])
+
+    return tried(parse_pattern(pattern).words, tuple(key.split(".")) if key else ())
+
+
+def exchange_of(kind: str) -> Exchange:
+    """Return an exchange with a small route cache and one destination for some keys."""
+    exchange = make_exchange("x", kind, cache_limits=CacheLimits(entries=4))
+    exchange.bind(Target("bound"), "1" if kind == "x-consistent-hash" else "a.b", {})
+    return exchange
+
+
+def heard(exchange: Exchange, key: str) -> set[Any]:
+    """Return where a message goes, by its route where the key decides, and by itself."""
+    router = Router({"x": exchange}.get)
+    by_itself = router.match(exchange, key, Fields())
+    if not router.dynamic(exchange):
+        assert set(router.route(exchange, key).destinations) == set(by_itself)
+    assert len(set(by_itself)) == len(by_itself)
+    return {getattr(one, "name", one) for one in by_itself}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_listeners_hear_what_their_patterns_match(kind: str) -> None:
+    """Whatever the type, while listeners come and go and routes are cached; the others get what they got before."""
+    random = Random(7)
+    exchange = exchange_of(kind)
+    before = {key: heard(exchange, key) for key in KEYS}
+    listening: dict[str, str] = {}
+    for step in range(300):
+        if listening and random.random() < 0.4:
+            gone = random.choice(sorted(listening))
+            del listening[gone]
+            exchange.forget_listener(gone)
+        else:
+            listening[f"l{step}"] = pattern = random.choice(PATTERNS)
+            exchange.listen(f"l{step}", pattern)
+        for key in random.sample(KEYS, 3):
+            hears = {name for name, pattern in listening.items() if matches(pattern, key)}
+            assert heard(exchange, key) == before[key] | hears
+            assert exchange.leads(exchange.match([key], Fields())) == bool(before[key])
+    assert exchange.binding_count == 1
+
+
+def test_the_default_exchange_is_heard() -> None:
+    """Under names of queues that are there and of others."""
+    exchange = DefaultExchange({"q": "queue q"}.get)
+    exchange.listen("listener", "#")
+    assert exchange.route("q").destinations == ("queue q", "listener")
+    assert exchange.route("other").destinations == ("listener",)
+    assert not exchange.leads(exchange.route("other").destinations)
+    exchange.forget_listener("listener")
+    assert exchange.route("other").destinations == ()
+
+
+def test_an_alternate_exchange_is_taken_though_somebody_listens() -> None:
+    """For who listens is no destination; who listens to the alternate hears it as well."""
+    first = make_exchange("x", "topic", arguments={"alternate-exchange": "other"})
+    other = make_exchange("other", "fanout")
+    other.bind("queue", "", {})
+    router = Router({"x": first, "other": other}.get)
+    assert router.route(first, "k").destinations == ("queue",)
+    first.listen("one", "#")
+    other.listen("two", "k.#")
+    assert set(router.route(first, "k").destinations) == {"one", "two", "queue"}
+    assert set(router.match(first, "j", Fields())) == {"one", "queue"}
+    first.bind("bound", "k", {})
+    assert set(router.route(first, "k").destinations) == {"one", "bound"}
+
+
+def test_a_listener_reads_patterns_as_its_exchange_does() -> None:
+    """That of a topic exchange with the dialect of MQTT has a filter."""
+    exchange = make_exchange("x", "topic", arguments={"x-topic-dialect": "mqtt"})
+    exchange.listen("one", "a/+/c")
+    assert exchange.route("a/b/c").destinations == ("one",)
+    assert exchange.route("a.b.c").destinations == ()
+
+
+def test_a_pattern_over_the_limits_is_refused() -> None:
+    """With nothing changed."""
+    exchange = make_exchange("x", "direct")
+    with pytest.raises(BindingKeyError):
+        exchange.listen("one", "#.a.#", PatternLimits(hashes=1))
+    assert exchange.route("a").destinations == ()
+
+
+def test_an_exchange_without_listeners_has_one_route_for_all_keys() -> None:
+    """A fanout exchange costs nothing more as long as nobody listens, and again when they have left."""
+    exchange = make_exchange("x", "fanout")
+    exchange.bind("q", "", {})
+    exchange.listen("one", "a")
+    exchange.forget_listener("one")
+    assert exchange.route("a") is exchange.route("b")
