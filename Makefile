@@ -4,15 +4,17 @@
 #   make test-compiled   the topic index's tests on what mypyc makes of it; passes over it where there is no C compiler
 #   make lint    ruff, formatting, types, floors
 #   make demo    336,776 flights through the broker, killed once on the way
+#   make demo-pipeline   the flights from a tap into a lake, asked and replayed by Spark
 #   make bench   CPU microseconds per message, beside RabbitMQ where it is installed
 #   make bench-topics   the engines of the topic index, beside the figures of the articles; ten minutes, ARGS=--quick one
+#   make bench-pipeline   the pipeline's jobs beside Spark's own reader and writer; ARGS=--quick
 #   make torture the long proofs      make fuzz the fuzz tests alone      make setup everything a developer needs
 
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: setup run test test-compiled lint format bench bench-topics demo torture fuzz
+.PHONY: setup run test test-compiled lint format bench bench-topics bench-pipeline demo demo-pipeline torture fuzz
 .DEFAULT_GOAL := run
 .SUFFIXES:
 
@@ -46,8 +48,14 @@ bench: $(VENV)/.stamp-bench
 bench-topics: $(VENV)/.stamp-bench
 	@$(BIN)/python -m bench.topics $(ARGS)
 
+bench-pipeline: $(VENV)/.stamp-bench-pipeline
+	@$(BIN)/python -m bench.pipeline $(ARGS)
+
 demo: $(VENV)/.stamp-demo
 	@$(BIN)/python -m demo $(ARGS)
+
+demo-pipeline: $(VENV)/.stamp-demo-pipeline
+	@$(BIN)/python -m demo.pipeline $(ARGS)
 
 torture: $(VENV)/.stamp-dev
 	@$(BIN)/python -m pytest -m torture --timeout=3600 $(ARGS)
@@ -58,9 +66,11 @@ fuzz: $(VENV)/.stamp-dev
 # ---- setup: the first python that is new enough makes .venv; pip is quiet unless it fails ------------------------------
 
 EXTRAS_run :=
-EXTRAS_dev := [test,dev,demo]
+EXTRAS_dev := [test,dev,demo,spark]
 EXTRAS_demo := [demo]
+EXTRAS_demo-pipeline := [demo,spark]
 EXTRAS_bench := [bench]
+EXTRAS_bench-pipeline := [bench,spark]
 
 $(VENV)/.stamp-%: pyproject.toml
 	@if ! $(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \

@@ -1,0 +1,1 @@
+"""Measures the data pipeline beside Spark's own Parquet reader and writer."""

@@ -1,0 +1,45 @@
+"""How much a run of this benchmark does: whole, or quick."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PARTS = ("archive", "sql", "route", "replay", "latency", "growth")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Sizes and rounds of each part. Units: bodies are of `body_bytes`; a slot file has `slot_rows` messages."""
+
+    rows: int = 2_000_000
+    slot_rows: int = 50_000
+    keys: int = 20_000
+    body_bytes: int = 100
+    rounds: int = 5
+    """Of all contestants in turn; one more before them is not counted, in which the JVM compiles."""
+    patterns: int = 10_000
+    replay_rows: int = 200_000
+    replay_rounds: int = 3
+    latency_rate: int = 1000
+    """Messages per second, of which the time from publisher to consumer is taken."""
+    latency_slice_s: float = 10.0
+    latency_rounds: int = 4
+    growth: tuple[int, ...] = (100_000, 1_000_000, 10_000_000, 100_000_000)
+    growth_step: int = 10_000_000
+    """Above this size the slots are made, archived and removed in steps, as a broker does whose cursor passes."""
+    driver_memory: str = "1g"
+
+
+WHOLE = Plan()
+QUICK = Plan(
+    rows=200_000,
+    keys=5000,
+    rounds=2,
+    patterns=1000,
+    replay_rows=20_000,
+    replay_rounds=1,
+    latency_slice_s=3.0,
+    latency_rounds=1,
+    growth=(10_000, 100_000, 400_000),
+    growth_step=200_000,
+)

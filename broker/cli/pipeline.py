@@ -1,0 +1,62 @@
+"""`slotmq pipeline`: the jobs that run on Spark. A job's module is imported when it is asked for, and no earlier."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.cli.parser import BadUsage, OneLineParser, add_command
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+__all__ = ["JOBS", "add_pipeline", "missing_packages"]
+
+JOBS: Final = {  # name -> what `slotmq pipeline --help` says; broker.pipeline.jobs.<name> has add_<name>
+    "doctor": "say what the pipeline finds on this machine, and run a job of three seconds",
+    "archive": "copy what a tap or a queue holds into a lake, once or as it comes",
+    "compact": "rewrite a lake's many small files as few large ones",
+    "query": "answer SQL over a lake or over live slots",
+    "report": "draw a lake's traffic as one HTML file",
+    "route": "tell who would get what by a bindings file, over the whole history",
+    "replay": "publish a slice of a lake again",
+    "deadletters": "tell why messages died, and publish them again where they came from",
+    "synth": "make a workload with the statistics of a lake's traffic",
+    "cluster": "start, stop or look at a Spark cluster of this machine's own",
+}
+NEEDED: Final = ("pyspark", "pyarrow", "pandas", "numpy")
+WITHOUT_EXTRA: Final = frozenset({"doctor"})  # it says itself what is missing
+
+
+def missing_packages() -> list[str]:
+    """Returns which packages of the extra are not installed."""
+    return [name for name in NEEDED if find_spec(name) is None]
+
+
+def add_pipeline(commands: Any) -> None:
+    """Adds the commands."""
+    pipeline = add_command(commands, "pipeline", "archive, query, report, replay ... with Spark")
+    jobs = pipeline.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=LazyJob)
+    for name, summary in JOBS.items():
+        jobs.add_parser(name, help=summary, add_help=False).job = name
+
+
+class LazyJob(OneLineParser):
+    """Stands for a job's parser until somebody asks for the job."""
+
+    job = ""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Returns what the job's own parser makes of the words. Raises: BadUsage where the extra is missing."""
+        if self.job not in WITHOUT_EXTRA and missing_packages():
+            raise BadUsage(
+                f'the pipeline needs {", ".join(missing_packages())}, which the extra has: pip install "slotmq[spark]"'
+            )
+        own = OneLineParser(prog="slotmq pipeline").add_subparsers(prog="slotmq pipeline")
+        getattr(import_module(f"broker.pipeline.jobs.{self.job}"), f"add_{self.job}")(own)
+        parser: argparse.ArgumentParser = own.choices[self.job]
+        return parser.parse_known_args(args, namespace)

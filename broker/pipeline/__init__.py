@@ -1,0 +1,23 @@
+"""The data pipeline: Spark over the broker's slots. Needs the extra: `pip install "slotmq[spark]"`.
+
+The daemon never imports this package, and to import it imports nothing: each name is fetched when it is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from broker.pipeline.lake import Lake
+    from broker.pipeline.spark_session import register, session
+
+__all__ = ["Lake", "register", "session"]
+
+HOMES: Final = {"Lake": "lake", "register": "spark_session", "session": "spark_session"}  # the modules that have them
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"broker.pipeline.{HOMES[name]}"), name)

@@ -1,0 +1,91 @@
+"""Where a broker is, as whom to log in and how: an amqp:// or amqps:// URL, read."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from broker.pipeline.faults import SinkRefused
+
+__all__ = ["AmqpAddress", "BadAddress"]
+
+PORTS: Final = {"amqp": 5672, "amqps": 5671}
+VERIFY: Final = {"verify_peer": True, "verify_none": False}
+
+
+class BadAddress(SinkRefused):
+    """A URL names no broker; the text has no password."""
+
+
+@dataclass(frozen=True, slots=True)
+class AmqpAddress:
+    """A broker, a login and a vhost.
+
+    Shapes: as RabbitMQ's URLs have it, `amqps://user:password@host:port/vhost?cacertfile=ca.pem&verify=verify_none`;
+        certfile and keyfile are those of a client certificate.
+    """
+
+    host: str
+    port: int
+    user: str
+    password: str
+    vhost: str
+    tls: bool = False
+    verify: bool = True
+    cafile: str = ""
+    certfile: str = ""
+    keyfile: str = ""
+
+    def __str__(self) -> str:
+        """Returns the address without the password."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'amqps' if self.tls else 'amqp'}://{self.user}@{host}:{self.port}/{self.vhost.replace('/', '%2F')}"
+
+    def __repr__(self) -> str:
+        return f"AmqpAddress({str(self)!r})"
+
+    @classmethod
+    def parse(cls, url: str) -> AmqpAddress:
+        """Returns the address that a URL says. Raises: BadAddress."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise BadAddress(f"the url of the broker is none: {error}") from None
+        if parts.scheme not in PORTS or not parts.hostname:
+            raise BadAddress("the url of the broker should be amqp://user:password@host:port/vhost")
+        options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        unknown = options.keys() - {"cacertfile", "certfile", "keyfile", "verify", "heartbeat"}
+        if unknown:
+            raise BadAddress(f"the url of the broker has an unknown option: {min(unknown)}")
+        verify = options.get("verify", "verify_peer")
+        if verify not in VERIFY:
+            raise BadAddress(f"verify in the url of the broker should be verify_peer or verify_none, not {verify!r}")
+        path = parts.path
+        return cls(
+            host=parts.hostname,
+            port=port or PORTS[parts.scheme],
+            user=unquote(parts.username or "guest"),
+            password=unquote("guest" if parts.password is None else parts.password),
+            vhost=unquote(path[1:]) if len(path) > 1 else "/",
+            tls=parts.scheme == "amqps",
+            verify=VERIFY[verify],
+            cafile=options.get("cacertfile", ""),
+            certfile=options.get("certfile", ""),
+            keyfile=options.get("keyfile", ""),
+        )
+
+    def context(self) -> ssl.SSLContext:
+        """Returns how to speak TLS with it. Raises: BadAddress when a certificate cannot be read."""
+        try:
+            context = ssl.create_default_context(cafile=self.cafile or None)
+            if not self.verify:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            if self.certfile:
+                context.load_cert_chain(self.certfile, self.keyfile or None)
+        except OSError as error:
+            raise BadAddress(f"a certificate in the url of the broker cannot be read: {error}") from None
+        return context

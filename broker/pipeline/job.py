@@ -1,0 +1,135 @@
+"""What all jobs share: their arguments, their progress, their summary, their exit codes.
+
+A job is `run_<job>(options, progress) -> Summary` for Python and `add_<job>(commands)` for the command line, in
+broker/pipeline/jobs/<job>.py. The command's `run` checks what it was given, asks `spark_of` for the session and leaves
+the rest to `carry_out`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.cli.broker_folder import BadFile
+from broker.cli.control_client import Unanswered
+from broker.cli.parser import BadUsage
+from broker.cli.table import cell, print_json
+from broker.pipeline.progress import Progress
+from broker.pipeline.spark_log import SparkLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "BAD_RECORDS", "ERROR", "GAP", "NO_JAVA", "OK", "USAGE", "JobFailed", "Progress", "Summary", "add_spark",
+    "carry_out", "spark_of",
+]  # fmt: skip
+
+OK: Final = 0
+ERROR: Final = 1
+USAGE: Final = 2
+BAD_RECORDS: Final = 3  # done, but for records that nobody can read
+GAP: Final = 4  # messages that were to be read are gone
+NO_JAVA: Final = 5
+
+
+class JobFailed(Exception):
+    """A job that cannot go on; the text is for the user: one line, or the screen that says which Java would do.
+
+    A subclass has its exit code as `code`, so that one raised in a worker ends the job with it too.
+    """
+
+    code = ERROR
+
+    def __init__(self, text: str, code: int | None = None) -> None:
+        super().__init__(text)
+        if code is not None:
+            self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a job did: values that JSON can say, and the exit code."""
+
+    values: Mapping[str, Any]
+    code: int = OK
+    lines: tuple[str, ...] = field(default=())  # to read in place of the values
+
+    def show(self, *, as_json: bool) -> None:
+        """Prints it to standard output."""
+        if as_json:
+            print_json(dict(self.values))
+            return
+        for line in self.lines or tuple(
+            f"{name.replace('_', ' ')}: {_said(value)}" for name, value in self.values.items()
+        ):
+            print(line)
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return cell(value) or "-"
+
+
+def add_spark(parser: argparse.ArgumentParser) -> None:
+    """Adds what every job takes."""
+    group = parser.add_argument_group("Spark")
+    group.add_argument("--master", metavar="M", default="local[*]", help="default local[*], all cores of this machine")
+    group.add_argument("--conf", metavar="K=V", action="append", type=_setting, default=[], help="a setting of Spark")
+    group.add_argument("--driver-memory", metavar="SIZE", help="memory of the JVM, such as 2g")
+    parser.add_argument("--json", action="store_true", help="the summary as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not K=V")
+    return name, value
+
+
+def spark_of(arguments: argparse.Namespace, app: str = "slotmq") -> SparkSession:
+    """Returns the session that the arguments of `add_spark` ask for. Raises: JobFailed (NO_JAVA)."""
+    from broker.pipeline.spark_session import session
+
+    conf = dict(arguments.conf)
+    if arguments.driver_memory:
+        conf["spark.driver.memory"] = arguments.driver_memory
+    made = session(master=arguments.master, conf=conf, app=app)
+    if SparkLog.current is not None:
+        SparkLog.current.take_root_logger()
+    # Spark's own would ask the JVM to cancel, in the midst of another question to it; the JVM ends with this process.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return made
+
+
+def carry_out(arguments: argparse.Namespace, name: str, work: Callable[[Progress], Summary]) -> int:
+    """Runs a command's job, shows its progress and its summary, and returns the exit code; a failure is one line.
+
+    Raises: BadUsage, BadFile, Unanswered, as the command line tells of those itself.
+    """
+    progress = Progress(name, quiet=arguments.quiet)
+    try:
+        summary = work(progress)
+    except (BadUsage, BadFile, Unanswered):
+        raise
+    except Exception as error:  # noqa: BLE001 - nobody wants to read a trace through two languages
+        from broker.pipeline.spark_failure import told
+
+        progress.close()
+        failure = error if isinstance(error, JobFailed) else told(error)
+        print(f"slotmq: {failure}", file=sys.stderr)
+        return failure.code
+    finally:
+        progress.close()
+    summary.show(as_json=arguments.json)
+    return summary.code

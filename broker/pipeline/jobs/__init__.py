@@ -1,0 +1,1 @@
+"""The jobs: each a `slotmq pipeline` command and a call from Python."""

@@ -1,0 +1,245 @@
+"""`slotmq pipeline archive`: copies what taps hold into a lake, each message once, and lets the broker forget it."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.cli.parser import BadUsage, add_command
+from broker.pipeline.catalog import open_catalog
+from broker.pipeline.faults import LakeRefused, PipelineFault, SlotGap, fault_in
+from broker.pipeline.job import (
+    BAD_RECORDS,
+    ERROR,
+    GAP,
+    OK,
+    USAGE,
+    JobFailed,
+    Progress,
+    Summary,
+    add_spark,
+    carry_out,
+    spark_of,
+)
+from broker.pipeline.lake.archive_run import ArchiveRun
+from broker.pipeline.lake.bad_share import BadShare
+from broker.pipeline.lake.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+__all__ = ["ArchiveOptions", "add_archive", "run_archive"]
+
+LOOK_EVERY_S: Final = 0.3
+CURSOR: Final = "archive"
+STARTS: Final = 3
+TOO_SLOW: Final = "Python worker failed to connect back"  # Spark waits 10 s, and no setting has it wait longer
+BATCH_BYTES: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveOptions:
+    """What to archive, and where to.
+
+    Shapes: of `path`, a data folder, and `url`, http(s)://user:password@host:15672, one is set; `taps` are names or
+        globs, none for all; `stop` ends an archive that follows.
+    """
+
+    spark: Callable[[], SparkSession]
+    lake: Path
+    path: str | None = None
+    url: str | None = None
+    vhost: str | None = None
+    taps: tuple[str, ...] = ()
+    cursor: str = CURSOR
+    follow: bool = False
+    every_s: float = 5.0
+    max_bad: str = "0.1%"
+    allow_gap: bool = False
+    seal: bool = True
+    batch_bytes: int = BATCH_BYTES
+    stop: threading.Event | None = None
+
+
+def add_archive(commands: Any) -> None:
+    """Adds the command."""
+    command = add_command(commands, "archive", "copy what taps hold into a lake, each message once")
+    command.add_argument("--path", metavar="DIR", help="the broker's data folder")
+    command.add_argument("--url", metavar="URL", help="the broker's HTTP server, http(s)://user:password@host:15672")
+    command.add_argument("--lake", metavar="DIR", type=Path, required=True, help="the lake; made where there is none")
+    command.add_argument("--tap", metavar="T", action="append", default=[], help="a tap or a glob; default all")
+    command.add_argument("--vhost", metavar="V", help="default all")
+    command.add_argument("--cursor", metavar="NAME", default=CURSOR, help=f"who the archive is; default {CURSOR}")
+    mode = command.add_mutually_exclusive_group()
+    mode.add_argument("--once", action="store_true", help="end when all is archived that there is now; the default")
+    mode.add_argument("--follow", action="store_true", help="go on until it is stopped")
+    command.add_argument("--every", metavar="S", type=float, default=5.0, help="a batch so often; default 5 seconds")
+    command.add_argument(
+        "--max-bad", metavar="N|P%", default="0.1%", help="give up when more messages of a batch cannot be read"
+    )
+    command.add_argument("--allow-gap", action="store_true", help="go on when messages went before they were archived")
+    command.add_argument("--no-seal", action="store_true", help="leave out what is not in slot files yet")
+    add_spark(command)
+    command.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if (arguments.path is None) == (arguments.url is None):
+        raise BadUsage("say where the broker is: --path DIR or --url URL, one of them")
+    if not 0 < arguments.every <= 86_400:
+        raise BadUsage(f"--every {arguments.every:g} is not between 0 and 86,400 seconds")
+    if not arguments.cursor or "/" in arguments.cursor or arguments.cursor.startswith("."):
+        raise BadUsage(f"--cursor {arguments.cursor!r} cannot be the name of a folder")
+    try:
+        BadShare.parse(arguments.max_bad)
+    except LakeRefused as refused:
+        raise BadUsage(f"--max-bad: {refused}") from None
+    options = ArchiveOptions(
+        spark=lambda: spark_of(arguments, "slotmq-archive"),
+        lake=arguments.lake,
+        path=arguments.path,
+        url=arguments.url,
+        vhost=arguments.vhost,
+        taps=tuple(arguments.tap),
+        cursor=arguments.cursor,
+        follow=arguments.follow,
+        every_s=arguments.every,
+        max_bad=arguments.max_bad,
+        allow_gap=arguments.allow_gap,
+        seal=not arguments.no_seal,
+    )
+    return carry_out(arguments, "archive", lambda progress: run_archive(options, progress))
+
+
+def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
+    """Archives, and returns what came of it. Raises: JobFailed, with GAP where messages are lost."""
+    with _one_line():
+        catalog = open_catalog(options.path, options.url)
+        catalog.view()  # who is not there leaves no lake behind
+        try:
+            lake = Lake(options.lake, create=True)
+        except LakeRefused as refused:
+            raise JobFailed(str(refused), USAGE) from None
+        run = ArchiveRun(lake, catalog, options.cursor, vhost=options.vhost, taps=options.taps, say=progress.say)
+        try:
+            run.begin(allow_gap=options.allow_gap)
+            if options.seal and not options.follow:
+                run.cursors.seal_now()
+            progress.step("starting Spark")
+            spark = options.spark()
+            progress.step("archiving")
+            _stream(spark, options, run, progress)
+        finally:
+            run.end()
+            catalog.close()
+    elapsed_s = progress.elapsed_s
+    values = run.values() | {
+        "elapsed_s": round(elapsed_s, 3),
+        "rows_per_s": round(run.totals.rows / elapsed_s) if elapsed_s > 0 else 0,
+    }
+    return Summary(values, BAD_RECORDS if run.totals.bad else OK)
+
+
+def _stream(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progress: Progress) -> None:
+    """Runs the stream to its end; what a busy machine was too slow for is begun again where it stands."""
+    stop = options.stop or threading.Event()
+    with _stopped_by_signal(stop, options.follow):
+        for left in reversed(range(STARTS)):
+            try:
+                _stream_once(_query(spark, options, run), stop, run, progress)
+                break
+            except Exception as error:
+                if TOO_SLOW not in str(error) or not left:
+                    raise
+                progress.say("Spark gave up waiting for Python on this busy machine; once more")
+
+
+def _stream_once(query: StreamingQuery, stop: threading.Event, run: ArchiveRun, progress: Progress) -> None:
+    """Waits for the stream's end, looking at it meanwhile."""
+    try:
+        ended = False
+        while not ended and not stop.is_set():
+            ended = bool(query.awaitTermination(LOOK_EVERY_S))
+            _look(run, progress)
+    finally:
+        if query.isActive:
+            query.stop()
+        _look(run, progress)
+
+
+def _look(run: ArchiveRun, progress: Progress) -> None:
+    before = (run.totals.slots, run.totals.rows, run.totals.slot_bytes)
+    totals = run.step()
+    slots, rows, slot_bytes = before
+    progress.add(
+        slots=totals.slots - slots,
+        rows=totals.rows - rows,
+        bytes_=totals.slot_bytes - slot_bytes,
+        lag_slots=totals.lag_slots,
+    )
+
+
+def _query(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun) -> StreamingQuery:
+    address = {"path": options.path} if options.url is None else {"url": options.url}
+    chosen: dict[str, str | None] = {"vhost": options.vhost, "tap": ",".join(options.taps) or None}
+    slots = (
+        spark.readStream.format("slotmq-slots")
+        .options(**address, **{name: value for name, value in chosen.items() if value is not None})
+        .option("from", run.begins())
+        .option("failOnGap", str(not options.allow_gap).lower())
+        .option("maxBytesPerTrigger", options.batch_bytes)
+        .load()
+    )
+    writer = (
+        slots.writeStream.format("slotmq-lake")
+        .queryName(f"slotmq-archive-{options.cursor}")
+        .option("checkpointLocation", str(run.checkpoint.folder))
+        .option("slots", options.path if options.url is None else options.url)
+        .option("maxBad", options.max_bad)
+        .options(**run.options())
+        .outputMode("append")
+    )
+    trigger = {"processingTime": f"{options.every_s} seconds"} if options.follow else {"availableNow": True}
+    return writer.trigger(**trigger).start(str(run.lake.path))
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """Turns faults of ours, wherever Spark carried them through, into what the user is told."""
+    try:
+        yield
+    except JobFailed:
+        raise
+    except Exception as error:
+        fault = fault_in(error)
+        if fault is None:
+            raise
+        raise JobFailed(str(fault), _code(fault)) from error
+
+
+def _code(fault: PipelineFault) -> int:
+    return GAP if isinstance(fault, SlotGap) else ERROR
+
+
+@contextmanager
+def _stopped_by_signal(stop: threading.Event, follow: bool) -> Iterator[None]:
+    """Has Ctrl-C and SIGTERM, as of a service manager, end an archive that follows behind its last batch.
+
+    Spark has a way of its own with Ctrl-C from its start on, which would leave a call to the JVM half done.
+    """
+    if not follow or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

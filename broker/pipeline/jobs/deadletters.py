@@ -1,0 +1,321 @@
+"""`slotmq pipeline deadletters`: tells why messages died, and publishes them again where they came from."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.cli.parser import BadUsage, add_command
+from broker.pipeline.amqp_address import AmqpAddress, BadAddress
+from broker.pipeline.amqp_publisher import PublisherOptions
+from broker.pipeline.dead_letter_mover import DeadLetterMover
+from broker.pipeline.deaths import Death, death_of, revived
+from broker.pipeline.faults import PublishFailed, fault_in
+from broker.pipeline.header_changes import NO_PROPERTIES
+from broker.pipeline.job import BAD_RECORDS, OK, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
+from broker.pipeline.jobs.replay import publish_frame
+from broker.pipeline.replay_plan import digest
+from broker.pipeline.republish import COLUMNS, Publishing
+from broker.pipeline.selection import Selection, add_selection, selection_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["DeadLetterOptions", "add_deadletters", "group_deaths", "run_deadletters"]
+
+EXCHANGE, QUEUE = "exchange", "queue"
+UNROUTABLE: Final = Path("unroutable")
+SAMPLE_BYTES: Final = 200
+LINES: Final = 30
+GROUP: Final = ("found_in", "reason", "died_in", "exchange", "routing_key")
+DEATHS_DDL: Final = (
+    "found_in string, reason string, died_in string, exchange string, routing_key string, "
+    "ts timestamp, deaths bigint, replayed bigint, offset bigint, headers string, body binary"
+)
+SEEN: Final = ("queue", "offset", "ts", "headers", "properties_raw", "body")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Tells which dead letters are chosen: those of some reasons and queues, all where there are none."""
+
+    reasons: tuple[str, ...] = ()
+    died_in: tuple[str, ...] = ()
+
+    def __call__(self, death: Death | None) -> bool:
+        """Tells whether a dead letter is; a message that has not died never is."""
+        if death is None or (self.reasons and death.reason not in self.reasons):
+            return False
+        return not self.died_in or death.queue in self.died_in
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterOptions:
+    """Which dead letters, and what to do with them.
+
+    Shapes: of `path`, `url` and `selection` one is set; `queues` are read as they are now where it is one of the former
+        two. `unroutable` is the folder for what the broker does not take.
+    """
+
+    spark: Callable[[], SparkSession]
+    path: str | None = None
+    url: str | None = None
+    selection: Selection | None = None
+    queues: tuple[str, ...] = ()
+    vhost: str = "/"
+    wanted: Wanted = field(default_factory=Wanted)
+    to: AmqpAddress | None = None
+    into: str = EXCHANGE
+    consume: bool = False
+    rate: float = 0.0
+    unroutable: Path = UNROUTABLE
+
+
+def add_deadletters(commands: Any) -> None:
+    """Adds the command."""
+    command = add_command(
+        commands, "deadletters", "tell why messages died, and publish them again where they came from"
+    )
+    command.add_argument("--path", metavar="DIR", help="the broker's data folder; --queue says which queues of it")
+    command.add_argument("--url", metavar="URL", help="the broker's HTTP server, http(s)://user:password@host:15672")
+    command.add_argument("--reason", metavar="R", action="append", default=[], help="only these: rejected, expired ...")
+    command.add_argument("--died-in", metavar="Q", action="append", default=[], help="only what died in this queue")
+    command.add_argument("--replay", action="store_true", help="publish them again, marked with the header x-replayed")
+    command.add_argument("--to", metavar="URL", help="the broker to publish to: amqp://user:password@host:port/vhost")
+    command.add_argument(
+        "--into", choices=(EXCHANGE, QUEUE), default=EXCHANGE,
+        help="exchange: where they were published first, with their key (default); queue: only the one they died in",
+    )  # fmt: skip
+    command.add_argument("--consume", action="store_true", help="take what was replayed out of the queues")
+    command.add_argument("--rate", metavar="N", type=float, default=0.0, help="messages per second")
+    command.add_argument(
+        "--unroutable", metavar="DIR", type=Path, default=UNROUTABLE, help="what the broker does not take goes here"
+    )
+    add_selection(command, required=False)
+    add_spark(command)
+    command.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    moving = arguments.replay and arguments.consume
+    given = [place for place in (arguments.path, arguments.url, arguments.lake) if place is not None]
+    if len(given) > 1 or (not given and not moving):
+        raise BadUsage("say where the dead letters are: --path DIR, --url URL or --lake DIR, one of them")
+    if arguments.lake is None:
+        if not arguments.queue:
+            raise BadUsage("say which queues hold the dead letters: --queue Q")
+        if any((arguments.since, arguments.until, arguments.pattern, arguments.where)):
+            raise BadUsage("--from, --until, --pattern and --where belong to --lake")
+    if arguments.replay != (arguments.to is not None):
+        raise BadUsage("--replay and --to URL belong together")
+    if arguments.consume and (not arguments.replay or arguments.lake is not None):
+        raise BadUsage("--consume belongs to --replay of queues, not of a lake")
+    try:
+        to = None if arguments.to is None else AmqpAddress.parse(arguments.to)
+    except BadAddress as bad:
+        raise BadUsage(str(bad)) from None
+    options = DeadLetterOptions(
+        spark=lambda: spark_of(arguments, "slotmq-deadletters"),
+        path=arguments.path,
+        url=arguments.url,
+        selection=None if arguments.lake is None else selection_of(arguments),
+        queues=tuple(arguments.queue),
+        vhost=arguments.vhost or "/",
+        wanted=Wanted(tuple(arguments.reason), tuple(arguments.died_in)),
+        to=to,
+        into=arguments.into,
+        consume=arguments.consume,
+        rate=arguments.rate,
+        unroutable=arguments.unroutable,
+    )
+    return carry_out(arguments, "deadletters", lambda progress: run_deadletters(options, progress))
+
+
+def run_deadletters(options: DeadLetterOptions, progress: Progress) -> Summary:
+    """Groups the dead letters, and replays them if that is asked for. Raises: JobFailed."""
+    if options.consume:
+        return _move(options, progress)
+    progress.step("starting Spark")
+    spark = options.spark()
+    progress.step("reading")
+    try:
+        groups = group_deaths(frame_of(spark, options), options.wanted)
+        values: dict[str, Any] = {"messages": sum(group["messages"] for group in groups), "groups": groups}
+        progress.add(rows=values["messages"])
+        if options.to is None:
+            return Summary(values, lines=tuple(lines_of(values)))
+        progress.step("publishing")
+        folder = str(options.unroutable.absolute() / f"deadletters-{time.time_ns()}")
+        replayed = _replay(spark, options, folder)
+    except JobFailed:
+        raise
+    except Exception as error:
+        fault = fault_in(error)
+        if fault is None:
+            raise
+        raise JobFailed(str(fault)) from error
+    values |= {"published": replayed["published"] - replayed["refused"], "refused": replayed["refused"]}
+    if replayed["refused"]:
+        values["refused_rows"] = folder
+    lines = (*lines_of(values), f"{values['published']:,} replayed, {values['refused']:,} refused")
+    return Summary(values, BAD_RECORDS if replayed["refused"] else OK, lines)
+
+
+def frame_of(spark: SparkSession, options: DeadLetterOptions) -> DataFrame:
+    """Returns the messages to look at: those of a lake, or what the queues hold at this moment."""
+    if options.selection is not None:
+        return options.selection.messages(spark)
+    where = {"path": options.path} if options.url is None else {"url": options.url}
+    reader = spark.read.format("slotmq").options(**{name: value for name, value in where.items() if value is not None})
+    return reader.option("vhost", options.vhost).option("queue", ",".join(options.queues)).load()
+
+
+def group_deaths(frame: DataFrame, wanted: Wanted) -> list[dict[str, Any]]:
+    """Returns the dead letters of a frame by reason, queue and where they were published, the largest group first.
+
+    Shapes: `found_in` is the queue that they are in, `died_in` that of their latest death; `sample` is the latest one.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield told(batch, wanted)
+
+    seen = frame.select(*SEEN[:-1], F.substring("body", 1, SAMPLE_BYTES).alias("body"))
+    found = (
+        seen.mapInArrow(tell, DEATHS_DDL)
+        .groupBy(*GROUP)
+        .agg(
+            F.count("*").alias("messages"),
+            F.min("ts").alias("first"),
+            F.max("ts").alias("last"),
+            F.sum("deaths").alias("deaths"),
+            F.count_if(F.col("replayed") > 0).alias("replayed"),
+            F.max_by(F.struct("offset", "headers", "body"), F.struct("ts", "offset")).alias("sample"),
+        )
+        .orderBy(F.desc("messages"), *GROUP)
+    )
+    return [_group(row.asDict(recursive=True)) for row in found.collect()]
+
+
+def told(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
+    """Returns those of a batch that have died, with what they say."""
+    import pyarrow as pa
+
+    deaths = [death_of(properties) for properties in batch.column("properties_raw").to_pylist()]
+    chosen = [death for death in deaths if death is not None and wanted(death)]
+    kept = batch.filter(pa.array([wanted(death) for death in deaths], pa.bool_()))
+    columns = [
+        kept.column("queue"),
+        pa.array([death.reason for death in chosen], pa.string()),
+        pa.array([death.queue for death in chosen], pa.string()),
+        pa.array([death.exchange for death in chosen], pa.string()),
+        pa.array([death.key for death in chosen], pa.string()),
+        kept.column("ts"),
+        pa.array([death.count for death in chosen], pa.int64()),
+        pa.array([death.replayed for death in chosen], pa.int64()),
+        kept.column("offset"),
+        kept.column("headers"),
+        kept.column("body"),
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=[column.split()[0] for column in DEATHS_DDL.split(", ")])
+
+
+def revived_rows(wanted: Wanted, into: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Returns the task that makes of dead letters with COLUMNS what is to be published; others go."""
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        alone = into == QUEUE
+        for batch in batches:
+            raw = batch.column("properties_raw").to_pylist()
+            deaths = [death_of(properties) for properties in raw]
+            kept = batch.filter(pa.array([wanted(death) for death in deaths], pa.bool_()))
+            chosen = [
+                (death, octets or NO_PROPERTIES)
+                for death, octets in zip(deaths, raw, strict=True)
+                if death is not None and wanted(death)
+            ]
+            made = {
+                "exchange": pa.array(["" if alone else death.exchange for death, _ in chosen], pa.string()),
+                "routing_key": pa.array([death.queue if alone else death.key for death, _ in chosen], pa.string()),
+                "properties_raw": pa.array(
+                    [revived(octets, death, alone=alone) for death, octets in chosen], pa.binary()
+                ),
+            }
+            columns = [made[name] if name in made else kept.column(name) for name in COLUMNS]
+            yield pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))
+
+    return task
+
+
+def _replay(spark: SparkSession, options: DeadLetterOptions, folder: str) -> dict[str, int]:
+    from broker.pipeline.schema import ARROW_SCHEMA, ddl_of
+
+    assert options.to is not None, "who replays says where to"
+    frame = frame_of(spark, options).select(*COLUMNS)
+    ready = frame.mapInArrow(revived_rows(options.wanted, options.into), ddl_of(ARROW_SCHEMA, COLUMNS))
+    producer = ""
+    if options.selection is not None:
+        named = {"selection": options.selection.to_json(), "to": str(options.to), "into": options.into}
+        producer = (
+            f"deadletters-{digest({**named, 'reasons': options.wanted.reasons, 'died_in': options.wanted.died_in})}"
+        )
+    how = Publishing(
+        address=options.to,
+        options=PublisherOptions(producer=producer, rate=options.rate),
+        refused=folder,
+    )
+    return publish_frame(ready, how)
+
+
+def _move(options: DeadLetterOptions, progress: Progress) -> Summary:
+    """Replays dead letters out of their queues; no Spark is needed, for they come one by one."""
+    assert options.to is not None, "who replays says where to"
+    mover = DeadLetterMover(options.to, options.wanted, into_queue=options.into == QUEUE)
+    values: dict[str, Any] = {"messages": 0, "published": 0, "refused": 0, "left": 0}
+    reasons: list[str] = []
+    for queue in options.queues:
+        progress.step(f"moving {queue}")
+        try:
+            moved = mover.move(queue)
+        except PublishFailed as failed:
+            raise JobFailed(str(failed)) from None
+        progress.add(rows=moved.looked_at)
+        values["messages"] += moved.looked_at
+        values["published"] += moved.moved
+        values["left"] += moved.left
+        values["refused"] += len(moved.refused)
+        reasons += [refused.reason for refused in moved.refused]
+    if reasons:
+        values["why"] = sorted(set(reasons))
+    return Summary(values, BAD_RECORDS if reasons else OK)
+
+
+def _group(row: dict[str, Any]) -> dict[str, Any]:
+    sample = row.pop("sample")
+    body = bytes(sample["body"] or b"")
+    try:
+        text = {"text": body.decode()}
+    except UnicodeDecodeError:
+        text = {"hex": body.hex()}
+    made = {**row, "first": row["first"].isoformat(), "last": row["last"].isoformat()}
+    return {**made, "sample": {"offset": sample["offset"], "headers": sample["headers"], "body": text}}
+
+
+def lines_of(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the groups for people."""
+    yield f"{values['messages']:,} dead letters"
+    for group in values["groups"][:LINES]:
+        again = f", {group['replayed']:,} replayed before" if group["replayed"] else ""
+        origin = f"{group['exchange'] or '(default)'} {group['routing_key']}"
+        when = f"{group['first']} to {group['last']}"
+        yield f"  {group['messages']:,} {group['reason']} in {group['died_in']}{again}: {origin}, {when}"
+    if len(values["groups"]) > LINES:
+        yield f"  and {len(values['groups']) - LINES:,} groups more (--json)"

@@ -1,0 +1,308 @@
+"""`slotmq pipeline replay`: publishes a slice of a lake again, in order and each message once."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.cli.parser import BadUsage, add_command
+from broker.pipeline.amqp_address import AmqpAddress, BadAddress
+from broker.pipeline.amqp_publisher import PublisherOptions
+from broker.pipeline.header_changes import PROPERTY_NAMES, HeaderChanges
+from broker.pipeline.job import BAD_RECORDS, OK, USAGE, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
+from broker.pipeline.key_map import BadKeyMap, KeyMap, read_key_map
+from broker.pipeline.replay_plan import BadReplayState, ReplayState, SlotRows, Step, digest, steps_of
+from broker.pipeline.republish import COLUMNS, TALLY_DDL, Publishing, publish_rows
+from broker.pipeline.selection import Selection, add_selection, selection_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["ReplayOptions", "add_replay", "publish_frame", "run_replay"]
+
+NO_PRODUCER: Final = "none"
+PRODUCER_MAX_BYTES: Final = 255
+STATES: Final = "_jobs"  # folders below a lake
+REFUSED: Final = "unroutable"
+RUN: Final = "run"
+WORKER_IDLE: Final = "spark.sql.execution.pyspark.udf.idleTimeoutSeconds"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """What to publish, where to and how.
+
+    Shapes: `producer` is "" for the one that follows from what is replayed to where, "none" to publish without numbers.
+    Units: `rate` is messages per second; with `speed` 2.0 an hour takes half of one.
+    """
+
+    spark: Callable[[], SparkSession]
+    selection: Selection
+    to: AmqpAddress
+    exchange: str | None = None
+    rate: float = 0.0
+    speed: float = 0.0
+    key_map: KeyMap = field(default_factory=lambda: KeyMap(()))
+    map_sources: tuple[str, ...] = ()
+    changes: HeaderChanges = field(default_factory=HeaderChanges)
+    producer: str = ""
+    dry_run: bool = False
+    resume: bool = False
+    window: int = 1000
+
+
+def add_replay(commands: Any) -> None:
+    """Adds the command."""
+    command = add_command(commands, "replay", "publish a slice of a lake again, in order and each message once")
+    command.add_argument("--to", metavar="URL", required=True, help="amqp://user:password@host:port/vhost")
+    command.add_argument("--exchange", metavar="X", help="publish to this exchange; default each message's own")
+    pace = command.add_mutually_exclusive_group()
+    pace.add_argument(
+        "--rate", metavar="N", type=float, default=0.0, help="messages per second; default as fast as it goes"
+    )
+    pace.add_argument("--speed", metavar="F", type=float, default=0.0, help="as they came, F times as fast")
+    command.add_argument(
+        "--map", metavar="FILE|OLD=NEW", action="append", default=[], help="new routing keys; a*b=c*d keeps what * met"
+    )
+    command.add_argument("--set-header", metavar="N=V", action="append", default=[], help="set a header to a text")
+    command.add_argument("--drop-header", metavar="N", action="append", default=[], help="leave out a header")
+    command.add_argument(
+        "--drop-property", metavar="N", action="append", default=[], choices=PROPERTY_NAMES, help="such as user_id"
+    )
+    command.add_argument(
+        "--producer", metavar="ID", default="", help="who publishes, for the broker to tell repeats by"
+    )
+    command.add_argument(
+        "--window", metavar="N", type=int, default=1000, help="unconfirmed messages at most; default 1000"
+    )
+    command.add_argument("--dry-run", action="store_true", help="count, and publish nothing")
+    command.add_argument("--resume", action="store_true", help="go on where an interrupted run was")
+    add_selection(command)
+    add_spark(command)
+    command.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if min(arguments.rate, arguments.speed) < 0 or arguments.window < 1:
+        raise BadUsage("--rate and --speed are above 0, --window is at least 1")
+    if len(arguments.producer.encode()) > PRODUCER_MAX_BYTES:
+        raise BadUsage(f"--producer has at most {PRODUCER_MAX_BYTES} bytes")
+    headers = dict(setting.partition("=")[::2] for setting in arguments.set_header)
+    if not all("=" in setting for setting in arguments.set_header) or "" in headers:
+        raise BadUsage("--set-header takes NAME=VALUE")
+    try:
+        address, key_map = AmqpAddress.parse(arguments.to), read_key_map(arguments.map)
+    except (BadAddress, BadKeyMap) as bad:
+        raise BadUsage(str(bad)) from None
+    options = ReplayOptions(
+        spark=lambda: spark_of(arguments, "slotmq-replay"),
+        selection=selection_of(arguments),
+        to=address,
+        exchange=arguments.exchange,
+        rate=arguments.rate,
+        speed=arguments.speed,
+        key_map=key_map,
+        map_sources=tuple(arguments.map),
+        changes=HeaderChanges(headers, tuple(arguments.drop_header), tuple(arguments.drop_property)),
+        producer=arguments.producer,
+        dry_run=arguments.dry_run,
+        resume=arguments.resume,
+        window=arguments.window,
+    )
+    return carry_out(arguments, "replay", lambda progress: run_replay(options, progress))
+
+
+def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
+    """Publishes, and returns what was. Raises: JobFailed."""
+    lake = options.selection.open()
+    stores = sorted({store for store, _, _ in lake.message_table.manifest.state().archived})
+    named = _named(options, stores)
+    producer = options.producer or f"replay-{named}"
+    state = ReplayState(lake.path / STATES / f"replay-{digest({'producer': producer})}.json", named)
+    numbered = producer != NO_PRODUCER
+    if numbered and len(stores) > 1:
+        raise JobFailed(
+            f"{lake.path} has slots of {len(stores)} stores, whose numbers are alike; "
+            "--producer none replays them, each message at least once", USAGE,
+        )  # fmt: skip
+    if options.resume:
+        try:
+            state.resume()
+        except BadReplayState as bad:
+            raise JobFailed(f"--resume: {bad}", USAGE) from None
+    progress.step("starting Spark")
+    spark = options.spark()
+    progress.step("counting")
+    frame = options.selection.messages(spark)
+    slots = slots_of(frame)
+    rows = sum(slot.rows for slot in slots)
+    values: dict[str, Any] = {"messages": rows, "slots": len(slots), "to": str(options.to), "producer": producer}
+    if options.dry_run:
+        return _dry(options, frame, values)
+    how = Publishing(
+        address=options.to,
+        options=PublisherOptions(producer=producer if numbered else "", rate=options.rate, window=options.window),
+        refused=str(lake.path / REFUSED / f"replay-{digest({'producer': producer})}"),
+        exchange=options.exchange,
+        changes=options.changes,
+        speed=options.speed,
+        first_us=min((slot.first_us for slot in slots), default=0),
+    )
+    if state.done < 0:
+        shutil.rmtree(how.refused, ignore_errors=True)  # what an earlier run could not publish is tried again
+    steps = steps_of(slots, rate=options.rate, speed=options.speed, done=state.done)
+    values["skipped"] = rows - sum(step.rows for step in steps)
+    totals = _publish(frame, steps, replace(how, began_s=time.time()), options.key_map, state, progress)
+    return _summary(values, totals, how.refused, progress.elapsed_s)
+
+
+def _publish(
+    frame: DataFrame, steps: list[Step], how: Publishing, key_map: KeyMap, state: ReplayState, progress: Progress
+) -> dict[str, int]:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    totals = {"published": 0, "refused": 0, "bytes": 0}
+    progress.step("publishing")
+    for step in steps:
+        unsealed = F.coalesce(F.col("seal"), F.lit(0)) == 0
+        part = frame.where(F.col("seal").between(step.first, step.last) if step.first else unsealed)
+        done = publish_frame(part, how, key_map, batch=step.last)
+        state.advance(step, done["published"] - done["refused"], done["refused"])
+        for name, count in done.items():
+            totals[name] += count
+        progress.add(rows=done["published"], bytes_=done["bytes"])
+    return totals
+
+
+def publish_frame(
+    frame: DataFrame, how: Publishing, key_map: KeyMap | None = None, *, batch: int = 0
+) -> dict[str, int]:
+    """Publishes the messages of a frame and returns how many, how many were refused, and the bytes of their bodies.
+
+    What was refused is in the folder under the number of the batch.
+    The messages of one queue under one routing key go one behind the other, in the order of the queue.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from broker.pipeline.bad_records import BadRecordLog
+
+    spark = frame.sparkSession
+    lanes = max(1, int(spark.sparkContext.defaultParallelism))  # all at once: each has its share of the rate
+    lane = ("vhost", "queue", "routing_key")
+    frame = frame.select(*COLUMNS)
+    if key_map is not None and len(key_map):
+        frame = frame.withColumn("routing_key", _mapped(key_map)(F.col("routing_key")))
+    frame = frame.repartition(lanes, *lane)
+    order = ["vhost", "queue", "offset"]
+    if how.speed:  # by time, but never a message before one that stood in front of it
+        frame = frame.withColumn("due", F.max("ts").over(Window.partitionBy(*lane).orderBy("offset")))
+        order = ["due", *order]
+    if how.options.rate:
+        how = replace(how, options=replace(how.options, rate=how.options.rate / lanes))
+    ready = frame.sortWithinPartitions(*order).select(*COLUMNS)
+    with _patient(spark):
+        tallies = ready.mapInArrow(publish_rows(how), TALLY_DDL).collect()
+    BadRecordLog(Path(how.refused)).commit(RUN, batch, [tally["file"] for tally in tallies if tally["file"]])
+    return {name: sum(tally[name] for tally in tallies) for name in ("published", "refused", "bytes")}
+
+
+@contextmanager
+def _patient(spark: SparkSession) -> Iterator[None]:
+    """Has Spark wait for workers that are silent: a slow rate is no hang, and the publisher has limits of its own."""
+    before = spark.conf.get(WORKER_IDLE)
+    spark.conf.set(WORKER_IDLE, "0")
+    try:
+        yield
+    finally:
+        spark.conf.set(WORKER_IDLE, str(before))
+
+
+def slots_of(frame: DataFrame) -> list[SlotRows]:
+    """Returns how many rows each slot has in a frame."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    times = F.unix_micros(F.col("ts"))
+    found = frame.groupBy(F.coalesce(F.col("seal"), F.lit(0)).alias("seal")).agg(
+        F.count("*").alias("rows"), F.min(times).alias("first_us"), F.max(times).alias("last_us")
+    )
+    return [SlotRows(row["seal"], row["rows"], row["first_us"] or 0, row["last_us"] or 0) for row in found.collect()]
+
+
+def _mapped(key_map: KeyMap) -> Callable[..., Any]:
+    """Returns a function of Spark's that maps a column of keys; only the keys go through Python."""
+    import pandas as pd
+    from pyspark.sql.functions import pandas_udf
+
+    def mapped(keys: Any) -> Any:
+        return keys.map({key: key_map(key) for key in keys.unique()})
+
+    mapped.__annotations__ = {"keys": pd.Series, "return": pd.Series}  # Spark reads them, as types and not as text
+    return pandas_udf(mapped, "string")
+
+
+def _named(options: ReplayOptions, stores: list[str]) -> str:
+    changes = options.changes
+    return digest(
+        {
+            "stores": stores,
+            "selection": options.selection.to_json(),
+            "to": str(options.to),
+            "exchange": options.exchange,
+            "map": options.map_sources,
+            "changes": [dict(changes.set_headers), list(changes.drop_headers), list(changes.drop_properties)],
+        }
+    )
+
+
+def _dry(options: ReplayOptions, frame: DataFrame, values: Mapping[str, Any]) -> Summary:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    keys = frame.groupBy("exchange", "routing_key").agg(F.count("*").alias("messages"))
+    row = frame.agg(
+        F.sum(F.octet_length("body")).alias("bytes"),
+        F.min("ts").alias("first"),
+        F.max("ts").alias("last"),
+        F.count_distinct("exchange", "routing_key").alias("keys"),
+    ).collect()[0]
+    top = [
+        {
+            "exchange": found["exchange"] if options.exchange is None else options.exchange,
+            "routing_key": options.key_map(found["routing_key"]),
+            "messages": found["messages"],
+        }
+        for found in keys.orderBy(F.desc("messages"), "exchange", "routing_key").limit(20).collect()
+    ]
+    made = {
+        **values,
+        "published": 0,
+        "bytes": row["bytes"] or 0,
+        "first": None if row["first"] is None else row["first"].isoformat(),
+        "last": None if row["last"] is None else row["last"].isoformat(),
+        "keys": row["keys"],
+        "top": top,
+    }
+    lines = [f"would publish {made['messages']:,} messages, {made['bytes']:,} bytes, under {made['keys']:,} keys"]
+    lines += [f"  {each['exchange']} {each['routing_key']}  {each['messages']:,}" for each in top]
+    return Summary(made, OK, tuple(lines))
+
+
+def _summary(values: Mapping[str, Any], totals: Mapping[str, int], folder: str, elapsed_s: float) -> Summary:
+    refused = totals["refused"]
+    made = {
+        **values,
+        "published": totals["published"] - refused,
+        "refused": refused,
+        "bytes": totals["bytes"],
+        "elapsed_s": round(elapsed_s, 3),
+        "rows_per_s": round(totals["published"] / elapsed_s) if elapsed_s > 0 else 0,
+    }
+    if refused:
+        made["refused_rows"] = folder
+    return Summary(made, BAD_RECORDS if refused else OK)

@@ -1,0 +1,198 @@
+"""`slotmq pipeline report`: draws a lake's traffic, and how it meets a broker's bindings, as one HTML file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.cli.control_client import Unanswered, ask
+from broker.cli.parser import BadUsage, add_command
+from broker.pipeline.bindings_file import BadBindings, read_bindings
+from broker.pipeline.catalog import Catalog, open_catalog
+from broker.pipeline.job import USAGE, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
+from broker.pipeline.jobs.route import running_topology
+from broker.pipeline.matcher import BadTopology, Matcher
+from broker.pipeline.report.broker_state import consumer_rows, tap_rows
+from broker.pipeline.report.forecast import forecast
+from broker.pipeline.report.page import page
+from broker.pipeline.report.reach import reach
+from broker.pipeline.report.redundancy import redundant_bindings
+from broker.pipeline.report.time_slices import instant
+from broker.pipeline.report.traffic import traffic
+from broker.pipeline.selection import Selection, add_selection, selection_of
+from broker.pipeline.topology import Topology
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from broker.pipeline.lake import Lake
+
+__all__ = ["ReportOptions", "add_report", "report_values", "run_report"]
+
+MILLION: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """Which messages, and beside which broker.
+
+    Shapes: `path` is a data folder and `url` an http(s) URL; bindings are those of the broker that runs on `path`,
+        unless `bindings` names a file. Without `output` nothing is drawn.
+    """
+
+    spark: Callable[[], SparkSession]
+    selection: Selection
+    output: Path | None = None
+    path: str | None = None
+    url: str | None = None
+    bindings: Path | None = None
+    now_ms: Callable[[], int] = lambda: time.time_ns() // MILLION
+
+
+def add_report(commands: Any) -> None:
+    """Adds the command."""
+    command = add_command(commands, "report", "draw a lake's traffic as one HTML file")
+    command.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the HTML file to write")
+    group = command.add_argument_group("broker")
+    group.add_argument("--path", metavar="D", help="its data folder; running, it is asked for bindings and consumers")
+    group.add_argument("--url", metavar="URL", help="http://user:password@host:15672, for slots and cursors")
+    group.add_argument("--bindings", metavar="FILE", type=Path, help="bindings in place of those of the broker")
+    add_selection(command)
+    add_spark(command)
+    command.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.path is not None and arguments.url is not None:
+        raise BadUsage("--path and --url are two brokers: name one of them")
+    if not arguments.output.absolute().parent.is_dir():
+        raise BadUsage(f"{arguments.output}: there is no such folder")
+    options = ReportOptions(
+        lambda: spark_of(arguments, "slotmq-report"),
+        selection_of(arguments),
+        arguments.output,
+        arguments.path,
+        arguments.url,
+        arguments.bindings,
+    )
+    return carry_out(arguments, "report", lambda progress: run_report(options, progress))
+
+
+def run_report(options: ReportOptions, progress: Progress) -> Summary:
+    """Writes the report, and returns its values. Raises: JobFailed."""
+    values = report_values(options, progress)
+    if options.output is None:
+        return Summary(values)
+    progress.step("drawing")
+    try:
+        _write(options.output, page(values))
+    except OSError as error:
+        raise JobFailed(f"{options.output}: cannot be written: {error.strerror}") from None
+    found = values["traffic"]
+    lines = [f"{options.output}: {found['messages'] if found else 0:,} messages"]
+    return Summary({**values, "output": str(options.output)}, lines=tuple(lines))
+
+
+def report_values(options: ReportOptions, progress: Progress) -> dict[str, Any]:
+    """Returns all values of the report; those that nobody can tell are None. Raises: JobFailed.
+
+    Cost: four passes over the messages.
+    """
+    lake = options.selection.open()
+    catalog = None if options.path is options.url is None else open_catalog(options.path, options.url)
+    topology, source, queues = _broker(options, progress)
+    now_ms = options.now_ms()
+    taps = None if catalog is None else _taps(catalog, now_ms)
+    progress.step("starting Spark")
+    spark = options.spark()
+    progress.step("counting messages")
+    frame = options.selection.messages(spark)
+    found = traffic(frame)
+    if found is not None:
+        progress.add(rows=found["messages"])
+    reached = None
+    if topology is not None:
+        progress.step("matching keys")
+        reached = reach(spark, frame, topology)
+    return {
+        "made": instant(now_ms),
+        "lake": str(options.selection.lake.absolute()),
+        "selection": options.selection.to_json(),
+        "traffic": found,
+        "bindings_of": source,
+        "reach": reached,
+        "redundant_bindings": None
+        if topology is None
+        else [
+            {"vhost": binding.vhost, "binding": str(binding), "covered_by": str(other)}
+            for binding, other in redundant_bindings(topology)
+        ],
+        "taps": taps,
+        "queues": queues,
+        "forecast": None if found is None else _forecast(lake, found),
+    }
+
+
+def _broker(
+    options: ReportOptions, progress: Progress
+) -> tuple[Topology | None, str | None, list[dict[str, Any]] | None]:
+    """Returns the bindings, what to call where they are from, and how the queues are. Raises: JobFailed (USAGE)."""
+    topology = source = queues = None
+    try:
+        if options.path is not None:
+            try:
+                queues = _queues(options.path)
+                topology, source = running_topology(options.path), "the broker's bindings"
+            except Unanswered as unanswered:  # its slots can be read all the same
+                progress.say(f"{unanswered}: the report has nothing of its queues")
+        if options.bindings is not None:
+            topology, source = read_bindings(options.bindings), f"the bindings in {options.bindings}"
+        if topology is not None:
+            Matcher(topology)  # what no broker would take is told before Spark starts
+    except (BadBindings, BadTopology) as bad:
+        raise JobFailed(str(bad), USAGE) from None
+    return topology, source, queues
+
+
+def _taps(catalog: Catalog, now_ms: int) -> list[dict[str, Any]]:
+    try:
+        return tap_rows(catalog.view(), now_ms)
+    finally:
+        catalog.close()
+
+
+def _queues(folder: str) -> list[dict[str, Any]]:
+    return consumer_rows(ask(folder, "list_queues"), ask(folder, "list_consumers"))
+
+
+def _forecast(lake: Lake, found: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the forecast: the selection's messages at what a message of the whole lake takes on disk."""
+    files = lake.files()
+    made = forecast(
+        {int(day): count for day, count in found["by_day"].items()},
+        found["first_ms"],
+        found["last_ms"],
+        lake_rows=sum(file.rows for file in files),
+        lake_bytes=sum(file.bytes for file in files),
+        free_bytes=shutil.disk_usage(lake.path).free,
+    )
+    return None if made is None else made.to_json()
+
+
+def _write(output: Path, text: str) -> None:
+    """Puts the file in its place as a whole."""
+    writing = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
+    try:
+        writing.write_text(text, encoding="utf-8", errors="backslashreplace")
+        os.replace(writing, output)  # noqa: PTH105 - the same, without another import
+    finally:
+        with suppress(OSError):
+            writing.unlink()

@@ -1,0 +1,271 @@
+"""`slotmq pipeline route`: tells who would get what by a bindings file, over the whole history of a lake."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import pickle
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.cli.parser import BadUsage, add_command
+from broker.pipeline.bindings_file import BadBindings, read_bindings, read_definitions
+from broker.pipeline.job import USAGE, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
+from broker.pipeline.matcher import BadTopology, compiled
+from broker.pipeline.route_count import COUNTS_DDL, SHOWN_MAX, Topologies, count_routes, with_queues
+from broker.pipeline.selection import Selection, add_selection, selection_of
+from broker.pipeline.topology import Topology
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+__all__ = ["RouteOptions", "add_route", "count_frame", "run_route"]
+
+LINES: Final = 20  # of a kind, for people; --json has more
+TAP_QUEUE: Final = "amq.tap."
+ASKED: Final = "asked"  # the properties of a row whose route they decide
+CC_NAME: Final = '"CC"'  # how a headers column says it
+
+
+@dataclass(frozen=True, slots=True)
+class RouteOptions:
+    """Which messages, by which bindings; `today` is what to compare with, `rows` where to write the messages."""
+
+    spark: Callable[[], SparkSession]
+    selection: Selection
+    topology: Topology
+    today: Topology | None = None
+    rows: Path | None = field(default=None)
+
+
+def add_route(commands: Any) -> None:
+    """Adds the command."""
+    command = add_command(commands, "route", "tell who would get what by a bindings file, over the whole history")
+    command.add_argument(
+        "--bindings",
+        metavar="FILE",
+        type=Path,
+        required=True,
+        help="definitions JSON, JSON lines, or CSV exchange,pattern,queue; without a vhost they are of --vhost, or /",
+    )
+    command.add_argument("--diff", action="store_true", help="compare with the bindings of today")
+    command.add_argument(
+        "--path", metavar="D", help="data folder of the running broker whose bindings those of today are"
+    )
+    command.add_argument("--today", metavar="FILE", type=Path, help="a file with the bindings of today")
+    command.add_argument(
+        "--rows", metavar="OUT", type=Path, help="write the messages, with the queues of each, as Parquet"
+    )
+    add_selection(command)
+    add_spark(command)
+    command.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.diff and (arguments.path is None) == (arguments.today is None):
+        raise BadUsage("--diff needs --path D or --today FILE, one of them")
+    if not arguments.diff and (arguments.path is not None or arguments.today is not None):
+        raise BadUsage("--path and --today belong to --diff")
+    if arguments.rows is not None and arguments.rows.exists():
+        raise BadUsage(f"{arguments.rows} is there already")
+    try:
+        topology = read_bindings(arguments.bindings, arguments.vhost or "/")
+        today = None
+        if arguments.today is not None:
+            today = read_bindings(arguments.today, arguments.vhost or "/")
+        elif arguments.path is not None:
+            today = running_topology(arguments.path)
+        for name, tried in _named(topology, today):
+            compiled(name, tried)  # a message about the file needs no Spark
+    except (BadBindings, BadTopology) as bad:
+        raise BadUsage(str(bad)) from None
+    options = RouteOptions(
+        lambda: spark_of(arguments, "slotmq-route"), selection_of(arguments), topology, today, arguments.rows
+    )
+    return carry_out(arguments, "route", lambda progress: run_route(options, progress))
+
+
+def running_topology(folder: str) -> Topology:
+    """Returns what the broker on a data folder has now, transient queues too; taps are nobody's queues.
+
+    Raises: Unanswered when none runs.
+    """
+    from broker.cli.control_client import ask
+
+    document = {kind: ask(folder, f"list_{kind}") for kind in ("exchanges", "queues", "bindings", "policies")}
+    queues = [row for row in document["queues"] if not row["name"].startswith(TAP_QUEUE)]
+    bindings = [row for row in document["bindings"] if not row["destination"].startswith(TAP_QUEUE)]
+    exchanges = [row for row in document["exchanges"] if row["name"]]
+    return read_definitions({**document, "exchanges": exchanges, "queues": queues, "bindings": bindings})
+
+
+def run_route(options: RouteOptions, progress: Progress) -> Summary:
+    """Counts, and returns what was found. Raises: JobFailed."""
+    options.selection.open()  # no lake, no Spark
+    progress.step("starting Spark")
+    spark = options.spark()
+    progress.step("matching distinct keys")
+    frame = options.selection.messages(spark)
+    try:
+        values = count_frame(spark, frame, options.topology, options.today)
+    except BadTopology as bad:
+        raise JobFailed(str(bad), USAGE) from None
+    progress.add(rows=values["messages"])
+    if options.rows is not None:
+        progress.step("writing rows")
+        routed_rows(spark, frame, options.topology).write.parquet(str(options.rows))
+        values["rows"] = str(options.rows)
+    return Summary(values, lines=tuple(lines_of(values)))
+
+
+def count_frame(
+    spark: SparkSession, frame: DataFrame, topology: Topology, today: Topology | None = None
+) -> dict[str, Any]:
+    """Returns who would get what of a frame of messages.
+
+    Cost: one pass over the keys of all messages; each distinct key is matched once.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    topologies = _named(topology, today)
+    keys = (
+        frame.select("vhost", "exchange", "routing_key", asked_column(topologies).alias(ASKED))
+        .groupBy("vhost", "exchange", "routing_key", ASKED)
+        .agg(F.count("*").alias("messages"))
+    )
+    sent = spark.sparkContext.broadcast(topologies)
+    try:
+        counted = keys.mapInArrow(count_routes(sent), COUNTS_DDL)
+        rows = counted.groupBy("kind", "vhost", "name", "detail", "number").agg(
+            F.sum("messages").alias("messages"), F.sum("keys").alias("keys")
+        )
+        return told([row.asDict() for row in rows.collect()], topology, today)
+    finally:
+        sent.destroy()
+
+
+def routed_rows(spark: SparkSession, frame: DataFrame, topology: Topology) -> DataFrame:
+    """Returns the messages that somebody would get, each with the array of its queues."""
+    topologies = _named(topology, None)
+    sent = spark.sparkContext.broadcast(topologies)
+    fields = [f"`{field.name}` {field.dataType.simpleString()}" for field in frame.schema.fields]
+    asked = frame.withColumn(ASKED, asked_column(topologies))
+    return asked.mapInArrow(with_queues(sent, ASKED), ", ".join([*fields, "queues array<string>"]))
+
+
+def asked_column(topologies: Topologies) -> Column:
+    """Returns the properties of rows whose route they decide: by a headers exchange, or by further keys in CC."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    asked = F.coalesce(F.instr(F.col("headers"), CC_NAME) > 0, F.lit(False))
+    for vhost, exchange in sorted(
+        {place for name, topology in topologies for place in compiled(name, topology).dynamic}
+    ):
+        asked = asked | ((F.col("vhost") == vhost) & (F.col("exchange") == exchange))
+    return F.when(asked, F.col("properties_raw"))
+
+
+def _named(topology: Topology, today: Topology | None) -> Topologies:
+    given = (topology,) if today is None else (topology, today)
+    return tuple((hashlib.sha256(pickle.dumps(each)).hexdigest(), each) for each in given)
+
+
+def told(rows: Iterable[Mapping[str, Any]], topology: Topology, today: Topology | None) -> dict[str, Any]:
+    """Returns the summary's values from the counted rows."""
+    by_kind: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        by_kind.setdefault(row["kind"], []).append(row)
+    totals = {row["name"]: (row["messages"], row["keys"]) for row in by_kind.get("total", ())}
+
+    def total(name: str, at: int = 0) -> int:
+        return int(totals.get(name, (0, 0))[at])
+
+    counted = {row["number"]: row for row in by_kind.get("binding", ())}
+    dead = [str(binding) for number, binding in enumerate(topology.bindings) if number not in counted]
+    values: dict[str, Any] = {
+        "messages": total("all"),
+        "keys": total("all", 1),
+        "routed": total("routed"),
+        "copies": total("copies"),
+        "nobody_gets": total("all") - total("routed"),
+        "keys_nobody_gets": total("all", 1) - total("routed", 1),
+        "without_exchange": total("no exchange"),
+        "bindings": len(topology.bindings),
+        "dead": len(dead),
+        "queues": _places(by_kind.get("queue", ()), "queue"),
+        "by_binding": [
+            {
+                "vhost": topology.bindings[number].vhost,
+                "binding": str(topology.bindings[number]),
+                "messages": row["messages"],
+                "keys": row["keys"],
+            }
+            for number, row in sorted(counted.items(), key=lambda item: (-item[1]["messages"], item[0]))
+        ],
+        "dead_bindings": dead,
+        "unrouted_keys": _keys(by_kind.get("nobody", ())),
+    }
+    if today is not None:
+        values["diff"] = {
+            "messages": total("changed"),
+            "keys": total("changed", 1),
+            "lost_by_all": total("lost by all"),
+            "gained": _places(by_kind.get("gained", ()), "queue"),
+            "lost": _places(by_kind.get("lost", ()), "queue"),
+            "today": _places(by_kind.get("today", ()), "queue"),
+            "changed_keys": _keys(by_kind.get("moved", ())),
+            "bindings_added": _only_in(topology, today),
+            "bindings_removed": _only_in(today, topology),
+        }
+    return values
+
+
+def _places(rows: Iterable[Mapping[str, Any]], what: str) -> list[dict[str, Any]]:
+    ordered = sorted(rows, key=lambda row: (-row["messages"], row["vhost"], row["name"]))
+    return [
+        {"vhost": row["vhost"], what: row["name"], "messages": row["messages"], "keys": row["keys"]} for row in ordered
+    ]
+
+
+def _keys(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    ordered = sorted(rows, key=lambda row: (-row["messages"], row["vhost"], row["name"], row["detail"]))[:SHOWN_MAX]
+    return [
+        {"vhost": row["vhost"], "exchange": row["name"], "key": row["detail"], "messages": row["messages"]}
+        for row in ordered
+    ]
+
+
+def _only_in(topology: Topology, other: Topology) -> list[str]:
+    known = {binding.identity for binding in other.bindings}
+    return [str(binding) for binding in topology.bindings if binding.identity not in known]
+
+
+def lines_of(values: Mapping[str, Any]) -> Iterable[str]:
+    """Yields the summary for people."""
+    yield f"{values['messages']:,} messages under {values['keys']:,} keys; {values['copies']:,} copies to queues"
+    lost = f"{values['nobody_gets']:,} messages under {values['keys_nobody_gets']:,} keys reach nobody"
+    unknown = values["without_exchange"]
+    yield f"{lost}; {unknown:,} of them name an exchange that is not there" if unknown else lost
+    yield from _table("queue", values["queues"])
+    yield from _table("nobody gets", values["unrouted_keys"])
+    yield f"{values['dead']:,} of {values['bindings']:,} bindings match nothing"
+    yield from (f"  {binding}" for binding in values["dead_bindings"][:LINES])
+    diff = values.get("diff")
+    if diff is not None:
+        yield f"against today: {diff['messages']:,} messages under {diff['keys']:,} keys go elsewhere"
+        yield f"{diff['lost_by_all']:,} of them would reach nobody any more"
+        yield f"{len(diff['bindings_added']):,} bindings added, {len(diff['bindings_removed']):,} removed"
+        for name in ("gained", "lost", "changed_keys"):
+            yield from _table(name.replace("_", " "), diff[name])
+    if "rows" in values:
+        yield f"rows: {values['rows']}"
+
+
+def _table(name: str, rows: list[dict[str, Any]]) -> Iterable[str]:
+    for row in rows[:LINES]:
+        where = row.get("queue") or f"{row.get('exchange', '')} {row.get('key', '')}"
+        yield f"  {name}: {where}  {row['messages']:,} messages"
+    if len(rows) > LINES:
+        yield f"  {name}: and {len(rows) - LINES:,} more (--json)"

@@ -1,0 +1,139 @@
+"""New routing keys for old ones: `old=new`, where wildcards on the left may come again on the right."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from broker.routing.pattern import HASH, STAR, PatternLimits, split_words
+
+__all__ = ["BadKeyMap", "KeyMap", "read_key_map"]
+
+KEY_MAX_BYTES: Final = 255  # a short string, AMQP 0-9-1, 4.2.5.3
+WILDCARDS: Final = (STAR, HASH)
+
+Rule = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+class BadKeyMap(ValueError):
+    """A key map that cannot be used; the text is one line for the user."""
+
+
+class KeyMap:
+    """Maps routing keys: a key that stands there wins over patterns, the first pattern over later ones.
+
+    `stock.*.eu=test.*` gives `test.acme` for `stock.acme.eu`: the n-th `*` on the right is what the n-th on the left
+    met, and so for `#`. A key that nothing is said of stays as it is.
+    Cost: one look-up for a key that stands there; for others the patterns, word by word.
+    """
+
+    __slots__ = ("_keys", "_rules")
+
+    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Raises: BadKeyMap."""
+        self._keys: dict[str, str] = {}
+        self._rules: list[Rule] = []
+        limits = PatternLimits()
+        for old, new in pairs:
+            left, right = split_words(old), split_words(new)
+            if len(new.encode()) > KEY_MAX_BYTES:
+                raise BadKeyMap(f"'{old}={new}': a routing key has at most {KEY_MAX_BYTES} bytes")
+            for wildcard in WILDCARDS:
+                if right.count(wildcard) > left.count(wildcard):
+                    raise BadKeyMap(f"'{old}={new}': the right side has more '{wildcard}' than the left")
+            if left.count(HASH) > limits.hashes or len(left) > limits.words:
+                raise BadKeyMap(f"'{old}={new}': at most {limits.hashes} '#' and {limits.words} words")
+            if STAR in left or HASH in left:
+                self._rules.append((tuple(left), tuple(right)))
+            elif self._keys.setdefault(old, new) != new:
+                raise BadKeyMap(f"'{old}' is mapped twice, to '{self._keys[old]}' and to '{new}'")
+
+    def __len__(self) -> int:
+        """Returns how many keys and patterns are mapped."""
+        return len(self._keys) + len(self._rules)
+
+    def __call__(self, key: str) -> str:
+        """Returns the new key. Raises: BadKeyMap if it is longer than a routing key can be."""
+        known = self._keys.get(key)
+        if known is not None:
+            return known
+        words = split_words(key)
+        for left, right in self._rules:
+            met = meet(left, words)
+            if met is not None:
+                new = fill(left, right, met)
+                if len(new.encode()) > KEY_MAX_BYTES:
+                    raise BadKeyMap(f"'{key}' becomes '{new}', and a routing key has at most {KEY_MAX_BYTES} bytes")
+                return new
+        return key
+
+
+def meet(pattern: Sequence[str], words: Sequence[str]) -> list[Sequence[str]] | None:
+    """Returns the words that each wildcard of a pattern meets, or None where it does not match.
+
+    A `#` meets as few words as it can. Cost: the words to the power of the `#` in the pattern.
+    """
+    if not pattern:
+        return None if words else []
+    wanted, rest = pattern[0], pattern[1:]
+    if wanted == HASH:
+        for taken in range(len(words) + 1):
+            met = meet(rest, words[taken:])
+            if met is not None:
+                return [words[:taken], *met]
+        return None
+    if not words or wanted not in (STAR, words[0]):
+        return None
+    met = meet(rest, words[1:])
+    return [words[:1], *met] if met is not None and wanted == STAR else met
+
+
+def fill(left: Sequence[str], right: Sequence[str], met: Sequence[Sequence[str]]) -> str:
+    """Returns the right side with what the wildcards of the left side met in place of its own."""
+    found: dict[str, list[Sequence[str]]] = {STAR: [], HASH: []}
+    for wildcard, words in zip((word for word in left if word in WILDCARDS), met, strict=True):
+        found[wildcard].append(words)
+    turn = {wildcard: iter(parts) for wildcard, parts in found.items()}
+    return ".".join(word for wanted in right for word in (next(turn[wanted]) if wanted in turn else (wanted,)))
+
+
+def read_key_map(sources: Sequence[str]) -> KeyMap:
+    """Returns the map of some `old=new`, and of files: JSON objects, or CSV lines `old,new`. Raises: BadKeyMap."""
+    return KeyMap([pair for source in sources for pair in pairs_of(source)])
+
+
+def pairs_of(source: str) -> list[tuple[str, str]]:
+    """Returns the pairs of one `old=new` or of one file. Raises: BadKeyMap."""
+    old, equals, new = source.partition("=")
+    if equals:
+        return [(old, new)]
+    try:
+        text = Path(source).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise BadKeyMap(f"{source}: is neither old=new nor a file that can be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadKeyMap(f"{source}: is not UTF-8") from None
+    if text.lstrip().startswith("{"):
+        return json_pairs(source, text)
+    pairs = []
+    for number, row in enumerate(csv.reader(text.splitlines()), 1):
+        if not row:
+            continue
+        if len(row) != 2:
+            raise BadKeyMap(f"{source}, line {number}: should be old,new")
+        pairs.append((row[0].strip(), row[1].strip()))
+    return pairs
+
+
+def json_pairs(source: str, text: str) -> list[tuple[str, str]]:
+    """Returns the pairs of a JSON object. Raises: BadKeyMap."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise BadKeyMap(f"{source}: not valid JSON: {error}") from None
+    if not all(isinstance(new, str) for new in found.values()):
+        raise BadKeyMap(f"{source}: should be one JSON object of texts")
+    return list(found.items())

@@ -1,0 +1,213 @@
+"""One run of an archive, without Spark: what it begins with, what is released after each batch, what came of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from broker.pipeline.catalog import Catalog
+from broker.pipeline.faults import LakeRefused, SlotGap
+from broker.pipeline.lake.checkpoint import ArchiveCheckpoint, ArchiveNote
+from broker.pipeline.lake.disk import Disk
+from broker.pipeline.lake.folder_lock import FolderLock
+from broker.pipeline.lake.lake import Lake
+from broker.pipeline.lake.manifest import now_ms
+from broker.pipeline.lake.tap_cursors import TapCursors
+from broker.store.seal_log import Gap
+
+__all__ = ["ArchiveRun", "Totals"]
+
+CHECKPOINTS: Final = "_checkpoints"
+RELEASE_AGAIN_S: Final = 2.0
+GAPS_TOLD: Final = 3
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a run has done so far."""
+
+    batches: int = 0
+    slots: int = 0
+    rows: int = 0
+    bad: int = 0
+    slot_bytes: int = 0
+    lake_bytes: int = 0
+    lag_slots: int = 0
+    lag_s: float = 0.0
+    seal: int = 0
+    gaps: int = 0
+
+
+class ArchiveRun:
+    """An archive that is at work: it holds the lock of its checkpoint from `begin` to `end`."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        catalog: Catalog,
+        cursor: str,
+        *,
+        vhost: str | None = None,
+        taps: Sequence[str] = (),
+        say: Callable[[str], None] = lambda _line: None,
+        disk: Disk | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.lake = lake
+        self.totals = Totals()
+        self.cursors = TapCursors(catalog, cursor, vhost=vhost, taps=taps, say=say)
+        folder = lake.path / CHECKPOINTS / cursor
+        self.checkpoint = ArchiveCheckpoint(folder, disk or Disk())
+        self._lock = FolderLock(folder.with_name(f"{cursor}.lock"))
+        self._catalog = catalog
+        self._cursor = cursor
+        self._vhost = vhost
+        self._taps = tuple(sorted(taps))
+        self._batch = -1  # the last that was counted
+        self._note: ArchiveNote | None = None
+        self._clock_s = clock_s
+        self._released = -1  # up to where the broker was told
+        self._release_at_s = 0.0  # when it is told again, where it did not answer
+
+    @property
+    def note(self) -> ArchiveNote:
+        """What the archive is."""
+        assert self._note is not None
+        return self._note
+
+    def begin(self, *, allow_gap: bool = False) -> ArchiveNote:
+        """Returns what the archive is, new or gone on with; what earlier runs left half done is swept.
+
+        Raises: LakeRefused when it runs already, or is one of another store or other taps; SlotGap.
+        """
+        if not self._lock.take():
+            raise LakeRefused(f"an archive with the cursor {self._cursor!r} works on {self.lake.path} already")
+        try:
+            return self._begin(allow_gap=allow_gap)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _begin(self, *, allow_gap: bool) -> ArchiveNote:
+        store = self._catalog.store
+        note = self.checkpoint.note()
+        if note is None:
+            archived = self.lake.archived(store)
+            skip: dict[str, dict[str, int]] = {}
+            for (vhost, tap), seal in archived.items():
+                skip.setdefault(vhost, {})[tap] = seal
+            start = self.cursors.start(archived)
+            note = self.checkpoint.begin(store, vhost=self._vhost, taps=self._taps, start=start, skip=skip)
+        self._note = note
+        self._check(note, store)
+        for table in (self.lake.message_table, self.lake.bad_table):
+            table.sweep(own=note.query)
+        committed = self.checkpoint.committed()
+        if committed is not None and committed.store != store:
+            raise LakeRefused(f"the checkpoint {self.checkpoint.folder} is of store {committed.store}, not {store}")
+        self._batch = -1 if committed is None else committed.batch
+        self.totals.seal = note.start if committed is None else committed.seal
+        if committed is None:
+            lost = self.cursors.lost_of(self.archived_before())
+        else:
+            lost = [gap for gap in self.cursors.lost(committed.seal) if gap.seal > committed.gaps]
+        self._check_gaps(lost, allow_gap)
+        self._release()
+        return note
+
+    def _check(self, note: ArchiveNote, store: str) -> None:
+        folder = self.checkpoint.folder
+        if note.store != store:
+            raise LakeRefused(
+                f"the checkpoint {folder} is of store {note.store}, and {self._catalog.address} is store {store}: "
+                "another store needs another --cursor"
+            )
+        if (note.vhost, note.taps) != (self._vhost, self._taps):
+            raise LakeRefused(
+                f"the checkpoint {folder} is of {_told(note.vhost, note.taps)}, "
+                f"not of {_told(self._vhost, self._taps)}: another choice of taps needs another --cursor"
+            )
+
+    def _check_gaps(self, gaps: Sequence[Gap], allow_gap: bool) -> None:
+        self.totals.gaps = len(gaps)
+        if gaps and not allow_gap:
+            told = ", ".join(
+                f"slot {gap.seal} of tap {gap.queue!r} ({gap.count:,} messages)" for gap in gaps[:GAPS_TOLD]
+            )
+            more = f" and {len(gaps) - GAPS_TOLD:,} more" if len(gaps) > GAPS_TOLD else ""
+            raise SlotGap(f"{told}{more} went before they were archived; --allow-gap goes on without them")
+
+    def archived_before(self) -> dict[tuple[str, str], int]:
+        """Returns by tap up to which seal the lake had it before this archive began."""
+        return {(vhost, tap): seal for vhost, taps in self.note.skip.items() for tap, seal in taps.items()}
+
+    def begins(self) -> str:
+        """Returns where the stream of a new archive begins, as the source's option `from` says it."""
+        mine = [tap for tap in self.archived_before() if self.cursors.wants(*tap)]
+        return f"seal:{self.note.start + 1}" if mine else "earliest"
+
+    def options(self) -> dict[str, str]:
+        """Returns the options of the sink that the run decides."""
+        return {"query": self.note.query, "skip": json.dumps({self.note.store: self.note.skip})}
+
+    def step(self) -> Totals:
+        """Counts the batches that were committed since, releases their slots, and returns the totals."""
+        committed = self.checkpoint.committed()
+        totals = self.totals
+        if committed is not None and committed.batch > self._batch:
+            for batch in range(self._batch + 1, committed.batch + 1):
+                self._count(batch)
+            self._batch = committed.batch
+            totals.seal = committed.seal
+        if totals.seal != self._released and self._clock_s() >= self._release_at_s:
+            self._release()
+        totals.lag_slots, first_ts_ms = self.cursors.waiting(totals.seal)
+        totals.lag_s = 0.0 if first_ts_ms is None else max(0, now_ms() - first_ts_ms) / 1000
+        return totals
+
+    def _release(self) -> None:
+        if self.cursors.release(self.totals.seal):
+            self._released = self.totals.seal
+        else:
+            self._release_at_s = self._clock_s() + RELEASE_AGAIN_S
+
+    def _count(self, batch: int) -> None:
+        entry = self.lake.message_table.manifest.find(self.note.query, batch)
+        self.totals.batches += 1
+        if entry is not None:
+            self.totals.slots += entry.slots
+            self.totals.rows += entry.rows
+            self.totals.bad += entry.bad
+            self.totals.slot_bytes += entry.slot_bytes
+            self.totals.lake_bytes += sum(file.bytes for file in entry.add)
+
+    def end(self) -> None:
+        """Gives the checkpoint back."""
+        self._lock.release()
+
+    def values(self) -> dict[str, Any]:
+        """Returns what the run has done, for a summary."""
+        totals = self.totals
+        return {
+            "lake": str(self.lake.path),
+            "store": self.note.store,
+            "cursor": self._cursor,
+            "batches": totals.batches,
+            "slots": totals.slots,
+            "rows": totals.rows,
+            "bad": totals.bad,
+            "slot_bytes": totals.slot_bytes,
+            "lake_bytes": totals.lake_bytes,
+            "seal": totals.seal,
+            "lag_slots": totals.lag_slots,
+            "lag_s": round(totals.lag_s, 3),
+            "gaps": totals.gaps,
+        }
+
+
+def _told(vhost: str | None, taps: Sequence[str]) -> str:
+    named = f"tap {', '.join(taps)}" if taps else "all taps"
+    return named if vhost is None else f"{named} in vhost {vhost!r}"

@@ -1,0 +1,129 @@
+"""Where an archive stands: Spark's checkpoint of its stream, with a note beside it that says what it archives.
+
+    archive.json     the name of the archive in the lake's log, its store and taps, and where it began
+    offsets/<n>      what batch n takes: line 3 is the offset of the source behind it
+    commits/<n>      batch n is in the lake
+
+A slot may be released when commits/<n> of a batch behind it exists and is on disk: Spark does not sync it, and without
+it would play the batch again, for which it needs the slots.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from broker.pipeline.faults import LakeRefused
+from broker.pipeline.lake.disk import Disk
+
+__all__ = ["ArchiveCheckpoint", "ArchiveNote", "Committed"]
+
+NOTE: Final = "archive.json"
+NOTE_FORMAT: Final = 1
+SOURCE_LINE: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveNote:
+    """What an archive is.
+
+    Shapes: `taps` are names or globs, none for all; `start` is the seal behind which it began; `skip` has by vhost and
+        tap up to where slots were in the lake then.
+    """
+
+    query: str
+    store: str
+    vhost: str | None
+    taps: tuple[str, ...]
+    start: int
+    skip: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The last batch that is in the lake, and the seal up to which it goes; gaps up to `gaps` are known and borne."""
+
+    batch: int
+    store: str
+    seal: int
+    gaps: int
+
+
+class ArchiveCheckpoint:
+    """The folder of one archive."""
+
+    def __init__(self, folder: Path, disk: Disk) -> None:
+        self.folder = folder
+        self._disk = disk
+        self._synced = -1
+
+    def note(self) -> ArchiveNote | None:
+        """Returns what the checkpoint is of, None when it is new. Raises: LakeRefused when that cannot be read."""
+        path = self.folder / NOTE
+        try:
+            found = json.loads(self._disk.read(path))
+            if found["format"] > NOTE_FORMAT:
+                raise LakeRefused(f"{path} is of format {found['format']}, this version reads up to {NOTE_FORMAT}")
+            names = {name: found[name] for name in ArchiveNote.__slots__}
+            return ArchiveNote(**{**names, "taps": tuple(names["taps"])})
+        except FileNotFoundError:
+            if self._disk.list(self.folder / "offsets"):
+                raise LakeRefused(
+                    f"{self.folder} has a checkpoint without {NOTE}: remove it, or restore that"
+                ) from None
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise LakeRefused(f"{path} cannot be read: {error!r}") from error
+
+    def begin(
+        self,
+        store: str,
+        *,
+        vhost: str | None,
+        taps: Sequence[str],
+        start: int,
+        skip: Mapping[str, Mapping[str, int]],
+    ) -> ArchiveNote:
+        """Makes the note of a new archive, on disk before the stream makes a batch."""
+        note = ArchiveNote(uuid.uuid4().hex, store, vhost, tuple(taps), start, skip)
+        self._disk.make_folder(self.folder)
+        writing = self.folder / f".{NOTE}-{note.query}"
+        with self._disk.create(writing) as file:
+            file.write(json.dumps({"format": NOTE_FORMAT, **asdict(note)}, ensure_ascii=False).encode())
+            self._disk.sync(file)
+        self._disk.rename(writing, self.folder / NOTE)
+        self._disk.sync_folder(self.folder)
+        return note
+
+    def committed(self) -> Committed | None:
+        """Returns the last batch whose commit Spark noted, None before the first; that note is on disk then.
+
+        Raises: LakeRefused when its offset cannot be read.
+        """
+        batches = self._numbers("commits")
+        if not batches:
+            return None
+        batch = batches[-1]
+        path = self.folder / "offsets" / str(batch)
+        try:
+            offset: dict[str, Any] = json.loads(self._disk.read(path).decode().split("\n")[SOURCE_LINE])
+            made = Committed(batch, offset["store"], offset["seal"], offset.get("gaps", 0))
+        except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+            raise LakeRefused(f"{path} cannot be read: {error!r}") from error
+        self._sync(batch)
+        return made
+
+    def _numbers(self, name: str) -> list[int]:
+        return sorted(int(found) for found in self._disk.list(self.folder / name) if found.isdecimal())
+
+    def _sync(self, batch: int) -> None:
+        if batch == self._synced:
+            return
+        for name in ("offsets", "commits"):
+            self._disk.sync_file(self.folder / name / str(batch))
+            self._disk.sync_folder(self.folder / name)
+        self._synced = batch

@@ -1,0 +1,248 @@
+"""`slotmq-lake`: what `writeStream` and `write` do with the rows of `slotmq-slots`. Tasks copy, the driver commits.
+
+path           the lake; made where there is none
+slots          the broker's data folder or http(s)://user:password@host:15672, where the slots of the rows are
+query          the name of the writer in the lake's log; without one, of a stream its id in the checkpoint
+maxBad         how many messages of a batch may be unreadable: 5 or 0.1%
+skip           JSON, {store: {vhost: {tap: seal}}}: slots up to there are in the lake already
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial, reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from broker.pipeline.faults import LakeRefused, said_plainly
+from broker.pipeline.lake.bad_share import BadShare
+from broker.pipeline.lake.copied import Copied
+from broker.pipeline.lake.disk import Disk
+from broker.pipeline.lake.entry import Entry
+from broker.pipeline.lake.lake import Lake
+from broker.pipeline.lake.manifest import now_ms
+from broker.pipeline.slot_handle import SlotHandle
+from broker.store.slot_file import SlotView
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["LakeFormat", "LakeTarget", "slot_rows"]
+
+SAME: Final = ("store", "seal", "vhost", "queue", "number", "first", "end", "count", "bytes", "crc")
+TIMES: Final = ("first_ts", "last_ts")
+URLS: Final = ("http://", "https://")
+METADATA: Final = "metadata"  # of a checkpoint, with the id of its query
+
+
+@dataclass(frozen=True, slots=True)
+class Written(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    copied: Copied
+
+
+@dataclass(frozen=True)
+class LakeTarget:
+    """Where rows of slots go; it is pickled into the tasks."""
+
+    lake: str
+    slots: str | None
+    query: str
+    max_bad: BadShare
+    skip: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
+    disk: Disk = field(default_factory=Disk)
+    open_slot: Callable[[SlotHandle], SlotView] | None = None  # in place of what `slots` gives
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        """Copies the slots of the rows, in a task; returns what the driver is to commit."""
+        from broker.pipeline.lake.slot_copy import SlotCopy  # Arrow, which who commits does without
+
+        with said_plainly():
+            handles = [handle for batch in batches for handle in _handles(batch) if not self._skipped(handle)]
+            if not handles:
+                return Written(Copied())
+            with SlotCopy(self.disk, Path(self.lake), self.query, self._opening()) as copy:
+                if any(handle.seal == 0 for handle in handles):
+                    raise LakeRefused("the slots of a snapshot have no seal; only those of a tap can go into a lake")
+                for handle in sorted(handles, key=lambda one: (one.vhost, one.queue, one.first)):
+                    copy.copy(handle)
+                return Written(copy.finish())
+
+    def _skipped(self, handle: SlotHandle) -> bool:
+        archived = self.skip.get(handle.store, {}).get(handle.vhost, {}).get(handle.queue, 0)
+        return 0 < handle.seal <= archived
+
+    def _opening(self) -> Callable[[SlotHandle], SlotView]:
+        from broker.pipeline.catalog import open_catalog, open_handle
+
+        if self.open_slot is not None:
+            return self.open_slot
+        if self.slots is None:
+            raise LakeRefused("slotmq-lake needs the option `slots`: the broker's data folder or its URL")
+        url = self.slots.startswith(URLS)
+        return partial(open_handle, open_catalog(url=self.slots) if url else open_catalog(path=self.slots))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batch: int) -> None:
+        """Makes the entries of a batch, of bad records first, so that a batch that is in the lake is so with both."""
+        with said_plainly():
+            lake = Lake(self.lake, disk=self.disk)
+            copied = _sum(messages)
+            if self.max_bad.exceeded(copied.bad, copied.rows + copied.bad):
+                self._discard(lake, copied)
+                raise LakeRefused(
+                    f"{copied.bad:,} of {copied.rows + copied.bad:,} messages cannot be read, "
+                    f"more than {self.max_bad}: none of the batch was taken"
+                )
+            at_ms = now_ms()
+            entry = Entry(
+                self.query,
+                batch,
+                at_ms,
+                add=copied.files,
+                sealed=copied.sealed,
+                slots=copied.slots,
+                rows=copied.rows,
+                bad=copied.bad,
+                slot_bytes=copied.slot_bytes,
+            )
+            try:
+                lake.message_table.manifest.check(entry)
+            except LakeRefused:
+                self._discard(lake, copied)
+                raise
+            if copied.bad_files:
+                lake.bad_table.commit(Entry(self.query, batch, at_ms, add=copied.bad_files, bad=copied.bad))
+            lake.message_table.commit(entry)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Removes what tasks wrote that will not be committed; a task that failed has removed its own."""
+        self._discard(Lake(self.lake, disk=self.disk), _sum(messages))
+
+    def _discard(self, lake: Lake, copied: Copied) -> None:
+        lake.message_table.discard(copied.files)
+        lake.bad_table.discard(copied.bad_files)
+
+
+def _absolute(slots: str | None) -> str | None:
+    return slots if slots is None or slots.startswith(URLS) else str(Path(slots).absolute())
+
+
+def _sum(messages: list[WriterCommitMessage | None]) -> Copied:
+    return reduce(Copied.__add__, (message.copied for message in messages if isinstance(message, Written)), Copied())
+
+
+def slot_rows(handles: Sequence[SlotHandle]) -> pa.RecordBatch:
+    """Returns slots as the rows that `slotmq-slots` has for them."""
+    import pyarrow as pa
+
+    from broker.pipeline.schema import INSTANT, SLOTS_ARROW_SCHEMA
+
+    names = {"slot": "first", "first_ts": "first_ts_ms", "last_ts": "last_ts_ms"}
+    columns = []
+    for column in SLOTS_ARROW_SCHEMA:
+        values = [getattr(handle, names.get(column.name, column.name), None) for handle in handles]
+        if column.type == INSTANT:
+            columns.append(pa.array(values, pa.timestamp("ms", tz="UTC")).cast(INSTANT))
+        else:
+            columns.append(pa.array(values, column.type))
+    return pa.RecordBatch.from_arrays(columns, schema=SLOTS_ARROW_SCHEMA)
+
+
+def _handles(batch: pa.RecordBatch) -> Iterator[SlotHandle]:
+    for row in batch.to_pylist():
+        times: dict[str, Any] = {f"{name}_ms": _ms(row[name]) for name in TIMES}
+        yield SlotHandle(**{name: row[name] for name in SAME}, **times)
+
+
+def _ms(moment: datetime | None) -> int | None:
+    return None if moment is None else round(moment.timestamp() * 1000)
+
+
+class LakeStreamWriter(DataSourceStreamArrowWriter):
+    """The writer of a stream; Spark makes one for the tasks and another for each commit."""
+
+    def __init__(self, target: LakeTarget) -> None:
+        self.target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self.target.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self.target.commit(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self.target.abort(messages)
+
+
+class LakeBatchWriter(DataSourceArrowWriter):
+    """The writer of a frame, which is one batch of a query of its own."""
+
+    def __init__(self, target: LakeTarget) -> None:
+        self.target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self.target.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.target.commit(messages, 0)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.target.abort(messages)
+
+
+class LakeFormat(DataSource):
+    """The format. It only writes: `Lake(path).messages(spark)` reads, with Spark's own Parquet reader."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "slotmq-lake"
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> LakeStreamWriter:
+        return LakeStreamWriter(self._target(schema, overwrite, self._query_of_checkpoint))
+
+    def writer(self, schema: Any, overwrite: bool) -> LakeBatchWriter:
+        return LakeBatchWriter(self._target(schema, overwrite, lambda: uuid.uuid4().hex))
+
+    def schema(self) -> str:
+        raise LakeRefused("slotmq-lake is for writing; Lake(path).messages(spark) reads a lake")
+
+    def _target(self, schema: Any, overwrite: bool, query: Callable[[], str]) -> LakeTarget:
+        with said_plainly():
+            if overwrite:
+                raise LakeRefused("a lake grows and is never overwritten: use the mode append")
+            missing = [name for name in (*SAME, *TIMES) if name not in schema.names]
+            if missing:
+                raise LakeRefused(f"slotmq-lake takes the rows of slotmq-slots; these have no {', '.join(missing)}")
+            options = self.options
+            if not options.get("path"):
+                raise LakeRefused("slotmq-lake needs the option `path`: the lake's folder")
+            lake = Lake(options["path"], create=True)
+            return LakeTarget(
+                lake=str(lake.path),
+                slots=_absolute(options.get("slots")),
+                query=options.get("query") or query(),
+                max_bad=BadShare.parse(options.get("maxBad", "0.1%")),
+                skip=json.loads(options.get("skip", "{}")),
+            )
+
+    def _query_of_checkpoint(self) -> str:
+        checkpoint = self.options.get("checkpointLocation")
+        try:
+            found = json.loads((Path(checkpoint or "") / METADATA).read_text())
+            return str(found["id"])
+        except (OSError, ValueError, KeyError) as error:
+            raise LakeRefused(
+                "slotmq-lake needs the option `query`, or a checkpointLocation on a file system"
+            ) from error

@@ -1,0 +1,80 @@
+"""Where the properties of many messages stand, found a property at a time instead of a message at a time.
+
+Which properties a content header has, and in which order, is in its flags (AMQP 0-9-1 section 4.2.6.1). So one pass
+over all headers finds the place of each property in each of them, and nothing is decoded that nobody asks for.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from broker.amqp.content_header import KINDS, PROPERTIES_AT, UNKNOWN_FLAGS, WIDTHS
+
+__all__ = ["Found", "PropertyPlaces"]
+
+FLAGS_BYTES: Final = 2
+LENGTH_BYTES: Final = 4
+
+
+class Found(NamedTuple):
+    """Where one property stands. Shapes: arrays over all rows; of a text the octets behind its length."""
+
+    present: Any
+    starts: Any
+    lengths: Any
+
+
+class PropertyPlaces:
+    """The places of all properties of the messages of a slot.
+
+    Shapes: octets is the slot file as numbers; starts and lengths say where each content header is.
+    Invariant: no place lies outside its header, whatever the octets say; `malformed` marks those that say too much.
+    """
+
+    __slots__ = ("_found", "malformed")
+
+    def __init__(self, octets: Any, starts: Any, lengths: Any) -> None:
+        limit = starts + lengths
+        at = np.minimum(starts + PROPERTIES_AT, limit)
+        short = limit - at < FLAGS_BYTES
+        high = octets[at].astype(np.uint16)
+        flags = np.where(short, 0, (high << 8) | octets[at + 1])
+        at = np.minimum(at + FLAGS_BYTES, limit)
+        malformed = short | ((flags & UNKNOWN_FLAGS) != 0)
+        any_flags = int(np.bitwise_or.reduce(flags)) if len(flags) else 0
+        self._found: dict[str, Found] = {}
+        for flag, name, kind in KINDS:
+            if not any_flags & flag:
+                continue
+            present = (flags & flag) != 0
+            start, length = _extent(octets, at, limit, kind)
+            end = start + length
+            malformed |= present & (end > limit)
+            end = np.minimum(end, limit)
+            start = np.minimum(start, end)
+            self._found[name] = Found(present, start, end - start)
+            at = np.where(present, end, at)
+        self.malformed = malformed | (at != limit)
+
+    def found(self, name: str) -> Found | None:
+        """Returns where a property stands, by the name that pamqp has for it; None when no message has it."""
+        return self._found.get(name)
+
+
+def _extent(octets: Any, at: Any, limit: Any, kind: str) -> tuple[Any, Any]:
+    """Returns where a value starts, if there is one at all, and how long it says it is."""
+    if kind == "shortstr":
+        return at + 1, octets[np.minimum(at, limit)].astype(np.int64)
+    if kind == "table":
+        return at, LENGTH_BYTES + number_at(octets, at, LENGTH_BYTES)
+    return at, np.full(len(at), WIDTHS[kind], np.int64)
+
+
+def number_at(octets: Any, at: Any, width: int) -> Any:
+    """Returns the big-endian numbers of `width` octets that stand at these places; one of 8 octets may wrap around."""
+    number = octets[at].astype(np.int64)
+    for octet in range(1, width):
+        number = (number << 8) | octets[at + octet]
+    return number

@@ -1,0 +1,115 @@
+"""The steps of a replay: runs of slots in the order of their seals, and how far an earlier run came."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = ["BadReplayState", "ReplayState", "SlotRows", "Step", "digest", "steps_of"]
+
+STEP_ROWS: Final = 250_000
+STEP_S: Final = 10.0  # what a step may take where rate or speed say how long
+FORMAT: Final = 1
+
+
+class BadReplayState(ValueError):
+    """A state that belongs to something else, or cannot be read; the text is one line for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRows:
+    """How many of a slot's rows are selected, and when the first and the last of them came."""
+
+    seal: int
+    rows: int
+    first_us: int
+    last_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Seals from `first` to `last`, both of them in it."""
+
+    first: int
+    last: int
+    rows: int
+
+
+def steps_of(slots: Iterable[SlotRows], *, rate: float = 0.0, speed: float = 0.0, done: int = -1) -> list[Step]:
+    """Returns the steps behind the seal that is done, each as long as to be told of now and then.
+
+    Rows of snapshots, which have no seal, come first and are never done.
+    """
+    limit = min(STEP_ROWS, max(1, int(rate * STEP_S))) if rate else STEP_ROWS
+    steps: list[Step] = []
+    began_us = 0
+    for slot in sorted(slots, key=lambda slot: slot.seal):
+        if 0 < slot.seal <= done:
+            continue
+        if steps and slot.seal:
+            open_ = steps[-1]
+            long = bool(speed) and (slot.last_us - began_us) / 1e6 / speed > STEP_S
+            if open_.first and open_.rows + slot.rows <= limit and not long:
+                steps[-1] = Step(open_.first, slot.seal, open_.rows + slot.rows)
+                continue
+        steps.append(Step(slot.seal, slot.seal, slot.rows))
+        began_us = slot.first_us
+    return steps
+
+
+def digest(what: Mapping[str, Any]) -> str:
+    """Returns a short name that is another for whatever else is replayed, or replayed elsewhere."""
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(slots=True)
+class ReplayState:
+    """How far the replay of one producer came, in a file that is replaced as a whole.
+
+    Invariant: everything up to the seal `done` is confirmed or among the refused.
+    """
+
+    path: Path
+    selection: str
+    done: int = -1
+    published: int = 0
+    refused: int = 0
+
+    def resume(self) -> None:
+        """Takes what the file says, if there is one. Raises: BadReplayState."""
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as error:
+            raise BadReplayState(f"{self.path}: cannot be read: {error}") from None
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise BadReplayState(f"{self.path}: is no state of a replay, or of another version")
+        if found.get("selection") != self.selection:
+            raise BadReplayState(f"{self.path}: the producer replayed something else, or to somewhere else")
+        self.done, self.published, self.refused = found["done"], found["published"], found["refused"]
+
+    def advance(self, step: Step, published: int, refused: int) -> None:
+        """Notes that a step is done."""
+        self.done = max(self.done, step.last)
+        self.published += published
+        self.refused += refused
+        values = {
+            "format": FORMAT,
+            "selection": self.selection,
+            "done": self.done,
+            "published": self.published,
+            "refused": self.refused,
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        writing = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        with writing.open("w", encoding="utf-8") as file:
+            json.dump(values, file)
+            file.flush()
+            os.fsync(file.fileno())
+        writing.replace(self.path)

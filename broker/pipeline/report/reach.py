@@ -1,0 +1,135 @@
+"""Who would have had the messages of a lake: fan-out, keys that nobody gets, bindings that nothing meets."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.pipeline.jobs.route import ASKED, asked_column
+from broker.pipeline.matcher import Match, Matcher, compiled
+from broker.pipeline.topology import Topology
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["REACH_DDL", "Reach", "reach"]
+
+REACH_DDL: Final = (
+    "kind string, vhost string, exchange string, routing_key string, number bigint, messages bigint, keys bigint"
+)
+SHOWN_MAX: Final = 50  # keys told by name
+FAN_OUT, BINDING, NOBODY = "fan-out", "binding", "nobody"
+
+Row = tuple[str, str, str, str, int, int, int]
+
+
+class Reach:
+    """Adds up what one partition of distinct keys leads to.
+
+    Invariant: a key is counted once, so the most frequent of all partitions are among the most frequent of each.
+    """
+
+    def __init__(self, matcher: Matcher) -> None:
+        self._matcher = matcher
+        self._counts: dict[tuple[str, int], list[int]] = {}
+        self._nobody: list[tuple[int, str, str, str]] = []
+
+    def add(self, vhost: str, exchange: str, key: str, asked: bytes | None, messages: int) -> None:
+        """Counts the messages of one key."""
+        match = self._matcher.match(vhost, exchange, key, asked) or Match((), ())
+        for what in [(FAN_OUT, len(match.queues)), *((BINDING, number) for number in match.bindings)]:
+            count = self._counts.setdefault(what, [0, 0])
+            count[0] += messages
+            count[1] += 1
+        if not match.queues:
+            entry = (messages, vhost, exchange, key)
+            if len(self._nobody) < SHOWN_MAX:
+                heapq.heappush(self._nobody, entry)
+            elif entry > self._nobody[0]:
+                heapq.heapreplace(self._nobody, entry)
+
+    def rows(self) -> Iterator[Row]:
+        """Yields what was counted, by REACH_DDL."""
+        for (kind, number), (messages, keys) in self._counts.items():
+            yield kind, "", "", "", number, messages, keys
+        for messages, vhost, exchange, key in self._nobody:
+            yield NOBODY, vhost, exchange, key, 0, messages, 1
+
+
+def counting(sent: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Returns the task that counts rows (vhost, exchange, routing_key, asked, messages) by the broadcast topology."""
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        found = Reach(compiled(*sent.value))
+        for batch in batches:
+            names = ("vhost", "exchange", "routing_key", ASKED, "messages")
+            for row in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
+                found.add(*row)
+        rows = list(found.rows())
+        columns = [column.split() for column in REACH_DDL.split(", ")]
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([row[at] for row in rows], pa.string() if kind == "string" else pa.int64())
+                for at, (_, kind) in enumerate(columns)
+            ],
+            names=[name for name, _ in columns],
+        )
+
+    return task
+
+
+def reach(spark: SparkSession, frame: DataFrame, topology: Topology) -> dict[str, Any]:
+    """Returns the figures. Raises: BadTopology. Cost: one pass over the keys; each distinct key is matched once."""
+    from pyspark.sql import functions as sf
+
+    named = (hashlib.sha256(pickle.dumps(topology)).hexdigest(), topology)
+    keys = (
+        frame.select("vhost", "exchange", "routing_key", asked_column((named,)).alias(ASKED))
+        .groupBy("vhost", "exchange", "routing_key", ASKED)
+        .agg(sf.count("*").alias("messages"))
+    )
+    sent = spark.sparkContext.broadcast(named)
+    try:
+        counted = keys.mapInArrow(counting(sent), REACH_DDL)
+        grouped = counted.groupBy("kind", "vhost", "exchange", "routing_key", "number")
+        rows = grouped.agg(sf.sum("messages").alias("messages"), sf.sum("keys").alias("keys")).collect()
+        return figures([row.asDict() for row in rows], topology)
+    finally:
+        sent.destroy()
+
+
+def figures(rows: list[Mapping[str, Any]], topology: Topology) -> dict[str, Any]:
+    """Returns the figures from the counted rows.
+
+    Shapes: `nobody` are the most frequent of the keys that no queue gets; a dead binding met no message at all.
+    """
+    fan_out = sorted((row["number"], row["messages"], row["keys"]) for row in rows if row["kind"] == FAN_OUT)
+    messages = sum(count for _, count, _ in fan_out)
+    copies = sum(queues * count for queues, count, _ in fan_out)
+    met = {row["number"] for row in rows if row["kind"] == BINDING}
+    nobody = sorted(
+        (row for row in rows if row["kind"] == NOBODY),
+        key=lambda row: (-row["messages"], row["vhost"], row["exchange"], row["routing_key"]),
+    )
+    return {
+        "bindings": len(topology.bindings),
+        "copies": copies,
+        "mean": copies / messages if messages else 0.0,
+        "by_queues": [{"queues": queues, "messages": count, "keys": keys} for queues, count, keys in fan_out],
+        "unmatched_messages": sum(count for queues, count, _ in fan_out if queues == 0),
+        "unmatched_keys": sum(keys for queues, _, keys in fan_out if queues == 0),
+        "unmatched": [
+            {name: row[name] for name in ("vhost", "exchange", "routing_key", "messages")} for row in nobody[:SHOWN_MAX]
+        ],
+        "dead_bindings": [
+            {"vhost": binding.vhost, "binding": str(binding)}
+            for number, binding in enumerate(topology.bindings)
+            if number not in met
+        ],
+    }

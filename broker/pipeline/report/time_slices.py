@@ -1,0 +1,59 @@
+"""How a span of time is cut into slices that a chart can show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+__all__ = ["DAY_MS", "HOUR_MS", "filled", "instant", "slice_ms", "slice_name"]
+
+SECOND_MS: Final = 1_000
+MINUTE_MS: Final = 60 * SECOND_MS
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
+MOST: Final = 7 * 24 + 1  # a week of hours, begun in the midst of one
+SIZES: Final = {
+    "second": SECOND_MS,
+    "5 seconds": 5 * SECOND_MS,
+    "15 seconds": 15 * SECOND_MS,
+    "minute": MINUTE_MS,
+    "5 minutes": 5 * MINUTE_MS,
+    "15 minutes": 15 * MINUTE_MS,
+    "hour": HOUR_MS,
+    "6 hours": 6 * HOUR_MS,
+    "day": DAY_MS,
+    "week": 7 * DAY_MS,
+}
+
+
+def slice_ms(first_ms: int, last_ms: int) -> int:
+    """Returns the size of slices: the smallest of which a week of hours is enough; several weeks at the most."""
+    for size_ms in SIZES.values():
+        if last_ms // size_ms - first_ms // size_ms < MOST:
+            return size_ms
+    week_ms = SIZES["week"]
+    return week_ms * -(-((last_ms - first_ms) // week_ms + 2) // MOST)
+
+
+def slice_name(size_ms: int) -> str:
+    """Returns what to call slices of a size."""
+    for name, known_ms in SIZES.items():
+        if known_ms == size_ms:
+            return name
+    return f"{size_ms // SIZES['week']} weeks"
+
+
+def filled(counts: Mapping[int, int], first_ms: int, last_ms: int, size_ms: int) -> list[int]:
+    """Returns the counts of all slices, those that have none too. Shapes: `counts` by the slice's beginning."""
+    return [counts.get(at_ms, 0) for at_ms in begins(first_ms, last_ms, size_ms)]
+
+
+def begins(first_ms: int, last_ms: int, size_ms: int) -> Iterable[int]:
+    """Returns where the slices of a span begin."""
+    return range(first_ms - first_ms % size_ms, last_ms + 1, size_ms)
+
+
+def instant(at_ms: int) -> str:
+    """Returns a moment as ISO 8601 has it, in UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,192 @@
+"""What went through the broker by a lake's messages: over time, by level of the key, by key, by size. Spark counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.pipeline.report.time_slices import DAY_MS, filled, instant, slice_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["LEVELS", "traffic"]
+
+LEVELS: Final = 4  # of a key's words from the left
+PREFIXES: Final = 12  # of a level, by name
+TOP_KEYS: Final = 20
+PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+
+
+def traffic(frame: DataFrame) -> dict[str, Any] | None:
+    """Returns the figures of messages (vhost, exchange, routing_key, ts, body); None where there are none.
+
+    Cost: three passes, the first over the times alone; what comes after works on what the second has grouped, a row
+        for each key and slice of time.
+    """
+    from pyspark.sql import functions as sf
+
+    sized = frame.select("vhost", "exchange", "routing_key", sf.unix_millis("ts").alias("at"), _size().alias("size"))
+    span = sized.agg(sf.count("*").alias("n"), sf.min("at").alias("first"), sf.max("at").alias("last")).collect()[0]
+    if not span["n"]:
+        return None
+    first_ms, last_ms = span["first"], span["last"]
+    size_ms = slice_ms(first_ms, last_ms)
+    grouped = (
+        sized.withColumns({"slice": _floor(sf.col("at"), size_ms), "day": _floor(sf.col("at"), DAY_MS)})
+        .groupBy("vhost", "exchange", "routing_key", "day", "slice")
+        .agg(sf.count("*").alias("messages"), sf.sum("size").alias("bytes"))
+        .persist()
+    )
+    sizes = sized.groupBy("size").agg(sf.count("*").alias("messages")).persist()
+    try:
+        slices, days = _over_time(grouped)
+        exchanges = _exchanges(grouped)
+        return {
+            "messages": span["n"],
+            "bytes": sum(row["bytes"] for row in exchanges),
+            "keys": sum(row["keys"] for row in exchanges),
+            "first": instant(first_ms),
+            "last": instant(last_ms),
+            "first_ms": first_ms,
+            "last_ms": last_ms,
+            "slice_ms": size_ms,
+            "rate": {
+                "begins_ms": first_ms - first_ms % size_ms,
+                "messages": filled({at: count for at, (count, _) in slices.items()}, first_ms, last_ms, size_ms),
+                "bytes": filled({at: size for at, (_, size) in slices.items()}, first_ms, last_ms, size_ms),
+            },
+            "by_day": {str(day): count for day, count in sorted(days.items())},
+            "exchanges": exchanges,
+            "top_keys": _top_keys(grouped),
+            "heat": _heat(grouped, (first_ms, last_ms, size_ms)),
+            "sizes": _sizes(sizes),
+        }
+    finally:
+        grouped.unpersist()
+        sizes.unpersist()
+
+
+def _size() -> Column:
+    from pyspark.sql import functions as sf
+
+    return sf.coalesce(sf.octet_length("body"), sf.lit(0)).cast("bigint")
+
+
+def _floor(column: Column, size_ms: int) -> Column:
+    from pyspark.sql import functions as sf
+
+    return column - sf.pmod(column, sf.lit(size_ms))
+
+
+def _over_time(grouped: DataFrame) -> tuple[dict[int, tuple[int, int]], dict[int, int]]:
+    """Returns messages and bytes by slice, and messages by day."""
+    from pyspark.sql import functions as sf
+
+    slices: dict[int, tuple[int, int]] = {}
+    days: dict[int, int] = {}
+    sums = grouped.groupBy("day", "slice").agg(sf.sum("messages").alias("messages"), sf.sum("bytes").alias("bytes"))
+    for row in sums.collect():
+        messages, size = slices.get(row["slice"], (0, 0))
+        slices[row["slice"]] = (messages + row["messages"], size + row["bytes"])
+        days[row["day"]] = days.get(row["day"], 0) + row["messages"]
+    return slices, days
+
+
+def _exchanges(grouped: DataFrame) -> list[dict[str, Any]]:
+    from pyspark.sql import functions as sf
+
+    rows = grouped.groupBy("vhost", "exchange").agg(
+        sf.sum("messages").alias("messages"),
+        sf.sum("bytes").alias("bytes"),
+        sf.count_distinct("routing_key").alias("keys"),
+    )
+    ordered = rows.orderBy(sf.desc("messages"), "vhost", "exchange").collect()
+    return [row.asDict() for row in ordered]
+
+
+def _top_keys(grouped: DataFrame) -> list[dict[str, Any]]:
+    from pyspark.sql import functions as sf
+
+    keys = grouped.groupBy("vhost", "exchange", "routing_key").agg(
+        sf.sum("messages").alias("messages"), sf.sum("bytes").alias("bytes")
+    )
+    top = keys.orderBy(sf.desc("messages"), "vhost", "exchange", "routing_key").limit(TOP_KEYS).collect()
+    return [row.asDict() for row in top]
+
+
+def _heat(grouped: DataFrame, span: tuple[int, int, int]) -> list[dict[str, Any]]:
+    """Returns for each level of the keys the busiest beginnings of so many words, each slice by slice.
+
+    Shapes: a key with fewer words than the level is not in it.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as sf
+
+    words = sf.when(sf.col("routing_key") != "", sf.split("routing_key", r"\.", -1)).otherwise(sf.array())
+    beginnings = sf.transform(
+        sf.sequence(sf.lit(1), sf.least(sf.lit(LEVELS), sf.size("words"))),
+        lambda level: sf.struct(
+            level.alias("level"), sf.concat_ws(".", sf.slice("words", 1, level)).alias("beginning")
+        ),
+    )
+    beginning = ["level", "vhost", "exchange", "beginning"]
+    by_slice = (
+        grouped.select("vhost", "exchange", "slice", "messages", words.alias("words"))
+        .where(sf.size("words") > 0)
+        .select("vhost", "exchange", "slice", "messages", sf.explode(beginnings).alias("of"))
+        .groupBy("of.level", "vhost", "exchange", "of.beginning", "slice")
+        .agg(sf.sum("messages").alias("messages"))
+    )
+    level = Window.partitionBy("level")
+    rows = (
+        by_slice.groupBy(*beginning)
+        .agg(
+            sf.sum("messages").alias("total"),
+            sf.map_from_entries(sf.collect_list(sf.struct("slice", "messages"))).alias("slices"),
+        )
+        .withColumns(
+            {
+                "rank": sf.row_number().over(level.orderBy(sf.desc("total"), "vhost", "exchange", "beginning")),
+                "beginnings": sf.count("*").over(level),
+                "of_level": sf.sum("total").over(level),
+            }
+        )
+        .where(sf.col("rank") <= PREFIXES)
+        .orderBy("level", "rank")
+        .collect()
+    )
+    made: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        fresh = {"level": row["level"], "beginnings": row["beginnings"], "messages": row["of_level"], "rows": []}
+        made.setdefault(row["level"], fresh)["rows"].append(
+            {
+                "vhost": row["vhost"],
+                "exchange": row["exchange"],
+                "beginning": row["beginning"],
+                "messages": row["total"],
+                "slices": filled(row["slices"], *span),
+            }
+        )
+    return list(made.values())
+
+
+def _sizes(sizes: DataFrame) -> dict[str, Any]:
+    """Returns the sizes of bodies. Shapes: a class reaches up to a power of two, that with it; the first has 0."""
+    from pyspark.sql import functions as sf
+
+    digits = sf.length(sf.bin(sf.col("size") - 1))  # exact, where a logarithm is not
+    upto = sf.when(sf.col("size") <= 1, sf.col("size")).otherwise(sf.pow(sf.lit(2.0), digits).cast("bigint"))
+    classes = sizes.groupBy(upto.alias("upto")).agg(sf.sum("messages").alias("messages")).orderBy("upto").collect()
+    shares = sf.array(*(sf.lit(share) for share in PERCENTILES.values()))
+    facts = sizes.agg(
+        sf.percentile("size", shares, sf.col("messages")).alias("percentiles"),
+        sf.max("size").alias("max"),
+        sf.sum(sf.col("size") * sf.col("messages")).alias("bytes"),
+        sf.sum("messages").alias("messages"),
+    ).collect()[0]
+    return {
+        "mean": facts["bytes"] / facts["messages"],
+        **dict(zip(PERCENTILES, facts["percentiles"], strict=True)),
+        "max": facts["max"],
+        "classes": [{"upto": row["upto"], "messages": row["messages"]} for row in classes],
+    }

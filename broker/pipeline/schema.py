@@ -1,0 +1,94 @@
+"""The columns of a message as a row, version 1, and those of a slot: what the sources give and the lake holds.
+
+Columns are only ever added, and all may be null: a file of an earlier version reads as nulls in the new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+__all__ = [
+    "ARROW_SCHEMA",
+    "COLUMNS",
+    "INSTANT",
+    "SCHEMA_VERSION",
+    "SLOTS_ARROW_SCHEMA",
+    "SLOTS_DDL",
+    "SPARK_DDL",
+    "ddl_of",
+]
+
+SCHEMA_VERSION: Final = 1
+
+INSTANT: Final = pa.timestamp("us", tz="UTC")
+
+ARROW_SCHEMA: Final = pa.schema(
+    [
+        ("vhost", pa.string()),
+        ("queue", pa.string()),  # of a tap its name, without the prefix of its queue
+        ("slot", pa.int64()),  # the first message id of the slot
+        ("seal", pa.int64()),  # 0 in a snapshot
+        ("offset", pa.int64()),  # the message id
+        ("ts", INSTANT),  # when the queue took it, in milliseconds
+        ("exchange", pa.string()),
+        ("routing_key", pa.string()),
+        ("redelivered", pa.bool_()),
+        ("priority", pa.int16()),  # an octet, which a signed byte does not hold
+        ("delivery_mode", pa.int16()),
+        ("content_type", pa.string()),
+        ("content_encoding", pa.string()),
+        ("correlation_id", pa.string()),
+        ("reply_to", pa.string()),
+        ("expiration", pa.string()),
+        ("message_id", pa.string()),
+        ("type", pa.string()),
+        ("user_id", pa.string()),
+        ("app_id", pa.string()),
+        ("app_ts", INSTANT),  # AMQP's timestamp property, in seconds
+        ("headers", pa.string()),  # see header_json
+        ("properties_raw", pa.binary()),  # the content header from the property flags on
+        ("body", pa.binary()),
+    ]
+)
+
+COLUMNS: Final = tuple(ARROW_SCHEMA.names)
+
+SLOTS_ARROW_SCHEMA: Final = pa.schema(
+    [
+        ("vhost", pa.string()),
+        ("queue", pa.string()),
+        ("number", pa.int64()),
+        ("slot", pa.int64()),
+        ("seal", pa.int64()),
+        ("first", pa.int64()),
+        ("end", pa.int64()),  # behind the last message id
+        ("count", pa.int64()),
+        ("bytes", pa.int64()),
+        ("first_ts", INSTANT),
+        ("last_ts", INSTANT),
+        ("crc", pa.int64()),
+        ("store", pa.string()),
+        ("path", pa.string()),  # of the slot file, or its URL without a password
+    ]
+)
+
+_SPARK_TYPES: Final = {
+    pa.string(): "string",
+    pa.int64(): "bigint",
+    pa.int16(): "smallint",
+    pa.bool_(): "boolean",
+    pa.binary(): "binary",
+    INSTANT: "timestamp",
+}
+
+
+def ddl_of(schema: pa.Schema, columns: Sequence[str]) -> str:
+    """Returns columns of a schema as Spark writes them."""
+    return ", ".join(f"`{name}` {_SPARK_TYPES[schema.field(name).type]}" for name in columns)
+
+
+SPARK_DDL: Final = ddl_of(ARROW_SCHEMA, COLUMNS)
+SLOTS_DDL: Final = ddl_of(SLOTS_ARROW_SCHEMA, SLOTS_ARROW_SCHEMA.names)

@@ -1,0 +1,65 @@
+"""A slot file that a reader can fetch: of a seal, or of a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from broker.store.seal_log import Seal
+from broker.store.slot_file import SlotMeta
+
+__all__ = ["SlotHandle"]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotHandle:
+    """What is known of a slot file before it is fetched. It is pickled into tasks.
+
+    Shapes: the fields of `Seal`, and the store; of a snapshot's file the seal is 0, `snapshot` says which it is, and
+        the timestamps are None: only the file itself has them.
+    """
+
+    store: str
+    seal: int
+    vhost: str
+    queue: str
+    number: int
+    first: int
+    end: int
+    count: int
+    first_ts_ms: int | None
+    last_ts_ms: int | None
+    bytes: int
+    crc: int
+    snapshot: tuple[str, int] | None = None
+
+    @classmethod
+    def of(cls, store: str, seal: Seal) -> Self:
+        """Returns the handle of a sealed slot."""
+        return cls(store, **{name: getattr(seal, name) for name in Seal.__slots__})
+
+    @classmethod
+    def of_snapshot(cls, answer: Mapping[str, Any], vhost: str, queue: str) -> list[Self]:
+        """Returns the handles of the files that the broker lists when it has made a snapshot of a queue."""
+        taken = answer["id"]
+        return [
+            cls(
+                answer["store"], 0, vhost, queue, 0, file["first"], file["end"], file["count"],
+                None, None, file["bytes"], file["crc"], (taken, file["n"]),
+            )
+            for file in answer["files"]
+        ]  # fmt: skip
+
+    def __str__(self) -> str:
+        if self.snapshot is None:
+            return f"slot {self.seal} of tap {self.queue!r} in vhost {self.vhost!r}"
+        return f"slot {self.snapshot[1]} of the snapshot of queue {self.queue!r} in vhost {self.vhost!r}"
+
+    def differs_from(self, meta: SlotMeta) -> str:
+        """Returns in what a file is not the one meant, empty if it is."""
+        for name in ("store", "seal", "vhost", "queue", "first", "end", "count"):
+            meant, found = getattr(self, name), getattr(meta, name)
+            if meant != found:
+                return f"its {name} is {found!r}, not {meant!r}"
+        return ""

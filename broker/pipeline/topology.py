@@ -1,0 +1,63 @@
+"""Exchanges, queues and bindings as plain values, small enough to be sent to every worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+__all__ = ["PREDECLARED", "BindingEntry", "ExchangeEntry", "Topology"]
+
+PREDECLARED: Final[Mapping[str, str]] = {
+    "amq.direct": "direct",
+    "amq.fanout": "fanout",
+    "amq.topic": "topic",
+    "amq.headers": "headers",
+    "amq.match": "headers",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeEntry:
+    """An exchange; `alternate` is what its arguments or a policy say."""
+
+    vhost: str
+    name: str
+    type: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    alternate: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BindingEntry:
+    """A binding of a queue, or of another exchange."""
+
+    vhost: str
+    exchange: str
+    key: str
+    destination: str
+    to_exchange: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> tuple[str, str, str, str, bool, str]:
+        """What makes it the same binding in another topology."""
+        arguments = repr(sorted(self.arguments.items())) if self.arguments else ""
+        return self.vhost, self.exchange, self.key, self.destination, self.to_exchange, arguments
+
+    def __str__(self) -> str:
+        kind = "exchange " if self.to_exchange else ""
+        return f"{self.exchange or '(default)'} --{self.key}--> {kind}{self.destination}"
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Who would get what.
+
+    Shapes: `queues` are (vhost, name); a message of the default exchange reaches only one of these.
+    Invariant: each binding is there once, and its exchange and the exchange it leads to are among `exchanges`.
+    """
+
+    exchanges: tuple[ExchangeEntry, ...]
+    queues: tuple[tuple[str, str], ...]
+    bindings: tuple[BindingEntry, ...]

@@ -1,0 +1,39 @@
+"""Where the pipeline keeps what is the user's: launchers and logs, in the cache folder."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+__all__ = ["cache_folder"]
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Returns the folder, which exists; one of this process's own where the user's cannot be written to."""
+    made = _users(environment) / "slotmq"
+    try:
+        made.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return _own()
+    return made if os.access(made, os.W_OK | os.X_OK) else _own()
+
+
+def _users(environment: Mapping[str, str]) -> Path:
+    named = environment.get("XDG_CACHE_HOME", "")
+    if named.startswith("/"):
+        return Path(named)
+    home = Path(environment.get("HOME") or os.path.expanduser("~"))  # noqa: PTH111 - never raises
+    return home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
+
+
+@cache
+def _own() -> Path:
+    made = tempfile.mkdtemp(prefix="slotmq-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return Path(made)

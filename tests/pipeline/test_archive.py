@@ -1,0 +1,221 @@
+"""Archives with Spark: each message once, its slot released behind it, and what cannot be read told."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pika
+import pytest
+
+from broker.cli.control_client import ask
+from broker.pipeline.job import BAD_RECORDS, GAP, OK, JobFailed, Progress, Summary
+from tests.broker_process import BrokerProcess
+from tests.deadline import wait_until
+from tests.slot_folders import START_MS, SlotFolder, make_slots, numbered
+
+pytest.importorskip("pyspark")
+pq = pytest.importorskip("pyarrow.parquet")
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from broker.pipeline.lake import Lake
+
+PROJECT = Path(__file__).parents[2]
+DRIVER_DEADLINE_S = 200.0
+SLOTS = 4
+ROWS = 50
+
+
+def archive(spark: SparkSession, lake: Path, **options: Any) -> Summary:
+    """Runs an archive to its end."""
+    from broker.pipeline.jobs.archive import ArchiveOptions, run_archive
+
+    return run_archive(ArchiveOptions(lambda: spark, lake, **options), Progress("archive", quiet=True))
+
+
+def ids(frame: DataFrame) -> list[int]:
+    """Returns the message ids of rows, sorted."""
+    return sorted(row["offset"] for row in frame.select("offset").collect())
+
+
+def open_lake(path: Path) -> Lake:
+    """Returns the lake."""
+    from broker.pipeline.lake import Lake
+
+    return Lake(path)
+
+
+def ids_in_files(path: Path) -> list[int]:
+    """Returns the message ids in a lake's files, sorted, without Spark."""
+    lake = open_lake(path)
+    data = lake.message_table.data
+    return sorted(n for file in lake.files() for n in pq.read_table(data / file.path).column("offset").to_pylist())
+
+
+def has_rows(path: Path, count: int) -> bool:
+    """Tells whether a lake has so many messages."""
+    return len(ids_in_files(path)) == count
+
+
+def orphans(path: Path) -> set[str]:
+    """Returns the files of a lake that no log has."""
+    lake = open_lake(path)
+    data = lake.message_table.data
+    return {file.relative_to(data).as_posix() for file in data.rglob("*.parquet")} - {
+        file.path for file in lake.files()
+    }
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A broker that seals soon."""
+    process = BrokerProcess(tmp_path / "data", environment={"SLOTMQ_TAPS__WINDOW_MS": "200"}).start()
+    yield process
+    process.kill()
+
+
+def slot_files(broker: BrokerProcess) -> list[Path]:
+    """Returns the slot files that are there."""
+    return list((broker.folder / "slots").glob("*.slot"))
+
+
+def publish(broker: BrokerProcess, numbers: range) -> list[tuple[int, str, bytes, int, str]]:
+    """Publishes messages of every kind, and returns what a row says: id, key, body, delivery mode, headers."""
+    connection = pika.BlockingConnection(pika.URLParameters(broker.address.url))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    sent = []
+    for number in numbers:
+        key, body, mode = f"flight.{number % 7}", os.urandom(number % 90), 1 + number % 2
+        properties = pika.BasicProperties(headers={"n": number}, delivery_mode=mode)
+        channel.basic_publish("news", key, body, properties)
+        sent.append((number, key, body, mode, f'{{"n": {number}}}'))
+    connection.close()
+    return sent
+
+
+def test_a_tap_is_archived_once_then_followed_and_released(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """All columns arrive; a second run adds nothing; one that follows takes what comes, and an idle one releases it."""
+    connection = pika.BlockingConnection(pika.URLParameters(broker.address.url))
+    connection.channel().exchange_declare("news", "topic", durable=True)
+    connection.close()
+    ask(broker.folder, "tap_add", exchange="news", pattern="flight.#", name="flights", cursors=["archive"])
+    lake, path = tmp_path / "lake", str(broker.folder)
+    sent = publish(broker, range(1, 101))
+
+    first = archive(spark, lake, path=path)
+    assert (first.code, first.values["rows"], first.values["bad"], first.values["lag_slots"]) == (OK, 100, 0, 0)
+    wait_until(lambda: not slot_files(broker), "the archived slots are released")
+
+    again = archive(spark, lake, path=path)
+    assert (again.code, again.values["rows"], again.values["batches"]) == (OK, 0, 0)
+
+    stop, fed = threading.Event(), list[str]()
+
+    def feed() -> None:
+        """Publishes, waits for the lake and the release, publishes again, and ends the archive."""
+        try:
+            for numbers in (range(101, 151), range(151, 161)):
+                sent.extend(publish(broker, numbers))
+                wait_until(partial(has_rows, lake, len(sent)), "the new messages are in the lake")
+                wait_until(lambda: not slot_files(broker), "the last slot of an idle stream is released")
+                fed.append("all")
+        finally:
+            stop.set()
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    followed = archive(spark, lake, path=path, follow=True, every_s=0.2, stop=stop)
+    feeder.join()
+    assert (followed.code, followed.values["rows"], fed) == (OK, 60, ["all", "all"])
+
+    found = open_lake(lake).messages(spark).orderBy("offset").collect()
+    rows = [(row.offset, row.routing_key, bytes(row.body), row.delivery_mode, row.headers) for row in found]
+    assert rows == sent
+    assert {(row.vhost, row.queue, row.exchange, row.redelivered) for row in found} == {("/", "flights", "news", False)}
+    assert not orphans(lake)
+
+
+def damage(folder: SlotFolder, seal: int) -> None:
+    """Changes one octet of a body in the middle of a slot file."""
+    path = folder.slot_path(seal)
+    block = bytearray(path.read_bytes())
+    block[block.index(b"....", len(block) // 4)] ^= 1
+    path.write_bytes(block)
+
+
+def test_what_cannot_be_read_or_had_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    """A bad row goes to its table; gaps, wrong stores and choices are refused; a lost checkpoint doubles nothing."""
+    folder = make_slots(tmp_path / "store", [list(numbered(ROWS, start=ROWS * at)) for at in range(SLOTS)])
+    damage(folder, 2)
+    lake, path = tmp_path / "lake", str(folder.path)
+    with pytest.raises(
+        JobFailed, match=r"^1 of 200 messages cannot be read, more than 0: none of the batch was taken$"
+    ):
+        archive(spark, tmp_path / "strict", path=path, max_bad="0")
+    assert not ids_in_files(tmp_path / "strict") and not orphans(tmp_path / "strict")
+
+    first = archive(spark, lake, path=path, taps=("audit",))
+    assert (first.code, first.values["rows"], first.values["bad"]) == (BAD_RECORDS, SLOTS * ROWS - 1, 1)
+    [bad] = open_lake(lake).bad(spark).collect()
+    assert (bad.queue, bad.seal, bad.reason) == ("audit", 2, "its checksum is wrong")
+    assert ROWS < bad.offset <= 2 * ROWS and b"...." in bytes(bad.raw)
+    whole = [n for n in range(1, SLOTS * ROWS + 1) if n != bad.offset]
+    assert ids(open_lake(lake).messages(spark)) == whole
+
+    with pytest.raises(JobFailed, match="another choice of taps needs another --cursor"):
+        archive(spark, lake, path=path)
+    strange = SlotFolder(tmp_path / "strange", store="f" * 32)
+    strange.add_slot("audit", numbered(3))
+    with pytest.raises(JobFailed, match=f"of store {folder.store}, and .* is store {'f' * 32}"):
+        archive(spark, lake, path=str(strange.path), taps=("audit",))
+
+    shutil.rmtree(lake / "_checkpoints")
+    folder.add_slot("audit", numbered(ROWS))
+    renewed = archive(spark, lake, path=path, taps=("audit",))
+    assert (renewed.values["rows"], renewed.values["seal"]) == (ROWS, SLOTS + 1)
+    whole += range(SLOTS * ROWS + 1, (SLOTS + 1) * ROWS + 1)
+
+    lost = folder.add_slot("audit", numbered(ROWS))
+    folder.add_gap(lost)
+    last = folder.add_slot("audit", numbered(ROWS))
+    with pytest.raises(JobFailed, match=r"slot 6 of tap .audit. \(50 messages\) went before") as gap:
+        archive(spark, lake, path=path, taps=("audit",))
+    assert gap.value.code == GAP
+    allowed = archive(spark, lake, path=path, taps=("audit",), allow_gap=True)
+    assert (allowed.code, allowed.values["rows"], allowed.values["gaps"]) == (OK, ROWS, 1)
+    assert ids(open_lake(lake).messages(spark)) == [*whole, *range(last.first, last.end)]
+
+    since = open_lake(lake).messages(spark, since="2023-11-14T22:13:21Z", until="2023-11-14T22:13:21.500Z")
+    assert ids(since) == [n for n in whole if 1000 <= n * 10 < 1500]
+    assert START_MS == 1_700_000_000_000  # 22:13:20
+
+
+def killed(point: str, batch: int, store: Path, lake: Path) -> None:
+    """Runs the driver until it is killed there."""
+    command = [sys.executable, "-m", "tests.pipeline.archive_driver", str(store), str(lake), point, str(batch)]
+    ended = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DRIVER_DEADLINE_S, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+
+
+def test_a_driver_killed_before_spark_noted_its_batch_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """The entry is in the log, Spark's note is not: the batch is played again, and the lake has each message once."""
+    folder = make_slots(tmp_path / "store", [list(numbered(ROWS, start=ROWS * at)) for at in range(3)])
+    killed("manifest", 1, folder.path, tmp_path / "lake")
+    assert ids_in_files(tmp_path / "lake") == list(range(1, 2 * ROWS + 1))
+    rest = archive(spark, tmp_path / "lake", path=str(folder.path), batch_bytes=1)
+    assert (rest.code, rest.values["batches"]) == (OK, 2)
+    assert ids(open_lake(tmp_path / "lake").messages(spark)) == list(range(1, 3 * ROWS + 1))
+    assert not orphans(tmp_path / "lake")

@@ -1,0 +1,108 @@
+"""A standalone cluster on loopback: a master and two workers of one core archive what local[2] archives."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from broker.cli.pipeline import missing_packages
+from broker.pipeline.cluster_folder import ClusterFolder, default_folder
+from broker.pipeline.lake import Lake
+from tests.broker_process import PROJECT
+from tests.slot_folders import SlotFolder, TapMessage
+
+pytestmark = [
+    pytest.mark.torture,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(bool(missing_packages()), reason='not installed: pip install "slotmq[spark]"'),
+]
+
+ROWS = 1000  # of a slot
+BODY_BYTES = 5000
+FEW, MANY = 10, 50
+GROWTH_MAX_BYTES = 32 << 20  # of a driver that archives 200 MB more
+
+
+def folder_of(path: Path, slots: int) -> Path:
+    """A data folder with slots of 5 MB, the bodies of which differ."""
+    folder = SlotFolder(path)
+    for slot in range(slots):
+        folder.add_slot(
+            "all",
+            (TapMessage(b"%08d" % (slot * ROWS + row) * (BODY_BYTES // 8), f"a.{row % 7}") for row in range(ROWS)),
+        )
+    return path
+
+
+def driver(environment: dict[str, str], *words: str) -> list[dict[str, Any]]:
+    """Runs a driver, and returns what it says of each folder."""
+    command = [sys.executable, "-m", "tests.pipeline.cluster_driver", *words]
+    done = subprocess.run(command, env=environment, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def table_of(lake: Path) -> pa.Table:
+    """Everything that a lake has, in the order of the messages."""
+    found = Lake(lake)
+    tables = [pq.read_table(found.message_table.data / file.path, partitioning=None) for file in found.files()]
+    return pa.concat_tables(tables).sort_by([("seal", "ascending"), ("offset", "ascending")])
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """The variables of commands that have a cache folder of their own, so the user's cluster is left alone."""
+    return {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(PROJECT)}
+
+
+def cluster(environment: dict[str, str], *words: str, code: int = 0) -> dict[str, Any]:
+    """Runs `slotmq pipeline cluster`, and returns its summary."""
+    command = [sys.executable, "-m", "broker", "pipeline", "cluster", *words, "--json", "--quiet"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said
+
+
+@pytest.fixture
+def master(environment: dict[str, str]) -> Iterator[str]:
+    """The master's URL of a cluster that runs."""
+    said = cluster(environment, "start", "--port", "0", "--workers", "2", "--cores", "1", "--memory", "600m")
+    yield said["master"]
+    ended = cluster(environment, "stop")["ended"]
+    assert sorted(ended) == ["master", "worker 1", "worker 2"]
+
+
+def test_two_workers_archive_what_one_machine_does(environment: dict[str, str], master: str, tmp_path: Path) -> None:
+    """The same rows, both executors at work on them, a driver that does not grow with them, no secret seen."""
+    few, many = folder_of(tmp_path / "few", FEW), folder_of(tmp_path / "many", MANY)
+    first, second = driver(
+        environment, master, str(few), str(tmp_path / "few-lake"), str(many), str(tmp_path / "many-lake")
+    )
+    assert [first["rows"], second["rows"]] == [FEW * ROWS, MANY * ROWS]
+    assert [first["code"], second["code"]] == [0, 0]
+
+    assert len(second["tasks"]) == 2
+    assert all(tasks >= FEW for tasks in second["tasks"].values()), second["tasks"]
+    assert second["heap_bytes"] - first["heap_bytes"] < GROWTH_MAX_BYTES
+    assert second["rss_bytes"] - first["rss_bytes"] < GROWTH_MAX_BYTES
+
+    alone = tmp_path / "alone-lake"
+    assert driver(environment, "local[2]", str(many), str(alone))[0]["rows"] == MANY * ROWS
+    assert table_of(tmp_path / "many-lake").equals(table_of(alone))
+
+    status = cluster(environment, "status")
+    assert [each["runs"] for each in status["daemons"]] == [True, True, True]
+    folder = ClusterFolder(default_folder(environment))
+    secret = (folder.conf / "spark-defaults.conf").read_text().split("spark.authenticate.secret ")[1].split()[0]
+    for path in [path for path in folder.path.rglob("*") if path.is_file() and path.parent != folder.conf]:
+        assert secret not in path.read_text(errors="replace"), path

@@ -1,0 +1,384 @@
+"""Replay, route, deadletters and synth against a real broker."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pika
+import pytest
+
+from broker.cli.main import main
+from tests.broker_process import BrokerProcess
+from tests.deadline import wait_until
+from tests.unit.pipeline.encoded import properties
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from broker.pipeline.lake import Lake
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+pytest.importorskip("pyspark")
+
+from tests.pipeline.lake_rows import SLOT, lake_of, rows_of  # noqa: E402 - what it stands on may be missing
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker for all tests here, each of which has its own names in it."""
+    process = BrokerProcess(tmp_path_factory.mktemp("jobs") / "data").start()
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def channel(broker: BrokerProcess) -> Iterator[Any]:
+    """A channel with confirms."""
+    connection = pika.BlockingConnection(pika.URLParameters(broker.address.url))
+    made = connection.channel()
+    made.confirm_delivery()
+    yield made
+    connection.close()
+
+
+def depth(channel: Any, queue: str) -> int:
+    """Returns how many messages a queue has."""
+    return int(channel.queue_declare(queue, passive=True).method.message_count)
+
+
+def drain(broker: BrokerProcess, queue: str) -> list[tuple[str, str, bytes, bytes]]:
+    """Returns what a queue has (exchange, key, properties, body), in its order, and leaves it empty."""
+    from pamqp import commands
+
+    from broker.amqp.codec import encode_method
+    from broker.pipeline.amqp_address import AmqpAddress
+    from broker.pipeline.amqp_link import AmqpLink
+    from broker.pipeline.dead_letter_mover import get
+
+    link = AmqpLink(AmqpAddress.parse(broker.address.url), "test")
+    found = []
+    while (message := get(link, queue)) is not None:
+        found.append((message[0].exchange, message[0].routing_key, message[1], message[2]))
+    link.send(encode_method(1, commands.Basic.Ack(0, multiple=True)))
+    link.close()
+    return found
+
+
+def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
+    spark: SparkSession, broker: BrokerProcess, channel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Per queue and key in the lake's order; what goes nowhere is kept; a rerun and a resume add nothing."""
+    from broker.pipeline.bad_records import BadRecordLog
+    from broker.pipeline.job import BAD_RECORDS, OK, Progress
+    from broker.pipeline.jobs import replay
+
+    draw = random.Random(1)
+    heads = [properties({}), properties({"n": 1, "a": [1, {"b": b"\xff"}]}, content_type="text/x"), b"\x00\x00"]
+    sent = {
+        queue: [
+            ("replay", f"{queue}.k{draw.randrange(7)}", draw.choice(heads), f"{queue} {n}".encode() * draw.randrange(3))
+            for n in range(500)
+        ]
+        for queue in ("one", "two")
+    }
+    sent["one"][7] = ("replay", "lost.key", heads[1], b"nobody")
+    lake = lake_of(
+        tmp_path / "lake", *(rows_of(queue, rows, seal) for seal, (queue, rows) in enumerate(sent.items(), 1))
+    )
+    channel.exchange_declare("replay", "topic")
+    channel.queue_declare("replayed", durable=True)
+    for pattern in ("one.#", "two.#", "again.#"):
+        channel.queue_bind("replayed", "replay", pattern)
+    monkeypatch.setattr(replay, "spark_of", lambda *_: spark)
+    monkeypatch.setattr("broker.pipeline.replay_plan.STEP_ROWS", 600)
+    command = ["pipeline", "replay", "--lake", str(lake.path), "--to", broker.address.url, "--quiet", "--json"]
+
+    assert main([*command, "--dry-run"]) == OK
+    assert depth(channel, "replayed") == 0
+    assert main(command) == BAD_RECORDS
+    got = drain(broker, "replayed")
+    expected = [row for rows in sent.values() for row in rows if row[1] != "lost.key"]
+    assert Counter(got) == Counter(expected)
+    by_key: dict[str, list[bytes]] = defaultdict(list)
+    wanted: dict[str, list[bytes]] = defaultdict(list)
+    for _, key, _, body in got:
+        by_key[key].append(body)
+    for _, key, _, body in expected:
+        wanted[key].append(body)
+    assert by_key == wanted
+
+    (folder,) = (lake.path / "unroutable").iterdir()
+    refused = [row for path in BadRecordLog(folder).files() for row in pq.read_table(path).to_pylist()]
+    assert [(row["routing_key"], row["offset"], row["code"]) for row in refused] == [("lost.key", 8, 312)]
+
+    assert main(command) == BAD_RECORDS
+    assert depth(channel, "replayed") == 0, "the broker knows the numbers of the first run"
+    assert main([*command, "--resume"]) == OK
+    mapped = ["--resume", "--producer", "other", "--queue", "one", "--pattern", "*.k1", "--map", "one.*=again.*"]
+    assert main([*command, *mapped]) == OK
+    again = drain(broker, "replayed")
+    assert again == [("replay", "again.k1", row[2], row[3]) for row in sent["one"] if row[1] == "one.k1"]
+    assert main([*command, "--resume", "--producer", "other"]) == 2, "the state is that of another selection"
+
+    options = replace(_replay_options(spark, lake, broker), producer="none", exchange="", speed=1000.0)
+    channel.queue_declare("two.k3", durable=True)
+    chosen = replace(options, selection=replace(options.selection, where="routing_key = 'two.k3' AND seal = 2"))
+    summary = replay.run_replay(chosen, Progress("replay", quiet=True))
+    first = [row for row in sent["two"][:SLOT] if row[1] == "two.k3"]
+    assert summary.values["published"] == len(first)
+    assert [row[2:] for row in drain(broker, "two.k3")] == [row[2:] for row in first]
+
+
+def _replay_options(spark: SparkSession, lake: Lake, broker: BrokerProcess) -> Any:
+    from broker.pipeline.amqp_address import AmqpAddress
+    from broker.pipeline.jobs.replay import ReplayOptions
+    from broker.pipeline.selection import Selection
+
+    return ReplayOptions(lambda: spark, Selection(lake.path), AmqpAddress.parse(broker.address.url))
+
+
+BINDINGS: dict[str, list[dict[str, Any]]] = {
+    "exchanges": [
+        {"name": "r.top", "type": "topic", "arguments": {"alternate-exchange": "r.lost"}},
+        {"name": "r.direct", "type": "direct"},
+        {"name": "r.fan", "type": "fanout"},
+        {"name": "r.heads", "type": "headers"},
+        {"name": "r.lost", "type": "fanout"},
+    ],
+    "bindings": [
+        {"source": "r.top", "routing_key": "a.*", "destination": "r1"},
+        {"source": "r.top", "routing_key": "a.#", "destination": "r1"},
+        {"source": "r.top", "routing_key": "#.b", "destination": "r2"},
+        {"source": "r.top", "routing_key": "c", "destination": "r.direct", "destination_type": "exchange"},
+        {"source": "r.top", "routing_key": "never.*", "destination": "r3"},
+        {"source": "r.direct", "routing_key": "c", "destination": "r3"},
+        {"source": "r.fan", "routing_key": "", "destination": "r1"},
+        {"source": "r.fan", "routing_key": "", "destination": "r.heads", "destination_type": "exchange"},
+        {"source": "r.heads", "destination": "r4", "arguments": {"x-match": "any", "kind": "x", "size": 3}},
+        {"source": "r.lost", "routing_key": "", "destination": "r5"},
+    ],
+}
+
+
+def test_route_tells_what_the_broker_does(
+    spark: SparkSession, broker: BrokerProcess, channel: Any, tmp_path: Path
+) -> None:
+    """Messages published with these bindings stand in the queues as counted; a diff with them finds nothing."""
+    from broker.pipeline.amqp_address import AmqpAddress
+    from broker.pipeline.amqp_publisher import AmqpPublisher
+    from broker.pipeline.bindings_file import read_definitions
+    from broker.pipeline.jobs.route import count_frame, routed_rows, running_topology
+
+    queues = [f"r{n}" for n in range(1, 6)]
+    for queue in queues:
+        channel.queue_declare(queue, durable=True)
+    for exchange in BINDINGS["exchanges"]:
+        channel.exchange_declare(exchange["name"], exchange["type"], durable=True, arguments=exchange.get("arguments"))
+    for made in BINDINGS["bindings"]:
+        bind = channel.exchange_bind if made.get("destination_type") == "exchange" else channel.queue_bind
+        bind(made["destination"], made["source"], made.get("routing_key", ""), made.get("arguments"))
+    draw = random.Random(2)
+    heads = [properties({}), properties({"kind": "x"}), properties({"size": 3.0}), properties({"CC": ["a.z", "c"]})]
+    words = ["a", "b", "c", "d"]
+    messages = [
+        (
+            draw.choice(["r.top", "r.top", "r.direct", "r.fan", "r.heads", ""]),
+            draw.choice(["c", "r2", ".".join(draw.choices(words, k=draw.randint(1, 3)))]),
+            draw.choice(heads),
+            b"",
+        )
+        for _ in range(2000)
+    ]
+    with AmqpPublisher(AmqpAddress.parse(broker.address.url), refused=lambda _: None) as publisher:
+        publisher.publish((*message, None, None) for message in messages)
+    frame = spark.createDataFrame(pa.Table.from_batches([rows_of("t", messages, 1)]).to_pandas(), _ddl())
+    topology = read_definitions({**BINDINGS, "queues": [{"name": queue} for queue in queues]})
+    today = running_topology(str(broker.folder))
+
+    values = count_frame(spark, frame, topology, today)
+
+    counted = {found["queue"]: found["messages"] for found in values["queues"]}
+    assert counted == {queue: depth(channel, queue) for queue in queues}
+    assert (values["messages"], values["copies"]) == (2000, sum(counted.values()))
+    assert values["dead_bindings"] == ["r.top --never.*--> r3"]
+    assert values["diff"]["messages"] == 0
+    assert {key: values["diff"][key] for key in ("gained", "lost")} == {"gained": [], "lost": []}
+
+    fewer = replace(topology, bindings=tuple(each for each in topology.bindings if each.destination != "r1"))
+    diff = count_frame(spark, frame, fewer, topology)["diff"]
+    assert [(found["queue"], found["messages"]) for found in diff["lost"]] == [("r1", counted["r1"])]
+    assert len(diff["bindings_removed"]) == 3
+    rows = routed_rows(spark, frame, topology).collect()
+    alone = sum(row["exchange"] == "r.top" and row["queues"] == ["r1"] for row in rows)
+    assert [(found["queue"], found["messages"]) for found in diff["gained"]] == [("r5", alone)]
+    assert Counter(queue for row in rows for queue in row["queues"]) == Counter(counted)
+    assert len(rows) == values["routed"]
+
+
+def _ddl() -> str:
+    from broker.pipeline.schema import SPARK_DDL
+
+    return SPARK_DDL
+
+
+def test_dead_letters_are_told_and_go_back(
+    spark: SparkSession, broker: BrokerProcess, channel: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Groups are as they died; a look takes nothing; what was replayed is known when it dies again; moving empties."""
+    from broker.pipeline.jobs import deadletters
+
+    channel.exchange_declare("d.ex", "topic")
+    channel.queue_declare("d.dead", durable=True)
+    channel.queue_declare(
+        "d.work",
+        durable=True,
+        arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "d.dead"},
+    )
+    channel.queue_bind("d.work", "d.ex", "#")
+
+    def die(count: int) -> None:
+        for _ in range(count):
+            method = wait_until(lambda: channel.basic_get("d.work")[0], "a message to reject")
+            channel.basic_nack(method.delivery_tag, requeue=False)
+
+    for n in range(9):
+        channel.basic_publish(
+            "d.ex", f"k{n % 2}", b"rejected", pika.BasicProperties(headers={"n": n}, expiration="90000")
+        )
+    die(9)
+    for _ in range(4):
+        channel.basic_publish("d.ex", "k0", b"expired", pika.BasicProperties(expiration="1"))
+    channel.basic_publish("", "d.dead", b"alive")
+    wait_until(lambda: depth(channel, "d.dead") == 14, "dead letters")
+    monkeypatch.setattr(deadletters, "spark_of", lambda *_: spark)
+    look = ["pipeline", "deadletters", "--path", str(broker.folder), "--queue", "d.dead", "--quiet", "--json"]
+
+    def told(*more: str) -> Any:
+        capsys.readouterr()
+        assert main([*look, *more]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    def groups(found: Any) -> dict[tuple[str, str, str, str], tuple[int, int]]:
+        return {
+            (group["reason"], group["died_in"], group["exchange"], group["routing_key"]): (
+                group["messages"],
+                group["replayed"],
+            )
+            for group in found["groups"]
+        }
+
+    found = told()
+    assert groups(found) == {
+        ("rejected", "d.work", "d.ex", "k0"): (5, 0),
+        ("rejected", "d.work", "d.ex", "k1"): (4, 0),
+        ("expired", "d.work", "d.ex", "k0"): (4, 0),
+    }
+    assert found["groups"][0]["sample"]["body"] == {"text": "rejected"}
+    assert depth(channel, "d.dead") == 14
+
+    assert told("--replay", "--to", broker.address.url, "--reason", "rejected")["published"] == 9
+    assert (depth(channel, "d.dead"), depth(channel, "d.work")) == (14, 9)
+    back = channel.basic_get("d.work")
+    assert (back[0].exchange, back[0].routing_key, back[1].expiration) == ("d.ex", back[0].routing_key, "90000")
+    assert {name: value for name, value in back[1].headers.items() if name != "n"} == {
+        "x-replayed": 1,
+        "x-replayed-queue": "d.work",
+        "x-replayed-reason": "rejected",
+    }
+    channel.basic_nack(back[0].delivery_tag, requeue=False)
+    die(8)
+    wait_until(lambda: depth(channel, "d.dead") == 23, "those that died again")
+    assert groups(told("--reason", "rejected")) == {
+        ("rejected", "d.work", "d.ex", "k0"): (10, 5),
+        ("rejected", "d.work", "d.ex", "k1"): (8, 4),
+    }
+
+    moved = told("--replay", "--consume", "--to", broker.address.url, "--reason", "rejected", "--into", "queue")
+    assert (moved["messages"], moved["published"], moved["left"]) == (23, 18, 5)
+    wait_until(lambda: depth(channel, "d.dead") == 5, "what was left")
+    assert sorted(body for *_, body in drain(broker, "d.dead")) == [b"alive", *[b"expired"] * 4]
+    assert {(exchange, key) for exchange, key, _, _ in drain(broker, "d.work")} == {("", "d.work")}
+
+
+def test_synth_makes_the_same_messages_for_a_seed(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    channel: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+) -> None:
+    """Whatever the partitions; a workload of what was made has its statistics; publishing goes by its exchanges."""
+    from broker.pipeline.jobs import synth
+    from broker.pipeline.lake import Lake
+    from broker.pipeline.message_sampler import Drawing
+    from broker.pipeline.traffic import collect_workload
+    from broker.pipeline.workload import Workload
+
+    draw = random.Random(4)
+    head = properties({"kind": "a"}, content_type="text/plain")
+    given = [
+        ("synth", f"{draw.choice('aab')}.{draw.randrange(3)}", draw.choice([head, b"\x00\x00"]), bytes(20 + n % 50))
+        for n in range(600)
+    ]
+    lake = lake_of(tmp_path / "lake", rows_of("q", given, 1))
+    monkeypatch.setattr(synth, "spark_of", lambda *_: spark)
+
+    def ran(*words: str) -> Any:
+        capsys.readouterr()
+        assert main(["pipeline", "synth", *words, "--quiet", "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    made = str(tmp_path / "workload.json")
+    assert ran("--lake", str(lake.path), "-o", made)["messages"] == 600
+    workload = Workload.read(Path(made))
+    keys = Counter(key for _, key, _, _ in given)
+    assert {
+        f"{first}.{second}": node.messages
+        for first, below in workload.sources[0].keys.head.items()
+        for second, node in below.head.items()
+    } == keys
+
+    target = str(tmp_path / "made")
+    assert ran("--workload", made, "--generate", "20000", "--seed", "7", "--lake", target)["added"]
+    assert not ran("--workload", made, "--generate", "20000", "--seed", "7", "--lake", target)["added"]
+    frame = Lake(target).messages(spark)
+    drawing = Drawing(20000, 7)
+    one = synth.synthetic_frame(spark, workload.to_json(), drawing)
+    assert frame.exceptAll(one.repartition(3)).count() == 0
+    assert frame.count() == 20000
+    again = collect_workload(frame)
+    assert again is not None
+    assert (again.sizes[0], again.sizes[-1]) == (20, 69)
+    for header in again.headers:
+        assert (header.name, header.values[0][0]) == ("kind", "a")
+        assert abs(header.messages / again.sampled - workload.headers[0].messages / workload.sampled) < 0.05
+    for first, node in again.sources[0].keys.head.items():
+        share = sum(count for key, count in keys.items() if key.startswith(first)) / 600
+        assert abs(node.messages / 20000 - share) < 0.02
+
+    channel.exchange_declare("synth", "topic")
+    channel.queue_declare("synth.a", durable=True)
+    channel.queue_bind("synth.a", "synth", "a.#")
+    words = [
+        "pipeline",
+        "synth",
+        "--workload",
+        made,
+        "--generate",
+        "500",
+        "--to",
+        broker.address.url,
+        "--quiet",
+        "--json",
+    ]
+    assert main(words) == 3, "those under b go nowhere"
+    expected = synth.synthetic_frame(spark, workload.to_json(), Drawing(500)).where("routing_key LIKE 'a.%'").count()
+    assert depth(channel, "synth.a") == expected

@@ -1,0 +1,185 @@
+"""Lakes in Spark: read whatever version wrote them, compacted while somebody adds, asked in SQL."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from broker.pipeline.job import OK, USAGE, JobFailed, Progress, Summary
+from broker.store.slot_file import open_slot
+from tests.slot_folders import START_MS, STEP_MS, SlotFolder, numbered
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+pytest.importorskip("pyspark")
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from broker.pipeline.lake import Lake
+
+ROWS = 40
+DAY = "2023-11-14"
+
+
+def add_slot(lake: Lake, folder: SlotFolder, batch: int) -> list[int]:
+    """Archives one more slot, as a task and a commit do, and returns its message ids."""
+    from broker.pipeline.lake.bad_share import BadShare
+    from broker.pipeline.lake.lake_format import LakeTarget, slot_rows
+    from broker.pipeline.slot_handle import SlotHandle
+
+    seal = folder.add_slot(("audit", "news")[batch % 2], numbered(ROWS))
+    target = LakeTarget(
+        str(lake.path), None, "q", BadShare.parse("0"),
+        open_slot=lambda handle: open_slot(folder.slot_path(handle.seal).read_bytes(), handle.crc),
+    )  # fmt: skip
+    target.commit([target.write(iter([slot_rows([SlotHandle.of(folder.store, seal)])]))], batch)
+    return list(range(seal.first, seal.end))
+
+
+def add_older(lake: Lake) -> None:
+    """Adds a file as an earlier version would have: fewer columns, in another order, and an entry that says less."""
+    day = lake.message_table.data / "date=2020-01-02"
+    day.mkdir(parents=True)
+    columns = {
+        "body": pa.array([b"old 1", b"old 2"], pa.binary()),
+        "offset": pa.array([1, 2], pa.int64()),
+        "queue": pa.array(["ancient", "ancient"]),
+        "ts": pa.array([datetime(2020, 1, 2, tzinfo=UTC)] * 2, pa.timestamp("us", tz="UTC")),
+    }
+    pq.write_table(pa.table(columns), day / "o.parquet", compression="snappy")
+    entry = {
+        "query": "older",
+        "batch": 0,
+        "add": [{"path": "date=2020-01-02/o.parquet", "date": "2020-01-02", "rows": 2}],
+    }
+    (lake.message_table.manifest.folder / f"older-{0:020}.json").write_text(json.dumps(entry))
+
+
+def open_lake(path: Path) -> Lake:
+    """Returns the lake, as somebody does who comes to it now."""
+    from broker.pipeline.lake import Lake
+
+    return Lake(path)
+
+
+def ids(lake: Lake, spark: SparkSession, **bounds: Any) -> list[tuple[str, int]]:
+    """Returns queue and message id of the rows, sorted."""
+    frame = lake.messages(spark, columns=["queue", "offset"], **bounds)
+    return sorted((row.queue, row.offset) for row in frame.collect())
+
+
+def ask(spark: SparkSession, sql: str, **options: Any) -> Summary:
+    """Answers a query."""
+    from broker.pipeline.jobs.query import QueryOptions, run_query
+
+    return run_query(QueryOptions(lambda: spark, sql, **options), Progress("query", quiet=True))
+
+
+def test_a_lake_is_read_compacted_and_asked(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Old files read with nulls; a compaction beside an archive loses and doubles nothing; SQL over all of it."""
+    from broker.pipeline.jobs import compact
+    from broker.pipeline.lake import Lake
+    from broker.pipeline.lake.compaction import described
+
+    folder, lake = SlotFolder(tmp_path / "store"), Lake(tmp_path / "lake", create=True)
+    assert lake.messages(spark).count() == 0
+    wanted = [(("audit", "news")[at % 2], n) for at in range(4) for n in add_slot(lake, folder, at)]
+    add_older(lake)
+    whole = sorted([*wanted, ("ancient", 1), ("ancient", 2)])
+    assert ids(lake, spark) == whole
+    older = lake.messages(spark, until="2021-01-01")
+    assert len(older.inputFiles()) == 1 and "date=2020-01-02" in older.inputFiles()[0]
+    assert [(row.body, row.routing_key, row.seal) for row in older.orderBy("offset").collect()] == [
+        (b"old 1", None, None), (b"old 2", None, None),
+    ]  # fmt: skip
+    until = datetime.fromtimestamp((START_MS + 10 * STEP_MS) / 1000, UTC)
+    assert ids(lake, spark, since=DAY, until=until) == [(queue, n) for queue, n in sorted(wanted) if n < 10]
+
+    before = lake.messages(spark)
+    late: list[tuple[str, int]] = []
+
+    def meanwhile(*arguments: Any) -> Any:
+        """Has an archive add a slot while the compaction is at it."""
+        if not late:
+            late.extend(("audit", n) for n in add_slot(open_lake(lake.path), folder, 4))
+        return described(*arguments)
+
+    monkeypatch.setattr(compact, "described", meanwhile)
+    options = compact.CompactOptions(lambda: spark, lake.path)
+    done = compact.run_compact(options, Progress("compact", quiet=True))
+    assert (done.code, done.values["days"], done.values["files_before"], done.values["files_after"]) == (OK, 1, 4, 1)
+    assert ids(open_lake(lake.path), spark) == sorted(whole + late)
+    assert before.count() == len(whole)  # who reads what was replaced reads on
+    [made] = [file for file in open_lake(lake.path).files() if file.compacted]
+    table = pq.read_table(lake.message_table.data / made.path)
+    assert [(row["queue"], row["offset"]) for row in table.select(["queue", "offset"]).to_pylist()] == sorted(wanted)
+    assert pq.read_schema(lake.message_table.data / made.path).field("ts").type == pa.timestamp("us", tz="UTC")
+    assert (made.date, made.rows, [(one.queue, one.first, one.end, one.rows) for one in made.ids]) == (
+        DAY, 160, [("audit", 1, 81, 80), ("news", 1, 81, 80)],
+    )  # fmt: skip
+    assert made.first_ts_ms == START_MS + STEP_MS
+
+    removed = compact.run_compact(
+        compact.CompactOptions(lambda: spark, lake.path, keep_days=0), Progress("c", quiet=True)
+    )
+    assert (removed.values["removed"], removed.values["days"]) == (4, 1)
+    assert ids(open_lake(lake.path), spark) == sorted(whole + late)
+
+    sql = "SELECT queue, count(*) AS n, min(body) AS least FROM messages GROUP BY queue ORDER BY n DESC, queue"
+    answer = ask(spark, sql, lake=lake.path, limit=2)
+    assert (answer.values["columns"], answer.values["more"]) == (["queue", "n", "least"], True)
+    assert answer.values["rows"] == [
+        {"queue": "audit", "n": 120, "least": "0" + "." * 19}, {"queue": "news", "n": 80, "least": "0" + "." * 19},
+    ]  # fmt: skip
+    assert answer.lines[0].split() == ["queue", "n", "least"] and answer.lines[1].split()[:2] == ["audit", "120"]
+    text = ask(
+        spark, "SELECT 'a,b' AS x, body FROM messages WHERE queue = 'ancient' ORDER BY offset", lake=lake.path, csv=True
+    )
+    assert text.lines == ("x,body", '"a,b",old 1', '"a,b",old 2')
+    assert ask(spark, "SELECT count(*) n FROM bad", lake=lake.path).values["rows"] == [{"n": 0}]
+    live = "SELECT routing_key k, count(*) n FROM messages WHERE offset > 40 GROUP BY 1 ORDER BY 1 LIMIT 1"
+    assert ask(spark, live, path=str(folder.path), taps=("audit",)).values["rows"] == [{"k": "k.0", "n": 8}]
+    for wrong, said in [("SELECT nix FROM messages", "nix"), ("SELEC", "SELEC"), ("SELECT 1 FROM letters", "letters")]:
+        with pytest.raises(JobFailed, match=said) as refused:
+            ask(spark, wrong, lake=lake.path)
+        assert refused.value.code == USAGE and "\n" not in str(refused.value)
+
+
+def test_the_sink_takes_slots_of_any_stream_or_frame(spark: SparkSession, tmp_path: Path) -> None:
+    """A stream is known in the lake by its checkpoint; a frame is one batch; what is no slot is refused, and twice."""
+    folder = SlotFolder(tmp_path / "store")
+    for _ in range(2):
+        folder.add_slot("audit", numbered(ROWS))
+    store, lake = str(folder.path), str(tmp_path / "lake")
+
+    def stream() -> None:
+        slots = spark.readStream.format("slotmq-slots").load(store)
+        writer = slots.writeStream.format("slotmq-lake").option("slots", store)
+        writer = writer.option("checkpointLocation", str(tmp_path / "check")).trigger(availableNow=True)
+        assert writer.start(lake).awaitTermination(120)
+
+    stream()
+    folder.add_slot("audit", numbered(ROWS))
+    stream()
+    whole = [("audit", n) for n in range(1, 3 * ROWS + 1)]
+    assert ids(open_lake(Path(lake)), spark) == whole
+
+    slots = spark.read.format("slotmq-slots").load(store)
+    slots.write.format("slotmq-lake").option("slots", store).mode("append").save(str(tmp_path / "other"))
+    assert ids(open_lake(tmp_path / "other"), spark) == whole
+    for frame, mode, said in [
+        (slots, "append", "the lake has tap 'audit' of vhost '/' up to seal 3 already"),
+        (slots, "overwrite", "a lake grows and is never overwritten"),
+        (slots.select("seal"), "append", "takes the rows of slotmq-slots; these have no store, vhost, queue"),
+    ]:
+        with pytest.raises(Exception, match=said):
+            frame.write.format("slotmq-lake").option("slots", store).mode(mode).save(lake)
+    data = open_lake(Path(lake)).message_table.data
+    assert len(list(data.rglob("*.parquet"))) == len(open_lake(Path(lake)).files())

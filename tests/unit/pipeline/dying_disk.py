@@ -1,0 +1,83 @@
+"""A lake's disk that dies: at the n-th file call the process is gone, perhaps with all that was not synced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import BinaryIO
+
+from broker.pipeline.lake.disk import Disk
+
+
+class Died(BaseException):
+    """The process is gone in the middle of a file call; no `except Exception` sees it."""
+
+
+class DyingDisk(Disk):
+    """Real files, until it dies.
+
+    Shapes: `calls` counts what changes the disk; at the one of number `dies_at` it dies before it does anything, and
+        every call after that dies too. `lose_power` then takes what was not synced.
+    """
+
+    def __init__(self, dies_at: int | None = None) -> None:
+        self.calls = 0
+        self.dead = False
+        self._dies_at = dies_at
+        self._unsynced_files: set[Path] = set()
+        self._unsynced_names: dict[Path, None] = {}  # made, in a folder that was not synced since
+
+    def _step(self) -> None:
+        if self.calls == self._dies_at:
+            self.dead = True
+        self.calls += 1
+        if self.dead:
+            raise Died
+
+    def create(self, path: Path) -> BinaryIO:
+        self._step()
+        file = super().create(path)
+        self._unsynced_files.add(path)
+        self._unsynced_names[path] = None
+        return file
+
+    def sync(self, file: BinaryIO) -> None:
+        self._step()
+        super().sync(file)
+        self._unsynced_files.discard(Path(file.name))
+
+    def sync_file(self, path: Path) -> None:
+        self._step()
+        super().sync_file(path)
+        self._unsynced_files.discard(path)
+
+    def sync_folder(self, folder: Path) -> None:
+        self._step()
+        super().sync_folder(folder)
+        for path in [path for path in self._unsynced_names if path.parent == folder]:
+            del self._unsynced_names[path]
+
+    def link(self, source: Path, target: Path) -> bool:
+        self._step()
+        made = super().link(source, target)
+        if made:
+            self._unsynced_names[target] = None
+        return made
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._step()
+        super().rename(source, target)
+        self._unsynced_names[target] = None
+
+    def remove(self, path: Path) -> bool:
+        self._step()
+        return super().remove(path)
+
+    def lose_power(self, random: Random) -> None:
+        """Takes some of the names and of the bytes that were never synced."""
+        for path in self._unsynced_names:
+            if random.random() < 0.5:
+                path.unlink(missing_ok=True)
+        for path in self._unsynced_files:
+            if path.exists() and random.random() < 0.5:
+                path.write_bytes(path.read_bytes()[: random.randrange(100)])

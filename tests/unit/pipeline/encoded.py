@@ -1,0 +1,15 @@
+"""Encoded properties for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.amqp.content_header import PROPERTIES_AT
+from broker.amqp.header_edit import edit_header
+
+__all__ = ["properties"]
+
+
+def properties(headers: dict[str, Any], **texts: str) -> bytes:
+    """Returns properties from their flags on."""
+    return edit_header(bytes(PROPERTIES_AT + 2), set_headers=headers, set_properties=texts)[PROPERTIES_AT:]

@@ -1,0 +1,303 @@
+"""An archive without Spark: when slots are released, what it begins with, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.pipeline.faults import LakeRefused, SlotGap, SourceRefused
+from broker.pipeline.lake import Lake
+from broker.pipeline.lake.archive_run import ArchiveRun
+from broker.pipeline.lake.bad_share import BadShare
+from broker.pipeline.lake.disk import Disk
+from broker.pipeline.lake.lake_format import LakeTarget, slot_rows
+from broker.pipeline.slot_handle import SlotHandle
+from broker.pipeline.store_catalog import StoreCatalog
+from broker.store.slot_file import open_slot
+from tests.slot_folders import SlotFolder, numbered
+
+
+class FolderCatalog(StoreCatalog):
+    """The catalog of a folder whose broker runs, or does not."""
+
+    def __init__(self, folder: SlotFolder) -> None:
+        super().__init__(folder.path)
+        self._made = folder
+        self.runs = True
+        self.known: list[tuple[str, str]] = []
+
+    def set_cursor(self, name: str, vhost: str, tap: str, seal: int) -> None:
+        self._check()
+        self._made.set_cursor(name, tap, seal, vhost=vhost)
+
+    def seal_now(self, vhost: str | None = None, tap: str | None = None) -> int:
+        self._check()
+        return self.view().last_seal
+
+    def taps(self) -> list[dict[str, Any]]:
+        self._check()
+        return [{"vhost": vhost, "name": tap} for vhost, tap in self.known]
+
+    def _check(self) -> None:
+        if not self.runs:
+            raise SourceRefused("no broker runs there")
+
+    def cursors(self) -> dict[str, int]:
+        """Returns where the cursor stands, by tap."""
+        return {cursor.tap: cursor.seal for cursor in self.view().cursors}
+
+
+class World:
+    """A store, a lake, and what Spark would do between them."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder = SlotFolder(path / "store")
+        self.catalog = FolderCatalog(self.folder)
+        self.lake = Lake(path / "lake", create=True)
+        self.said: list[str] = []
+        self.now_s = 0.0
+
+    def run(self, cursor: str = "archive", **options: Any) -> ArchiveRun:
+        """Returns an archive, as a job makes it."""
+        return ArchiveRun(self.lake, self.catalog, cursor, say=self.said.append, clock_s=lambda: self.now_s, **options)
+
+    def plan(self, run: ArchiveRun, batch: int, seal: int) -> None:
+        """Notes what a batch takes, as Spark does before it runs it."""
+        self._write(run, "offsets", batch, f'v1\n{{}}\n{{"v":1,"store":"{run.note.store}","seal":{seal}}}')
+
+    def sink(self, run: ArchiveRun, batch: int, seals: Sequence[int]) -> None:
+        """Does what the sink does with the slots of a batch."""
+        target = LakeTarget(
+            str(self.lake.path), None, run.note.query, BadShare.parse("0"), {run.note.store: run.note.skip},
+            open_slot=lambda handle: open_slot(self.folder.slot_path(handle.seal).read_bytes(), handle.crc),
+        )  # fmt: skip
+        found = [SlotHandle.of(self.folder.store, one) for one in self.folder.view.seals if one.seal in seals]
+        target.commit([target.write(iter([slot_rows(found)]))], batch)
+
+    def note(self, run: ArchiveRun, batch: int) -> None:
+        """Notes that a batch is committed."""
+        self._write(run, "commits", batch, 'v1\n{"nextBatchWatermarkMs":0}')
+
+    def batch(self, run: ArchiveRun, batch: int, seals: Sequence[int]) -> None:
+        """Does a whole batch."""
+        self.plan(run, batch, max(seals))
+        self.sink(run, batch, seals)
+        self.note(run, batch)
+
+    def _write(self, run: ArchiveRun, name: str, batch: int, text: str) -> None:
+        folder = run.checkpoint.folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / str(batch)).write_text(text)
+        (folder / f".{batch}.crc").write_bytes(b"crc")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Three slots of one tap."""
+    made = World(tmp_path)
+    for _ in range(3):
+        made.folder.add_slot("audit", numbered(10))
+    made.catalog.known = [("/", "audit")]
+    return made
+
+
+def test_a_slot_is_released_when_spark_noted_its_batch_and_no_sooner(world: World) -> None:
+    """Not when it is planned, and not when it is in the lake: until the note Spark would play it again."""
+    run = world.run()
+    run.begin()
+    assert world.catalog.cursors() == {"audit": 0}
+    world.plan(run, 0, 2)
+    run.step()
+    world.sink(run, 0, [1, 2])
+    assert (run.step().batches, world.catalog.cursors()) == (0, {"audit": 0})
+    world.note(run, 0)
+    totals = run.step()
+    assert (totals.batches, totals.slots, totals.rows, totals.seal, totals.lag_slots) == (1, 2, 20, 2, 1)
+    assert world.catalog.cursors() == {"audit": 2}
+    run.end()
+
+
+def test_what_was_noted_before_a_crash_is_released_at_the_start(world: World) -> None:
+    """The last batch of a run that died behind Spark's note; what it did does not count for the new run."""
+    run = world.run()
+    run.begin()
+    world.batch(run, 0, [1, 2, 3])
+    run.end()
+    again = world.run()
+    again.begin()
+    assert (world.catalog.cursors(), again.totals.rows, again.totals.seal) == ({"audit": 3}, 0, 3)
+    again.end()
+
+
+def test_a_broker_that_does_not_run_leaves_the_release_for_later(world: World) -> None:
+    """It is said once; when it is back, the cursor moves."""
+    world.catalog.runs = False
+    run = world.run()
+    run.begin()
+    world.batch(run, 0, [1, 2])
+    run.step()
+    world.now_s += 1.9
+    run.step()
+    assert world.catalog.cursors() == {}
+    assert world.said == ["the cursor stays where it is for now: no broker runs there"]
+    world.catalog.runs = True
+    run.step()
+    assert world.catalog.cursors() == {}
+    world.now_s += 0.1
+    run.step()
+    assert world.catalog.cursors() == {"audit": 2}
+    run.end()
+
+
+def test_a_new_checkpoint_begins_behind_what_the_lake_has(world: World) -> None:
+    """Another cursor on the same lake takes no slot again; a tap that is not in the lake it takes from the first."""
+    run = world.run()
+    run.begin()
+    assert run.begins() == "earliest"
+    world.batch(run, 0, [1, 2])
+    run.end()
+    world.folder.add_slot("other", numbered(5))
+    world.folder.add_slot("audit", numbered(10))
+    world.catalog.known.append(("/", "other"))
+    fresh = world.run("fresh", taps=["audit"])
+    fresh.begin()
+    assert fresh.begins() == "seal:3"
+    fresh.end()
+    both = world.run("both")
+    both.begin()
+    assert both.begins() == "seal:1"
+    world.batch(both, 0, [1, 2, 3, 4, 5])
+    assert both.step().rows == 25
+    assert world.lake.archived(world.folder.store) == {("/", "audit"): 5, ("/", "other"): 4}
+    both.end()
+
+
+def test_taps_that_are_not_chosen_keep_their_slots(world: World) -> None:
+    """The cursor is made for the taps named, by glob too, and for no other."""
+    world.catalog.known += [("/", "audit.eu"), ("/", "flights"), ("/v", "audit.us")]
+    choices: list[tuple[dict[str, Any], set[str]]] = [
+        ({"taps": ["audit*"]}, {"audit", "audit.eu", "audit.us"}),
+        ({"vhost": "/v"}, {"audit.us"}),
+    ]
+    for options, wanted in choices:
+        run = world.run(str(sorted(wanted)), **options)
+        run.begin()
+        made = {cursor.tap for cursor in world.catalog.view().cursors if cursor.name == str(sorted(wanted))}
+        assert made == wanted
+        run.end()
+
+
+def test_a_gap_behind_the_archive_is_refused_unless_it_is_allowed(world: World) -> None:
+    """What was lost before anything was archived is nobody's loss; what the archive should have had is."""
+    world.folder.add_gap(world.folder.view.seals[0])
+    run = world.run()
+    run.begin()
+    world.batch(run, 0, [2])
+    run.step()
+    run.end()
+    world.folder.add_gap(world.folder.view.seals[-1])
+    with pytest.raises(SlotGap, match=r"slot 3 of tap 'audit' \(10 messages\) went before"):
+        world.run().begin()
+
+
+def test_gaps_may_be_allowed(world: World) -> None:
+    """They are counted, and the archive goes on; a new checkpoint of a lake with messages knows of them as well."""
+    run = world.run()
+    run.begin()
+    world.batch(run, 0, [1])
+    run.end()
+    world.folder.add_gap(world.folder.view.seals[1])
+    with pytest.raises(SlotGap):
+        world.run("fresh").begin()
+    allowed = world.run()
+    allowed.begin(allow_gap=True)
+    assert allowed.values()["gaps"] == 1
+    allowed.end()
+
+
+def test_two_runs_of_one_archive_are_refused(world: World) -> None:
+    """The second says so; the first goes on, and when it has ended another may run."""
+    first, second = world.run(), world.run()
+    first.begin()
+    with pytest.raises(LakeRefused, match="an archive with the cursor 'archive' works on"):
+        second.begin()
+    first.end()
+    second.begin()
+    second.end()
+
+
+def test_a_checkpoint_of_another_store_or_choice_is_refused(world: World, tmp_path: Path) -> None:
+    """Each with its reason."""
+    run = world.run()
+    run.begin()
+    run.end()
+    with pytest.raises(LakeRefused, match="is of all taps, not of tap audit: another choice of taps"):
+        world.run(taps=["audit"]).begin()
+    other = World(tmp_path / "other")
+    other.folder = SlotFolder(tmp_path / "else", store="e" * 32)
+    other.catalog, other.lake = FolderCatalog(other.folder), world.lake
+    with pytest.raises(LakeRefused, match=f"of store {world.folder.store}, and .* is store {'e' * 32}"):
+        other.run().begin()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda folder: (folder / "archive.json").write_text("{"), "archive.json cannot be read"),
+        (lambda folder: (folder / "archive.json").write_text('{"format": 2}'), "is of format 2, this version reads up"),
+        (lambda folder: (folder / "archive.json").unlink(), "has a checkpoint without archive.json"),
+        (lambda folder: (folder / "offsets" / "0").write_text("v1\n{}\n"), "offsets/0 cannot be read"),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused(world: World, damage: Any, said: str) -> None:
+    """It names the file, and archives nothing twice."""
+    run = world.run()
+    run.begin()
+    world.batch(run, 0, [1])
+    run.end()
+    damage(run.checkpoint.folder)
+    with pytest.raises(LakeRefused, match=said):
+        world.run().begin()
+
+
+def test_what_a_dead_run_left_is_swept_at_the_start(world: World) -> None:
+    """Files of the archive's own that no entry has; those of others are left alone."""
+    run = world.run()
+    note = run.begin()
+    folder = world.lake.message_table.data / "date=2023-11-14"
+    folder.mkdir(parents=True)
+    (folder / f"{note.query}-1.parquet").write_bytes(b"x")
+    (folder / "other-1.parquet").write_bytes(b"x")
+    run.end()
+    again = world.run()
+    again.begin()
+    assert [path.name for path in folder.iterdir()] == ["other-1.parquet"]
+    again.end()
+
+
+def test_spark_s_note_is_on_disk_before_a_slot_is_released(world: World) -> None:
+    """Spark does not sync it, and a power loss would have the batch played again, without its slots."""
+    synced: list[str] = []
+
+    class Noting(Disk):
+        def sync_file(self, path: Path) -> None:
+            synced.append(f"{path.parent.name}/{path.name}")
+            super().sync_file(path)
+
+        def sync_folder(self, folder: Path) -> None:
+            synced.append(folder.name)
+            super().sync_folder(folder)
+
+    run = world.run(disk=Noting())
+    run.begin()
+    world.batch(run, 0, [1])
+    synced.clear()
+    run.step()
+    run.step()
+    assert synced == ["offsets/0", "offsets", "commits/0", "commits"]
+    assert json.loads((run.checkpoint.folder / "archive.json").read_text())["store"] == world.folder.store
+    run.end()

@@ -1,0 +1,120 @@
+"""Bindings to try, in the forms that people have them in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from broker.pipeline.bindings_file import BadBindings, read_bindings, read_definitions, read_text
+from broker.pipeline.topology import BindingEntry, ExchangeEntry, Topology
+
+WANTED = (
+    BindingEntry("/", "ex", "a.*", "q1"),
+    BindingEntry("/", "amq.direct", "b", "q2"),
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ex,a.*,q1\namq.direct,b,q2\n",
+        "exchange,queue,pattern\nex,q1,a.*\namq.direct,q2,b\n",
+        (
+            '{"exchange": "ex", "pattern": "a.*", "queue": "q1"}\n'
+            '{"exchange": "amq.direct", "pattern": "b", "queue": "q2"}'
+        ),
+        json.dumps(
+            [
+                {"source": "ex", "routing_key": "a.*", "destination": "q1", "vhost": "/", "arguments": {}},
+                {"source": "amq.direct", "routing_key": "b", "destination": "q2", "destination_type": "queue"},
+            ]
+        ),
+        json.dumps(
+            {
+                "exchanges": [{"name": "ex", "type": "topic"}],
+                "bindings": [
+                    {"source": "ex", "routing_key": "a.*", "destination": "q1"},
+                    {"source": "amq.direct", "routing_key": "b", "destination": "q2", "arguments": []},
+                    {"source": "amq.direct", "routing_key": "b", "destination": "q2"},
+                ],
+            }
+        ),
+    ],
+    ids=["csv", "csv with a head", "json lines", "json list", "definitions"],
+)
+def test_every_form_says_the_same(tmp_path: Path, text: str) -> None:
+    """Exchanges that no form tells the type of are topic exchanges, predeclared ones what they are."""
+    path = tmp_path / "bindings"
+    path.write_text(text)
+    topology = read_bindings(path)
+    assert topology.bindings == WANTED
+    assert {entry.name: entry.type for entry in topology.exchanges} == {"ex": "topic", "amq.direct": "direct"}
+    assert topology.queues == (("/", "q1"), ("/", "q2"))
+
+
+def test_a_line_may_say_type_and_vhost() -> None:
+    """The columns behind the third are optional."""
+    topology = read_text("ex,,q,fanout,other\n")
+    assert topology == Topology(
+        (ExchangeEntry("other", "ex", "fanout"),), (("other", "q"),), (BindingEntry("other", "ex", "", "q"),)
+    )
+
+
+def test_an_alternate_comes_from_the_arguments_or_the_first_policy() -> None:
+    """As in the broker: arguments win, then the policy with the highest priority that matches, and no other."""
+    document = {
+        "exchanges": [
+            {"name": "own", "type": "topic", "arguments": {"alternate-exchange": "mine"}},
+            {"name": "ruled", "type": "topic"},
+            {"name": "hidden", "type": "topic"},
+        ],
+        "policies": [
+            {"name": "low", "pattern": ".*", "priority": 1, "definition": {"alternate-exchange": "low"}},
+            {"name": "high", "pattern": "^hid", "priority": 2, "apply-to": "all", "definition": {"max-length": 1}},
+            {
+                "name": "q",
+                "pattern": ".*",
+                "priority": 9,
+                "apply-to": "queues",
+                "definition": {"alternate-exchange": "q"},
+            },
+            {"name": "v", "vhost": "v", "pattern": ".*", "priority": 9, "definition": {"alternate-exchange": "v"}},
+        ],
+    }
+    alternates = {entry.name: entry.alternate for entry in read_definitions(document).exchanges}
+    assert alternates == {"own": "mine", "ruled": "low", "hidden": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ex,a\n", "line 1: should be exchange,pattern,queue"),
+        ("ex,a,q,topic\nex,b,q,direct\n", "was of type topic before"),
+        ('{"exchange": "ex"}', "binding 1: queue is missing"),
+        ('{"exchange": 3, "queue": "q"}', "exchange should be a text"),
+        ('{"exchange": "ex", "queue": "q"}\n{"exchange', "line 2: not valid JSON"),
+        ("{", "not valid JSON"),
+        ("[3]", "binding 1: should be an object"),
+        ('{"bindings": [{"source": "ex", "destination": "q"}]}', "which is not among exchanges"),
+        ('{"bindings": {"source": "ex"}}', "bindings should be a list"),
+        ('{"bindings": [], "exchanges": [{"name": "e", "type": "topic", "arguments": 3}]}', "arguments should be"),
+        (
+            '{"bindings": [{"source": "amq.topic", "destination": "q", "destination_type": "x"}]}',
+            "should be queue or exchange",
+        ),
+        (
+            '{"bindings": [], "exchanges": [{"name": "e", "type": "topic"}], "policies": [{"pattern": "("}]}',
+            "no regular expression",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+    """One line, which begins with the file."""
+    path = tmp_path / "bindings"
+    path.write_text(text)
+    with pytest.raises(BadBindings, match=r"^[^\n]*$") as caught:
+        read_bindings(path)
+    assert str(caught.value).startswith(str(path))
+    assert said in str(caught.value)

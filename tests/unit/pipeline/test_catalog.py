@@ -1,0 +1,272 @@
+"""Catalogs: the seal log as it grows, files that are not what was meant, and a real broker over HTTP."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
+
+from broker.cli.control_client import ask
+from broker.pipeline.catalog import Catalog, open_catalog, open_handle
+from broker.pipeline.faults import SlotDamaged, SlotMissing, SourceRefused
+from broker.pipeline.losses import lost_since
+from broker.pipeline.message_format import MessageStream
+from broker.pipeline.message_run import SlotRun, read_run
+from broker.pipeline.positions import read_position
+from broker.pipeline.schema import ARROW_SCHEMA
+from broker.pipeline.seal_reader import SealReader
+from broker.pipeline.slot_handle import SlotHandle
+from broker.store.slot_file import open_slot
+from tests.broker_process import BrokerProcess
+from tests.slot_folders import SlotFolder, numbered
+
+
+def take_all(_vhost: str, _tap: str) -> bool:
+    """A reader of every tap."""
+    return True
+
+
+def test_the_log_is_read_on_as_it_grows(tmp_path: Path) -> None:
+    """Lines that are new are added; half a line is left for the next look."""
+    folder = SlotFolder(tmp_path)
+    reader = SealReader(folder.log)
+    assert reader.view().last_seal == 0
+    folder.add_slot("t", numbered(1))
+    view = reader.view()
+    assert view.last_seal == 1
+    folder.add_slot("t", numbered(1))
+    whole = folder.log.read_bytes()
+    folder.log.write_bytes(whole[:-5])
+    assert reader.view() is view
+    assert view.last_seal == 1
+    folder.log.write_bytes(whole)
+    assert reader.view().last_seal == 2
+    assert view.lines == 3  # each was read once
+
+
+@pytest.mark.parametrize("same_file", [True, False])
+def test_a_log_that_was_rewritten_is_read_anew(tmp_path: Path, same_file: bool) -> None:
+    """By a rename to its name, and where the new file got the old one's inode."""
+    folder = SlotFolder(tmp_path)
+    for _ in range(9):
+        last = folder.add_slot("t", numbered(1))
+    reader = SealReader(folder.log)
+    assert len(reader.view().seals) == 9
+    folder.release(last)
+    lines = b"".join([*folder.view.to_lines()] * 1)
+    padded = lines + b"".join([*folder.view.to_lines()][1:]) * 40  # longer than the log was
+    if same_file:
+        folder.log.write_bytes(padded)
+    else:
+        (tmp_path / "new").write_bytes(lines)
+        (tmp_path / "new").rename(folder.log)
+    view = reader.view()
+    assert (view.seals, view.last_seal) == ([], 9)
+
+
+def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
+    """A wrong octet in the middle is nothing that an accident makes."""
+    folder = SlotFolder(tmp_path)
+    folder.add_slot("t", numbered(1))
+    folder.add_slot("t", numbered(1))
+    octets = bytearray(folder.log.read_bytes())
+    octets[10] ^= 1
+    folder.log.write_bytes(octets)
+    with pytest.raises(SourceRefused, match="the line at byte 0 is damaged"):
+        SealReader(folder.log).view()
+
+
+def test_a_folder_without_slots_is_refused(tmp_path: Path) -> None:
+    """The line says what the folder should be."""
+    with pytest.raises(SourceRefused, match=f"no slots in {tmp_path}: .*is it a data folder"):
+        open_catalog(path=str(tmp_path)).view()
+
+
+def test_a_file_that_is_not_the_one_that_was_sealed_is_refused(tmp_path: Path) -> None:
+    """A file of another seal, of another store, one that is cut short, and one that is not there."""
+    folder = SlotFolder(tmp_path / "one")
+    handles = [SlotHandle.of(folder.store, folder.add_slot("t", numbered(5))) for _ in range(2)]
+    catalog = open_catalog(path=str(folder.path))
+    assert open_handle(catalog, handles[0]).rows == 5
+    whole = folder.slot_path(1).read_bytes()
+    folder.slot_path(1).write_bytes(folder.slot_path(2).read_bytes())
+    with pytest.raises(SlotDamaged, match=r"slot 1 of tap 't' .*not the file that was sealed"):
+        open_handle(catalog, handles[0])
+    folder.slot_path(1).write_bytes(whole[:-1])
+    with pytest.raises(SlotDamaged, match="cut short"):
+        open_handle(catalog, handles[0])
+    folder.slot_path(1).write_bytes(b"")
+    with pytest.raises(SourceRefused, match="cannot be read"):
+        open_handle(catalog, handles[0])
+    folder.slot_path(1).unlink()
+    with pytest.raises(SlotMissing, match="slot 1 of tap 't' in vhost '/' is gone"):
+        open_handle(catalog, handles[0])
+
+
+@pytest.mark.parametrize("octet", [0, 19])
+def test_damaged_rows_fail_or_are_left_out(tmp_path: Path, octet: int) -> None:
+    """A task that meets a damaged row names it; told to, it leaves that row out and delivers the others."""
+    folder = SlotFolder(tmp_path)
+    slot = SlotHandle.of(folder.store, folder.add_slot("t", numbered(5)))
+    octets = bytearray(folder.slot_path(1).read_bytes())
+    octets[octets.index(b"2...") + octet] ^= 1
+    folder.slot_path(1).write_bytes(octets)
+    with pytest.raises(SlotDamaged, match=r"1 of 5 rows cannot be read \(row 2: its checksum is wrong\)"):
+        list(read_run(SlotRun(str(tmp_path), None, [slot], [], reader="a test"), ARROW_SCHEMA))
+    run = SlotRun(str(tmp_path), None, [slot], [], reader="a test", fail_on_bad_rows=False)
+    [batch] = read_run(run, ARROW_SCHEMA)
+    assert batch["offset"].to_pylist() == [1, 2, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("begin", "lost"),
+    [
+        ("earliest", []),
+        ("seal:1", [1, 3]),
+        ("seal:3", [3]),
+        ("seal:4", []),
+        ("id:1", [1, 3]),
+        ("id:25", [3]),
+        ("id:31", []),
+        ("2023-11-14T22:13:20Z", [1, 3]),
+        ("2023-11-14T22:14:00Z", []),
+    ],
+)
+def test_losses_are_those_that_may_have_been_in_the_range(tmp_path: Path, begin: str, lost: list[int]) -> None:
+    """What was released counts unless what is there reaches back to where reading begins."""
+    folder = SlotFolder(tmp_path)
+    seals = [folder.add_slot("t", numbered(10)) for _ in range(5)]
+    folder.add_slot("other", numbered(10))
+    folder.add_gap(seals[0], "age")
+    folder.add_gap(seals[2], "bytes")  # slot 2 was released with it
+    found = lost_since(SealReader(folder.log).view(), read_position(begin), take_all)
+    assert [gap.seal for gap in found] == lost
+    none = lost_since(folder.view, read_position(begin), lambda _vhost, tap: tap == "other")
+    assert none == []
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker with a tap, a queue and an HTTP server."""
+    environment = {"SLOTMQ_HTTP__ENABLED": "true", "SLOTMQ_HTTP__PORT": "0"}
+    process = BrokerProcess(tmp_path_factory.mktemp("catalog") / "data", environment=environment).start()
+    ask(process.folder, "tap_add", exchange="amq.topic", pattern="#", name="all")
+    ask(process.folder, "add_user", name="ann", password="secret", tags=[])
+    with pika.BlockingConnection(pika.URLParameters(process.address.url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("late", durable=True)
+        channel.queue_bind("late", "amq.topic", "#")
+    yield process
+    process.kill()
+
+
+def address(broker: BrokerProcess, login: str = "guest:guest") -> str:
+    """The URL of the broker's slots."""
+    host = broker.stdout().partition("HTTP at http://")[2].partition("/")[0]
+    return f"http://{login}@{host}"
+
+
+def publish(broker: BrokerProcess, count: int) -> None:
+    """Publishes messages, confirmed."""
+    with pika.BlockingConnection(pika.URLParameters(broker.address.url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for number in range(count):
+            channel.basic_publish("amq.topic", f"k.{number}", b"body %d" % number)
+
+
+def handles(catalog: Catalog) -> list[SlotHandle]:
+    """The slots that there are."""
+    view = catalog.view()
+    return [SlotHandle.of(view.store, seal) for seal in view.seals]
+
+
+def test_both_catalogs_answer_alike(broker: BrokerProcess) -> None:
+    """Over HTTP the same seals, the same bytes, the same snapshot as on the folder; also what is sealed later."""
+    here, there = open_catalog(path=str(broker.folder)), open_catalog(url=address(broker))
+    before = sum(part.count for part in here.snapshot("/", "late"))
+    for count in (3, 4):
+        publish(broker, count)
+        last = there.seal_now("/", "all")
+        assert last == here.seal_now("/", "all") == here.view().last_seal == there.view().last_seal
+        assert here.store == there.store
+        assert handles(here) == handles(there)
+        slot = handles(there)[-1]
+        assert slot.count == count
+        assert bytes(here.fetch_slot(slot)) == there.fetch_slot(slot) == there.fetch(slot.seal)
+    for catalog in (here, there):
+        catalog.set_cursor("mine", "/", "all", 0)  # so that every slot stays
+        assert [(tap["name"], tap["cursors"][0]["name"]) for tap in catalog.taps()] == [("all", "mine")]
+        parts = catalog.snapshot("/", "late")
+        assert sum(open_handle(catalog, part).rows for part in parts) == before + 7
+        assert {open_slot(catalog.fetch_slot(part), part.crc).meta.queue for part in parts} == {"late"}
+    assert [(cursor.name, cursor.seal) for cursor in there.view().cursors] == [("mine", 0)]
+    there.close()
+
+
+def test_a_stream_over_http_is_that_of_the_folder(broker: BrokerProcess) -> None:
+    """The same offsets, and in its tasks the same messages."""
+    publish(broker, 2)
+    open_catalog(path=str(broker.folder)).seal_now("/", "all")
+    found = []
+    for where in ({"path": str(broker.folder)}, {"url": address(broker)}):
+        stream = MessageStream({"tap": "all", **where}, StructType().add("body", "binary").add("offset", "long"))
+        start = stream.initialOffset()
+        end = stream.latestOffset(start, ReadAllAvailable())
+        rows = [row for run in stream.partitions(start, end) for batch in stream.read(run) for row in batch.to_pylist()]
+        found.append((start, end, stream.reportLatestOffset(), rows))
+        stream.stop()
+    assert found[0] == found[1]
+    assert found[0][3][-1]["body"] == b"body 1"
+
+
+def test_what_the_broker_refuses_is_one_line_without_a_password(broker: BrokerProcess) -> None:
+    """Rights, logins, names and slots that there are not: the broker's own reason."""
+    publish(broker, 1)
+    last = open_catalog(path=str(broker.folder)).seal_now("/", "all")
+    there, ann, wrong = (open_catalog(url=address(broker, login)) for login in ("guest:guest", "ann:secret", "ann:no"))
+    for call, kind, said in [
+        (lambda: there.snapshot("/", "nix"), SourceRefused, "no queue 'nix'"),
+        (lambda: there.fetch(last + 5), SlotMissing, f"slot {last + 5} is gone"),
+        (lambda: ann.fetch(last), SourceRefused, "refuses user 'ann'"),
+        (lambda: ann.snapshot("/", "late"), SourceRefused, "refuses user 'ann'"),
+        (lambda: ann.seal_now("/", "all"), SourceRefused, "refuses user 'ann'"),
+        (lambda: wrong.store, SourceRefused, "refuses user 'ann'"),
+    ]:
+        with pytest.raises(kind) as refused:
+            call()
+        assert said in str(refused.value)
+        assert "\n" not in str(refused.value)
+        assert "secret" not in str(refused.value)
+    assert ann.view().seals == []  # what may not be read is not there
+    for catalog in (there, ann, wrong):
+        catalog.close()
+
+
+def test_a_broker_that_is_not_there_is_one_line() -> None:
+    """Nobody listens at the port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(
+        SourceRefused, match=rf"^no answer from the broker at http://127.0.0.1:{port}: Connection refused$"
+    ):
+        open_catalog(url=f"http://127.0.0.1:{port}").view()
+
+
+def test_a_catalog_outlives_a_restart_of_its_broker(broker: BrokerProcess) -> None:
+    """A stream asks on where it was once the broker is back at its address."""
+    there = open_catalog(url=address(broker))
+    before = handles(there)
+    port = address(broker).rpartition(":")[2]
+    broker.environment["SLOTMQ_HTTP__PORT"] = port
+    broker.restart()
+    publish(broker, 2)
+    there.seal_now("/", "all")
+    assert [slot.seal for slot in handles(there)][: len(before)] == [slot.seal for slot in before]
+    assert handles(there)[-1].count == 2
+    there.close()

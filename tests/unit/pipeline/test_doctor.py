@@ -1,0 +1,58 @@
+"""The doctor on machines where not all is well; nothing here starts Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.pipeline import java
+from broker.pipeline.java import Java, Refused, Search
+from broker.pipeline.job import ERROR, NO_JAVA, USAGE, JobFailed, Progress, Summary
+from broker.pipeline.jobs import doctor
+from broker.pipeline.jobs.doctor import DoctorOptions, run_doctor
+from broker.pipeline.machine import Machine
+
+GOOD = Java("PATH", Path("/opt/java"), "21.0.8", Path("/opt/java"))
+OLD = Refused("$JAVA_HOME", "/opt/old/bin/java", "Java 11.0.2; Spark takes newer ones")
+
+
+def examined(
+    monkeypatch: pytest.MonkeyPatch, *, packages: dict[str, str | None] | None = None, found: Java | None = GOOD
+) -> Summary:
+    """Returns what the doctor says of a machine on which Spark does not start."""
+    machine = Machine("3.11.2", 2, packages or {"pyspark": "4.3.0"}, 8 << 30, "/tmp", 50 << 30, "/bin/bash")
+    monkeypatch.setattr(doctor, "look", lambda: machine)
+    monkeypatch.setattr(java, "search", lambda _: Search(found, (OLD,)))
+
+    def spark() -> Any:
+        raise JobFailed("Spark did not start: no room")
+
+    return run_doctor(DoctorOptions(spark=spark), Progress("doctor", quiet=True))
+
+
+def test_a_missing_package_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not installed is named with the remedy, and Spark is not started."""
+    summary = examined(monkeypatch, packages={"pyspark": "4.3.0", "pyarrow": None})
+    assert summary.code == USAGE
+    assert summary.lines[-1] == 'pyarrow missing: pip install "slotmq[spark]"'
+    assert summary.values["job"] is None
+
+
+def test_no_java_is_a_code_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no Java will do, the screen that says which would stands behind the findings."""
+    summary = examined(monkeypatch, found=None)
+    assert summary.code == NO_JAVA
+    assert "no Java for Spark" in summary.lines[-1]
+    assert summary.values["refused"] == [{"source": OLD.source, "where": OLD.where, "reason": OLD.reason}]
+
+
+def test_findings_are_told_though_spark_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Why a Java was passed over, and which was taken, is told together with what went wrong then."""
+    summary = examined(monkeypatch)
+    assert summary.code == ERROR
+    said = "\n".join(summary.lines)
+    for part in ("Java 11.0.2", "/opt/java: 21.0.8", "pyspark 4.3.0", "8.0 GiB", "Spark did not start: no room"):
+        assert part in said
+    assert summary.values["failure"] == "Spark did not start: no room"

@@ -1,0 +1,206 @@
+"""Conditions against a naive evaluation, row by row, and positions. No Spark session."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import datasource as spark_filters
+
+from broker.pipeline.decoder import decode
+from broker.pipeline.filters import NUMBERS, TEXTS, Condition, chosen_rows, may_hold
+from broker.pipeline.positions import EARLIEST, LATEST, BadPosition, Position, read_position
+from broker.pipeline.pushdown import conditions_of
+from broker.pipeline.slot_handle import SlotHandle
+from broker.pipeline.slot_rows import SlotRows
+from broker.routing.pattern import canonical_words
+from broker.routing.reference import matches
+from broker.store.slot_file import SlotView, open_slot
+from tests.slot_folders import START_MS, SlotFolder, TapMessage
+
+WORDS = ["a", "b", "stock", "", "ü"]
+KEYS = st.lists(st.sampled_from(WORDS), max_size=4).map(".".join)
+BINDING_KEYS = st.lists(st.sampled_from([*WORDS, "*", "#"]), max_size=4).map(".".join)
+MESSAGES = st.lists(
+    st.builds(TapMessage, key=KEYS, exchange=st.sampled_from(["", "ex", "amq.topic"]), timestamp_ms=st.integers(0, 9)),
+    min_size=1,
+    max_size=12,
+)
+MS = 1000
+
+NUMBER_CONDITIONS = st.one_of(
+    st.builds(
+        Condition,
+        st.sampled_from(sorted(NUMBERS)),
+        st.sampled_from(["=", "<", "<=", ">", ">="]),
+        st.integers(-1, 14) | st.integers(0, 9).map(MS.__mul__),
+        st.booleans(),
+    ),
+    st.builds(
+        Condition,
+        st.sampled_from(sorted(NUMBERS)),
+        st.just("in"),
+        st.lists(st.integers(0, 12) | st.integers(0, 9).map(MS.__mul__), max_size=3).map(tuple),
+        st.booleans(),
+    ),
+)
+TEXT_VALUES = KEYS | st.sampled_from(["/", "t", "ex", "amq.topic"])
+TEXT_CONDITIONS = st.one_of(
+    st.builds(
+        Condition,
+        st.sampled_from(sorted(TEXTS)),
+        st.sampled_from(["=", "<", "<=", ">", ">=", "prefix", "suffix", "contains"]),
+        TEXT_VALUES,
+        st.booleans(),
+    ),
+    st.builds(
+        Condition,
+        st.sampled_from(sorted(TEXTS)),
+        st.just("in"),
+        st.lists(TEXT_VALUES, max_size=3).map(tuple),
+        st.booleans(),
+    ),
+    st.builds(Condition, st.just("routing_key"), st.just("topic"), BINDING_KEYS, st.booleans()),
+)
+
+
+def naive(condition: Condition, row: dict[str, Any]) -> bool:
+    """Whether a condition holds for a row, in the plainest way."""
+    found, wanted = row[condition.column], condition.value
+    if condition.column == "ts":
+        found = int(found.timestamp() * 1000) * MS
+    if isinstance(found, str) and isinstance(wanted, str) and condition.operator in ("<", "<=", ">", ">="):
+        found, wanted = found.encode(), wanted.encode()
+    held = {
+        "=": lambda: found == wanted,
+        "<": lambda: found < wanted,
+        "<=": lambda: found <= wanted,
+        ">": lambda: found > wanted,
+        ">=": lambda: found >= wanted,
+        "in": lambda: found in wanted,
+        "prefix": lambda: found.startswith(wanted),
+        "suffix": lambda: found.endswith(wanted),
+        "contains": lambda: wanted in found,
+        "topic": lambda: matches(
+            canonical_words(wanted.split(".") if wanted else []), found.split(".") if found else []
+        ),
+    }[condition.operator]()
+    return bool(held) != condition.negated
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> SlotFolder:
+    """A data folder for all examples."""
+    return SlotFolder(tmp_path_factory.mktemp("filters") / "data")
+
+
+def slot_of(folder: SlotFolder, messages: list[TapMessage]) -> tuple[SlotHandle, SlotView]:
+    """A slot file with these messages."""
+    seal = folder.add_slot("t", messages, first=3)
+    return SlotHandle.of(folder.store, seal), open_slot(folder.slot_path(seal.seal).read_bytes())
+
+
+@settings(deadline=None, max_examples=60)
+@given(messages=MESSAGES, conditions=st.lists(NUMBER_CONDITIONS | TEXT_CONDITIONS, max_size=3))
+def test_conditions_choose_the_rows_that_a_naive_evaluation_does(
+    folder: SlotFolder, messages: list[TapMessage], conditions: list[Condition]
+) -> None:
+    """Any conditions on any messages; and a slot that is spared has no such row."""
+    handle, view = slot_of(folder, messages)
+    rows = [row for batch in decode(view) for row in batch.to_pylist()]
+    wanted = [n for n, row in enumerate(rows) if all(naive(condition, row) for condition in conditions)]
+    found = chosen_rows(conditions, SlotRows(view))
+    assert (list(range(len(rows))) if found is None else found.tolist()) == wanted
+    if not all(may_hold(condition, handle) for condition in conditions):
+        assert wanted == []
+
+
+def test_bad_rows_are_not_chosen(folder: SlotFolder) -> None:
+    """What cannot be read is left out whether or not there are conditions."""
+    _, view = slot_of(folder, [TapMessage()] * 4)
+    assert chosen_rows([], SlotRows(view)) is None
+    assert chosen_rows([], SlotRows(view), [1, 3]).tolist() == [0, 2]
+    assert chosen_rows([Condition("offset", ">", 3)], SlotRows(view), [1]).tolist() == [2, 3]
+
+
+def test_a_snapshots_slot_is_not_spared_by_time(folder: SlotFolder) -> None:
+    """Its timestamps are not known before it is fetched."""
+    handle, _ = slot_of(folder, [TapMessage()])
+    unknown = SlotHandle(
+        **{name: getattr(handle, name) for name in handle.__slots__} | {"first_ts_ms": None, "last_ts_ms": None}
+    )
+    assert may_hold(Condition("ts", "<", 0), unknown)
+    assert not may_hold(Condition("ts", "<", 0), handle)
+
+
+OFFSET, KEY, TS = ("offset",), ("routing_key",), ("ts",)
+
+
+@pytest.mark.parametrize(
+    ("pushed", "conditions"),
+    [
+        (spark_filters.EqualTo(OFFSET, 5), (Condition("offset", "=", 5),)),
+        (spark_filters.EqualNullSafe(OFFSET, 5), (Condition("offset", "=", 5),)),
+        (spark_filters.Not(spark_filters.EqualTo(KEY, "a")), (Condition("routing_key", "=", "a", negated=True),)),
+        (spark_filters.In(KEY, ("a", "b")), (Condition("routing_key", "in", ("a", "b")),)),
+        (spark_filters.StringStartsWith(KEY, "a."), (Condition("routing_key", "prefix", "a."),)),
+        (
+            spark_filters.GreaterThanOrEqual(TS, datetime(1970, 1, 1, 0, 0, 1, 5, UTC)),
+            (Condition("ts", ">=", 1_000_005),),
+        ),
+        (spark_filters.IsNotNull(TS), ()),
+        (spark_filters.IsNull(TS), None),
+        (spark_filters.Not(spark_filters.IsNotNull(TS)), None),
+        (spark_filters.EqualTo(OFFSET, None), None),
+        (spark_filters.EqualTo(OFFSET, "5"), None),
+        (spark_filters.EqualTo(OFFSET, True), None),
+        (spark_filters.In(OFFSET, (1, None)), None),
+        (spark_filters.StringStartsWith(OFFSET, "1"), None),
+        (spark_filters.EqualTo(("body",), b"x"), None),
+        (spark_filters.EqualTo(("message_id",), "x"), None),
+        (spark_filters.EqualTo(("ts", "a"), 1), None),
+    ],
+)
+def test_filters_that_hold_exactly_are_taken_over(
+    pushed: spark_filters.Filter, conditions: tuple[Condition, ...] | None
+) -> None:
+    """Those on columns that every row has, with a value of the column's type; the rest is Spark's."""
+    assert conditions_of(pushed) == conditions
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("earliest", EARLIEST),
+        (" latest ", LATEST),
+        ("seal:12", Position("seal", 12)),
+        ("id:0", Position("id", 0)),
+        ("2023-11-14T22:13:20Z", Position("time", START_MS * MS)),
+        ("2023-11-14T23:13:20.000001+01:00", Position("time", START_MS * MS + 1)),
+        ("2023-11-14 22:13:20", Position("time", START_MS * MS)),
+        ("1970-01-02", Position("time", 86_400_000_000)),
+    ],
+)
+def test_positions_are_seals_ids_and_times(text: str, position: Position) -> None:
+    """A time is UTC unless it says otherwise."""
+    assert read_position(text) == position
+
+
+@pytest.mark.parametrize(
+    "text", ["", "seal:", "seal:-1", "seal:x", "id:1.5", "id:" + "9" * 19, "offset:1", "tomorrow", "12"]
+)
+def test_text_that_is_no_position_is_refused(text: str) -> None:
+    """The refusal shows what was given."""
+    with pytest.raises(BadPosition, match="is no position"):
+        read_position(text)
+
+
+def test_from_is_the_first_that_is_read_and_to_the_first_that_is_not() -> None:
+    """A range and the one behind it have no message in common and none between them."""
+    assert Position("id", 5).from_here() == (Condition("offset", ">=", 5),)
+    assert Position("seal", 5).up_to_here() == (Condition("seal", "<", 5),)
+    assert Position("time", 5).up_to_here() == (Condition("ts", "<", 5),)
+    assert EARLIEST.from_here() == LATEST.up_to_here() == ()

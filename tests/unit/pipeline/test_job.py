@@ -1,0 +1,85 @@
+"""What all jobs share on the command line: arguments, summary, failures, exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from broker.cli.parser import BadUsage, OneLineParser
+from broker.pipeline.job import BAD_RECORDS, GAP, JobFailed, Progress, Summary, add_spark, carry_out
+from broker.pipeline.spark_log import SparkLog
+
+
+def arguments_of(*words: str) -> argparse.Namespace:
+    """Returns what a job's parser makes of words."""
+    parser = OneLineParser(prog="slotmq pipeline job")
+    add_spark(parser)
+    return parser.parse_args(words)
+
+
+def test_settings_of_spark_are_taken_apart() -> None:
+    """Each --conf is a name and a value, which may hold an equals sign."""
+    arguments = arguments_of("--conf", "a.b=c=d", "--conf", "e=", "--master", "local[3]")
+    assert arguments.conf == [("a.b", "c=d"), ("e", "")]
+    assert arguments.master == "local[3]"
+
+
+@pytest.mark.parametrize("word", ["nonsense", "=x"])
+def test_a_setting_without_a_name_is_wrong_usage(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is not K=V ends with exit code 2 and one line."""
+    with pytest.raises(SystemExit) as ended:
+        arguments_of("--conf", word)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_summary_is_lines_or_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """The values are readable lines on their own, and one JSON document with --json; the code is the summary's."""
+    summary = Summary({"rows": 1234567, "bad_rows": 1, "rate": 12.34, "lake": "a\tb", "none": None}, BAD_RECORDS)
+    assert carry_out(arguments_of(), "job", lambda _: summary) == BAD_RECORDS
+    assert capsys.readouterr().out.splitlines() == [
+        "rows: 1,234,567", "bad rows: 1", "rate: 12.3", "lake: a\\tb", "none: -",
+    ]  # fmt: skip
+    assert carry_out(arguments_of("--json"), "job", lambda _: summary) == BAD_RECORDS
+    assert json.loads(capsys.readouterr().out) == dict(summary.values)
+
+
+def test_a_failure_is_one_line_with_its_code(capsys: pytest.CaptureFixture[str]) -> None:
+    """A job that cannot go on says why on standard error, and nothing on standard output."""
+
+    def work(_: Progress) -> Summary:
+        raise JobFailed("seals 3 to 5 are gone", GAP)
+
+    assert carry_out(arguments_of("--json"), "job", work) == GAP
+    said = capsys.readouterr()
+    assert said.err == "slotmq: seals 3 to 5 are gone\n"
+    assert said.out == ""
+
+
+def test_a_defect_is_one_line_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What nobody expected is told without a trace, which the log has."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(SparkLog, "current", None)
+
+    def work(_: Progress) -> Summary:
+        raise ZeroDivisionError("division by zero")
+
+    assert carry_out(arguments_of(), "job", work) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("slotmq: ZeroDivisionError: division by zero (details: ")
+    assert said.count("\n") == 1
+
+
+def test_wrong_usage_is_left_to_the_command_line() -> None:
+    """What main tells of with exit code 2 passes through."""
+
+    def work(_: Progress) -> Summary:
+        raise BadUsage("no such lake")
+
+    with pytest.raises(BadUsage):
+        carry_out(arguments_of(), "job", work)

@@ -1,0 +1,64 @@
+"""What the jobs say to commands that cannot be meant: one line and exit code 2, before Spark starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.cli.main import main
+
+pytest.importorskip("pyspark")
+
+from broker.pipeline.lake import Lake
+
+BROKER = "amqp://localhost"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("replay --lake LAKE --to http://x", "should be amqp://"),
+        ("replay --lake LAKE --to BROKER --map nowhere", "neither old=new nor a file"),
+        ("replay --lake LAKE --to BROKER --map a=*", "more '*' than the left"),
+        ("replay --lake LAKE --to BROKER --rate -1", "--rate"),
+        ("replay --lake LAKE --to BROKER --rate 1 --speed 1", "not allowed with"),
+        ("replay --lake LAKE --to BROKER --set-header x", "NAME=VALUE"),
+        ("replay --lake LAKE --to BROKER --drop-property x", "invalid choice"),
+        ("replay --lake NONE --to BROKER", "is no lake"),
+        ("route --lake LAKE --bindings nowhere.csv", "nowhere.csv: cannot be read"),
+        ("route --lake LAKE --bindings BAD", "unknown exchange type"),
+        ("route --lake LAKE --bindings GOOD --diff", "--diff needs --path D or --today FILE"),
+        ("route --lake LAKE --bindings GOOD --today GOOD", "belong to --diff"),
+        ("route --lake LAKE --bindings GOOD --rows LAKE", "is there already"),
+        ("route --lake NONE --bindings GOOD", "is no lake"),
+        ("deadletters --queue q", "say where the dead letters are"),
+        ("deadletters --path D", "--queue Q"),
+        ("deadletters --path D --queue q --where x", "belong to --lake"),
+        ("deadletters --path D --queue q --replay", "belong together"),
+        ("deadletters --lake LAKE --replay --to BROKER --consume", "not of a lake"),
+        ("synth", "--lake DIR -o FILE"),
+        ("synth --generate 5", "needs --workload FILE"),
+        ("synth --generate 0 --workload GOOD --to BROKER", "at least 1"),
+        ("synth --generate 5 --workload GOOD --to BROKER", "GOOD: is no workload"),
+        ("synth --generate 5 --workload GOOD --parquet LAKE", "is there already"),
+        ("synth --lake LAKE -o x --salt s", "belongs to --anonymise"),
+        ("synth --lake NONE -o x", "is no lake"),
+    ],
+)
+def test_bad_usage_is_one_line(
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And it names what is wrong."""
+    monkeypatch.chdir(tmp_path)
+    Lake(tmp_path / "LAKE", create=True)
+    (tmp_path / "GOOD").write_text("ex,#,q\n")
+    (tmp_path / "BAD").write_text("ex,#,q,strange\n")
+    try:
+        code = main(["pipeline", *words.replace("BROKER", BROKER).split()])
+    except SystemExit as end:
+        code = int(end.code or 0)
+    told = capsys.readouterr()
+    assert (code, told.out) == (2, "")
+    assert said in told.err
+    assert told.err.count("\n") == 1

@@ -1,0 +1,92 @@
+"""New routing keys for old ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.pipeline.key_map import BadKeyMap, KeyMap, meet, read_key_map
+from broker.routing.reference import matches
+
+
+@pytest.mark.parametrize(
+    ("pair", "old", "new"),
+    [
+        ("a.b=x", "a.b", "x"),
+        ("a.b=x", "a.c", "a.c"),
+        ("a.b=", "a.b", ""),
+        ("stock.*.eu=test.*", "stock.acme.eu", "test.acme"),
+        ("*.*=*.swapped.*", "a.b", "a.swapped.b"),
+        ("a.#=b.#", "a", "b"),
+        ("a.#=b.#", "a.x.y", "b.x.y"),
+        ("#=copy.#", "", "copy"),
+        ("#.eu.#=#.us.#", "a.eu.b.eu.c", "a.us.b.eu.c"),
+        ("*.#=#", "a..b", ".b"),
+    ],
+)
+def test_wildcards_on_the_right_are_what_those_on_the_left_met(pair: str, old: str, new: str) -> None:
+    """The n-th wildcard of a kind on the right stands for the n-th on the left; other keys stay."""
+    assert read_key_map([pair])(old) == new
+
+
+def test_a_key_wins_over_patterns_and_the_first_pattern_over_later_ones() -> None:
+    """Which rule holds does not depend on how specific a pattern is."""
+    mapped = KeyMap([("#", "any"), ("a.*", "never"), ("a.b", "named")])
+    assert (mapped("a.b"), mapped("a.c"), len(mapped)) == ("named", "any", 3)
+
+
+WORD = st.sampled_from(["a", "b", ""])
+
+
+@given(st.lists(st.sampled_from(["a", "b", "*", "#"]), max_size=5), st.lists(WORD, max_size=6))
+def test_a_pattern_meets_words_exactly_where_it_matches(pattern: list[str], words: list[str]) -> None:
+    """What the wildcards meet, put in their place, is the key; where the reference says no, nothing is met."""
+    met = meet(pattern, words)
+    assert (met is not None) == matches(pattern, words)
+    if met is not None:
+        turn = iter(met)
+        assert [w for part in pattern for w in (next(turn) if part in "*#" else [part])] == words
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("map.json", '{"a.*": "b.*", "c": "d"}'), ("map.csv", "a.*,b.*\n\nc , d\n")],
+)
+def test_a_file_is_json_or_csv(tmp_path: Path, name: str, text: str) -> None:
+    """Both forms say the same."""
+    path = tmp_path / name
+    path.write_text(text)
+    mapped = read_key_map([str(path), "e=f"])
+    assert [mapped(key) for key in ("a.x", "c", "e")] == ["b.x", "d", "f"]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("a=*", "more '*' than the left"),
+        ("a.*=#", "more '#' than the left"),
+        ("#.#.#=x", "at most 2 '#'"),
+        ("a=" + "x" * 256, "at most 255 bytes"),
+        ("nowhere.csv", "neither old=new nor a file"),
+    ],
+)
+def test_a_bad_map_is_said_in_one_line(source: str, said: str) -> None:
+    """Nothing is published by a map that cannot be meant."""
+    with pytest.raises(BadKeyMap, match=r"^[^\n]*$") as caught:
+        read_key_map([source])
+    assert said in str(caught.value)
+
+
+def test_two_new_keys_for_one_are_refused() -> None:
+    """A map says one thing."""
+    with pytest.raises(BadKeyMap, match="mapped twice"):
+        KeyMap([("a", "b"), ("a", "c")])
+
+
+def test_a_new_key_that_no_frame_holds_is_refused() -> None:
+    """A key that grows by the map is told, with both keys."""
+    with pytest.raises(BadKeyMap, match="at most 255 bytes"):
+        KeyMap([("*", "*." + "y" * 200)])("x" * 100)

@@ -1,0 +1,149 @@
+"""Who gets a message by a topology, and by which bindings."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from broker.amqp.content_header import PROPERTIES_AT
+from broker.amqp.header_edit import edit_header
+from broker.pipeline import matcher as matcher_module
+from broker.pipeline.bindings_file import read_definitions, read_text
+from broker.pipeline.matcher import BadTopology, Match, Matcher, compiled
+from broker.pipeline.topology import BindingEntry, ExchangeEntry, Topology
+from broker.routing.pattern import split_words
+from broker.routing.reference import matches
+
+
+def properties(headers: dict[str, Any]) -> bytes:
+    """Returns encoded properties with these headers."""
+    return edit_header(b"\0" * (PROPERTIES_AT + 2), set_headers=headers)[PROPERTIES_AT:]
+
+
+def test_topic_bindings_match_as_the_reference_says() -> None:
+    """Random keys and patterns: the same bindings, by number, and each of their queues once."""
+    draw = random.Random(5)
+    words = ["a", "b", "c", ""]
+
+    def text(alphabet: list[str]) -> str:
+        return ".".join(draw.choices(alphabet, k=draw.randint(1, 5)))
+
+    patterns = sorted({text([*words, "*", "#"]) for _ in range(400)})
+    bindings = tuple(BindingEntry("/", "ex", pattern, f"q{n % 50}") for n, pattern in enumerate(patterns))
+    tried = Matcher(Topology((ExchangeEntry("/", "ex", "topic"),), (), bindings))
+    reached = 0
+    for key in {text(words) for _ in range(600)}:
+        expected = {n for n, p in enumerate(patterns) if matches(split_words(p), split_words(key))}
+        match = tried.match("/", "ex", key)
+        assert match is not None
+        assert set(match.bindings) == expected
+        assert len(match.bindings) == len(expected)
+        assert sorted(match.queues) == sorted({f"q{n % 50}" for n in expected})
+        reached += len(expected)
+    assert reached > 1000
+
+
+DOCUMENT = {
+    "exchanges": [
+        {"name": "top", "type": "topic", "arguments": {"alternate-exchange": "lost"}},
+        {"name": "inner", "type": "direct"},
+        {"name": "lost", "type": "fanout"},
+        {"name": "wide", "type": "topic", "arguments": {"alternate-exchange": "nowhere"}},
+        {"name": "by-header", "type": "headers"},
+        {"name": "through", "type": "topic"},
+        {"name": "spread", "type": "x-consistent-hash"},
+        {"name": "slashes", "type": "topic", "arguments": {"x-topic-dialect": "mqtt"}},
+    ],
+    "queues": [{"name": "unbound"}],
+    "bindings": [
+        {"source": "top", "routing_key": "a.#", "destination": "q0"},
+        {"source": "top", "routing_key": "a.b", "destination": "inner", "destination_type": "exchange"},
+        {"source": "inner", "routing_key": "a.b", "destination": "q1"},
+        {"source": "inner", "routing_key": "a.b", "destination": "q0"},
+        {"source": "inner", "routing_key": "a.b", "destination": "top", "destination_type": "exchange"},
+        {"source": "lost", "routing_key": "", "destination": "q2"},
+        {"source": "by-header", "destination": "q3", "arguments": {"x-match": "all", "kind": 1}},
+        {"source": "through", "routing_key": "#", "destination": "by-header", "destination_type": "exchange"},
+        {"source": "spread", "routing_key": "1", "destination": "q4"},
+        {"source": "spread", "routing_key": "3", "destination": "q4"},
+        {"source": "spread", "routing_key": "2", "destination": "inner", "destination_type": "exchange"},
+        {"source": "slashes", "routing_key": "a/+", "destination": "q5"},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("exchange", "key", "headers", "wanted"),
+    [
+        ("top", "a.c", None, Match(("q0",), (0,))),
+        ("top", "a.b", None, Match(("q0", "q1"), (0, 1, 2, 3, 4))),
+        ("top", "b", None, Match(("q2",), (5,))),
+        ("top", "b", {"CC": ["a.c", "z"]}, Match(("q0",), (0,))),
+        ("wide", "a", None, Match((), ())),
+        ("", "unbound", None, Match(("unbound",), ())),
+        ("", "q5", None, Match(("q5",), ())),
+        ("", "missing", None, Match((), ())),
+        ("", "missing", {"CC": ["q1"]}, Match(("q1",), ())),
+        ("by-header", "", {"kind": 1}, Match(("q3",), (6,))),
+        ("by-header", "", {"kind": 2}, Match((), ())),
+        ("by-header", "", None, Match((), ())),
+        ("through", "x", {"kind": 1}, Match(("q3",), (7, 6))),
+        ("slashes", "a/b", None, Match(("q5",), (11,))),
+        ("amq.topic", "a", None, Match((), ())),
+        ("gone", "a", None, None),
+    ],
+)
+def test_a_message_goes_the_brokers_way(
+    exchange: str, key: str, headers: dict[str, Any] | None, wanted: Match | None
+) -> None:
+    """Bindings between exchanges, alternates, headers, CC, the default exchange and exchanges that do not exist."""
+    tried = Matcher(read_definitions(DOCUMENT))
+    assert tried.match("/", exchange, key, None if headers is None else properties(headers)) == wanted
+
+
+def test_a_hash_exchange_draws_by_the_names_of_destinations() -> None:
+    """One destination a message, be it bound twice or an exchange; it is told by its first binding."""
+    tried = Matcher(read_definitions(DOCUMENT))
+    found = {tried.match("/", "spread", f"k{n}") for n in range(200)}
+    assert found == {Match(("q4",), (8,)), Match((), (10,))}
+
+
+def test_only_exchanges_that_can_reach_headers_are_dynamic() -> None:
+    """Of all others the key says everything."""
+    assert Matcher(read_definitions(DOCUMENT)).dynamic == {("/", "by-header"), ("/", "through")}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ex,a,q,x-strange\n", "unknown exchange type"),
+        ("ex,#.a.#.b.#.c.#.d.#.e.#.f.#.g.#.h.#,q\n", "limit is 8"),
+        ("ex,heavy,q,x-consistent-hash\n", "must be an integer"),
+    ],
+)
+def test_what_no_broker_would_take_is_refused(text: str, said: str) -> None:
+    """The text names the exchange or binding."""
+    with pytest.raises(BadTopology, match=r"^(exchange 'ex'|binding ex).*") as caught:
+        Matcher(read_text(text))
+    assert said in str(caught.value)
+
+
+def test_a_topology_is_compiled_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many tasks ask for it, until there are too many others."""
+    made: list[Topology] = []
+
+    def make(topology: Topology) -> object:
+        made.append(topology)
+        return object()
+
+    monkeypatch.setattr(matcher_module, "_compiled", {})
+    monkeypatch.setattr(matcher_module, "Matcher", make)
+    topology = Topology((), (), ())
+    assert len({id(compiled("one", topology)) for _ in range(5)}) == 1
+    for name in ("two", "three", "four", "five"):
+        compiled(name, topology)
+    assert len(made) == 5
+    compiled("one", topology)
+    assert len(made) == 6

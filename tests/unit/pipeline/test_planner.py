@@ -1,0 +1,96 @@
+"""Which slots a read takes, and how they are shared out. No Spark."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.pipeline.filters import Condition
+from broker.pipeline.planner import PARTITION_MAX_BYTES, PARTITION_MIN_BYTES, Limits, admitted, runs, wanted
+from broker.pipeline.slot_handle import SlotHandle
+
+MIB = 1 << 20
+
+
+def slot(seal: int, size_bytes: int = MIB, count: int = 100) -> SlotHandle:
+    """A slot of a tap, 100 ids each, one message a millisecond."""
+    first = seal * 100
+    return SlotHandle("00", seal, "/", "t", 1, first, first + 100, count, first, first + 99, size_bytes, 0)
+
+
+SLOTS = st.lists(st.tuples(st.integers(1, 100 * MIB), st.integers(0, 1000)), max_size=30).map(
+    lambda sizes: [slot(number + 1, size, count) for number, (size, count) in enumerate(sizes)]
+)
+LIMIT = st.none() | st.integers(1, 5000)
+
+
+@settings(deadline=None)
+@given(SLOTS, st.integers(1, 64), st.integers(1, 200 * MIB))
+def test_runs_keep_all_slots_in_order_and_no_run_is_longer_than_allowed(
+    slots: list[SlotHandle], tasks: int, most: int
+) -> None:
+    """Every slot is in one run; a run passes the maximum only with a single slot."""
+    found = runs(slots, tasks, most)
+    assert [one for run in found for one in run] == slots
+    assert all(run for run in found)
+    assert all(len(run) == 1 or sum(one.bytes for one in run) <= most for run in found)
+
+
+def test_runs_are_64_mib_at_most() -> None:
+    """Slots of 16 MiB go four to a task."""
+    assert [len(run) for run in runs([slot(n, 16 * MIB) for n in range(1, 11)])] == [4, 4, 2]
+    assert PARTITION_MAX_BYTES == 64 * MIB
+
+
+def test_few_slots_are_shared_out_among_the_tasks_there_can_be() -> None:
+    """40 MiB and four cores are four tasks, not one."""
+    assert [len(run) for run in runs([slot(n, 5 * MIB) for n in range(1, 9)], 4)] == [2, 2, 2, 2]
+
+
+def test_small_slots_stay_together() -> None:
+    """A task is never given less than 4 MiB while there is more."""
+    found = runs([slot(n, PARTITION_MIN_BYTES // 4) for n in range(1, 9)], 100)
+    assert [len(run) for run in found] == [4, 4]
+
+
+@settings(deadline=None)
+@given(SLOTS.filter(bool), LIMIT, LIMIT, LIMIT)
+def test_a_trigger_takes_whole_slots_up_to_the_first_limit(
+    slots: list[SlotHandle], most: int | None, rows: int | None, size: int | None
+) -> None:
+    """The slots taken are the longest beginning within all limits, and one at least."""
+    limits = Limits(most, rows, None if size is None else size * 100_000)
+
+    def within(taken: list[SlotHandle]) -> bool:
+        return (
+            (limits.slots is None or len(taken) <= limits.slots)
+            and (limits.rows is None or sum(one.count for one in taken) <= limits.rows)
+            and (limits.bytes is None or sum(one.bytes for one in taken) <= limits.bytes)
+        )
+
+    longest = max((n for n in range(len(slots) + 1) if within(slots[:n])), default=0)
+    assert list(admitted(slots, limits)) == slots[: max(longest, 1)]
+
+
+def test_no_slots_are_none_under_any_limit() -> None:
+    """An idle stream takes nothing."""
+    assert list(admitted([], Limits(1, 1, 1))) == []
+    assert runs([], 4) == []
+
+
+def test_slots_outside_the_range_are_not_planned() -> None:
+    """Conditions on ids, times, seals and queues spare whole slots; an empty slot is none."""
+    slots = [*map(slot, range(1, 21)), slot(21, count=0)]
+
+    def seals(*conditions: Condition) -> list[int]:
+        return [one.seal for one in wanted(slots, conditions)]
+
+    assert seals() == list(range(1, 21))
+    assert seals(Condition("offset", ">=", 1850)) == [18, 19, 20]
+    assert seals(Condition("offset", ">", 1899)) == [19, 20]
+    assert seals(Condition("ts", "<", 200_000)) == [1]
+    assert seals(Condition("seal", "in", (3, 7, 99))) == [3, 7]
+    assert seals(Condition("slot", "=", 500), Condition("offset", "=", 501)) == [5]
+    assert seals(Condition("slot", "=", 500), Condition("offset", "=", 601)) == []
+    assert seals(Condition("queue", "=", "other")) == []
+    assert len(seals(Condition("vhost", "=", "/"), Condition("routing_key", "=", "x"))) == 20

@@ -1,0 +1,74 @@
+"""The steps of a replay, and how far an earlier run came."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.pipeline.replay_plan import STEP_ROWS, BadReplayState, ReplayState, SlotRows, Step, digest, steps_of
+
+
+def slot(seal: int, rows: int, first_s: int = 0) -> SlotRows:
+    """Returns a slot whose rows came within a second."""
+    return SlotRows(seal, rows, first_s * 1_000_000, first_s * 1_000_000 + 999_999)
+
+
+def test_steps_are_runs_of_seals_up_to_so_many_rows() -> None:
+    """In the order of seals, however they come; a slot that is larger alone is a step of its own."""
+    half = STEP_ROWS // 2
+    slots = [slot(9, half), slot(2, half), slot(3, half), slot(5, STEP_ROWS + 1), slot(11, 1)]
+    assert steps_of(slots) == [Step(2, 3, 2 * half), Step(5, 5, STEP_ROWS + 1), Step(9, 11, half + 1)]
+
+
+def test_rows_of_snapshots_are_a_step_of_their_own_and_never_done() -> None:
+    """They have no seal that could say so."""
+    slots = [slot(0, 7), slot(1, 1), slot(2, 1)]
+    assert steps_of(slots) == [Step(0, 0, 7), Step(1, 2, 2)]
+    assert steps_of(slots, done=1) == [Step(0, 0, 7), Step(2, 2, 1)]
+    assert steps_of(slots, done=0) == [Step(0, 0, 7), Step(1, 2, 2)]
+
+
+def test_a_slow_replay_has_short_steps() -> None:
+    """About ten seconds each, by the rate or by the times of the slots."""
+    assert [step.rows for step in steps_of([slot(seal, 40) for seal in range(1, 7)], rate=10)] == [80, 80, 80]
+    times = [slot(seal, 1, first_s=4 * seal) for seal in range(1, 9)]
+    assert [(step.first, step.last) for step in steps_of(times, speed=1.0)] == [(1, 3), (4, 6), (7, 8)]
+    assert [(step.first, step.last) for step in steps_of(times, speed=100.0)] == [(1, 8)]
+
+
+def test_a_state_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Each step that is done is noted, and what another run takes up are the steps behind it."""
+    path = tmp_path / "jobs" / "state.json"
+    state = ReplayState(path, "same")
+    state.resume()
+    assert state.done == -1
+    state.advance(Step(1, 4, 10), 9, 1)
+    state.advance(Step(0, 0, 3), 3, 0)
+    again = ReplayState(path, "same")
+    again.resume()
+    assert (again.done, again.published, again.refused) == (4, 12, 1)
+    assert [found.name for found in path.parent.iterdir()] == ["state.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "no state of a replay"),
+        ('{"format": 9}', "another version"),
+        ('{"format": 1, "selection": "another"}', "replayed something else"),
+    ],
+)
+def test_a_state_of_something_else_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    """To go on from it would leave messages out."""
+    path = tmp_path / "state.json"
+    path.write_text(text)
+    with pytest.raises(BadReplayState, match=said):
+        ReplayState(path, "same").resume()
+
+
+def test_a_digest_is_another_for_something_else() -> None:
+    """And the same whatever the order in which it is said."""
+    assert digest({"a": 1, "b": None}) == digest({"b": None, "a": 1})
+    assert digest({"a": 1}) != digest({"a": 2})

@@ -1,0 +1,200 @@
+"""What the report works out without Spark: slices of time, the forecast, the numbers of axes, lag and skew."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from broker.pipeline.report.broker_state import consumer_rows, tap_rows
+from broker.pipeline.report.forecast import AHEAD_DAYS, forecast, trend
+from broker.pipeline.report.scale import bytes_text, count_text, duration_text, moment_ticks, steps
+from broker.pipeline.report.time_slices import DAY_MS, HOUR_MS, filled, slice_ms, slice_name
+from broker.store.seal_log import SealView
+
+MONDAY_MS = int(datetime(2026, 11, 16, tzinfo=UTC).timestamp() * 1000)
+
+
+@pytest.mark.parametrize(
+    ("span_ms", "name"),
+    [
+        (0, "second"),
+        (100_000, "second"),
+        (HOUR_MS, "minute"),
+        (DAY_MS, "15 minutes"),
+        (7 * DAY_MS, "hour"),
+        (30 * DAY_MS, "6 hours"),
+        (365 * DAY_MS, "week"),
+        (20 * 365 * DAY_MS, "7 weeks"),
+    ],
+)
+def test_a_week_is_told_hour_by_hour(span_ms: int, name: str) -> None:
+    """The slices are as small as a chart can show, whatever the span, and whole units of time."""
+    size_ms = slice_ms(MONDAY_MS, MONDAY_MS + span_ms)
+    assert slice_name(size_ms) == name
+    assert len(filled({}, MONDAY_MS, MONDAY_MS + span_ms, size_ms)) <= 169
+
+
+def test_slices_without_messages_are_there() -> None:
+    """A pause is zeros, and the first and the last slice are whole."""
+    first_ms, last_ms = MONDAY_MS + 10, MONDAY_MS + 3 * HOUR_MS
+    assert filled({MONDAY_MS: 5, MONDAY_MS + 3 * HOUR_MS: 7}, first_ms, last_ms, HOUR_MS) == [5, 0, 0, 7]
+
+
+def test_a_trend_is_the_line_that_fits_best() -> None:
+    """A straight line is found exactly, and one value has no slope."""
+    assert trend([10, 12, 14, 16]) == (16, 2)
+    assert trend([5]) == (5, 0)
+    value, slope = trend([0, 10, 0, 10])
+    assert (value, slope) == (8, 2)
+
+
+def days(counts: list[int]) -> dict[int, int]:
+    """Returns counts by day from Monday on."""
+    return {MONDAY_MS + at * DAY_MS: count for at, count in enumerate(counts)}
+
+
+def test_growth_is_carried_on() -> None:
+    """Two weeks and more that grow by ten a day go on growing; days that are cut off at the ends do not count."""
+    counts = [3, *range(100, 300, 10), 1]
+    made = forecast(
+        days(counts),
+        MONDAY_MS + DAY_MS // 2,
+        MONDAY_MS + (len(counts) - 1) * DAY_MS + 5,
+        lake_rows=1000,
+        lake_bytes=50_000,
+        free_bytes=10_000_000,
+    )
+    assert made is not None
+    assert math.isclose(made.messages_a_day, 290)
+    assert math.isclose(made.growth, 10)
+    assert [day for day, _ in made.ahead] == list(AHEAD_DAYS)
+    assert math.isclose(made.ahead[0][1], 50_000 + 50 * (290 * 7 + 10 * 49 / 2))
+    assert made.full_in_days is not None
+    full = made.full_in_days
+    assert math.isclose(50 * (290 * full + 10 * full * full / 2), 10_000_000)
+
+
+def test_a_falling_lake_never_shrinks_nor_fills() -> None:
+    """Traffic that dies out leaves what is there, and a disk that it will not fill is not said to be full."""
+    counts = [0, *range(200, 40, -10), 0]
+    last_ms = MONDAY_MS + (len(counts) - 1) * DAY_MS + 5
+    made = forecast(days(counts), MONDAY_MS, last_ms, lake_rows=10, lake_bytes=1000, free_bytes=1 << 40)
+    assert made is not None
+    assert made.full_in_days is None
+    sizes = [size for _, size in made.ahead]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == sizes[-2]
+
+
+def test_a_short_history_goes_on_as_it_was() -> None:
+    """Of less than two weeks no trend is drawn: weekends would make one."""
+    made = forecast(days([60, 60]), MONDAY_MS, MONDAY_MS + 2 * DAY_MS, lake_rows=120, lake_bytes=240, free_bytes=1200)
+    assert made is not None
+    assert (made.messages_a_day, made.growth, made.full_in_days) == (60, 0, 10)
+
+
+def test_less_than_an_hour_is_no_history() -> None:
+    """From seconds nobody can tell of months."""
+    assert forecast({}, MONDAY_MS, MONDAY_MS + 60_000, lake_rows=5, lake_bytes=5, free_bytes=5) is None
+
+
+@pytest.mark.parametrize("most", [0.3, 1, 3, 7, 99, 100, 101, 1234, 5e9])
+def test_an_axis_has_a_few_round_steps_that_hold_all(most: float) -> None:
+    """The steps are even, begin at 0, end at or above the largest value, and are not more than six."""
+    made = steps(most)
+    assert made[0] == 0
+    assert made[-2] < most <= made[-1] * (1 + 1e-9)
+    assert 2 <= len(made) <= 6
+    assert all(math.isclose(later - earlier, made[1]) for earlier, later in pairwise(made))
+
+
+def test_sizes_have_steps_that_are_round_in_their_unit() -> None:
+    """An axis of bytes is marked in whole KiB and MiB."""
+    assert [bytes_text(value) for value in steps(500 * 1024, base=1024)] == ["0 B", "200 KiB", "400 KiB", "600 KiB"]
+
+
+def test_an_axis_of_nothing_has_a_step() -> None:
+    """Zeros can be drawn."""
+    assert steps(0) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (7, "7"), (0.25, "0.2"), (999, "999"), (999.96, "1k"), (1000, "1k"), (1540, "1.5k"), (336_776, "337k"),
+     (99_990, "100k"), (12e6, "12M")],
+)  # fmt: skip
+def test_counts_are_three_digits(value: float, text: str) -> None:
+    """A number is short and never 1000 of its unit."""
+    assert count_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3700, "1 h 1 min"), (90000, "1 d 1 h")]
+)
+def test_times_are_two_units(seconds: float, text: str) -> None:
+    """A time span is told in its largest unit and the next."""
+    assert duration_text(seconds) == text
+
+
+def test_moments_are_marked_at_round_times() -> None:
+    """A day is marked by hours, and the first mark of another day names the day."""
+    marks = moment_ticks(MONDAY_MS + 22 * HOUR_MS, MONDAY_MS + 30 * HOUR_MS)
+    assert [text for _, text in marks] == [
+        "22:00",
+        "23:00",
+        "17 Nov",
+        "01:00",
+        "02:00",
+        "03:00",
+        "04:00",
+        "05:00",
+        "06:00",
+    ]
+    assert all(at_ms % HOUR_MS == 0 for at_ms, _ in marks)
+
+
+def seal(number: int, count: int, at_ms: int, tap: str = "t") -> dict[str, Any]:
+    """Returns the line of a sealed slot."""
+    facts = {"number": 1, "first": 0, "end": count, "crc": 0, "bytes": count * 10, "last_ts_ms": at_ms}
+    return {"k": "seal", "seal": number, "vhost": "/", "queue": tap, "count": count, "first_ts_ms": at_ms, **facts}
+
+
+def test_a_cursor_is_behind_by_what_it_has_not_passed() -> None:
+    """Lag counts slots, messages and bytes behind the cursor's seal, and the age of the oldest; others' are not its."""
+    cursor = {"k": "cursor", "vhost": "/", "tap": "t", "at_ms": 0}
+    view = SealView(
+        [
+            seal(1, 5, 1000), seal(2, 7, 2000), seal(3, 9, 3000, "other"), seal(4, 11, 4000),
+            {**cursor, "name": "slow", "seal": 1}, {**cursor, "name": "done", "seal": 4},
+        ]
+    )  # fmt: skip
+    rows = {(row["tap"], row["cursor"]): row for row in tap_rows(view, 10_000)}
+    assert set(rows) == {("t", "slow"), ("t", "done"), ("other", None)}
+    slow = rows["t", "slow"]
+    assert (slow["lag_slots"], slow["lag_messages"], slow["lag_bytes"], slow["age_s"]) == (2, 18, 180, 8)
+    assert (rows["t", "done"]["lag_slots"], rows["t", "done"]["age_s"]) == (0, 0)
+    assert rows["other", None]["lag_messages"] == 9
+
+
+def test_skew_is_the_busiest_share_by_an_even_one() -> None:
+    """Even consumers have 1, one that holds all has their number; who holds nothing has none."""
+
+    def queue(name: str, messages: int) -> dict[str, Any]:
+        return {
+            "vhost": "/", "name": name, "messages": messages, "messages_ready": messages, "messages_unacknowledged": 0,
+        }  # fmt: skip
+
+    def holding(name: str, *held: int) -> list[dict[str, Any]]:
+        return [{"vhost": "/", "queue": name, "messages_unacknowledged": count} for count in held]
+
+    rows = consumer_rows(
+        [queue("even", 3), queue("one", 2), queue("idle", 1), queue("empty", 0)],
+        [*holding("even", 4, 4), *holding("one", 0, 6, 0), *holding("idle", 0)],
+    )
+    assert [(row["queue"], row["skew"], row["consumers"]) for row in rows] == [
+        ("even", 1.0, 2), ("one", 3.0, 3), ("idle", None, 1),
+    ]  # fmt: skip

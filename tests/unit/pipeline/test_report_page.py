@@ -1,0 +1,152 @@
+"""The report's page: one file that stands alone, is well formed, and shows names as they are."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from broker.pipeline.report.page import page
+
+HOSTILE = "<script>alert(1)</script>&\x1b[2J\u202e\"'"
+VOID = {"meta", "br", "!doctype"}
+
+
+class Reader(HTMLParser):
+    """Notes tags, whether they are closed in order, and what the page says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.said: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Notes it."""
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Notes one that is closed at once."""
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        """Closes the last one, which has to be of that name."""
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        """Notes text."""
+        self.said.append(data)
+
+
+def values(name: str = "a.b") -> dict[str, Any]:
+    """Returns a report in which everything has a value, and everything that has a name has this one."""
+    heat = {"vhost": name, "exchange": name, "beginning": name, "messages": 3, "slices": [1, 0, 2]}
+    tap = {
+        "vhost": name, "tap": name, "cursor": name, "seal": 1, "slots": 4, "bytes": 9, "lag_slots": 2,
+        "lag_messages": 20, "lag_bytes": 300, "age_s": 4000.0, "lost_slots": 0,
+    }  # fmt: skip
+    held = {"vhost": name, "queue": name, "ready": 5, "unacked": 3, "consumers": 2, "held": [2, 1], "skew": 1.33}
+    return {
+        "made": "2026-11-20T10:00:00Z",
+        "lake": f"/lake/{name}",
+        "selection": {"since": "7d", "queues": [name], "where": None},
+        "traffic": {
+            "messages": 3, "bytes": 4000, "keys": 2, "first": "2026-11-20T07:00:00.000Z",
+            "last": "2026-11-20T09:30:00.000Z", "first_ms": 1795158000000, "last_ms": 1795167000000,
+            "slice_ms": 3600000,
+            "rate": {"begins_ms": 1795158000000, "messages": [1, 0, 2], "bytes": [1000, 0, 3000]},
+            "by_day": {}, "heat": [{"level": 1, "beginnings": 20, "messages": 4, "rows": [heat]}],
+            "exchanges": [{"vhost": name, "exchange": name, "messages": 3, "bytes": 4000, "keys": 2}] * 2,
+            "top_keys": [{"vhost": name, "exchange": name, "routing_key": name, "messages": 3, "bytes": 4000}],
+            "sizes": {"mean": 1333.3, "p50": 1000, "p90": 2900.0, "p99": 3000, "max": 3000,
+                      "classes": [{"upto": 1024, "messages": 1}, {"upto": 4096, "messages": 2}]},
+        },
+        "bindings_of": "the broker's bindings",
+        "reach": {
+            "bindings": 3, "copies": 6, "mean": 2.0, "by_queues": [{"queues": 2, "messages": 3, "keys": 2}],
+            "unmatched_messages": 1, "unmatched_keys": 1,
+            "unmatched": [{"vhost": name, "exchange": name, "routing_key": name, "messages": 1}],
+            "dead_bindings": [{"vhost": name, "binding": name}],
+        },
+        "redundant_bindings": [{"vhost": name, "binding": name, "covered_by": name}],
+        "taps": [tap, {**tap, "cursor": None}],
+        "queues": [held, {**held, "skew": None, "held": []}],
+        "forecast": {
+            "messages_a_day": 50.0, "growth_a_day": -2.0, "lake_bytes_a_message": 99.5, "lake_bytes": 10_000,
+            "free_bytes": 5_000, "ahead": [{"days": 7, "lake_bytes": 12_000.0}, {"days": 90, "lake_bytes": 13_000.0}],
+            "full_in_days": 12.5,
+        },
+    }  # fmt: skip
+
+
+NOTHING = {
+    "traffic": None, "reach": None, "redundant_bindings": None, "taps": None, "queues": None, "forecast": None,
+    "bindings_of": None,
+}  # fmt: skip
+EMPTY = {
+    "taps": [], "queues": [], "redundant_bindings": [],
+    "reach": {"bindings": 0, "copies": 0, "mean": 0.0, "by_queues": [], "unmatched_messages": 0, "unmatched_keys": 0,
+              "unmatched": [], "dead_bindings": []},
+}  # fmt: skip
+
+
+def read(text: str) -> Reader:
+    """Returns what a page consists of."""
+    reader = Reader()
+    reader.feed(text)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+@pytest.mark.parametrize("parts", [{}, NOTHING, EMPTY])
+def test_the_page_is_well_formed_and_stands_alone(parts: dict[str, Any]) -> None:
+    """Each tag is closed, each picture is XML of its own with a name, and nothing is fetched or run."""
+    text = page({**values(), **parts})
+    reader = read(text)
+    assert not {"script", "link", "img", "iframe", "object"} & set(reader.tags)
+    fetching = [value for name, value in reader.attributes if name in {"src", "href", "action"}]
+    assert all(value is not None and value.startswith("#") for value in fetching)
+    assert "url(" not in text
+    assert "@import" not in text
+    pictures = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    for picture in pictures:
+        assert ET.fromstring(picture).get("aria-label")
+    assert len(pictures) == (0 if parts is NOTHING else 7 if parts is EMPTY else 8)
+
+
+def test_each_section_can_be_reached() -> None:
+    """The links above lead to sections that are there."""
+    reader = read(page(values()))
+    links = {value for name, value in reader.attributes if name == "href"}
+    assert links == {f"#{value}" for name, value in reader.attributes if name == "id"}
+    assert len(links) == 10
+
+
+def test_names_are_shown_and_do_nothing() -> None:
+    """Names from the wire, which can be anything, neither become tags nor steer what shows them."""
+    text = page(values(HOSTILE))
+    reader = read(text)
+    assert "script" not in reader.tags
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert any("<script>alert(1)</script>" in said for said in reader.said)
+
+
+def test_every_mark_tells_its_number() -> None:
+    """Bars, squares and points have tooltips with what they stand for."""
+    titles = re.findall(r"<title>(.*?)</title>", page(values()))
+    for title in (
+        "2026-11-20 07:00:00: 1 message",
+        "a.b: a.b, 2026-11-20 09:00:00: 2 messages",
+        "in 90 days: 12.7 KiB",
+    ):
+        assert title in titles

@@ -1,0 +1,89 @@
+"""Counting who would get what."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+np = pytest.importorskip("numpy")
+
+from broker.pipeline import route_count  # noqa: E402 - what it stands on may be missing
+from broker.pipeline.bindings_file import read_text  # noqa: E402
+from broker.pipeline.matcher import Matcher  # noqa: E402
+from broker.pipeline.route_count import Tally  # noqa: E402
+from broker.pipeline.topology import Topology  # noqa: E402
+
+NEW = read_text("ex,a.*,q1\nex,a.#,q1\nex,b,q2\nex,never,q3\nother,#,q1\n")
+OLD = read_text("ex,a.*,q1\nex,b,q4\nex,b,q2\nother,#,q5\n")
+
+
+def rows(tally: Tally) -> dict[str, dict[Any, tuple[int, int]]]:
+    """Returns what was counted by kind and name."""
+    found: dict[str, dict[Any, tuple[int, int]]] = {}
+    for kind, vhost, name, detail, number, messages, keys in tally.rows():
+        what = number if kind == "binding" else name if kind == "total" else (vhost, name, detail)
+        found.setdefault(kind, {})[what] = (messages, keys)
+    return found
+
+
+def test_counts_are_those_of_matching_message_by_message() -> None:
+    """By queue, by binding and in all, however keys are cut into batches; the difference is that of two matchings."""
+    draw = random.Random(7)
+    words = ["a", "b", "c"]
+    keys = sorted({(draw.choice(["ex", "other", "gone", ""]), ".".join(draw.choices(words, k=draw.randint(1, 3))))
+                   for _ in range(90)})  # fmt: skip
+    counts = [draw.randint(1, 9) for _ in keys]
+    new, old = Matcher(NEW), Matcher(OLD)
+    tally = Tally((new, old))
+    places: list[Any] = [("/", exchange, key, None) for exchange, key in keys]
+    for at in (0, 40):
+        upto = at + 40 if at == 0 else len(places)
+        tally.add(places[at:upto], np.array(counts[at:upto]))
+    expected: dict[str, Counter[Any]] = {kind: Counter() for kind in ("queue", "today", "gained", "lost", "binding")}
+    totals: Counter[str] = Counter()
+    nobody = {}
+    for place, messages in zip(places, counts, strict=True):
+        match, was = new.match(*place), old.match(*place)
+        will = set() if match is None else set(match.queues)
+        before = set() if was is None else set(was.queues)
+        for kind, queues in (("queue", will), ("today", before), ("gained", will - before), ("lost", before - will)):
+            expected[kind].update({("/", queue, ""): messages for queue in queues})
+        expected["binding"].update(dict.fromkeys(match.bindings if match else (), messages))
+        totals["all"] += messages
+        totals["no exchange"] += messages * (match is None)
+        totals["routed"] += messages * bool(will)
+        totals["copies"] += messages * len(will)
+        totals["changed"] += messages * (will != before)
+        totals["lost by all"] += messages * bool(before and not will)
+        if not will:
+            nobody["/", place[1], place[2]] = messages
+    found = rows(tally)
+    for kind, counter in expected.items():
+        assert {what: messages for what, (messages, _) in found[kind].items()} == counter
+    assert {name: messages for name, (messages, _) in found["total"].items()} == totals
+    assert {what: messages for what, (messages, _) in found["nobody"].items()} == nobody
+    assert totals["lost by all"] == 0 < totals["changed"]
+    assert 3 not in found["binding"]
+
+
+def test_a_key_that_nobody_gets_any_more_is_told() -> None:
+    """With how many messages it had."""
+    tally = Tally((Matcher(read_text("ex,z,q\n")), Matcher(OLD)))
+    tally.add([("/", "ex", "b", None), ("/", "ex", "z", None)], np.array([5, 3]))
+    found = rows(tally)
+    assert found["total"]["lost by all"] == (5, 1)
+    assert found["moved"] == {("/", "ex", "b"): (5, 1), ("/", "ex", "z"): (3, 1)}
+
+
+def test_only_the_most_frequent_keys_are_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them count."""
+    monkeypatch.setattr(route_count, "SHOWN_MAX", 3)
+    tally = Tally((Matcher(Topology((), (), ())),))
+    for first in (0, 10):
+        tally.add([("/", "ex", f"k{n}", None) for n in range(first, first + 10)], np.arange(first, first + 10))
+    found = rows(tally)
+    assert sorted(found["nobody"].values()) == [(17, 1), (18, 1), (19, 1)]
+    assert found["total"]["all"] == (190, 20)

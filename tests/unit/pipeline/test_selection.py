@@ -1,0 +1,24 @@
+"""A slice of a lake."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.pipeline.selection import pattern_regex
+from broker.routing.pattern import split_words
+from broker.routing.reference import matches
+
+WORDS = st.sampled_from(["a", "b", "", "a+", "$", "ü(", "\n"])
+KEY = st.lists(WORDS, max_size=5).map(".".join)
+PATTERN = st.lists(st.one_of(WORDS, st.sampled_from(["*", "#"])), max_size=5).map(".".join)
+
+
+@given(PATTERN, KEY)
+def test_a_pattern_is_a_regular_expression_over_dotted_words(pattern: str, key: str) -> None:
+    """It matches a key exactly where the reference does, be there empty words, no words, or letters of its own."""
+    dotted = f".{key}" if key else ""
+    found = re.fullmatch(pattern_regex(pattern), dotted) is not None
+    assert found == matches(split_words(pattern), split_words(key))

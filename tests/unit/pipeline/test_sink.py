@@ -1,0 +1,265 @@
+"""The sink's tasks without Spark: rows become messages, attempts that fail publish nothing twice, bad rows are kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pika
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from broker.pipeline.bad_records import BadRecordLog
+from broker.pipeline.faults import PublishFailed, SinkRefused
+from broker.pipeline.formats import register
+from broker.pipeline.schema import ARROW_SCHEMA
+from broker.pipeline.sink import Published, batch_writer, stream_writer
+from broker.testing import Broker
+
+ROW: dict[str, Any] = {**dict.fromkeys(ARROW_SCHEMA.names), "exchange": "", "routing_key": "q", "body": b"body"}
+MESSAGE_COLUMNS = from_arrow_schema(ARROW_SCHEMA)
+TYPES = {"string": pa.string(), "binary": pa.binary(), "int": pa.int32(), "bigint": pa.int64(), "date": pa.date32()}
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    """A broker with the durable queue q."""
+    with Broker() as running, pika.BlockingConnection(pika.URLParameters(running.url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("q", durable=True)
+        channel.queue_declare("full", durable=True, arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
+        yield running
+
+
+def columns_of(text: str) -> StructType:
+    """Returns columns as Spark has them, from names and types."""
+    pairs = [column.split(" ") for column in text.split(", ")]
+    return from_arrow_schema(pa.schema([(name, TYPES[kind]) for name, kind in pairs]))
+
+
+def batch_of(*rows: dict[str, Any]) -> pa.RecordBatch:
+    """Returns rows with all columns of a message."""
+    return pa.RecordBatch.from_pylist([{**ROW, **row} for row in rows], ARROW_SCHEMA)
+
+
+def placed(count: int, seal: int = 3, **values: Any) -> list[dict[str, Any]]:
+    """Returns rows of one slot."""
+    return [
+        {"seal": seal, "slot": 100, "offset": 100 + row, "body": b"%d/%d" % (seal, row), **values}
+        for row in range(count)
+    ]
+
+
+def written(broker: Broker, batches: list[pa.RecordBatch], **options: str) -> Published:
+    """Runs one task."""
+    told = batch_writer({"url": broker.url, **options}, MESSAGE_COLUMNS, overwrite=False).write(iter(batches))
+    assert isinstance(told, Published)
+    return told
+
+
+def bodies(broker: Broker) -> list[bytes]:
+    """Returns the bodies in q."""
+    broker.wait_idle()
+    return [message.body for message in broker.queue("q").messages]
+
+
+def test_columns_become_properties(broker: Broker) -> None:
+    """Single columns say the properties; octets that a message had before win over them."""
+    moment = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
+    texts = ("content_type", "content_encoding", "correlation_id", "reply_to", "message_id", "type", "app_id")
+    values: dict[str, Any] = {**{name: f"the {name}" for name in texts}, "expiration": "60000", "user_id": "guest"}
+    values |= {"headers": '{"a": 1, "b": {"$B": 2}}', "priority": 200, "delivery_mode": 2, "app_ts": moment}
+    written(broker, [batch_of(values, {}, {**values, "properties_raw": b"\x10\x00\x01"})])
+    broker.wait_idle()
+    first, second, third = broker.queue("q").messages
+    properties = first.properties
+    assert (properties.message_type, properties.timestamp) == ("the type", moment)
+    assert {name: getattr(properties, name) for name in texts if name != "type"} == {
+        name: f"the {name}" for name in texts if name != "type"
+    }
+    assert (properties.priority, properties.delivery_mode, properties.expiration) == (200, 2, "60000")
+    assert properties.headers == {"a": 1, "b": 2}
+    assert (second.header[12:], third.header[12:]) == (b"\0\0", b"\x10\x00\x01")
+
+
+@pytest.mark.parametrize(("persistent", "modes"), [("true", [2, 2, 2]), ("false", [None, 1, 1]), ("", [None, 1, 2])])
+def test_persistence_can_be_asked_for(broker: Broker, persistent: str, modes: list[int | None]) -> None:
+    """The option sets the delivery mode of rows that have another; without it each has its own."""
+    rows: list[dict[str, Any]] = [{"delivery_mode": None}, {"delivery_mode": 1}, {"delivery_mode": 2}]
+    written(broker, [batch_of(*rows)], **({"persistent": persistent} if persistent else {}))
+    broker.wait_idle()
+    assert [message.properties.delivery_mode for message in broker.queue("q").messages] == modes
+
+
+def test_an_attempt_after_one_that_failed_publishes_nothing_twice(broker: Broker) -> None:
+    """Whatever a failed attempt had published, each row is in the queue once; and when a batch comes again, too."""
+    rows = placed(300) + placed(300, seal=4)
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield batch_of(*rows[:400])
+        raise RuntimeError("the executor is gone")
+
+    writer = batch_writer({"url": broker.url, "producer": "job"}, MESSAGE_COLUMNS, overwrite=False)
+    with pytest.raises(RuntimeError, match="is gone"):
+        writer.write(failing())
+    assert bodies(broker)
+    for _ in range(2):
+        assert writer.write(iter([batch_of(*reversed(rows))])).messages == 600
+    assert Counter(bodies(broker)) == Counter(row["body"] for row in rows)
+
+
+def test_rows_without_a_place_are_published_each_time(broker: Broker) -> None:
+    """A row of a snapshot, and one without a seal, has no number: it is published at least once."""
+    rows: list[dict[str, Any]] = [*placed(1, seal=0), {"body": b"none"}]
+    for _ in range(2):
+        written(broker, [batch_of(*rows)], producer="job")
+    assert bodies(broker) == [b"0/0", b"none"] * 2
+
+
+def test_bad_rows_are_kept(broker: Broker, tmp_path: Path) -> None:
+    """What can be no message, or nobody takes, is in the folder with the reason, and the rest arrives."""
+    bad: list[dict[str, Any]] = [
+        {"routing_key": "nowhere", "delivery_mode": 2},
+        {"routing_key": None},
+        {"exchange": "e" * 256},
+        {"headers": "[]"},
+        {"properties_raw": b"\xff"},
+        {"expiration": "soon"},
+        {"priority": 256},
+        {"message_id": "m" * 256},
+        {"routing_key": "full"},
+        {"offset": 65_636},
+    ]
+    rows = [{**row, **change} for row, change in zip(placed(len(bad)), bad, strict=True)] + placed(3, seal=9)
+    options = {"badRecords": str(tmp_path), "producer": "job", "nackAttempts": "1"}
+    writer = batch_writer({"url": broker.url, **options}, MESSAGE_COLUMNS, overwrite=False)
+    told = writer.write(iter([batch_of(*rows)]))
+    assert (told.messages, told.refused) == (5, len(bad))
+    log = BadRecordLog(tmp_path)
+    assert log.files() == []
+    writer.commit([told, None])
+    found = pq.read_table(log.files()).sort_by("offset").to_pylist()
+    assert {row["offset"]: (row["code"], row["reason"]) for row in found} == {
+        100: (312, "NO_ROUTE"),
+        101: (0, "the routing_key is null"),
+        102: (0, "the exchange has 256 bytes, and can have 255"),
+        103: (0, "column headers: headers are a JSON object"),
+        104: (0, "properties_raw holds no properties: SYNTAX_ERROR - content header without property flags"),
+        105: (0, "invalid expiration 'soon': no_integer"),
+        106: (0, "column priority: 256 is no octet"),
+        107: (0, "column message_id: a short string cannot hold 256 octets"),
+        108: (0, "a full queue refused it 1 times"),
+        65_636: (0, "the offset is not one of the slot"),
+    }
+    assert found[0]["properties_raw"] == b"\x10\x00\x02"
+    assert bodies(broker) == [b"9/0", b"9/1", b"9/2"]
+
+
+def test_only_attempts_that_won_count(broker: Broker, tmp_path: Path) -> None:
+    """A failed attempt leaves no file, an aborted write none; of a batch that comes again the first ones count."""
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    (checkpoint / "metadata").write_text('{"id":"00000000-0000-0000-0000-000000000007"}')
+    folder = tmp_path / "bad"
+    options = {"url": broker.url, "badRecords": str(folder), "checkpointLocation": str(checkpoint)}
+    nowhere = batch_of(*placed(2, routing_key="nowhere"))
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield nowhere
+        raise RuntimeError("gone")
+
+    writer = batch_writer(options, MESSAGE_COLUMNS, overwrite=False)
+    with pytest.raises(RuntimeError):
+        writer.write(failing())
+    writer.abort([writer.write(iter([nowhere])), None])
+    assert list((folder / "data").iterdir()) == []
+    for _ in range(2):  # the second is the query started again: the commit of its last batch was not noted
+        stream = stream_writer(options, MESSAGE_COLUMNS, overwrite=False)
+        stream.commit([stream.write(iter([nowhere])), stream.write(iter([]))], 5)
+    log = BadRecordLog(folder)
+    assert len(log.files()) == len(list((folder / "data").iterdir())) == 1
+    assert [path.name for path in (folder / "_log").iterdir()] == [
+        "00000000-0000-0000-0000-000000000007-00000000000000000005.json"
+    ]
+
+
+def test_without_a_folder_a_bad_row_is_an_error(broker: Broker) -> None:
+    """The text says which message, why, and what would help."""
+    text = r"exchange '' with key 'nowhere': NO_ROUTE; the option badRecords names a folder for such rows"
+    with pytest.raises(PublishFailed, match=text):
+        written(broker, [batch_of({"routing_key": "nowhere"})])
+
+
+def test_a_task_without_rows_connects_nowhere() -> None:
+    """An empty partition does not need a broker."""
+    writer = batch_writer({"url": "amqp://127.0.0.1:1"}, MESSAGE_COLUMNS, overwrite=False)
+    assert writer.write(iter([batch_of()])) == Published(0, 0, "")
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "text"),
+    [
+        ("routing_key string", {}, "there is no column 'body'"),
+        ("body binary", {"exchange": "x"}, "there is no column 'routing_key', and no option routingKey"),
+        ("body binary", {"routingKey": "k"}, "there is no column 'exchange', and no option exchange"),
+        ("body int", {"routingKey": "k", "exchange": ""}, "the column 'body' should be binary or string, not int"),
+        ("body string, date date", {}, "the column 'date' means nothing to a message: drop it"),
+        (
+            "body string, seal bigint, slot bigint",
+            {"routingKey": "k", "exchange": "", "producer": "p"},
+            "the producer numbers rows by the columns seal, slot and offset, and there is no 'offset'",
+        ),
+        ("body string", {"winow": "5"}, "there is no option 'winow'; do you mean window?"),
+        ("body string", {"window": "0"}, "the option window should be a number from 1 to 65535, not '0'"),
+        ("body string", {"mandatory": "maybe"}, "the option mandatory should be true or false, not 'maybe'"),
+        ("body string", {"badRecords": "s3://bucket"}, "should be the absolute path of a folder that all workers see"),
+        ("body string", {"producer": "p" * 256}, "the option producer has more than 255 bytes"),
+        ("body string", {"url": "http://h"}, "the url of the broker should be amqp://user:password@host:port/vhost"),
+    ],
+)
+def test_what_the_sink_refuses(columns: str, options: dict[str, str], text: str) -> None:
+    """Wrong columns and options are one line before anything is published."""
+    with pytest.raises(SinkRefused) as caught:
+        batch_writer({"url": "amqp://127.0.0.1:1", **options}, columns_of(columns), overwrite=False)
+    assert text in str(caught.value)
+
+
+def test_other_modes_are_refused() -> None:
+    """There is no overwriting of messages, and no sink without an address."""
+    with pytest.raises(SinkRefused, match="use mode append"):
+        batch_writer({"url": "amqp://h"}, MESSAGE_COLUMNS, overwrite=True)
+    with pytest.raises(SinkRefused, match="the option url is missing"):
+        stream_writer({}, MESSAGE_COLUMNS, overwrite=False)
+
+
+class RegisteringSession:
+    """What a session is to `register`, with one setting; Spark cannot change that one while it runs."""
+
+    def __init__(self, speculation: str | None) -> None:
+        self.conf = {} if speculation is None else {"spark.speculation": speculation}
+        self.formats: dict[str, Any] = {}
+        self.dataSource = self
+
+    def register(self, kind: Any) -> None:
+        """Takes a format."""
+        self.formats[kind.name()] = kind
+
+
+@pytest.mark.parametrize(("speculation", "refuses"), [(None, False), ("false", False), ("true", True)])
+def test_a_session_that_speculates_does_not_write(speculation: str | None, refuses: bool) -> None:
+    """A second attempt beside the first would publish beside it: such a session has no writers."""
+    session: Any = RegisteringSession(speculation)
+    register(session)
+    source = session.formats["slotmq"](options={"url": "amqp://h"})
+    for make in (source.writer, source.streamWriter):
+        if refuses:
+            with pytest.raises(SinkRefused, match=r"the session has spark\.speculation"):
+                make(MESSAGE_COLUMNS, overwrite=False)
+        else:
+            make(MESSAGE_COLUMNS, overwrite=False)

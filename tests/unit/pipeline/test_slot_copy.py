@@ -1,0 +1,170 @@
+"""Slots to Parquet: rows by date in the order of their ids, row groups that prune, bad records beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from broker.pipeline.catalog import open_catalog, open_handle
+from broker.pipeline.faults import LakeRefused, SlotMissing
+from broker.pipeline.lake import parquet_file
+from broker.pipeline.lake.bad_share import BadShare
+from broker.pipeline.lake.copied import Copied
+from broker.pipeline.lake.disk import Disk
+from broker.pipeline.lake.instant import instant_ms
+from broker.pipeline.lake.slot_copy import SlotCopy
+from broker.pipeline.schema import ARROW_SCHEMA
+from broker.pipeline.slot_handle import SlotHandle
+from tests.slot_folders import SlotFolder, TapMessage, content_header, numbered
+
+MIDNIGHT_MS = 1_700_006_400_000  # 2023-11-15
+
+
+def copied(folder: SlotFolder, lake: Path, *seals: int) -> Copied:
+    """Copies slots of a folder, all or those named."""
+    catalog = open_catalog(path=str(folder.path))
+    with SlotCopy(Disk(), lake, "q", lambda handle: open_handle(catalog, handle)) as copy:
+        for seal in folder.view.seals:
+            if not seals or seal.seal in seals:
+                copy.copy(SlotHandle.of(folder.store, seal))
+        return copy.finish()
+
+
+def rows_of(lake: Path, table: str, path: str) -> list[dict[str, Any]]:
+    """Returns the rows of a file."""
+    return list(pq.read_table(lake / table / "data" / path).to_pylist())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SlotFolder:
+    """An empty store."""
+    return SlotFolder(tmp_path / "store")
+
+
+def test_rows_go_to_the_day_on_which_they_came(folder: SlotFolder, tmp_path: Path) -> None:
+    """A slot over midnight is two files; a clock that goes back for a moment keeps the order of the ids."""
+    times = [MIDNIGHT_MS - 2, MIDNIGHT_MS - 1, MIDNIGHT_MS, MIDNIGHT_MS - 1, MIDNIGHT_MS + 1]
+    folder.add_slot("audit", [TapMessage(b"%d" % n, timestamp_ms=ms) for n, ms in enumerate(times)])
+    done = copied(folder, tmp_path)
+    assert [(file.date, file.rows, file.first_ts_ms, file.last_ts_ms) for file in done.files] == [
+        ("2023-11-14", 3, MIDNIGHT_MS - 2, MIDNIGHT_MS - 1),
+        ("2023-11-15", 2, MIDNIGHT_MS, MIDNIGHT_MS + 1),
+    ]
+    assert [[row["body"] for row in rows_of(tmp_path, "messages", file.path)] for file in done.files] == [
+        [b"0", b"1", b"3"],
+        [b"2", b"4"],
+    ]
+    [before, after] = [file.ids for file in done.files]
+    assert [(ids.vhost, ids.queue, ids.first, ids.end, ids.rows) for ids in (*before, *after)] == [
+        ("/", "audit", 1, 5, 3),
+        ("/", "audit", 3, 6, 2),
+    ]
+    assert (done.slots, done.rows, done.bad, done.sealed[0].seals) == (1, 5, 0, ((1, 1),))
+    assert all(file.path.startswith(f"date={file.date}/q-") for file in done.files)
+
+
+def test_a_row_group_ends_by_rows_or_by_bytes(
+    folder: SlotFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its minimum and maximum are those of its ids and keys; bodies have none, and no dictionary."""
+    monkeypatch.setattr(parquet_file, "ROW_GROUP_ROWS", 100)
+    for at in range(4):
+        folder.add_slot("audit", numbered(50, start=50 * at))
+    [file] = copied(folder, tmp_path / "rows").files
+    data = tmp_path / "rows" / "messages" / "data"
+    found = pq.ParquetFile(data / file.path).metadata
+    assert [found.row_group(at).num_rows for at in range(found.num_row_groups)] == [100, 100]
+    columns = {found.row_group(1).column(at).path_in_schema: found.row_group(1).column(at) for at in range(24)}
+    assert (columns["offset"].statistics.min, columns["offset"].statistics.max) == (101, 200)
+    assert columns["routing_key"].statistics.min == "k.0" and "RLE_DICTIONARY" in str(columns["routing_key"].encodings)
+    assert columns["body"].statistics is None and "DICTIONARY" not in str(columns["body"].encodings)
+    assert {column.compression for column in columns.values()} == {"ZSTD"}
+    assert pq.read_schema(data / file.path).equals(ARROW_SCHEMA)
+    assert parquet_file.checksum(data / file.path) == (file.bytes, file.crc)
+
+    monkeypatch.setattr(parquet_file, "ROW_GROUP_BYTES", 3_000_000)
+    large = folder.add_slot(
+        "large", [TapMessage(bytes(1_000_000), header=content_header(1_000_000)) for _ in range(20)]
+    )
+    [file] = copied(folder, tmp_path / "bytes", large.seal).files
+    found = pq.ParquetFile(tmp_path / "bytes" / "messages" / "data" / file.path).metadata
+    assert found.num_rows == 20 and found.num_row_groups > 1
+
+
+def test_what_cannot_be_read_goes_aside_with_its_reason(folder: SlotFolder, tmp_path: Path) -> None:
+    """A damaged row alone; the whole slot where its index is damaged. The others are copied."""
+    for at in range(3):
+        folder.add_slot("audit", numbered(10, start=10 * at, body_bytes=40))
+    for seal, mark in ((1, b"3" + b"." * 39), (2, b'"queue"')):
+        path = folder.slot_path(seal)
+        block = bytearray(path.read_bytes())
+        block[block.index(mark)] ^= 1
+        path.write_bytes(block)
+    done = copied(folder, tmp_path)
+    assert (done.rows, done.bad, done.slots, done.sealed[0].seals) == (19, 11, 3, ((1, 3),))
+    [file] = done.files
+    assert [row["offset"] for row in rows_of(tmp_path, "messages", file.path)] == [
+        1,
+        2,
+        3,
+        *range(5, 11),
+        *range(21, 31),
+    ]
+    [bad] = done.bad_files
+    one, whole = rows_of(tmp_path, "bad", bad.path)
+    assert (one["seal"], one["row"], one["offset"], one["rows"], one["reason"]) == (1, 3, 4, 1, "its checksum is wrong")
+    assert one["raw"].endswith(b"2" + b"." * 39) and one["query"] == "q"
+    assert (whole["seal"], whole["row"], whole["offset"], whole["rows"], whole["raw"]) == (2, None, 11, 10, None)
+    assert "its meta is damaged" in whole["reason"]
+
+
+def test_what_fails_leaves_no_file(folder: SlotFolder, tmp_path: Path) -> None:
+    """A slot that went between two others: the task fails, and what it wrote of the first is gone."""
+    for at in range(3):
+        folder.add_slot("audit", numbered(10, start=10 * at))
+    folder.slot_path(2).unlink()
+    with pytest.raises(SlotMissing):
+        copied(folder, tmp_path)
+    assert list((tmp_path / "messages").rglob("*.parquet")) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "bad", "messages", "exceeded"),
+    [
+        ("0", 1, 1_000_000, True), ("0", 0, 1, False), ("5", 5, 6, False), ("5", 6, 1_000_000, True),
+        ("0.1%", 10, 20, False), ("0.1%", 11, 20, True), ("0.1%", 1000, 1_000_000, False),
+        ("0.1%", 1001, 1_000_000, True), ("0%", 1, 1_000_000, True), ("100%", 30, 30, False),
+    ],
+)  # fmt: skip
+def test_a_limit_of_bad_messages(limit: str, bad: int, messages: int, exceeded: bool) -> None:
+    """A number is a number; a share allows ten at least, for of a small batch one is many percent."""
+    assert BadShare.parse(limit).exceeded(bad, messages) is exceeded
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "101%", "1.5", "0,1%", "1e3"])
+def test_what_is_no_limit(text: str) -> None:
+    """One line says what would be."""
+    with pytest.raises(LakeRefused, match=r"is neither a number of messages nor a share such as 0\.1%"):
+        BadShare.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "at_ms"),
+    [
+        ("2023-11-15", MIDNIGHT_MS), ("2023-11-15T00:00:00.001Z", MIDNIGHT_MS + 1),
+        ("2023-11-15T01:00:00+01:00", MIDNIGHT_MS),
+        ("7d", MIDNIGHT_MS - 7 * 86_400_000), ("90m", MIDNIGHT_MS - 5_400_000), ("0s", MIDNIGHT_MS),
+    ],
+)  # fmt: skip
+def test_a_moment_is_a_date_a_time_or_how_long_ago(text: str, at_ms: int) -> None:
+    """Without a zone it is UTC."""
+    assert instant_ms(text, MIDNIGHT_MS) == at_ms
+
+
+def test_what_is_no_moment() -> None:
+    """One line says what would be."""
+    with pytest.raises(LakeRefused, match="'yesterday' is no time such as 2026-11-20"):
+        instant_ms("yesterday", 0)

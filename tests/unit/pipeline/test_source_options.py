@@ -1,0 +1,147 @@
+"""The options of the sources: what is understood, and one line for what is not."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import StructType
+
+from broker.pipeline.faults import PipelineFault, SlotGap, SlotMissing, SourceRefused, fault_in, said_plainly
+from broker.pipeline.filters import Condition
+from broker.pipeline.message_reader import arrow_schema_of
+from broker.pipeline.planner import Limits
+from broker.pipeline.schema import ARROW_SCHEMA, COLUMNS
+from broker.pipeline.source_options import SourceOptions
+
+
+def test_without_options_all_taps_are_read_from_the_first_message_on() -> None:
+    """The defaults are those of the page on the source."""
+    options = SourceOptions.read({"path": "data"})
+    assert (options.taps, options.queues, options.vhost) == (None, (), None)
+    assert options.conditions() == []
+    assert options.columns == COLUMNS
+    assert (options.fail_on_gap, options.fail_on_bad_rows, options.seal_now, options.push_filters) == (
+        True, True, False, False,
+    )  # fmt: skip
+    assert options.limits == Limits(None, None, 1 << 30)
+
+
+def test_names_are_understood_in_any_case() -> None:
+    """Spark writes the names of options in lower case."""
+    options = SourceOptions.read(
+        {
+            "PATH": "data",
+            "failongap": "False",
+            "maxrowspertrigger": "5",
+            "topic": "a.#",
+            "from": "id:7",
+            "columns": "body, ts",
+        }
+    )
+    assert not options.fail_on_gap
+    assert options.limits.rows == 5
+    assert options.columns == ("body", "ts")
+    assert options.conditions() == [Condition("offset", ">=", 7), Condition("routing_key", "topic", "a.#")]
+
+
+@pytest.mark.parametrize(
+    ("given", "taps", "queues"),
+    [
+        ({"tap": "a"}, ("a",), ()),
+        ({"tap": "a, b*"}, ("a", "b*"), ()),
+        ({"tap": '["a,b", "c"]'}, ("a,b", "c"), ()),
+        ({"tap": "[ab]*"}, ("[ab]*",), ()),
+        ({"queue": "late"}, (), ("late",)),
+        ({"queue": "late,early"}, (), ("late", "early")),
+        ({"queue": "amq.tap.news"}, ("news",), ()),
+    ],
+)
+def test_taps_and_queues_are_told_apart(given: dict[str, str], taps: tuple[str, ...], queues: tuple[str, ...]) -> None:
+    """A tap is read by its slots, whichever of its names is given; a queue by a snapshot."""
+    options = SourceOptions.read({"path": "data", **given})
+    assert (options.taps, options.queues) == (taps, queues)
+
+
+def test_a_name_with_signs_of_a_glob_is_also_a_name() -> None:
+    """A tap may be called anything."""
+    options = SourceOptions.read({"path": "data", "tap": "[x]"})
+    assert options.takes("/", "[x]")
+    assert options.takes("/", "x")
+    assert not options.takes("/", "y")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"taps": "a"}, "there is no option 'taps'; do you mean tap?"),
+        ({"frobnicate": "a"}, "there is no option 'frobnicate', but path, url,"),
+        ({"tap": "a", "queue": "b"}, "of the options tap and queue only one"),
+        ({"queue": "amq.tap.a,b"}, "taps and other queues cannot be read at once"),
+        ({"tap": "a,,b"}, "has an empty name in it"),
+        ({"tap": "[]"}, "is no list of names"),
+        ({"from": "5"}, "option from: '5' is no position"),
+        ({"to": "earliest"}, "nothing stands before the earliest"),
+        ({"failOnGap": "yes"}, "option failOnGap is true or false, not 'yes'"),
+        ({"maxRowsPerTrigger": "0"}, "option maxRowsPerTrigger is a number from 1 on"),
+        ({"columns": "body,bdoy"}, "there is no column 'bdoy'"),
+        ({"columns": "body,body"}, "column 'body' comes twice"),
+    ],
+)
+def test_what_cannot_be_understood_is_refused_in_one_line(given: dict[str, str], said: str) -> None:
+    """The line names the option and what was given."""
+    with pytest.raises(SourceRefused) as refused:
+        SourceOptions.read({"path": "data", **given})
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("given", [{}, {"path": "data", "url": "http://localhost"}])
+def test_path_or_url_is_needed(given: dict[str, str]) -> None:
+    """One of both, and not both."""
+    with pytest.raises(SourceRefused, match="say where the broker is"):
+        SourceOptions.read(given).catalog()
+
+
+@pytest.mark.parametrize("url", ["localhost:15672", "amqp://localhost", "http://:secret@", "http://host:port"])
+def test_a_url_that_is_none_is_refused_without_showing_it(url: str) -> None:
+    """There may be a password in it."""
+    with pytest.raises(SourceRefused, match="url") as refused:
+        SourceOptions.read({"url": url}).catalog()
+    assert url not in str(refused.value)
+
+
+def test_a_users_schema_chooses_columns_and_their_order() -> None:
+    """Spark's own way to ask for fewer columns works as the option does; whether null is allowed is the user's."""
+    schema = StructType().add("body", "binary", nullable=False).add("offset", "long")
+    found = arrow_schema_of(schema)
+    assert found.names == ["body", "offset"]
+    assert [field.nullable for field in found] == [False, True]
+    with pytest.raises(SourceRefused, match="column 'offset' is of type bigint, not int"):
+        arrow_schema_of(StructType().add("offset", "integer"))
+    with pytest.raises(SourceRefused, match="there is no column 'payload'"):
+        arrow_schema_of(StructType().add("payload", "binary"))
+    assert ARROW_SCHEMA.field("priority").type.bit_width == 16  # 255 is no signed byte
+
+
+def test_a_fault_is_found_in_what_spark_made_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kind and its line, whatever stands around it; in a worker of Spark's it comes without the worker's stack."""
+    wrapped = RuntimeError(
+        "[PYTHON_DATA_SOURCE_ERROR] Failed: broker.pipeline.faults.SlotMissing: slot 7 is gone\n SQLSTATE: 38000"
+    )
+    found = fault_in(wrapped)
+    assert type(found) is SlotMissing
+    assert isinstance(found, SlotGap)
+    assert str(found) == "slot 7 is gone"
+    assert fault_in(found) is found
+    assert fault_in(ValueError("broker.pipeline.faults: nothing")) is None
+
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
+    monkeypatch.delenv("PYTHON_WORKER_FACTORY_SECRET", raising=False)
+    monkeypatch.delenv("PYTHON_WORKER_FACTORY_SOCK_PATH", raising=False)
+    import os
+
+    for secret, hidden in ((None, ""), ("x", "1")):
+        if secret is not None:
+            monkeypatch.setenv("PYTHON_WORKER_FACTORY_SECRET", secret)
+        with pytest.raises(PipelineFault), said_plainly():
+            raise SourceRefused("no")
+        assert os.environ["SPARK_HIDE_TRACEBACK"] == hidden
