@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from broker.settings import Auth, Settings
+from broker.settings import Settings
+from broker.settings_access import Auth
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,121 @@
+"""An HTTP client of the tests: http.client for what it can say, a bare socket for the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import re
+import socket
+import ssl
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from broker.server import Broker
+from tests.deadline import DEADLINE_S
+
+GUEST = ("guest", "guest")
+
+
+@dataclass(frozen=True)
+class Said:
+    """One answer. Shapes: headers by their names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """What its JSON says."""
+        assert self.headers["content-type"] == "application/json"
+        return json.loads(self.body)
+
+    @property
+    def refusal(self) -> tuple[int, str, str]:
+        """Status, error and reason of a refusal."""
+        assert set(self.json) == {"error", "reason"}
+        return self.status, self.json["error"], self.json["reason"]
+
+
+def basic(user: tuple[str, str] | None) -> dict[str, str]:
+    """The header of a login."""
+    return {} if user is None else {"Authorization": "Basic " + b64encode(":".join(user).encode()).decode()}
+
+
+class Web:
+    """One connection that is kept, as a user or as nobody."""
+
+    def __init__(self, port: int, user: tuple[str, str] | None = GUEST, context: ssl.SSLContext | None = None) -> None:
+        self.user = user
+        self.connection: http.client.HTTPConnection
+        if context is None:
+            self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
+        else:
+            self.connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=DEADLINE_S, context=context)
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Said:
+        """Asks once; a body that is neither bytes nor an iterator of them is sent as JSON."""
+        sent = json.dumps(body).encode() if isinstance(body, dict) else body
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.connection.request(method, path, sent, {**basic(self.user), **named})
+        answer = self.connection.getresponse()
+        said = Said(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+        if answer.will_close:
+            self.connection.close()
+        return said
+
+    def get(self, path: str, **headers: str) -> Said:
+        """Asks for what is there."""
+        return self.ask("GET", path, **headers)
+
+    async def later(self, method: str, path: str, body: Any = None, **headers: str) -> Said:
+        """Asks in a thread, because the broker is in this one."""
+        return await asyncio.to_thread(self.ask, method, path, body, **headers)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self.connection.close()
+
+
+async def ask(broker: Broker, method: str, path: str, body: Any = None, **options: Any) -> Said:
+    """Asks a broker once, on a connection of its own; `user` says as whom."""
+    assert broker.http is not None
+    web = Web(broker.http.port, options.pop("user", GUEST))
+    try:
+        return await web.later(method, path, body, **options)
+    finally:
+        web.close()
+
+
+def raw(port: int, *pieces: bytes) -> bytes:
+    """Sends bytes as they are, and returns all that comes back until the broker closes."""
+    with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client:
+        for piece in pieces:
+            client.sendall(piece)
+        return until_closed(client)
+
+
+def until_closed(client: socket.socket) -> bytes:
+    """Everything that comes until the other end closes."""
+    found = b""
+    try:
+        while octets := client.recv(1 << 16):
+            found += octets
+    except ConnectionResetError:
+        pass
+    return found
+
+
+def statuses(answers: bytes) -> list[int]:
+    """The status of each answer in what was received."""
+    return [int(found) for found in re.findall(rb"HTTP/1\.1 (\d{3}) ", answers)]
+
+
+def request(method: str, path: str, user: tuple[str, str] | None = GUEST, **headers: str) -> bytes:
+    """A request as its bytes."""
+    lines = [f"{method} {path} HTTP/1.1", "Host: broker"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in {**basic(user), **headers}.items()]
+    return "\r\n".join([*lines, "", ""]).encode()

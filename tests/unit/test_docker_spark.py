@@ -1,0 +1,105 @@
+"""The Spark image and its compose file say what is so: commands that parse, ports of this machine only, one secret."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from broker.cli.main import build_parser
+from broker.cli.pipeline import missing_packages
+from broker.settings import Settings
+from tests.unit.test_docker import ROOT, instructions, the
+
+IMAGE = ROOT / "docker" / "spark.Dockerfile"
+SPARK = ("master", "worker-1", "worker-2", "archive", "query")
+
+
+def services() -> dict[str, Any]:
+    """The services, with the defaults of their variables filled in."""
+    text = re.sub(r"\$\{(\w+):-([^}]*)\}", r"\2", (ROOT / "docker" / "compose.spark.yaml").read_text())
+    found: dict[str, Any] = yaml.safe_load(text)["services"]
+    return found
+
+
+def words(service: str) -> list[str]:
+    """The whole command line of a service."""
+    found = services()[service]
+    return [*found.get("entrypoint", ["slotmq"]), *found["command"]]
+
+
+def test_nobody_runs_as_root() -> None:
+    """Neither master nor workers nor jobs; the lake's folder belongs to them."""
+    assert int(the("USER", IMAGE)) > 0
+    names = [name for name, _ in instructions(IMAGE)]
+    assert names.index("USER") > max(number for number, name in enumerate(names) if name in ("RUN", "COPY"))
+    (made,) = [rest for name, rest in instructions(IMAGE) if name == "RUN"]
+    assert f"--uid {the('USER', IMAGE)} " in made and made.endswith(f" {the('VOLUME', IMAGE)}")
+
+
+def test_the_image_has_the_pipeline_on_one_python_and_an_accepted_java() -> None:
+    """The extra is installed, into the Python that runs it, whose minor version both stages share."""
+    text = IMAGE.read_text()
+    assert '".[spark]"' in text
+    assert len(set(re.findall(r"^FROM python:(\d+\.\d+)-", text, re.MULTILINE))) == 1
+    assert "openjdk-17-jre-headless" in text
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE)
+    assert all((ROOT / name).exists() for names in copied for name in names.split())
+
+
+def test_all_of_spark_is_one_image_with_one_secret() -> None:
+    """A worker with other packages would fail in the middle of a job; one without the secret is turned away."""
+    found = services()
+    for name in SPARK:
+        assert found[name]["build"] == {"context": "..", "dockerfile": "docker/spark.Dockerfile"}
+        (config,) = found[name]["configs"]
+        assert (
+            str(Path(config["target"]).parent)
+            == dict(word.split("=", 1) for word in shlex.split(the("ENV", IMAGE)))["SPARK_CONF_DIR"]
+        )
+    text = yaml.safe_load((ROOT / "docker" / "compose.spark.yaml").read_text())["configs"]["spark-defaults"]["content"]
+    conf = dict(line.split(maxsplit=1) for line in text.splitlines())
+    assert conf["spark.authenticate"] == "true" and conf["spark.master.rest.enabled"] == "false"
+    assert conf["spark.authenticate.secret"].startswith("${SLOTMQ_SPARK_SECRET:?")
+
+
+def test_it_is_reachable_from_this_machine_only() -> None:
+    """Every published port is on the loopback address, and none twice."""
+    published = [port for one in services().values() for port in one.get("ports", [])]
+    assert published and all(port.startswith("127.0.0.1:") for port in published)
+    assert len(set(published)) == len(published)
+
+
+def test_workers_and_job_share_the_lake_and_the_masters_address() -> None:
+    """What a worker writes is where the job commits it; all talk to the master that is there."""
+    found = services()
+    master = words("master")
+    url = f"spark://master:{master[master.index('--port') + 1]}"
+    for name in ("worker-1", "worker-2"):
+        assert words(name)[-1] == url
+    assert f"--master={url}" in words("archive")
+    for name in ("worker-1", "worker-2", "archive", "query"):
+        assert found[name]["volumes"] == [f"lake:{the('VOLUME', IMAGE)}"]
+
+
+def test_the_tap_is_made_by_a_command_that_there_is() -> None:
+    """On the broker's volume, where its control socket is, and with the cursor that the archive moves."""
+    arguments = build_parser().parse_args(words("tap")[1:])
+    assert (arguments.exchange, arguments.name, arguments.cursor) == ("amq.topic", "everything", ["archive"])
+    assert services()["tap"]["volumes"] == services()["broker"]["volumes"]
+
+
+@pytest.mark.skipif(bool(missing_packages()), reason='not installed: pip install "slotmq[spark]"')
+def test_the_jobs_are_commands_that_there_are() -> None:
+    """The archive reads the broker's HTTP server as the user that the broker has; the query reads the same lake."""
+    arguments = build_parser().parse_args(words("archive")[1:])
+    url = urlsplit(arguments.url)
+    assert (url.username, url.password, url.hostname, url.port) == ("guest", "guest", "broker", Settings().http.port)
+    assert arguments.follow and arguments.tap == ["everything"]
+    query = build_parser().parse_args(words("query")[1:])
+    assert query.lake == arguments.lake
