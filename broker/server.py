@@ -203,7 +203,7 @@ class Broker:
             await self.listener.close(drain_timeout_s)
             if answered is not None:
                 await answered
-            await self.taps.close()
+            await self.taps.close(drain_timeout_s)
             await self.vhosts.stop()
         finally:  # a broker that failed gives back its port and its folder all the same
             self.drop_clients()

@@ -93,8 +93,21 @@ class Taps:
             self._retaining = asyncio.get_running_loop().create_task(self._retain())
             self._retaining.add_done_callback(self._retained)
 
-    async def close(self) -> None:
-        """Ends behind the file that is under way."""
+    async def close(self, timeout_s: float) -> None:
+        """Has what the taps heard in slot files, as far as the time suffices: transient messages survive nowhere else.
+
+        The rest is for the next start.
+        """
+        waiting = [
+            asyncio.ensure_future(self._writer.flush(engine, queue))
+            for engine in self._vhosts.engines.values()
+            for queue in engine.vhost.queues.taps.values()
+            if queue.ready
+        ]
+        if waiting:
+            done, _ = await asyncio.wait(waiting, timeout=timeout_s)
+            for flushed in done:
+                flushed.exception()  # said in the log by the writer
         self._ends = True
         await self._writer.close()
         if self._retaining is not None:

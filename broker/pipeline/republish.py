@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.pipeline.amqp_address import AmqpAddress
+from broker.pipeline.amqp_link import AmqpLink, LinkLost
 from broker.pipeline.amqp_publisher import AmqpPublisher, Outgoing, PublisherOptions
+from broker.pipeline.faults import PublishFailed
 from broker.pipeline.header_changes import NO_PROPERTIES, HeaderChanges
+from broker.pipeline.job import JobFailed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["COLUMNS", "TALLY_DDL", "Publishing", "publish_rows", "sequence_of"]
+__all__ = ["COLUMNS", "TALLY_DDL", "Publishing", "check_reachable", "publish_rows", "sequence_of"]
 
 COLUMNS: Final = (
     "vhost", "queue", "slot", "seal", "offset", "ts", "exchange", "routing_key", "properties_raw", "body",
@@ -51,6 +54,14 @@ class Publishing:
 def sequence_of(seal: int | None, slot: int, offset: int) -> int | None:
     """Returns the number of a row that its slot gives it, whoever reads it; a snapshot's rows have none."""
     return seal * SLOT_ROWS + offset - slot if seal else None
+
+
+def check_reachable(address: AmqpAddress) -> None:
+    """Returns when a broker lets us in: to find out later costs the start of Spark. Raises: JobFailed."""
+    try:
+        AmqpLink(address, "slotmq pipeline").close()
+    except (LinkLost, PublishFailed) as error:
+        raise JobFailed(str(error)) from None
 
 
 def publish_rows(how: Publishing) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -97,7 +97,6 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
     for pattern in ("one.#", "two.#", "again.#"):
         channel.queue_bind("replayed", "replay", pattern)
     monkeypatch.setattr(replay, "spark_of", lambda *_: spark)
-    monkeypatch.setattr("broker.pipeline.replay_plan.STEP_ROWS", 600)
     command = ["pipeline", "replay", "--lake", str(lake.path), "--to", broker.address.url, "--quiet", "--json"]
 
     assert main([*command, "--dry-run"]) == OK

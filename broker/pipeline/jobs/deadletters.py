@@ -19,7 +19,7 @@ from broker.pipeline.header_changes import NO_PROPERTIES
 from broker.pipeline.job import BAD_RECORDS, OK, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
 from broker.pipeline.jobs.replay import publish_frame
 from broker.pipeline.replay_plan import digest
-from broker.pipeline.republish import COLUMNS, Publishing
+from broker.pipeline.republish import COLUMNS, Publishing, check_reachable
 from broker.pipeline.selection import Selection, add_selection, selection_of
 
 if TYPE_CHECKING:
@@ -140,6 +140,8 @@ def run_deadletters(options: DeadLetterOptions, progress: Progress) -> Summary:
     """Groups the dead letters, and replays them if that is asked for. Raises: JobFailed."""
     if options.consume:
         return _move(options, progress)
+    if options.to is not None:
+        check_reachable(options.to)
     progress.step("starting Spark")
     spark = options.spark()
     progress.step("reading")

@@ -18,7 +18,7 @@ from broker.pipeline.header_changes import PROPERTY_NAMES, HeaderChanges
 from broker.pipeline.job import BAD_RECORDS, OK, USAGE, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
 from broker.pipeline.key_map import BadKeyMap, KeyMap, read_key_map
 from broker.pipeline.replay_plan import BadReplayState, ReplayState, SlotRows, Step, digest, steps_of
-from broker.pipeline.republish import COLUMNS, TALLY_DDL, Publishing, publish_rows
+from broker.pipeline.republish import COLUMNS, TALLY_DDL, Publishing, check_reachable, publish_rows
 from broker.pipeline.selection import Selection, add_selection, selection_of
 
 if TYPE_CHECKING:
@@ -136,6 +136,8 @@ def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
             state.resume()
         except BadReplayState as bad:
             raise JobFailed(f"--resume: {bad}", USAGE) from None
+    if not options.dry_run:
+        check_reachable(options.to)
     progress.step("starting Spark")
     spark = options.spark()
     progress.step("counting")

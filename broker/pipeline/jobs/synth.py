@@ -20,7 +20,7 @@ from broker.pipeline.faults import LakeRefused
 from broker.pipeline.job import BAD_RECORDS, OK, USAGE, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
 from broker.pipeline.jobs.replay import publish_frame
 from broker.pipeline.replay_plan import digest
-from broker.pipeline.republish import Publishing
+from broker.pipeline.republish import Publishing, check_reachable
 from broker.pipeline.selection import Selection, add_selection, selection_of
 from broker.pipeline.workload import BadWorkload, Workload
 
@@ -197,6 +197,8 @@ def generate(options: GenerateOptions, progress: Progress) -> Summary:
     text = workload.to_json()
     drawing = Drawing(options.messages, options.seed, QUEUE)
     name = digest({"workload": text, "drawing": asdict(drawing)})
+    if options.to is not None:
+        check_reachable(options.to)
     progress.step("starting Spark")
     spark = options.spark()
     progress.step("making messages")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,20 @@ def test_bad_usage_is_one_line(
     assert (code, told.out) == (2, "")
     assert said in told.err
     assert told.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("job", ["replay --lake LAKE", "deadletters --lake LAKE --replay"])
+def test_a_broker_that_is_not_there_is_told_before_spark_starts(
+    job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With exit code 1, and without the password."""
+    monkeypatch.chdir(tmp_path)
+    Lake(tmp_path / "LAKE", create=True)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens
+        url = f"amqp://user:secret@127.0.0.1:{taken.getsockname()[1]}/"
+        assert main(["pipeline", *job.split(), "--to", url, "--quiet"]) == 1
+    told = capsys.readouterr().err
+    assert "no broker answers at amqp://user@127.0.0.1" in told
+    assert "secret" not in told
+    assert told.count("\n") == 1
