@@ -13,7 +13,7 @@ from broker.pipeline.lake import Lake
 from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.entry import Entry
 from broker.pipeline.lake.parquet_file import ParquetFile
-from broker.pipeline.schema import ARROW_SCHEMA, SCHEMA_VERSION
+from broker.pipeline.source.schema import ARROW_SCHEMA, SCHEMA_VERSION
 
 __all__ = ["make_lake"]
 

@@ -13,9 +13,9 @@ from bench.pipeline.slot_store import EXCHANGE
 from bench.pipeline.stage import Stage, WrongResult, quiet
 from bench.publisher import Pace, Publisher
 from bench.tape import PUBLISH_CHANNEL, publish_tape
-from broker.pipeline.amqp_address import AmqpAddress
 from broker.pipeline.jobs.replay import NO_PRODUCER, ReplayOptions, run_replay
-from broker.pipeline.selection import Selection
+from broker.pipeline.sink.amqp_address import AmqpAddress
+from broker.pipeline.source.selection import Selection
 
 PLAIN = "a plain publisher"
 REPLAY = "replay: a lake to a broker"

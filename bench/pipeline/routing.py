@@ -9,8 +9,8 @@ from bench.pipeline.slot_store import EXCHANGE
 from bench.pipeline.stage import Stage, WrongResult, quiet
 from bench.topics import workload
 from broker.pipeline.jobs.route import RouteOptions, run_route
-from broker.pipeline.selection import Selection
-from broker.pipeline.topology import BindingEntry, ExchangeEntry, Topology
+from broker.pipeline.routes.topology import BindingEntry, ExchangeEntry, Topology
+from broker.pipeline.source.selection import Selection
 
 ROUTE = "route: every pattern, distinct keys"
 SPARK = "Spark: count the distinct keys"

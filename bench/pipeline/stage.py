@@ -44,7 +44,7 @@ class Stage:
     @cached_property
     def spark(self) -> SparkSession:
         """The session that all contestants share."""
-        from broker.pipeline.spark_session import session
+        from broker.pipeline.spark.session import session
 
         return session(conf={"spark.driver.memory": self.plan.driver_memory}, app="slotmq-bench")
 

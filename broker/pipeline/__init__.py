@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from broker.pipeline.lake import Lake
-    from broker.pipeline.spark_session import register, session
+    from broker.pipeline.spark.session import register, session
 
 __all__ = ["Lake", "register", "session"]
 
-HOMES: Final = {"Lake": "lake", "register": "spark_session", "session": "spark_session"}  # the modules that have them
+HOMES: Final = {"Lake": "lake", "register": "spark.session", "session": "spark.session"}  # the modules that have them
 
 
 def __getattr__(name: str) -> Any:

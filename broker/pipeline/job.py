@@ -20,7 +20,7 @@ from broker.cli.control_client import Unanswered
 from broker.cli.parser import BadUsage
 from broker.cli.table import cell, print_json
 from broker.pipeline.progress import Progress
-from broker.pipeline.spark_log import SparkLog
+from broker.pipeline.spark.log import SparkLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,7 +98,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 def spark_of(arguments: argparse.Namespace, app: str = "slotmq") -> SparkSession:
     """Returns the session that the arguments of `add_spark` ask for. Raises: JobFailed (NO_JAVA)."""
-    from broker.pipeline.spark_session import session
+    from broker.pipeline.spark.session import session
 
     conf = dict(arguments.conf)
     if arguments.driver_memory:
@@ -123,7 +123,7 @@ def carry_out(arguments: argparse.Namespace, name: str, work: Callable[[Progress
     except (BadUsage, BadFile, Unanswered):
         raise
     except Exception as error:  # noqa: BLE001 - nobody wants to read a trace through two languages
-        from broker.pipeline.spark_failure import told
+        from broker.pipeline.spark.failure import told
 
         progress.close()
         failure = error if isinstance(error, JobFailed) else told(error)

@@ -21,12 +21,12 @@ from typing import Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from broker.pipeline.catalog import open_catalog, open_handle
 from broker.pipeline.job import Progress
 from broker.pipeline.jobs.archive import ArchiveOptions, run_archive
 from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.lake_format import LakeFormat, LakeStreamWriter
-from broker.pipeline.slot_handle import SlotHandle
+from broker.pipeline.source.catalog import open_catalog, open_handle
+from broker.pipeline.source.slot_handle import SlotHandle
 
 POINTS = ("task", "files", "manifest", "commit")
 

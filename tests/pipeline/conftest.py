@@ -39,7 +39,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     if missing_packages():
         pytest.skip(f'{", ".join(missing_packages())} not installed: pip install "slotmq[spark]"')
     from broker.pipeline import session
-    from broker.pipeline.java import NoJava
+    from broker.pipeline.spark.java import NoJava
 
     folder = tmp_path_factory.mktemp("spark")
     conf = {**TEST_CONF, "spark.local.dir": str(folder / "local"), "spark.sql.warehouse.dir": str(folder / "warehouse")}

@@ -20,7 +20,7 @@ SLOT = 200
 
 def rows_of(queue: str, messages: Sequence[tuple[str, str, bytes, bytes]], seal: int) -> Any:
     """Returns rows of messages (exchange, key, properties, body) in slots of a queue whose first has this seal."""
-    from broker.pipeline.schema import ARROW_SCHEMA
+    from broker.pipeline.source.schema import ARROW_SCHEMA
 
     count = len(messages)
     made: dict[str, Any] = {
@@ -45,7 +45,7 @@ def lake_of(path: Path, *batches: Any) -> Lake:
     """Returns a lake with these rows."""
     from broker.pipeline.lake import Lake
     from broker.pipeline.lake.entry import Entry, SealRange
-    from broker.pipeline.row_files import RowFiles
+    from broker.pipeline.sink.row_files import RowFiles
 
     lake = Lake(path, create=True)
     files: list[Any] = []

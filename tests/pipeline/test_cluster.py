@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from broker.cli.pipeline import missing_packages
-from broker.pipeline.cluster_folder import ClusterFolder, default_folder
+from broker.pipeline.cluster.folder import ClusterFolder, default_folder
 from broker.pipeline.lake import Lake
 from tests.broker_process import PROJECT
 from tests.slot_folders import SlotFolder, TapMessage

@@ -58,9 +58,9 @@ def drain(broker: BrokerProcess, queue: str) -> list[tuple[str, str, bytes, byte
     from pamqp import commands
 
     from broker.amqp.codec import encode_method
-    from broker.pipeline.amqp_address import AmqpAddress
-    from broker.pipeline.amqp_link import AmqpLink
-    from broker.pipeline.dead_letter_mover import get
+    from broker.pipeline.replay.dead_letter_mover import get
+    from broker.pipeline.sink.amqp_address import AmqpAddress
+    from broker.pipeline.sink.amqp_link import AmqpLink
 
     link = AmqpLink(AmqpAddress.parse(broker.address.url), "test")
     found = []
@@ -75,9 +75,9 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
     spark: SparkSession, broker: BrokerProcess, channel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Per queue and key in the lake's order; what goes nowhere is kept; a rerun and a resume add nothing."""
-    from broker.pipeline.bad_records import BadRecordLog
     from broker.pipeline.job import BAD_RECORDS, OK, Progress
     from broker.pipeline.jobs import replay
+    from broker.pipeline.sink.bad_records import BadRecordLog
 
     draw = random.Random(1)
     heads = [properties({}), properties({"n": 1, "a": [1, {"b": b"\xff"}]}, content_type="text/x"), b"\x00\x00"]
@@ -136,9 +136,9 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
 
 
 def _replay_options(spark: SparkSession, lake: Lake, broker: BrokerProcess) -> Any:
-    from broker.pipeline.amqp_address import AmqpAddress
     from broker.pipeline.jobs.replay import ReplayOptions
-    from broker.pipeline.selection import Selection
+    from broker.pipeline.sink.amqp_address import AmqpAddress
+    from broker.pipeline.source.selection import Selection
 
     return ReplayOptions(lambda: spark, Selection(lake.path), AmqpAddress.parse(broker.address.url))
 
@@ -170,10 +170,10 @@ def test_route_tells_what_the_broker_does(
     spark: SparkSession, broker: BrokerProcess, channel: Any, tmp_path: Path
 ) -> None:
     """Messages published with these bindings stand in the queues as counted; a diff with them finds nothing."""
-    from broker.pipeline.amqp_address import AmqpAddress
-    from broker.pipeline.amqp_publisher import AmqpPublisher
-    from broker.pipeline.bindings_file import read_definitions
     from broker.pipeline.jobs.route import count_frame, routed_rows, running_topology
+    from broker.pipeline.routes.bindings_file import read_definitions
+    from broker.pipeline.sink.amqp_address import AmqpAddress
+    from broker.pipeline.sink.amqp_publisher import AmqpPublisher
 
     queues = [f"r{n}" for n in range(1, 6)]
     for queue in queues:
@@ -222,7 +222,7 @@ def test_route_tells_what_the_broker_does(
 
 
 def _ddl() -> str:
-    from broker.pipeline.schema import SPARK_DDL
+    from broker.pipeline.source.schema import SPARK_DDL
 
     return SPARK_DDL
 
@@ -317,9 +317,9 @@ def test_synth_makes_the_same_messages_for_a_seed(
     """Whatever the partitions; a workload of what was made has its statistics; publishing goes by its exchanges."""
     from broker.pipeline.jobs import synth
     from broker.pipeline.lake import Lake
-    from broker.pipeline.message_sampler import Drawing
-    from broker.pipeline.traffic import collect_workload
-    from broker.pipeline.workload import Workload
+    from broker.pipeline.synth.message_sampler import Drawing
+    from broker.pipeline.synth.traffic import collect_workload
+    from broker.pipeline.synth.workload import Workload
 
     draw = random.Random(4)
     head = properties({"kind": "a"}, content_type="text/plain")

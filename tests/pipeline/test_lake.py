@@ -30,7 +30,7 @@ def add_slot(lake: Lake, folder: SlotFolder, batch: int) -> list[int]:
     """Archives one more slot, as a task and a commit do, and returns its message ids."""
     from broker.pipeline.lake.bad_share import BadShare
     from broker.pipeline.lake.lake_format import LakeTarget, slot_rows
-    from broker.pipeline.slot_handle import SlotHandle
+    from broker.pipeline.source.slot_handle import SlotHandle
 
     seal = folder.add_slot(("audit", "news")[batch % 2], numbered(ROWS))
     target = LakeTarget(

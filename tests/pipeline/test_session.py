@@ -15,11 +15,11 @@ import pytest
 
 from broker.cli.pipeline import missing_packages
 from broker.pipeline import register
-from broker.pipeline.java import find_java
 from broker.pipeline.job import OK, Progress
 from broker.pipeline.jobs.doctor import DoctorOptions, run_doctor
-from broker.pipeline.spark_failure import told
-from broker.pipeline.spark_log import SparkLog
+from broker.pipeline.spark.failure import told
+from broker.pipeline.spark.java import find_java
+from broker.pipeline.spark.log import SparkLog
 from tests.slot_folders import SlotFolder, TapMessage
 
 if TYPE_CHECKING:

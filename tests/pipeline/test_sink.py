@@ -40,7 +40,7 @@ def broker() -> Iterator[Broker]:
 
 def table() -> Any:
     """Returns rows of six slots; every fiftieth goes nowhere."""
-    from broker.pipeline.schema import ARROW_SCHEMA
+    from broker.pipeline.source.schema import ARROW_SCHEMA
 
     rows = [
         {
@@ -90,7 +90,7 @@ def failing(frame: DataFrame, url: str) -> DataFrame:
 
 def test_a_frame_is_published_once(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """A job that fails half way and is run again leaves each row once, byte for byte; what nobody takes is kept."""
-    from broker.pipeline.bad_records import BadRecordLog
+    from broker.pipeline.sink.bad_records import BadRecordLog
 
     frame = spark.createDataFrame(table()).coalesce(1)
     options = {"url": broker.url, "producer": "job", "badRecords": str(tmp_path), "window": "50"}
@@ -116,8 +116,8 @@ def test_a_stream_is_published_once(spark: SparkSession, broker: Broker, tmp_pat
     """A stream whose last batch runs again, because nobody noted its commit, leaves each row once."""
     import pyarrow.parquet as pq
 
-    from broker.pipeline.bad_records import BadRecordLog
-    from broker.pipeline.schema import SPARK_DDL
+    from broker.pipeline.sink.bad_records import BadRecordLog
+    from broker.pipeline.source.schema import SPARK_DDL
 
     source, checkpoint, bad = (tmp_path / name for name in ("source", "checkpoint", "bad"))
     source.mkdir()

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.catalog import open_catalog
 from broker.pipeline.faults import LakeRefused, PipelineFault, SlotGap, fault_in
 from broker.pipeline.job import (
     BAD_RECORDS,
@@ -30,6 +29,7 @@ from broker.pipeline.job import (
 from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.bad_share import BadShare
 from broker.pipeline.lake.lake import Lake
+from broker.pipeline.source.catalog import open_catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from broker.cli.parser import add_command
-from broker.pipeline.cluster import ClusterStatus, start, status, stop, why_not
-from broker.pipeline.cluster_folder import ClusterFolder, default_folder
+from broker.pipeline.cluster.folder import ClusterFolder, default_folder
+from broker.pipeline.cluster.standalone import ClusterStatus, start, status, stop, why_not
 from broker.pipeline.job import ERROR, OK, Progress, Summary, carry_out
 
 __all__ = ["ClusterOptions", "add_cluster", "run_cluster"]

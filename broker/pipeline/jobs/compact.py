@@ -21,7 +21,7 @@ from broker.pipeline.lake.folder_lock import FolderLock
 from broker.pipeline.lake.lake import Lake, spark_setting
 from broker.pipeline.lake.manifest import DAY_MS, now_ms
 from broker.pipeline.lake.parquet_file import CODEC, ROW_GROUP_ROWS
-from broker.pipeline.schema import SPARK_DDL
+from broker.pipeline.source.schema import SPARK_DDL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

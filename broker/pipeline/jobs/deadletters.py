@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.amqp_address import AmqpAddress, BadAddress
-from broker.pipeline.amqp_publisher import PublisherOptions
-from broker.pipeline.dead_letter_mover import DeadLetterMover
-from broker.pipeline.deaths import Death, death_of, revived
 from broker.pipeline.faults import PublishFailed, fault_in
-from broker.pipeline.header_changes import NO_PROPERTIES
 from broker.pipeline.job import BAD_RECORDS, OK, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
 from broker.pipeline.jobs.replay import publish_frame
-from broker.pipeline.replay_plan import digest
-from broker.pipeline.republish import COLUMNS, Publishing, check_reachable
-from broker.pipeline.selection import Selection, add_selection, selection_of
+from broker.pipeline.replay.dead_letter_mover import DeadLetterMover
+from broker.pipeline.replay.deaths import Death, death_of, revived
+from broker.pipeline.replay.header_changes import NO_PROPERTIES
+from broker.pipeline.replay.replay_plan import digest
+from broker.pipeline.replay.republish import COLUMNS, Publishing, check_reachable
+from broker.pipeline.sink.amqp_address import AmqpAddress, BadAddress
+from broker.pipeline.sink.amqp_publisher import PublisherOptions
+from broker.pipeline.source.selection import Selection, add_selection, selection_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -258,7 +258,7 @@ def revived_rows(wanted: Wanted, into: str) -> Callable[[Iterator[Any]], Iterato
 
 
 def _replay(spark: SparkSession, options: DeadLetterOptions, folder: str) -> dict[str, int]:
-    from broker.pipeline.schema import ARROW_SCHEMA, ddl_of
+    from broker.pipeline.source.schema import ARROW_SCHEMA, ddl_of
 
     assert options.to is not None, "who replays says where to"
     frame = frame_of(spark, options).select(*COLUMNS)

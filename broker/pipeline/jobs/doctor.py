@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import add_command
 from broker.pipeline.job import NO_JAVA, OK, USAGE, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
-from broker.pipeline.machine import Machine, gib, look
+from broker.pipeline.spark.machine import Machine, gib, look
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from broker.pipeline.java import Search
+    from broker.pipeline.spark.java import Search
 
 __all__ = ["DoctorOptions", "add_doctor", "run_doctor"]
 
@@ -51,7 +51,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def run_doctor(options: DoctorOptions, progress: Progress) -> Summary:
     """Returns what was found; the code says whether jobs can run here."""
-    from broker.pipeline.java import search
+    from broker.pipeline.spark.java import search
 
     machine = look()
     found = search(os.environ)
@@ -61,14 +61,14 @@ def run_doctor(options: DoctorOptions, progress: Progress) -> Summary:
         lines.append(f'{", ".join(machine.missing)} missing: pip install "slotmq[spark]"')
         return Summary({**values, "job": None}, USAGE, tuple(lines))
     if found.java is None:
-        from broker.pipeline.java import NoJava
+        from broker.pipeline.spark.java import NoJava
 
         lines.append(str(NoJava(found.refused)))
         return Summary({**values, "job": None}, NO_JAVA, tuple(lines))
     try:
         job = _try_out(options, progress)
     except Exception as error:  # noqa: BLE001 - what was found before is wanted most now
-        from broker.pipeline.spark_failure import told
+        from broker.pipeline.spark.failure import told
 
         failure = error if isinstance(error, JobFailed) else told(error)
         return Summary({**values, "job": None, "failure": str(failure)}, failure.code, (*lines, f"job      {failure}"))

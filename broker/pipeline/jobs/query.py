@@ -108,7 +108,7 @@ def run_query(options: QueryOptions, progress: Progress) -> Summary:
     """Asks, and returns the answer. Raises: JobFailed, with USAGE for what is no SQL over these columns."""
     from pyspark.errors import AnalysisException, ParseException
 
-    from broker.pipeline.spark_failure import reason
+    from broker.pipeline.spark.failure import reason
 
     try:
         lake = None if options.lake is None else _open(options.lake)
@@ -169,7 +169,7 @@ def wanted_columns(sql: str) -> tuple[str, ...]:
 
     Spark does not tell a source which columns it needs, and what is not asked for is not decoded.
     """
-    from broker.pipeline.schema import COLUMNS
+    from broker.pipeline.source.schema import COLUMNS
 
     text = COUNTED.sub("", sql)
     words = {word.lower() for word in WORD.findall(text)}

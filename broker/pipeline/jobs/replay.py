@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.amqp_address import AmqpAddress, BadAddress
-from broker.pipeline.amqp_publisher import PublisherOptions
-from broker.pipeline.header_changes import PROPERTY_NAMES, HeaderChanges
 from broker.pipeline.job import BAD_RECORDS, OK, USAGE, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
-from broker.pipeline.key_map import BadKeyMap, KeyMap, read_key_map
-from broker.pipeline.replay_plan import BadReplayState, ReplayState, SlotRows, Step, digest, steps_of
-from broker.pipeline.republish import COLUMNS, TALLY_DDL, Publishing, check_reachable, publish_rows
-from broker.pipeline.selection import Selection, add_selection, selection_of
+from broker.pipeline.replay.header_changes import PROPERTY_NAMES, HeaderChanges
+from broker.pipeline.replay.key_map import BadKeyMap, KeyMap, read_key_map
+from broker.pipeline.replay.replay_plan import BadReplayState, ReplayState, SlotRows, Step, digest, steps_of
+from broker.pipeline.replay.republish import COLUMNS, TALLY_DDL, Publishing, check_reachable, publish_rows
+from broker.pipeline.sink.amqp_address import AmqpAddress, BadAddress
+from broker.pipeline.sink.amqp_publisher import PublisherOptions
+from broker.pipeline.source.selection import Selection, add_selection, selection_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -193,7 +193,7 @@ def publish_frame(
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
-    from broker.pipeline.bad_records import BadRecordLog
+    from broker.pipeline.sink.bad_records import BadRecordLog
 
     spark = frame.sparkSession
     lanes = max(1, int(spark.sparkContext.defaultParallelism))  # all at once: each has its share of the rate

@@ -15,11 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.bindings_file import BadBindings, read_bindings
-from broker.pipeline.catalog import Catalog, open_catalog
 from broker.pipeline.job import USAGE, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
 from broker.pipeline.jobs.route import running_topology
-from broker.pipeline.matcher import BadTopology, Matcher
 from broker.pipeline.report.broker_state import consumer_rows, tap_rows
 from broker.pipeline.report.forecast import forecast
 from broker.pipeline.report.page import page
@@ -27,8 +24,11 @@ from broker.pipeline.report.reach import reach
 from broker.pipeline.report.redundancy import redundant_bindings
 from broker.pipeline.report.time_slices import instant
 from broker.pipeline.report.traffic import traffic
-from broker.pipeline.selection import Selection, add_selection, selection_of
-from broker.pipeline.topology import Topology
+from broker.pipeline.routes.bindings_file import BadBindings, read_bindings
+from broker.pipeline.routes.matcher import BadTopology, Matcher
+from broker.pipeline.routes.topology import Topology
+from broker.pipeline.source.catalog import Catalog, open_catalog
+from broker.pipeline.source.selection import Selection, add_selection, selection_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

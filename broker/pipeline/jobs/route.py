@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.bindings_file import BadBindings, read_bindings, read_definitions
 from broker.pipeline.job import USAGE, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
-from broker.pipeline.matcher import BadTopology, compiled
-from broker.pipeline.route_count import COUNTS_DDL, SHOWN_MAX, Topologies, count_routes, with_queues
-from broker.pipeline.selection import Selection, add_selection, selection_of
-from broker.pipeline.topology import Topology
+from broker.pipeline.routes.bindings_file import BadBindings, read_bindings, read_definitions
+from broker.pipeline.routes.matcher import BadTopology, compiled
+from broker.pipeline.routes.route_count import COUNTS_DDL, SHOWN_MAX, Topologies, count_routes, with_queues
+from broker.pipeline.routes.topology import Topology
+from broker.pipeline.source.selection import Selection, add_selection, selection_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

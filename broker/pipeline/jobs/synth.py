@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.amqp_address import AmqpAddress, BadAddress
-from broker.pipeline.amqp_publisher import PublisherOptions
-from broker.pipeline.anonymiser import Anonymiser
-from broker.pipeline.bindings_file import BadBindings, read_bindings
 from broker.pipeline.faults import LakeRefused
 from broker.pipeline.job import BAD_RECORDS, OK, USAGE, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
 from broker.pipeline.jobs.replay import publish_frame
-from broker.pipeline.replay_plan import digest
-from broker.pipeline.republish import Publishing, check_reachable
-from broker.pipeline.selection import Selection, add_selection, selection_of
-from broker.pipeline.workload import BadWorkload, Workload
+from broker.pipeline.replay.replay_plan import digest
+from broker.pipeline.replay.republish import Publishing, check_reachable
+from broker.pipeline.routes.bindings_file import BadBindings, read_bindings
+from broker.pipeline.sink.amqp_address import AmqpAddress, BadAddress
+from broker.pipeline.sink.amqp_publisher import PublisherOptions
+from broker.pipeline.source.selection import Selection, add_selection, selection_of
+from broker.pipeline.synth.anonymiser import Anonymiser
+from broker.pipeline.synth.workload import BadWorkload, Workload
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from broker.pipeline.message_sampler import Drawing
+    from broker.pipeline.synth.message_sampler import Drawing
 
 __all__ = ["CollectOptions", "GenerateOptions", "add_synth", "collect", "generate", "synthetic_frame"]
 
@@ -138,7 +138,7 @@ def _salt(arguments: argparse.Namespace) -> bytes | None:
 
 def collect(options: CollectOptions, progress: Progress) -> Summary:
     """Writes the workload of a selection. Raises: JobFailed."""
-    from broker.pipeline.traffic import collect_workload
+    from broker.pipeline.synth.traffic import collect_workload
 
     bindings: list[dict[str, Any]] = []
     if options.bindings is not None:
@@ -188,7 +188,7 @@ def collect(options: CollectOptions, progress: Progress) -> Summary:
 
 def generate(options: GenerateOptions, progress: Progress) -> Summary:
     """Makes messages. Raises: JobFailed."""
-    from broker.pipeline.message_sampler import Drawing
+    from broker.pipeline.synth.message_sampler import Drawing
 
     try:
         workload = Workload.read(options.workload)
@@ -230,8 +230,8 @@ def generate(options: GenerateOptions, progress: Progress) -> Summary:
 
 def synthetic_frame(spark: SparkSession, workload: str, drawing: Drawing, blocks: range | None = None) -> DataFrame:
     """Returns the messages of a workload's text as a frame; the same whatever its partitions are."""
-    from broker.pipeline.message_sampler import sampler_of
-    from broker.pipeline.schema import SPARK_DDL
+    from broker.pipeline.source.schema import SPARK_DDL
+    from broker.pipeline.synth.message_sampler import sampler_of
 
     if blocks is None:
         blocks = range(sampler_of(workload, drawing).blocks)
@@ -246,7 +246,7 @@ def synthetic_frame(spark: SparkSession, workload: str, drawing: Drawing, blocks
 
 
 def _publish(spark: SparkSession, text: str, drawing: Drawing, how: Publishing, progress: Progress) -> int:
-    from broker.pipeline.message_sampler import sampler_of
+    from broker.pipeline.synth.message_sampler import sampler_of
 
     sampler = sampler_of(text, drawing)
     rows = STEP_ROWS if not how.options.rate else min(STEP_ROWS, int(how.options.rate * 10))
@@ -265,8 +265,8 @@ def _to_lake(spark: SparkSession, text: str, drawing: Drawing, path: Path, name:
     from broker.pipeline.lake import Lake
     from broker.pipeline.lake.entry import Entry, LakeFile, SealRange
     from broker.pipeline.lake.manifest import now_ms
-    from broker.pipeline.message_sampler import SLOT_ROWS, sampler_of
-    from broker.pipeline.row_files import RowFiles
+    from broker.pipeline.sink.row_files import RowFiles
+    from broker.pipeline.synth.message_sampler import SLOT_ROWS, sampler_of
 
     try:
         lake = Lake(path, create=True)

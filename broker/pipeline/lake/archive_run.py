@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.pipeline.catalog import Catalog
 from broker.pipeline.faults import LakeRefused, SlotGap
 from broker.pipeline.lake.checkpoint import ArchiveCheckpoint, ArchiveNote
 from broker.pipeline.lake.disk import Disk
@@ -16,6 +15,7 @@ from broker.pipeline.lake.folder_lock import FolderLock
 from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.manifest import now_ms
 from broker.pipeline.lake.tap_cursors import TapCursors
+from broker.pipeline.source.catalog import Catalog
 from broker.store.seal_log import Gap
 
 __all__ = ["ArchiveRun", "Totals"]

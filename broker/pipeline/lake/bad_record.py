@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from broker.pipeline.schema import INSTANT, ddl_of
+from broker.pipeline.source.schema import INSTANT, ddl_of
 
 __all__ = ["BAD_DDL", "BAD_SCHEMA", "BAD_SCHEMA_VERSION", "BadRecord", "bad_batch"]
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from broker.pipeline.lake.entry import IdRange, LakeFile
 from broker.pipeline.lake.parquet_file import bounds, checksum
-from broker.pipeline.schema import SCHEMA_VERSION
+from broker.pipeline.source.schema import SCHEMA_VERSION
 
 __all__ = ["COMPACT", "DayPlan", "described", "plan"]
 

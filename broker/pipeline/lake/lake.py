@@ -93,7 +93,7 @@ class Lake:
         """
         from pyspark.sql import functions
 
-        from broker.pipeline.schema import ARROW_SCHEMA, COLUMNS, ddl_of
+        from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
 
         first_ms, end_ms = self._bounds(since, until)
         wanted = ddl_of(ARROW_SCHEMA, list(dict.fromkeys([*(columns or COLUMNS), "ts"])))

@@ -32,7 +32,7 @@ from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.entry import Entry
 from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.manifest import now_ms
-from broker.pipeline.slot_handle import SlotHandle
+from broker.pipeline.source.slot_handle import SlotHandle
 from broker.store.slot_file import SlotView
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class LakeTarget:
         return 0 < handle.seal <= archived
 
     def _opening(self) -> Callable[[SlotHandle], SlotView]:
-        from broker.pipeline.catalog import open_catalog, open_handle
+        from broker.pipeline.source.catalog import open_catalog, open_handle
 
         if self.open_slot is not None:
             return self.open_slot
@@ -147,7 +147,7 @@ def slot_rows(handles: Sequence[SlotHandle]) -> pa.RecordBatch:
     """Returns slots as the rows that `slotmq-slots` has for them."""
     import pyarrow as pa
 
-    from broker.pipeline.schema import INSTANT, SLOTS_ARROW_SCHEMA
+    from broker.pipeline.source.schema import INSTANT, SLOTS_ARROW_SCHEMA
 
     names = {"slot": "first", "first_ts": "first_ts_ms", "last_ts": "last_ts_ms"}
     columns = []

@@ -11,16 +11,16 @@ from typing import Any, Self
 
 import numpy as np
 
-from broker.pipeline.decoder import batches
 from broker.pipeline.faults import SlotDamaged
 from broker.pipeline.lake.bad_record import BAD_SCHEMA, BAD_SCHEMA_VERSION, BadRecord, bad_batch
 from broker.pipeline.lake.copied import Copied
 from broker.pipeline.lake.day_files import DayFiles
 from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.entry import SealRange, runs
-from broker.pipeline.schema import ARROW_SCHEMA, SCHEMA_VERSION
-from broker.pipeline.slot_handle import SlotHandle
-from broker.pipeline.slot_rows import SlotRows
+from broker.pipeline.source.decoder import batches
+from broker.pipeline.source.schema import ARROW_SCHEMA, SCHEMA_VERSION
+from broker.pipeline.source.slot_handle import SlotHandle
+from broker.pipeline.source.slot_rows import SlotRows
 from broker.store.slot_file import BadSlotFile, SlotView
 
 __all__ = ["SlotCopy"]

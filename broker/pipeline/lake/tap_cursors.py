@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from broker.pipeline.catalog import Catalog
 from broker.pipeline.faults import SourceRefused
+from broker.pipeline.source.catalog import Catalog
 from broker.store.seal_log import Gap, QueueKey, Released, Seal
 
 __all__ = ["TapCursors"]

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.pipeline.jobs.route import ASKED, asked_column
-from broker.pipeline.matcher import Match, Matcher, compiled
-from broker.pipeline.topology import Topology
+from broker.pipeline.routes.matcher import Match, Matcher, compiled
+from broker.pipeline.routes.topology import Topology
 
 if TYPE_CHECKING:
     import pyarrow as pa

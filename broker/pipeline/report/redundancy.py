@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from broker.pipeline.topology import BindingEntry, Topology
+from broker.pipeline.routes.topology import BindingEntry, Topology
 from broker.routing.cover_set import CoverSet
 from broker.routing.dialect import AMQP, DIALECTS
 from broker.routing.pattern import BindingKeyError, Pattern

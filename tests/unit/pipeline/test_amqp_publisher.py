@@ -15,9 +15,9 @@ import trustme
 from pamqp import commands, header
 from pika.adapters.blocking_connection import BlockingChannel
 
-from broker.pipeline.amqp_address import AmqpAddress
-from broker.pipeline.amqp_publisher import AmqpPublisher, Outgoing, PublisherOptions, Refused
 from broker.pipeline.faults import PublishFailed, SinkRefused
+from broker.pipeline.sink.amqp_address import AmqpAddress
+from broker.pipeline.sink.amqp_publisher import AmqpPublisher, Outgoing, PublisherOptions, Refused
 from broker.store.memory_files import MemoryFiles
 from broker.testing import Broker
 from tests.deadline import wait_until
@@ -281,8 +281,8 @@ def test_a_rate_is_kept(broker: Broker, channel: BlockingChannel, monkeypatch: p
         slept.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr("broker.pipeline.amqp_publisher.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("broker.pipeline.amqp_publisher.time.sleep", sleep)
+    monkeypatch.setattr("broker.pipeline.sink.amqp_publisher.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("broker.pipeline.sink.amqp_publisher.time.sleep", sleep)
     publisher = AmqpPublisher(address_of(broker), PublisherOptions(rate=1000.0))
     publisher.publish(rows(2001))
     assert sum(slept) == pytest.approx(2.0, abs=0.051)

@@ -15,8 +15,8 @@ from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.bad_share import BadShare
 from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.lake_format import LakeTarget, slot_rows
-from broker.pipeline.slot_handle import SlotHandle
-from broker.pipeline.store_catalog import StoreCatalog
+from broker.pipeline.source.slot_handle import SlotHandle
+from broker.pipeline.source.store_catalog import StoreCatalog
 from broker.store.slot_file import open_slot
 from tests.slot_folders import SlotFolder, numbered
 

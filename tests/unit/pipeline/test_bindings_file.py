@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.pipeline.bindings_file import BadBindings, read_bindings, read_definitions, read_text
-from broker.pipeline.topology import BindingEntry, ExchangeEntry, Topology
+from broker.pipeline.routes.bindings_file import BadBindings, read_bindings, read_definitions, read_text
+from broker.pipeline.routes.topology import BindingEntry, ExchangeEntry, Topology
 
 WANTED = (
     BindingEntry("/", "ex", "a.*", "q1"),

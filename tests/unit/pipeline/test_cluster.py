@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.pipeline import cluster, cluster_daemons
-from broker.pipeline.cluster_daemons import MARK, end, is_ours, rss_bytes, spawn, wait_for
-from broker.pipeline.cluster_folder import ClusterFolder, ClusterState, Daemon, cluster_environment
-from broker.pipeline.java import Java
+from broker.pipeline.cluster import daemons as cluster_daemons
+from broker.pipeline.cluster import standalone as cluster
+from broker.pipeline.cluster.daemons import MARK, end, is_ours, rss_bytes, spawn, wait_for
+from broker.pipeline.cluster.folder import ClusterFolder, ClusterState, Daemon, cluster_environment
 from broker.pipeline.job import JobFailed, Progress
 from broker.pipeline.jobs.cluster import ClusterOptions, run_cluster
+from broker.pipeline.spark.java import Java
 from tests.deadline import wait_until
 
 # What spark-class does for us: says what Spark's daemons say, and stays, known by the mark among its words.

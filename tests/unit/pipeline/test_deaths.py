@@ -10,7 +10,7 @@ import pytest
 from broker.amqp.content_header import decode_properties
 from broker.core.x_death import Death as RecordedDeath
 from broker.core.x_death import record_death
-from broker.pipeline.deaths import death_of, revived
+from broker.pipeline.replay.deaths import death_of, revived
 from tests.unit.pipeline.encoded import properties
 
 FIRST = RecordedDeath("work", "rejected", "ex", ("k1", "cc"), "5000", 1_790_000_000)

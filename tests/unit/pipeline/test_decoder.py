@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from broker.amqp.content_header import FLAGS, KINDS, PROPERTIES_AT, decode_properties
 from broker.amqp.header_edit import cut_properties
-from broker.pipeline.decoder import BATCH_MAX_BYTES, BATCH_MAX_ROWS, bad_rows, batches, decode
-from broker.pipeline.header_json import table_to_json
-from broker.pipeline.schema import ARROW_SCHEMA, COLUMNS
-from broker.pipeline.slot_rows import SlotRows
+from broker.pipeline.source.decoder import BATCH_MAX_BYTES, BATCH_MAX_ROWS, bad_rows, batches, decode
+from broker.pipeline.source.header_json import table_to_json
+from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS
+from broker.pipeline.source.slot_rows import SlotRows
 from broker.store.memory_files import MemoryFiles
 from broker.store.slot_file import BadSlotFile, Row, SlotFileWriter, SlotView, open_slot
 from tests.unit.pipeline.test_header_json import TABLE, UNHURRIED
@@ -228,7 +228,7 @@ def test_each_distinct_table_is_decoded_once(monkeypatch: pytest.MonkeyPatch) ->
         calls.append(table)
         return table_to_json(table)
 
-    monkeypatch.setattr("broker.pipeline.slot_rows.table_to_json", counting)
+    monkeypatch.setattr("broker.pipeline.source.slot_rows.table_to_json", counting)
     one, other = (b"\x20\x00\x00\x00\x00\x03\x01%cV" % letter for letter in b"ab")
     rows = SlotRows(open_slot(slot_of([plain(properties=one), plain(properties=other)] * 15_000)))
     assert rows.bad() == []

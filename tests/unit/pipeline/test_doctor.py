@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from broker.pipeline import java
-from broker.pipeline.java import Java, Refused, Search
 from broker.pipeline.job import ERROR, NO_JAVA, USAGE, JobFailed, Progress, Summary
 from broker.pipeline.jobs import doctor
 from broker.pipeline.jobs.doctor import DoctorOptions, run_doctor
-from broker.pipeline.machine import Machine
+from broker.pipeline.spark import java
+from broker.pipeline.spark.java import Java, Refused, Search
+from broker.pipeline.spark.machine import Machine
 
 GOOD = Java("PATH", Path("/opt/java"), "21.0.8", Path("/opt/java"))
 OLD = Refused("$JAVA_HOME", "/opt/old/bin/java", "Java 11.0.2; Spark takes newer ones")

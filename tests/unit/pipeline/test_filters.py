@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import datasource as spark_filters
 
-from broker.pipeline.decoder import decode
-from broker.pipeline.filters import NUMBERS, TEXTS, Condition, chosen_rows, may_hold
-from broker.pipeline.positions import EARLIEST, LATEST, BadPosition, Position, read_position
-from broker.pipeline.pushdown import conditions_of
-from broker.pipeline.slot_handle import SlotHandle
-from broker.pipeline.slot_rows import SlotRows
+from broker.pipeline.source.decoder import decode
+from broker.pipeline.source.filters import NUMBERS, TEXTS, Condition, chosen_rows, may_hold
+from broker.pipeline.source.positions import EARLIEST, LATEST, BadPosition, Position, read_position
+from broker.pipeline.source.pushdown import conditions_of
+from broker.pipeline.source.slot_handle import SlotHandle
+from broker.pipeline.source.slot_rows import SlotRows
 from broker.routing.pattern import canonical_words
 from broker.routing.reference import matches
 from broker.store.slot_file import SlotView, open_slot

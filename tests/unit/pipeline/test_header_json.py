@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from broker.amqp.table_writer import counted
 from broker.amqp.tables import FIXED, TableReader
-from broker.pipeline.header_json import BadHeaderJson, json_to_table, table_to_json
+from broker.pipeline.source.header_json import BadHeaderJson, json_to_table, table_to_json
 
 # Drawing nested tables takes long on a machine that does other work as well.
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.pipeline.java import NoJava, Search, find_java, search
-from broker.pipeline.java_shim import shim_home, shim_text
 from broker.pipeline.job import NO_JAVA
+from broker.pipeline.spark.java import NoJava, Search, find_java, search
+from broker.pipeline.spark.java_shim import shim_home, shim_text
 
 
 def fake_java(home: Path, version: str, *, vector: bool = True, release: bool = True, modules: bool = True) -> Path:
@@ -144,7 +144,7 @@ def test_a_release_file_of_another_version_is_not_believed(tmp_path: Path) -> No
 
 def test_no_java_is_one_screen_with_exit_code_5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where none will do, the text names each place, each reason and both remedies."""
-    monkeypatch.setattr("broker.pipeline.java._package_home", lambda: None)
+    monkeypatch.setattr("broker.pipeline.spark.java._package_home", lambda: None)
     old = fake_java(tmp_path / "old", "17.0.9")
     with pytest.raises(NoJava) as raised:
         find_java({"PATH": "", "JAVA_HOME": str(old)})

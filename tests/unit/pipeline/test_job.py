@@ -10,7 +10,7 @@ import pytest
 
 from broker.cli.parser import BadUsage, OneLineParser
 from broker.pipeline.job import BAD_RECORDS, GAP, JobFailed, Progress, Summary, add_spark, carry_out
-from broker.pipeline.spark_log import SparkLog
+from broker.pipeline.spark.log import SparkLog
 
 
 def arguments_of(*words: str) -> argparse.Namespace:

@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
-from broker.pipeline.anonymiser import Anonymiser
-from broker.pipeline.key_pool import frequent_keys, pool_of
-from broker.pipeline.key_tree import HEAD_MAX, KeyNode, build_tree
+from broker.pipeline.synth.anonymiser import Anonymiser
+from broker.pipeline.synth.key_pool import frequent_keys, pool_of
+from broker.pipeline.synth.key_tree import HEAD_MAX, KeyNode, build_tree
 from broker.routing.pattern import split_words
 from broker.routing.reference import matches
 

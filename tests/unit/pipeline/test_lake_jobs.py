@@ -12,7 +12,7 @@ from broker.pipeline.jobs.query import plain, wanted_columns
 from broker.pipeline.lake import Lake
 from broker.pipeline.lake.compaction import plan
 from broker.pipeline.lake.entry import LakeFile
-from broker.pipeline.schema import COLUMNS
+from broker.pipeline.source.schema import COLUMNS
 from tests.slot_folders import SlotFolder
 
 TARGET = 1000

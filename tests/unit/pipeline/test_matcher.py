@@ -9,10 +9,10 @@ import pytest
 
 from broker.amqp.content_header import PROPERTIES_AT
 from broker.amqp.header_edit import edit_header
-from broker.pipeline import matcher as matcher_module
-from broker.pipeline.bindings_file import read_definitions, read_text
-from broker.pipeline.matcher import BadTopology, Match, Matcher, compiled
-from broker.pipeline.topology import BindingEntry, ExchangeEntry, Topology
+from broker.pipeline.routes import matcher as matcher_module
+from broker.pipeline.routes.bindings_file import read_definitions, read_text
+from broker.pipeline.routes.matcher import BadTopology, Match, Matcher, compiled
+from broker.pipeline.routes.topology import BindingEntry, ExchangeEntry, Topology
 from broker.routing.pattern import split_words
 from broker.routing.reference import matches
 

@@ -11,12 +11,12 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 
 from broker.amqp.content_header import decode_properties  # noqa: E402 - what it stands on may be missing
-from broker.pipeline.anonymiser import Anonymiser  # noqa: E402
-from broker.pipeline.key_tree import build_tree  # noqa: E402
-from broker.pipeline.message_sampler import Drawing, MessageSampler  # noqa: E402
-from broker.pipeline.schema import ARROW_SCHEMA  # noqa: E402
-from broker.pipeline.traffic import rate_of, vocabulary_of  # noqa: E402
-from broker.pipeline.workload import BadWorkload, Header, Properties, Rate, Source, Workload  # noqa: E402
+from broker.pipeline.source.schema import ARROW_SCHEMA  # noqa: E402
+from broker.pipeline.synth.anonymiser import Anonymiser  # noqa: E402
+from broker.pipeline.synth.key_tree import build_tree  # noqa: E402
+from broker.pipeline.synth.message_sampler import Drawing, MessageSampler  # noqa: E402
+from broker.pipeline.synth.traffic import rate_of, vocabulary_of  # noqa: E402
+from broker.pipeline.synth.workload import BadWorkload, Header, Properties, Rate, Source, Workload  # noqa: E402
 
 STEADY = Rate(1_790_000_000_000 // 60_000 * 60_000, 60, 1000.0, 1000.0, 1000, 1.0, (1.0,) * 60)
 WORKLOAD = Workload(

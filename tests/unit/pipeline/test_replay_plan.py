@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.pipeline.replay_plan import STEP_ROWS, BadReplayState, ReplayState, SlotRows, Step, digest, steps_of
+from broker.pipeline.replay.replay_plan import STEP_ROWS, BadReplayState, ReplayState, SlotRows, Step, digest, steps_of
 
 
 def slot(seal: int, rows: int, first_s: int = 0) -> SlotRows:

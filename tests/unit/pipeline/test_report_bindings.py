@@ -6,7 +6,7 @@ from itertools import product
 from random import Random
 
 from broker.pipeline.report.redundancy import redundant_bindings
-from broker.pipeline.topology import BindingEntry, ExchangeEntry, Topology
+from broker.pipeline.routes.topology import BindingEntry, ExchangeEntry, Topology
 from broker.routing.pattern import split_words
 from broker.routing.reference import matches
 

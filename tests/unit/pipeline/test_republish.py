@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from broker.amqp.content_header import decode_properties
-from broker.pipeline.header_changes import HeaderChanges
+from broker.pipeline.replay.header_changes import HeaderChanges
 from tests.unit.pipeline.encoded import properties
 
 pa = pytest.importorskip("pyarrow")
 
-from broker.pipeline.republish import due_us, sequence_of  # noqa: E402 - what it stands on may be missing
+from broker.pipeline.replay.republish import due_us, sequence_of  # noqa: E402 - what it stands on may be missing
 
 
 def test_a_row_has_the_number_of_its_slot_and_a_snapshot_none() -> None:

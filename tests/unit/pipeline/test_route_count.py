@@ -10,11 +10,11 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
-from broker.pipeline import route_count  # noqa: E402 - what it stands on may be missing
-from broker.pipeline.bindings_file import read_text  # noqa: E402
-from broker.pipeline.matcher import Matcher  # noqa: E402
-from broker.pipeline.route_count import Tally  # noqa: E402
-from broker.pipeline.topology import Topology  # noqa: E402
+from broker.pipeline.routes import route_count  # noqa: E402 - what it stands on may be missing
+from broker.pipeline.routes.bindings_file import read_text  # noqa: E402
+from broker.pipeline.routes.matcher import Matcher  # noqa: E402
+from broker.pipeline.routes.route_count import Tally  # noqa: E402
+from broker.pipeline.routes.topology import Topology  # noqa: E402
 
 NEW = read_text("ex,a.*,q1\nex,a.#,q1\nex,b,q2\nex,never,q3\nother,#,q1\n")
 OLD = read_text("ex,a.*,q1\nex,b,q4\nex,b,q2\nother,#,q5\n")

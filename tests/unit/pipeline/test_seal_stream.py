@@ -11,9 +11,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import StructType
 
 from broker.pipeline.faults import SlotGap, SlotMissing, SourceRefused
-from broker.pipeline.message_format import MessageStream
-from broker.pipeline.message_run import SlotRun
-from broker.pipeline.seal_stream import SealStream
+from broker.pipeline.source.message_format import MessageStream
+from broker.pipeline.source.message_run import SlotRun
+from broker.pipeline.source.seal_stream import SealStream
 from tests.slot_folders import SlotFolder, numbered
 
 LIMITED = ReadMaxFiles(1)

@@ -15,11 +15,11 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from broker.pipeline.bad_records import BadRecordLog
 from broker.pipeline.faults import PublishFailed, SinkRefused
-from broker.pipeline.formats import register
-from broker.pipeline.schema import ARROW_SCHEMA
-from broker.pipeline.sink import Published, batch_writer, stream_writer
+from broker.pipeline.sink.bad_records import BadRecordLog
+from broker.pipeline.sink.writers import Published, batch_writer, stream_writer
+from broker.pipeline.source.schema import ARROW_SCHEMA
+from broker.pipeline.spark.formats import register
 from broker.testing import Broker
 
 ROW: dict[str, Any] = {**dict.fromkeys(ARROW_SCHEMA.names), "exchange": "", "routing_key": "q", "body": b"body"}

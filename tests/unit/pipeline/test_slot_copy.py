@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from broker.pipeline.catalog import open_catalog, open_handle
 from broker.pipeline.faults import LakeRefused, SlotMissing
 from broker.pipeline.lake import parquet_file
 from broker.pipeline.lake.bad_share import BadShare
@@ -16,8 +15,9 @@ from broker.pipeline.lake.copied import Copied
 from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.instant import instant_ms
 from broker.pipeline.lake.slot_copy import SlotCopy
-from broker.pipeline.schema import ARROW_SCHEMA
-from broker.pipeline.slot_handle import SlotHandle
+from broker.pipeline.source.catalog import open_catalog, open_handle
+from broker.pipeline.source.schema import ARROW_SCHEMA
+from broker.pipeline.source.slot_handle import SlotHandle
 from tests.slot_folders import SlotFolder, TapMessage, content_header, numbered
 
 MIDNIGHT_MS = 1_700_006_400_000  # 2023-11-15

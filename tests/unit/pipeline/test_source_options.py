@@ -6,11 +6,11 @@ import pytest
 from pyspark.sql.types import StructType
 
 from broker.pipeline.faults import PipelineFault, SlotGap, SlotMissing, SourceRefused, fault_in, said_plainly
-from broker.pipeline.filters import Condition
-from broker.pipeline.message_reader import arrow_schema_of
-from broker.pipeline.planner import Limits
-from broker.pipeline.schema import ARROW_SCHEMA, COLUMNS
-from broker.pipeline.source_options import SourceOptions
+from broker.pipeline.source.filters import Condition
+from broker.pipeline.source.message_reader import arrow_schema_of
+from broker.pipeline.source.options import SourceOptions
+from broker.pipeline.source.planner import Limits
+from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS
 
 
 def test_without_options_all_taps_are_read_from_the_first_message_on() -> None:

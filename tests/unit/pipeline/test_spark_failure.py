@@ -9,8 +9,8 @@ import pytest
 
 from broker.pipeline.faults import SourceRefused
 from broker.pipeline.job import ERROR, GAP, JobFailed
-from broker.pipeline.spark_failure import LINE_MAX, reason, told
-from broker.pipeline.spark_log import SparkLog
+from broker.pipeline.spark.failure import LINE_MAX, reason, told
+from broker.pipeline.spark.log import SparkLog
 
 
 class GapFailed(JobFailed):
@@ -75,7 +75,7 @@ def test_a_failure_of_ours_in_a_worker_keeps_its_exit_code() -> None:
     """What a worker raises ends the job with the code of its class."""
     raised = f"{GapFailed.__module__}.GapFailed: seal 3 is gone"
     assert reason(IN_A_TASK.format(raised=f"broker.{raised}")) == ("seal 3 is gone", ERROR)  # no such module
-    assert reason(IN_A_TASK.format(raised="broker.pipeline.java.NoJava: none")) == ("none", 5)
+    assert reason(IN_A_TASK.format(raised="broker.pipeline.spark.java.NoJava: none")) == ("none", 5)
 
 
 def test_a_long_line_is_cut_and_cannot_steer_a_terminal() -> None:

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from broker.pipeline import spark_session
 from broker.pipeline.job import USAGE, JobFailed
-from broker.pipeline.spark_session import local_cores, settings
+from broker.pipeline.spark import session as spark_session
+from broker.pipeline.spark.session import local_cores, settings
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""A standalone Spark master and workers of this machine."""

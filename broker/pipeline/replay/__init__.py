@@ -1,0 +1,1 @@
+"""What is published again, and as what."""

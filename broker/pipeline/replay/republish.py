@@ -1,0 +1,154 @@
+"""Publishes rows in order: the part of replay, deadletters and synth that runs in Spark's Python workers."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.pipeline.faults import PublishFailed
+from broker.pipeline.job import JobFailed
+from broker.pipeline.replay.header_changes import NO_PROPERTIES, HeaderChanges
+from broker.pipeline.sink.amqp_address import AmqpAddress
+from broker.pipeline.sink.amqp_link import AmqpLink, LinkLost
+from broker.pipeline.sink.amqp_publisher import AmqpPublisher, Outgoing, PublisherOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["COLUMNS", "TALLY_DDL", "Publishing", "check_reachable", "publish_rows", "sequence_of"]
+
+COLUMNS: Final = (
+    "vhost", "queue", "slot", "seal", "offset", "ts", "exchange", "routing_key", "properties_raw", "body",
+)  # fmt: skip
+"""What has to be known of a message to publish it again."""
+TALLY: Final = ("published", "refused", "bytes", "file")
+TALLY_DDL: Final = "published bigint, refused bigint, bytes bigint, file string"
+SLOT_ROWS: Final = 65_536
+SLICE_S: Final = 0.05
+LOOK_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """How rows are published.
+
+    Shapes: `exchange` None leaves each message its own; `refused` is the folder for what the broker does not take.
+    Units: with a `speed` a message goes (its time - `first_us`) / speed after `began_s` on the clock of the epoch.
+    """
+
+    address: AmqpAddress
+    options: PublisherOptions
+    refused: str
+    exchange: str | None = None
+    changes: HeaderChanges = field(default_factory=HeaderChanges)
+    speed: float = 0.0
+    first_us: int = 0
+    began_s: float = 0.0
+
+
+def sequence_of(seal: int | None, slot: int, offset: int) -> int | None:
+    """Returns the number of a row that its slot gives it, whoever reads it; a snapshot's rows have none."""
+    return seal * SLOT_ROWS + offset - slot if seal else None
+
+
+def check_reachable(address: AmqpAddress) -> None:
+    """Returns when a broker lets us in: to find out later costs the start of Spark. Raises: JobFailed."""
+    try:
+        AmqpLink(address, "slotmq pipeline").close()
+    except (LinkLost, PublishFailed) as error:
+        raise JobFailed(str(error)) from None
+
+
+def publish_rows(how: Publishing) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Returns the task that publishes rows with COLUMNS, in the order in which they come, and yields what it did.
+
+    Invariant: what it tells is confirmed, or in the folder for refused rows. Raises: PublishFailed.
+    """
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        from broker.pipeline.faults import said_plainly
+
+        with said_plainly():
+            tally = publish_batches(how, batches)
+        yield pa.RecordBatch.from_pydict({name: [value] for name, value in zip(TALLY, tally, strict=True)})
+
+    return task
+
+
+def publish_batches(how: Publishing, batches: Iterator[pa.RecordBatch]) -> tuple[int, int, int, str]:
+    """Publishes batches and returns how many messages, how many of them were refused, bytes of bodies, and their file.
+
+    Raises: PublishFailed.
+    """
+    from broker.pipeline.sink.bad_records import BadRecordFile
+
+    refused = BadRecordFile(Path(how.refused))
+    size = published = 0
+    try:
+        with ExitStack() as connection:
+            publisher: AmqpPublisher | None = None
+            for batch in batches:
+                if publisher is None:  # an empty partition connects nowhere
+                    publisher = connection.enter_context(AmqpPublisher(how.address, how.options, refused.add))
+                size += batch.column("body").nbytes
+                rows = list(outgoing(how, batch))
+                if how.speed:
+                    publish_at_speed(publisher, how, rows, batch.column("ts"))
+                else:
+                    publisher.publish(rows)
+                published = publisher.published
+        refused.close()
+    except BaseException:
+        with suppress(OSError):
+            refused.remove()
+        raise
+    return published, refused.rows, size, refused.name
+
+
+def outgoing(how: Publishing, batch: pa.RecordBatch) -> Iterator[Outgoing]:
+    """Yields the messages of a batch; each is known by the place that it comes from."""
+    changes = how.changes or None
+    columns = {name: batch.column(name).to_pylist() for name in COLUMNS if name != "ts"}
+    places = zip(*(columns[name] for name in ("seal", "slot", "offset")), strict=True)
+    contents = zip(*(columns[name] for name in ("exchange", "routing_key", "properties_raw", "body")), strict=True)
+    for place, (exchange, key, properties, body) in zip(places, contents, strict=True):
+        octets = properties or NO_PROPERTIES
+        yield (
+            exchange if how.exchange is None else how.exchange,
+            key,
+            octets if changes is None else changes(octets),
+            body or b"",
+            sequence_of(*place),
+            place,
+        )
+
+
+def publish_at_speed(publisher: AmqpPublisher, how: Publishing, rows: Sequence[Outgoing], times: Any) -> None:
+    """Publishes rows when they are due, which may not fall from row to row."""
+    due = [how.began_s + (time_us - how.first_us) / 1e6 / how.speed for time_us in due_us(times)]
+    at = 0
+    while at < len(rows):
+        wait_s = due[at] - time.time()
+        if wait_s > 0:
+            publisher.drain()  # nobody reads confirms while we sleep
+            time.sleep(min(max(wait_s, SLICE_S), LOOK_S))
+            continue
+        end = bisect_right(due, time.time(), at)
+        publisher.publish(rows[at:end])
+        at = end
+
+
+def due_us(times: Any) -> list[int]:
+    """Returns the times of rows in microseconds; one before that of an earlier row becomes the same."""
+    import numpy as np
+    import pyarrow as pa
+
+    found: Any = np.asarray(times.cast(pa.int64()).fill_null(0))
+    return [int(time_us) for time_us in np.maximum.accumulate(found)]

@@ -1,0 +1,1 @@
+"""Who would get what: bindings, matched by the broker's own index."""

@@ -1,0 +1,215 @@
+"""Who gets a message: a topology compiled into the broker's own exchanges, once in each Python worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from broker.amqp.content_header import PROPERTIES_AT, Properties, decode_properties
+from broker.pipeline.routes.topology import PREDECLARED, Topology
+from broker.routing.exchange import Exchange
+from broker.routing.exchange_types import make_exchange
+from broker.routing.hash_exchange import HashExchange
+from broker.routing.message_fields import MessageFields
+from broker.routing.pattern import PatternLimits
+
+__all__ = ["BadTopology", "Match", "Matcher", "MessageHeader", "compiled"]
+
+LIMITS: Final = PatternLimits(
+    hashes=8, words=128
+)  # wider than a broker's own: what is bound today is to be tried as well
+UNSEEN: Final = b"\0" * PROPERTIES_AT  # class, weight and size in front of the properties, which nobody here asks for
+COMPILED_MAX: Final = 4
+
+Numbers = tuple[int, ...]
+
+_compiled: dict[str, Matcher] = {}
+
+
+class BadTopology(ValueError):
+    """A topology that no broker would take; the text is one line for the user."""
+
+
+class Match(NamedTuple):
+    """Who gets a message: queues by name, and the numbers of the bindings that lead there."""
+
+    queues: tuple[str, ...]
+    bindings: tuple[int, ...]
+
+
+class Path(int):
+    """Is the number of a binding, as the destination that a hash exchange draws by its name."""
+
+    name: str
+
+
+class MessageHeader:
+    """Answers what exchanges ask beside the key, from the encoded properties of a row (routing's MessageFields)."""
+
+    __slots__ = ("_decoded",)
+
+    def __init__(self, properties_raw: bytes | None) -> None:
+        """Raises: ConnectionFault (502) for octets that are no properties."""
+        self._decoded = Properties() if properties_raw is None else decode_properties(UNSEEN + properties_raw)
+
+    @property
+    def headers(self) -> Mapping[str, Any]:
+        """The header table, empty if there is none."""
+        headers: Mapping[str, Any] | None = self._decoded.headers
+        return headers or {}
+
+    @property
+    def further_keys(self) -> list[str]:
+        """The routing keys of header CC; that of BCC is gone when a message is stored."""
+        keys = self.headers.get("CC")
+        return [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
+
+    def property(self, name: str) -> str | None:
+        """Returns a property as text, a timestamp in seconds since 1970; None if it is absent."""
+        value: Any = getattr(self._decoded, name)
+        if isinstance(value, datetime):
+            return str(int(value.replace(tzinfo=value.tzinfo or UTC).timestamp()))
+        return None if value is None else str(value)
+
+
+class Matcher:
+    """Routes by a topology as a broker with these exchanges and bindings does.
+
+    Each binding is a destination of its own, so what is found are bindings. Numbers from `default_at` on stand for
+    what the default exchange leads to.
+    Shapes: `queues` has every queue once; `queue_of` gives by binding the place of its queue there, -1 where it leads
+        to another exchange.
+    Invariant: `dynamic` has the (vhost, exchange) from which a message can reach an exchange that looks at headers or
+        properties; all others are asked with keys alone.
+    """
+
+    __slots__ = ("_exchanges", "_hashed", "_onward", "_places", "default_at", "dynamic", "queue_of", "queues")
+
+    def __init__(self, topology: Topology) -> None:
+        """Raises: BadTopology. Cost: the words of all binding keys."""
+        self.default_at = len(topology.bindings)
+        self._exchanges: dict[tuple[str, str], Exchange] = {}
+        self._hashed: dict[tuple[Exchange, Exchange], int] = {}
+        self._onward: dict[int, Exchange] = {}
+        self._places = {queue: place for place, queue in enumerate(topology.queues)}
+        for entry in topology.exchanges:
+            try:
+                exchange = make_exchange(entry.name, entry.type, arguments=entry.arguments, pattern_limits=LIMITS)
+            except ValueError as error:
+                raise BadTopology(f"exchange '{entry.name}' of vhost '{entry.vhost}': {error}") from None
+            exchange.alternate = entry.alternate
+            self._exchanges[entry.vhost, entry.name] = exchange
+        drawn: dict[tuple[Exchange, str], Path] = {}
+        self.queue_of: list[int] = []
+        for number, binding in enumerate(topology.bindings):
+            exchange = self._exchanges[binding.vhost, binding.exchange]
+            onward = self._exchanges[binding.vhost, binding.destination] if binding.to_exchange else None
+            destination: Any = number
+            if onward is not None:
+                self._onward[number] = onward
+                self.queue_of.append(-1)
+            else:
+                queue = (binding.vhost, binding.destination)
+                self.queue_of.append(self._places.setdefault(queue, len(self._places)))
+            if isinstance(exchange, HashExchange):  # it draws among destinations by name, whatever leads to them
+                if onward is not None:
+                    self._hashed.setdefault((exchange, onward), number)
+                    destination = onward
+                else:
+                    destination = drawn.setdefault((exchange, binding.destination), Path(number))
+                    destination.name = binding.destination
+            try:
+                exchange.bind(destination, binding.key, binding.arguments)
+            except ValueError as error:
+                raise BadTopology(f"binding {binding}: {error}") from None
+        self.queues = tuple(self._places)
+        self.queue_of += range(len(self.queues))
+        self.dynamic = frozenset(place for place in self._exchanges if self._asks_headers(place))
+
+    def match(self, vhost: str, exchange: str, key: str, properties_raw: bytes | None = None) -> Match | None:
+        """Returns who gets a message, None where there is no such exchange.
+
+        Shapes: `properties_raw` may be None where the exchange is not dynamic and the message has no header CC.
+        """
+        numbers = self.numbers(vhost, exchange, key, properties_raw)
+        if numbers is None:
+            return None
+        places = dict.fromkeys(self.queue_of[number] for number in numbers)
+        queues = tuple(self.queues[place][1] for place in places if place >= 0)
+        return Match(queues, tuple(number for number in numbers if number < self.default_at))
+
+    def numbers(self, vhost: str, exchange: str, key: str, properties_raw: bytes | None = None) -> Numbers | None:
+        """Returns the numbers of the bindings that a message meets, None where there is no such exchange; HOT."""
+        start = self._exchanges.get((vhost, exchange))
+        if start is None:
+            return self._implicit(vhost, exchange, key, properties_raw)
+        if properties_raw is None:
+            if start.alternate is None and not self._onward and not start.by_headers:
+                return start.route(key).destinations
+            return self._walk(vhost, start, (key,), None)
+        header = MessageHeader(properties_raw)
+        return self._walk(vhost, start, tuple(dict.fromkeys((key, *header.further_keys))), header)
+
+    def _implicit(self, vhost: str, exchange: str, key: str, properties_raw: bytes | None) -> Numbers | None:
+        if exchange:
+            return () if exchange in PREDECLARED else None
+        more = () if properties_raw is None else MessageHeader(properties_raw).further_keys
+        places = [self._places.get((vhost, name)) for name in dict.fromkeys((key, *more))]
+        return tuple(self.default_at + place for place in places if place is not None)
+
+    def _walk(self, vhost: str, start: Exchange, keys: Sequence[str], fields: MessageFields | None) -> Numbers:
+        """Returns what is met from an exchange on: each is visited once, an alternate where nothing matched.
+
+        Source: the same walk as the router's, which tells no bindings.
+        """
+        numbers: list[int] = []
+        reached = {start}
+        pending = [start]
+        for current in pending:  # grows on the way
+            met: list[int] = [
+                self._hashed[current, found] if isinstance(found, Exchange) else found
+                for found in self._found(current, keys, fields)
+            ]
+            numbers += met
+            onward = [self._onward[number] for number in met if number in self._onward]
+            if not met and current.alternate is not None:
+                alternate = self._exchanges.get((vhost, current.alternate))
+                onward = [] if alternate is None else [alternate]
+            for exchange in onward:
+                if exchange not in reached:
+                    reached.add(exchange)
+                    pending.append(exchange)
+        return tuple(numbers)
+
+    def _found(self, exchange: Exchange, keys: Sequence[str], fields: MessageFields | None) -> tuple[Any, ...]:
+        if len(keys) == 1 and not exchange.by_headers:
+            return exchange.route(keys[0]).destinations
+        return exchange.match(keys, fields or MessageHeader(None))
+
+    def _asks_headers(self, place: tuple[str, str]) -> bool:
+        vhost = place[0]
+        reached = {self._exchanges[place]}
+        pending = list(reached)
+        for current in pending:  # grows on the way
+            if current.by_headers:
+                return True
+            bound: Iterable[Any] = current.bundles
+            onward = [found if isinstance(found, Exchange) else self._onward.get(found) for found in bound]
+            if current.alternate is not None:
+                onward.append(self._exchanges.get((vhost, current.alternate)))
+            for exchange in onward:
+                if exchange is not None and exchange not in reached:
+                    reached.add(exchange)
+                    pending.append(exchange)
+        return False
+
+
+def compiled(name: str, topology: Topology) -> Matcher:
+    """Returns the matcher of a topology that was given this name; made once in a process, however many tasks ask."""
+    matcher = _compiled.get(name)
+    if matcher is None:
+        if len(_compiled) >= COMPILED_MAX:
+            _compiled.clear()
+        matcher = _compiled[name] = Matcher(topology)
+    return matcher

@@ -1,0 +1,199 @@
+"""Counts who would get what: the part of the route job that runs in Spark's Python workers."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from broker.pipeline.routes.matcher import Matcher, compiled
+from broker.pipeline.routes.topology import Topology
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["COUNTS_DDL", "SHOWN_MAX", "Tally", "Topologies", "count_routes", "with_queues"]
+
+COUNTS_DDL: Final = "kind string, vhost string, name string, detail string, number bigint, messages bigint, keys bigint"
+SHOWN_MAX: Final = 1000  # keys told by name, of each kind
+
+BY_QUEUE: Final = ("queue", "today", "gained", "lost")
+TOTALS: Final = ("all", "no exchange", "routed", "copies", "changed", "lost by all")
+
+Place = tuple[str, str, str, bytes | None]  # vhost, exchange, routing key, and properties where they matter
+Kept = tuple[int, str, str, str]
+Row = tuple[str, str, str, str, int, int, int]
+Topologies = tuple[tuple[str, Topology], ...]
+"""The topology to try and, behind it, that of today if it is asked for; each under a name of its own."""
+
+
+class Tally:
+    """Adds up what one partition of distinct keys leads to.
+
+    Keys are matched one by one; what they meet is counted for many at once.
+    Invariant: a key comes once, so the most frequent of all partitions are among the most frequent of each.
+    """
+
+    def __init__(self, matchers: Sequence[Matcher]) -> None:
+        self._matchers = matchers
+        queues: dict[tuple[str, str], int] = {}
+        for matcher in matchers:
+            for queue in matcher.queues:
+                queues.setdefault(queue, len(queues))
+        self._queues = tuple(queues)
+        # By matcher: binding -> queue among those of all matchers, -1 where it leads to an exchange.
+        self._queue_of = [
+            np.array([-1 if place < 0 else queues[matcher.queues[place]] for place in matcher.queue_of], np.int64)
+            for matcher in matchers
+        ]
+        self._width = max(len(queues), 1)
+        self._bindings: Any = np.zeros((2, len(matchers[0].queue_of)), np.int64)
+        self._by_queue: dict[str, Any] = {kind: np.zeros((2, len(queues)), np.int64) for kind in BY_QUEUE}
+        self._totals = dict.fromkeys(TOTALS, (0, 0))
+        self._kept: dict[str, list[Kept]] = {"nobody": [], "moved": []}
+
+    def add(self, places: Sequence[Place], messages: Any) -> None:
+        """Counts the messages of some keys. Shapes: `messages` has one number for each."""
+        met = [self._meet(matcher, places) for matcher in self._matchers]
+        known, numbers, owners = met[0]
+        self._total("all", messages)
+        self._total("no exchange", messages[~known])
+        self._bindings += sums(numbers, messages[owners], self._bindings.shape[1])
+        got = self._pairs(0, numbers, owners)
+        served: Any = np.zeros(len(places), bool)
+        served[got // self._width] = True
+        self._total("routed", messages[served])
+        self._total("copies", messages[got // self._width])
+        self._count("queue", got, messages)
+        self._keep("nobody", places, messages, ~served)
+        if len(met) > 1:
+            self._compare(places, messages, got, self._pairs(1, *met[1][1:]), served)
+
+    def _compare(self, places: Sequence[Place], messages: Any, got: Any, before: Any, served: Any) -> None:
+        gained = np.setdiff1d(got, before, assume_unique=True)
+        lost = np.setdiff1d(before, got, assume_unique=True)
+        moved: Any = np.zeros(len(places), bool)
+        moved[gained // self._width] = True
+        moved[lost // self._width] = True
+        for kind, pairs in (("today", before), ("gained", gained), ("lost", lost)):
+            self._count(kind, pairs, messages)
+        self._total("changed", messages[moved])
+        self._total("lost by all", messages[moved & ~served])
+        self._keep("moved", places, messages, moved)
+
+    def _meet(self, matcher: Matcher, places: Sequence[Place]) -> tuple[Any, Any, Any]:
+        """Returns which keys have an exchange, the numbers of the bindings that are met, and whose key each is."""
+        numbers: list[int] = []
+        counts: Any = np.zeros(len(places), np.int64)
+        known: Any = np.ones(len(places), bool)
+        for at, place in enumerate(places):
+            met = matcher.numbers(*place)
+            if met is None:
+                known[at] = False
+            else:
+                numbers += met
+                counts[at] = len(met)
+        return known, np.array(numbers, np.int64), np.repeat(np.arange(len(places)), counts)
+
+    def _pairs(self, side: int, numbers: Any, owners: Any) -> Any:
+        """Returns which key reaches which queue, each pair once, as key times the number of queues plus queue."""
+        queues = self._queue_of[side][numbers]
+        to_queue = queues >= 0
+        pairs = np.sort(
+            owners[to_queue] * self._width + queues[to_queue]
+        )  # nearly sorted: np.unique's hashing costs more
+        return pairs[np.concatenate((np.ones(min(len(pairs), 1), bool), pairs[1:] != pairs[:-1]))]
+
+    def _count(self, kind: str, pairs: Any, messages: Any) -> None:
+        owners, queues = np.divmod(pairs, self._width)
+        self._by_queue[kind] += sums(queues, messages[owners], len(self._queues))
+
+    def _total(self, name: str, messages: Any) -> None:
+        known = self._totals[name]
+        self._totals[name] = (known[0] + int(messages.sum()), known[1] + len(messages))
+
+    def _keep(self, kind: str, places: Sequence[Place], messages: Any, which: Any) -> None:
+        found = ((int(messages[at]), *places[at][:3]) for at in np.flatnonzero(which).tolist())
+        self._kept[kind] = heapq.nlargest(SHOWN_MAX, [*self._kept[kind], *found])
+
+    def rows(self) -> Iterator[Row]:
+        """Yields what was counted, by COUNTS_DDL."""
+        for name, (messages, keys) in self._totals.items():
+            yield "total", "", name, "", 0, messages, keys
+        for number in np.flatnonzero(self._bindings[1][: self._matchers[0].default_at]).tolist():
+            messages, keys = self._bindings[:, number].tolist()
+            yield "binding", "", "", "", number, messages, keys
+        for kind, counts in self._by_queue.items():
+            for place in np.flatnonzero(counts[1]).tolist():
+                messages, keys = counts[:, place].tolist()
+                yield kind, *self._queues[place], "", 0, messages, keys
+        for kind, kept in self._kept.items():
+            for messages, vhost, exchange, key in kept:
+                yield kind, vhost, exchange, key, 0, messages, 1
+
+
+def sums(places: Any, messages: Any, length: int) -> Any:
+    """Returns by place the sum of messages and how often it comes. Invariant: sums stay below 2^53."""
+    return np.stack(
+        (
+            np.bincount(places, weights=messages, minlength=length).astype(np.int64),
+            np.bincount(places, minlength=length),
+        )
+    )
+
+
+def matchers_of(topologies: Topologies) -> tuple[Matcher, ...]:
+    """Returns the matchers of this worker."""
+    return tuple(compiled(name, topology) for name, topology in topologies)
+
+
+def count_routes(sent: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Returns the task that counts rows (vhost, exchange, routing_key, asked, messages) by the broadcast Topologies."""
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        tally: Tally | None = None
+        for batch in batches:
+            if tally is None:
+                tally = Tally(matchers_of(sent.value))
+            columns = [batch.column(name).to_pylist() for name in ("vhost", "exchange", "routing_key", "asked")]
+            tally.add(list(zip(*columns, strict=True)), batch.column("messages").to_numpy())
+        rows = [] if tally is None else list(tally.rows())
+        names = [column.split()[0] for column in COUNTS_DDL.split(", ")]
+        kinds = [pa.string() if column.endswith("string") else pa.int64() for column in COUNTS_DDL.split(", ")]
+        arrays = [pa.array([row[at] for row in rows], kind) for at, kind in enumerate(kinds)]
+        yield pa.RecordBatch.from_arrays(arrays, names=names)
+
+    return task
+
+
+def with_queues(sent: Any, asked_at: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Returns the task that gives each row the queues it would reach in place of column `asked_at`; others go."""
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        matcher: Matcher | None = None
+        known: dict[Any, list[str]] = {}
+        for batch in batches:
+            if matcher is None:
+                matcher = matchers_of(sent.value)[0]
+            places = [batch.column(name).to_pylist() for name in ("vhost", "exchange", "routing_key", asked_at)]
+            queues: list[list[str]] = []
+            for place in zip(*places, strict=True):
+                found = known.get(place)
+                if found is None:
+                    match = matcher.match(*place)
+                    found = [] if match is None else list(match.queues)
+                    if place[3] is None:  # those with properties are hardly ever alike
+                        known[place] = found
+                queues.append(found)
+            column = pa.array(queues, pa.list_(pa.string()))
+            at = batch.schema.get_field_index(asked_at)
+            made = batch.set_column(at, pa.field("queues", column.type), column)
+            yield made.filter(pa.array([bool(found) for found in queues]))
+
+    return task

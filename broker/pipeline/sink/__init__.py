@@ -1,0 +1,1 @@
+"""Rows as messages: the publisher and Spark's writers over it."""

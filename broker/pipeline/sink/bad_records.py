@@ -1,0 +1,130 @@
+"""Rows that were not published, as Parquet files in a folder: a log says which of the files count.
+
+    data/<uuid>.parquet            written by one attempt of a task
+    _log/<run>-<batch>.json        the files of the attempts that won, made once, by the commit
+
+An attempt that failed may have left a file that no log names: it does not count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from broker.pipeline.lake.disk import Disk
+from broker.pipeline.sink.publish_window import Refused
+
+__all__ = ["BAD_SCHEMA", "BadRecordFile", "BadRecordLog"]
+
+DATA, LOG = "data", "_log"
+WAITING_MAX: Final = 5_000  # rows held before they are written
+
+BAD_SCHEMA: Final = pa.schema(
+    [
+        ("seal", pa.int64()),
+        ("slot", pa.int64()),
+        ("offset", pa.int64()),
+        ("exchange", pa.string()),
+        ("routing_key", pa.string()),
+        ("properties_raw", pa.binary()),
+        ("body", pa.binary()),
+        ("code", pa.int32()),  # AMQP's; 0 is a full queue, or a row that can be no message
+        ("reason", pa.string()),
+    ]
+)
+
+
+class BadRecordFile:
+    """Takes the bad rows of one attempt of a task; the file is made with the first of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / DATA / f"{uuid.uuid4().hex}.parquet"
+        self._writer: pq.ParquetWriter | None = None
+        self._waiting: list[Refused] = []
+        self.rows = 0
+
+    @property
+    def name(self) -> str:
+        """The file's name, empty when there is none."""
+        return "" if self._writer is None else self._path.name
+
+    def add(self, refused: Refused) -> None:
+        """Takes one row."""
+        self.rows += 1
+        self._waiting.append(refused)
+        if len(self._waiting) >= WAITING_MAX:
+            self._write()
+
+    def close(self) -> None:
+        """Writes what is left; it is on disk then."""
+        self._write()
+        if self._writer is not None:
+            self._writer.close()
+            disk = Disk()
+            disk.sync_file(self._path)
+            disk.sync_folder(self._path.parent)
+
+    def remove(self) -> None:
+        """Ends without a file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._path.unlink(missing_ok=True)
+
+    def _write(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        if self._writer is None:
+            Disk().make_folder(self._path.parent)
+            self._writer = pq.ParquetWriter(self._path, BAD_SCHEMA, compression="zstd")
+        messages = [refused.message for refused in waiting]
+        places: list[Any] = [message[5] for message in messages]
+        columns = [
+            *([place[at] for place in places] for at in range(3)),
+            *([message[at] for message in messages] for at in range(4)),
+            [refused.code for refused in waiting],
+            [refused.reason for refused in waiting],
+        ]
+        self._writer.write_table(pa.table(columns, schema=BAD_SCHEMA))
+
+
+class BadRecordLog:
+    """Says which files of a folder count."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def commit(self, run: str, batch: int, names: Sequence[str]) -> None:
+        """Has these files count for a batch; the first commit of a batch is the one that stays."""
+        disk = Disk()
+        if not names:
+            return
+        folder = self._folder / LOG
+        disk.make_folder(folder)
+        whole = folder / f".{uuid.uuid4().hex}"
+        with disk.create(whole) as file:
+            file.write(json.dumps({"format": 1, "files": sorted(names)}).encode())
+            disk.sync(file)
+        if not disk.link(whole, folder / f"{run}-{batch:020}.json"):
+            self.remove(names)
+        whole.unlink()
+        disk.sync_folder(folder)
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Removes files that do not count."""
+        for name in names:
+            (self._folder / DATA / name).unlink(missing_ok=True)
+
+    def files(self) -> list[str]:
+        """Returns the paths of the files that count, for `spark.read.parquet(*files)`."""
+        folder = self._folder / LOG
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".json")) if folder.is_dir() else []  # noqa: PTH208 - names
+        found = [json.loads((folder / name).read_bytes())["files"] for name in names]
+        return [str(self._folder / DATA / name) for files in found for name in files]

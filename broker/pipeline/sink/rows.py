@@ -1,0 +1,147 @@
+"""Rows of a frame as messages: which columns say what, and which rows can be no message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.pipeline.faults import SinkRefused
+from broker.pipeline.sink.property_columns import PROPERTY_COLUMNS, BadProperties, PropertyOctets
+from broker.pipeline.sink.publish_window import Outgoing, Refused
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from broker.pipeline.sink.options import SinkOptions
+
+__all__ = ["SinkRows", "check_columns"]
+
+PLACE: Final = ("seal", "slot", "offset")
+NOT_SENT: Final = frozenset(("vhost", "queue", "ts", "redelivered"))  # what a row of the source has beside a message
+NAME_MAX_BYTES: Final = 255
+SLOT_NUMBERS: Final = 65_536
+NO_PROPERTIES: Final = bytes(2)
+UNPUBLISHABLE: Final = 0
+
+TEXT, WHOLE, BYTES, MOMENT = ("string",), ("tinyint", "smallint", "int", "bigint"), ("binary",), ("timestamp",)
+TYPES: Final[dict[str, tuple[str, ...]]] = {
+    **dict.fromkeys(PROPERTY_COLUMNS, TEXT),
+    **dict.fromkeys(("exchange", "routing_key"), TEXT),
+    **dict.fromkeys((*PLACE, "priority", "delivery_mode"), WHOLE),
+    "app_ts": MOMENT,
+    "properties_raw": BYTES,
+    "body": ("binary", "string"),
+}
+
+
+def check_columns(columns: dict[str, str], options: SinkOptions) -> None:
+    """Refuses a frame whose rows can be no messages. Shapes: `columns` maps names to Spark's names of their types.
+
+    Raises: SinkRefused.
+    """
+    for name, kind in columns.items():
+        if name in NOT_SENT:
+            continue
+        if name not in TYPES:
+            raise SinkRefused(f"the column {name!r} means nothing to a message: drop it, or give it one of the names")
+        if kind not in TYPES[name]:
+            raise SinkRefused(f"the column {name!r} should be {' or '.join(TYPES[name])}, not {kind}")
+    if "body" not in columns:
+        raise SinkRefused("there is no column 'body'")
+    if "routing_key" not in columns and options.routing_key is None:
+        raise SinkRefused("there is no column 'routing_key', and no option routingKey")
+    if "exchange" not in columns and options.exchange is None:
+        raise SinkRefused("there is no column 'exchange', and no option exchange")
+    missing = [name for name in PLACE if name not in columns]
+    if options.publisher.producer and missing:
+        raise SinkRefused(
+            f"the producer numbers rows by the columns seal, slot and offset, and there is no {missing[0]!r}: "
+            "without the option producer they are published at least once"
+        )
+
+
+class SinkRows:
+    """Makes messages of rows; what can be none is handed to `refused`.
+
+    Shapes: a message is known by the place of its row, its seal, slot and offset, as far as there are such columns.
+    """
+
+    def __init__(self, options: SinkOptions, refused: Callable[[Refused], object]) -> None:
+        self._options = options
+        self._refused = refused
+        self._octets = PropertyOctets(persistent=options.persistent)
+        self._numbers = bool(options.publisher.producer)
+        self._good: dict[tuple[str | None, str | None], str] = {}  # routes that were looked at, and what is wrong
+
+    def messages(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
+        """Yields the messages of a batch in order."""
+        columns = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
+        rows = batch.num_rows
+        lists = {name: columns[name].to_pylist() for name in ("exchange", "routing_key", "body") if name in columns}
+        exchanges = lists.get("exchange", [None] * rows)
+        keys = lists.get("routing_key", [None] * rows)
+        bodies = lists["body"]
+        if bodies and isinstance(next((body for body in bodies if body is not None), b""), str):
+            bodies = [None if body is None else body.encode() for body in bodies]
+        properties = self._properties(columns, rows)
+        places = self._places(columns, rows)
+        options = self._options
+        for exchange, key, found, body, place in zip(exchanges, keys, properties, bodies, places, strict=True):
+            where = options.exchange if exchange is None else exchange
+            by = options.routing_key if key is None else key
+            fault = self._fault(where, by)
+            octets = NO_PROPERTIES
+            if isinstance(found, BadProperties):
+                fault = fault or str(found)
+            else:
+                octets = found
+            sequence = self._sequence(place)
+            if sequence is not None and sequence < 0:
+                fault, sequence = fault or "the offset is not one of the slot", None
+            message: Outgoing = (where or "", by or "", octets, body or b"", sequence, place)
+            if fault:
+                self._refused(Refused(message, UNPUBLISHABLE, fault))
+            else:
+                yield message
+
+    def _sequence(self, place: tuple[int | None, ...]) -> int | None:
+        """Returns the number that a row's place gives it, None when it has none, -1 for a place that cannot be."""
+        seal, slot, offset = place
+        if not self._numbers or not seal or slot is None or offset is None:
+            return None
+        return seal * SLOT_NUMBERS + offset - slot if 0 <= offset - slot < SLOT_NUMBERS and seal > 0 else -1
+
+    def _fault(self, exchange: str | None, key: str | None) -> str:
+        """Returns what is wrong with a route, nothing mostly."""
+        known = self._good.get((exchange, key))
+        if known is None:
+            if len(self._good) > SLOT_NUMBERS:
+                self._good.clear()
+            known = self._good[exchange, key] = _name_fault("exchange", exchange) or _name_fault("routing_key", key)
+        return known
+
+    def _places(self, columns: dict[str, pa.Array], rows: int) -> Iterator[tuple[int | None, ...]]:
+        lists = [columns[name].to_pylist() if name in columns else [None] * rows for name in PLACE]
+        return zip(*lists, strict=True)
+
+    def _properties(self, columns: dict[str, pa.Array], rows: int) -> Sequence[bytes | BadProperties]:
+        """Returns the octets of each row: those that it had, or what its columns say."""
+        names = tuple(name for name in PROPERTY_COLUMNS if name in columns)
+        raws = columns["properties_raw"].to_pylist() if "properties_raw" in columns else [None] * rows
+        values: Iterator[tuple[Any, ...]] = (
+            zip(*(columns[name].to_pylist() for name in names), strict=True) if names else iter([()] * rows)
+        )
+        return [self._octets_of(names, raw, row) for raw, row in zip(raws, values, strict=True)]
+
+    def _octets_of(self, names: tuple[str, ...], raw: bytes | None, row: tuple[Any, ...]) -> bytes | BadProperties:
+        try:
+            return self._octets.of_values(names, row) if raw is None else self._octets.of_raw(raw)
+        except BadProperties as bad:
+            return bad
+
+
+def _name_fault(column: str, name: str | None) -> str:
+    if name is None:
+        return f"the {column} is null"
+    size = len(name.encode("utf-8", "surrogatepass"))
+    return f"the {column} has {size} bytes, and can have {NAME_MAX_BYTES}" if size > NAME_MAX_BYTES else ""

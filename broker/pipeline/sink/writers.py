@@ -1,0 +1,151 @@
+"""The sink `slotmq`: publishes the rows of a frame or a stream to a broker, with confirms.
+
+Spark may run a task again, and a stream its last batch. Rows that have a place in a slot are numbered by it for the
+producer of the options, so whatever comes twice is confirmed and dropped by the broker.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from broker.pipeline.faults import PublishFailed, SinkRefused, said_plainly
+from broker.pipeline.sink.amqp_publisher import AmqpPublisher, Refused
+from broker.pipeline.sink.bad_records import BadRecordFile, BadRecordLog
+from broker.pipeline.sink.options import SinkOptions
+from broker.pipeline.sink.rows import SinkRows, check_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["Published", "batch_writer", "stream_writer"]
+
+
+@dataclass(frozen=True)
+class Published(WriterCommitMessage):
+    """What one task did: messages sent, rows refused for good, and the file that has those."""
+
+    messages: int
+    refused: int
+    file: str
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    """Returns what publishes the rows of a frame. Raises: SinkRefused."""
+    return BatchSink(_checked(options, schema, overwrite=overwrite))
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+    """Returns what publishes the rows of a stream. Raises: SinkRefused."""
+    return StreamSink(_checked(options, schema, overwrite=overwrite))
+
+
+def _checked(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkOptions:
+    if overwrite:
+        raise SinkRefused("messages can be added only: use mode append")
+    found = SinkOptions.read(options)
+    check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, found)
+    return found
+
+
+class _Sink:
+    """Publishes in tasks; on the driver it says which files of bad rows count.
+
+    Invariant: what a task tells is confirmed, or in its file.
+    """
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._run = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
+        """Publishes the rows of one task over a connection of its own. Raises: PublishFailed."""
+        with said_plainly():
+            return self._publish(iterator)
+
+    def _publish(self, batches: Iterator[pa.RecordBatch]) -> Published:
+        options = self._options
+        bad = None if options.bad_records is None else BadRecordFile(options.bad_records)
+        refused = _fail if bad is None else bad.add
+        rows = SinkRows(options, refused)
+        publisher: AmqpPublisher | None = None
+        messages = 0
+        try:
+            for batch in batches:
+                if batch.num_rows and publisher is None:  # an empty partition connects nowhere
+                    publisher = AmqpPublisher(options.address, options.publisher, refused)
+                if publisher is not None:
+                    publisher.publish(rows.messages(batch))
+            if publisher is not None:
+                publisher.close()
+                messages = publisher.published
+            if bad is not None:
+                bad.close()
+        except BaseException:
+            if publisher is not None:
+                publisher.abort()
+            if bad is not None:
+                with suppress(OSError):
+                    bad.remove()
+            raise
+        return Published(messages, 0 if bad is None else bad.rows, "" if bad is None else bad.name)
+
+    def _commit(self, messages: Sequence[WriterCommitMessage | None], batch: int, run: str) -> None:
+        if self._options.bad_records is not None:
+            BadRecordLog(self._options.bad_records).commit(run, batch, _files(messages))
+
+    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        if self._options.bad_records is not None:
+            BadRecordLog(self._options.bad_records).remove(_files(messages))
+
+
+class BatchSink(_Sink, DataSourceArrowWriter):
+    """Publishes the rows of a frame."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Has the bad rows count."""
+        self._commit(messages, 0, self._run)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Drops the bad rows of the tasks that succeeded; what is published stays."""
+        self._abort(messages)
+
+
+class StreamSink(_Sink, DataSourceStreamArrowWriter):
+    """Publishes the rows of a stream."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Has the bad rows of a batch count."""
+        self._commit(messages, batchId, self._query_id() or self._run)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Drops the bad rows of the tasks that succeeded."""
+        self._abort(messages)
+
+    def _query_id(self) -> str:
+        """Returns the stream's id, which outlives a restart, as its checkpoint says it; empty when it does not."""
+        if self._options.checkpoint is None:
+            return ""
+        try:
+            said = json.loads((self._options.checkpoint / "metadata").read_bytes())["id"]
+            return str(uuid.UUID(said))
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
+
+def _files(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
+    return [message.file for message in messages if isinstance(message, Published) and message.file]
+
+
+def _fail(refused: Refused) -> None:
+    exchange, key = refused.message[:2]
+    raise PublishFailed(
+        f"exchange '{exchange}' with key '{key}': {refused.reason}; the option badRecords names a folder for such rows"
+    )

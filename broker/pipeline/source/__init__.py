@@ -1,0 +1,1 @@
+"""Slots as rows: catalogs, the decoder, and Spark's readers over them."""

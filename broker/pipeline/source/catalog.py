@@ -1,0 +1,79 @@
+"""What a broker has in slots: on its data folder, or over its HTTP server. Both answer alike."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from broker.pipeline.faults import SlotDamaged, SourceRefused
+from broker.pipeline.source.http_catalog import HttpCatalog
+from broker.pipeline.source.slot_handle import SlotHandle
+from broker.pipeline.source.store_catalog import StoreCatalog
+from broker.store.seal_log import SealView
+from broker.store.slot_file import BadSlotFile, SlotView, open_slot
+
+__all__ = ["Catalog", "open_catalog", "open_handle"]
+
+
+class Catalog(Protocol):
+    """The slots of one broker. Every method raises SourceRefused where it cannot be done."""
+
+    @property
+    def address(self) -> str:
+        """Return where it is, for texts: a path, or a URL without its password."""
+
+    @property
+    def store(self) -> str:
+        """Return the store id, 32 hex digits: no two data folders have the same."""
+
+    def view(self) -> SealView:
+        """Return what the seal log says now. The view is changed by the next call."""
+
+    def fetch(self, seal: int) -> Any:
+        """Return the bytes of a sealed slot file, to be given to `open_slot`. Raises: SlotMissing."""
+
+    def fetch_slot(self, slot: SlotHandle) -> Any:
+        """Return the bytes of a slot file, of a seal or of a snapshot. Raises: SlotMissing."""
+
+    def location(self, slot: SlotHandle) -> str:
+        """Return the path or the URL of a slot file, without a password."""
+
+    def snapshot(self, vhost: str, queue: str) -> list[SlotHandle]:
+        """Return slots of what an ordinary queue holds now; the broker keeps them for an hour."""
+
+    def seal_now(self, vhost: str | None = None, tap: str | None = None) -> int:
+        """Have what is open sealed, and return the last seal."""
+
+    def set_cursor(self, name: str, vhost: str, tap: str, seal: int) -> None:
+        """Say that a reader has passed a seal; the cursor is made if need be, and never goes back."""
+
+    def taps(self) -> list[dict[str, Any]]:
+        """Return the taps and how they are."""
+
+    def close(self) -> None:
+        """Let go of what is open. It may be used again."""
+
+
+def open_catalog(path: str | None = None, url: str | None = None) -> Catalog:
+    """Returns the catalog of a data folder, or of the broker at an http(s) URL; nothing is asked yet.
+
+    Raises: SourceRefused when it is neither or both.
+    """
+    if (path is None) == (url is None):
+        raise SourceRefused(
+            "say where the broker is: option path (its data folder) or url (http://user:password@host:15672)"
+        )
+    if path is not None:
+        return StoreCatalog(path)
+    assert url is not None
+    return HttpCatalog(url)
+
+
+def open_handle(catalog: Catalog, slot: SlotHandle) -> SlotView:
+    """Returns the slot that was meant. Raises: SlotMissing, SlotDamaged when the file is not that of the handle."""
+    try:
+        view = open_slot(catalog.fetch_slot(slot), slot.crc)
+    except BadSlotFile as error:
+        raise SlotDamaged(f"{slot} ({catalog.location(slot)}): {error}") from None
+    if wrong := slot.differs_from(view.meta):
+        raise SlotDamaged(f"{slot} ({catalog.location(slot)}): {wrong}")
+    return view

@@ -1,0 +1,98 @@
+"""Slot files to Arrow batches.
+
+Each column is picked from the bytes of the slot for a batch of rows at a time; columns that nobody asks for cost
+nothing. Octets of texts that are not UTF-8 (AMQP's short strings have no character set) become replacement characters,
+and a headers property that is no table is null; `properties_raw` has all of them as they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS
+from broker.pipeline.source.slot_rows import BadRow, Pick, SlotRows, bad_rows
+from broker.store.slot_file import SlotView
+
+__all__ = ["BATCH_MAX_BYTES", "BATCH_MAX_ROWS", "BadRow", "bad_rows", "batches", "decode"]
+
+BATCH_MAX_BYTES: Final = 8 << 20
+BATCH_MAX_ROWS: Final = 10_000
+
+Column = Callable[[SlotRows, Pick, int], Any]  # rows, which of them, and how many; None where all are null
+
+
+def decode(view: SlotView, columns: Sequence[str] = COLUMNS, rows: Any = None) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a slot, all or those of these numbers (an array of numpy's), as batches() does.
+
+    Raises: BadSlotFile.
+    """
+    return batches(SlotRows(view), columns, rows)
+
+
+def batches(slot: SlotRows, columns: Sequence[str] = COLUMNS, rows: Any = None) -> Iterator[pa.RecordBatch]:
+    """Yields rows in batches of 8 MiB or 10,000 rows at most, and one row at least."""
+    schema = pa.schema([ARROW_SCHEMA.field(name) for name in columns])
+    makers = [(_COLUMNS[name], schema.field(name).type) for name in columns]
+    for pick, count in _cuts(slot.sizes if rows is None else slot.sizes[rows], rows):
+        arrays = []
+        for make, kind in makers:
+            array = make(slot, pick, count)
+            if array is None:
+                array = pa.nulls(count, kind)
+            arrays.append(array if array.type == kind else array.cast(kind))
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _cuts(sizes: Any, rows: Any) -> Iterator[tuple[Pick, int]]:
+    ends = np.cumsum(sizes)
+    at, done = 0, 0
+    while at < len(ends):
+        to = int(np.searchsorted(ends, done + BATCH_MAX_BYTES, side="right"))
+        to = min(max(to, at + 1), at + BATCH_MAX_ROWS, len(ends))
+        yield (slice(at, to) if rows is None else rows[at:to]), to - at
+        at, done = to, int(ends[to - 1])
+
+
+def _same(name: str, of: Callable[[SlotRows], Any]) -> Column:
+    kind = ARROW_SCHEMA.field(name).type
+    return lambda slot, _pick, count: pa.repeat(pa.scalar(of(slot), kind), count)
+
+
+def _text(name: str) -> Column:
+    return lambda slot, pick, _count: slot.text(name, pick)
+
+
+def _octet(name: str) -> Column:
+    return lambda slot, pick, _count: slot.octet(name, pick)
+
+
+_COLUMNS: Final[dict[str, Column]] = {
+    "vhost": _same("vhost", lambda slot: slot.meta.vhost),
+    "queue": _same("queue", lambda slot: slot.meta.queue),
+    "slot": _same("slot", lambda slot: slot.meta.first),
+    "seal": _same("seal", lambda slot: slot.meta.seal),
+    "offset": lambda slot, pick, _count: pa.array(slot.ids[pick]),
+    "ts": lambda slot, pick, _count: pa.array(slot.ts_ms[pick] * 1000),
+    "exchange": lambda slot, pick, _count: slot.exchange(pick),
+    "routing_key": lambda slot, pick, _count: slot.routing_key(pick),
+    "redelivered": lambda slot, pick, _count: pa.array(slot.redelivered[pick]),
+    "priority": _octet("priority"),
+    "delivery_mode": _octet("delivery_mode"),
+    "content_type": _text("content_type"),
+    "content_encoding": _text("content_encoding"),
+    "correlation_id": _text("correlation_id"),
+    "reply_to": _text("reply_to"),
+    "expiration": _text("expiration"),
+    "message_id": _text("message_id"),
+    "type": _text("message_type"),  # pamqp's name for it
+    "user_id": _text("user_id"),
+    "app_id": _text("app_id"),
+    "app_ts": lambda slot, pick, _count: slot.app_ts(pick),
+    "headers": lambda slot, pick, _count: slot.headers(pick),
+    "properties_raw": lambda slot, pick, _count: slot.properties_raw(pick),
+    "body": lambda slot, pick, _count: slot.body(pick),
+}

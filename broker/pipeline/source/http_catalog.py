@@ -1,0 +1,104 @@
+"""The slots of a broker on another machine, over its HTTP server: the same bytes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import quote
+
+from broker.pipeline.faults import SlotMissing, SourceRefused
+from broker.pipeline.source.http_client import HttpClient, NotThere
+from broker.pipeline.source.slot_handle import SlotHandle
+from broker.store.seal_log import BadSealLine, SealView
+
+__all__ = ["HttpCatalog"]
+
+PAGE_SEALS: Final = 1000
+
+
+class HttpCatalog:
+    """Asks the broker at a URL. What its user may not read is not there."""
+
+    def __init__(self, url: str) -> None:
+        """Raises: SourceRefused."""
+        self._client = HttpClient(url)
+        self._view = SealView()
+
+    @property
+    def address(self) -> str:
+        """The URL without user and password."""
+        return self._client.address
+
+    @property
+    def store(self) -> str:
+        """The store id."""
+        return str(self._client.get_json("/v1/store")["store"])
+
+    def view(self) -> SealView:
+        """Returns what the seal log says now; asks only for what is new in it."""
+        more = True
+        while more:
+            page = self._client.get_json("/v1/seals", after=self._view.last_seal, limit=PAGE_SEALS)
+            try:
+                more = self._fold(page)
+            except (BadSealLine, KeyError, TypeError) as error:
+                raise SourceRefused(f"the broker at {self.address} lists slots as no SlotMQ does: {error!r}") from None
+        return self._view
+
+    def _fold(self, page: dict[str, Any]) -> bool:
+        """Takes a page in, and returns whether there is another."""
+        if self._view.store not in ("", page["store"]):
+            self._view = SealView()  # another data folder behind the same URL: everything anew
+            return True
+        more = bool(page["more"])
+        view = self._view
+        # Of what is gone first: a slot may be listed that is not there any more.
+        for kind, name in (("seal", "seals"), ("gap", "gaps"), ("released", "released"), ("cursor", "cursors")):
+            for line in page[name]:
+                if line.get("reason") != "released":  # one of those is what the broker makes of a released line
+                    view.fold({"k": kind, **line})
+        known = view.last_seal if more else max(view.last_seal, page["last_seal"])
+        view.fold({"k": "store", "format": 1, "store": page["store"], "last_seal": known})
+        return more
+
+    def fetch(self, seal: int) -> Any:
+        """Returns the bytes of a sealed slot file. Raises: SlotMissing."""
+        return self._get(f"/v1/slots/{seal}", f"slot {seal}")
+
+    def fetch_slot(self, slot: SlotHandle) -> Any:
+        """Returns the bytes of a slot file. Raises: SlotMissing."""
+        return self._get(self._path(slot), str(slot))
+
+    def location(self, slot: SlotHandle) -> str:
+        """Returns the URL of a slot file."""
+        return self.address + self._path(slot)
+
+    def snapshot(self, vhost: str, queue: str) -> list[SlotHandle]:
+        """Returns slots of what a queue holds now."""
+        answer = self._client.send("POST", "/v1/snapshots", vhost=vhost, queue=queue)
+        return SlotHandle.of_snapshot(answer, vhost, queue)
+
+    def seal_now(self, vhost: str | None = None, tap: str | None = None) -> int:
+        """Has what is open sealed, and returns the last seal."""
+        return int(self._client.send("POST", "/v1/seal", vhost=vhost, tap=tap)["last_seal"])
+
+    def set_cursor(self, name: str, vhost: str, tap: str, seal: int) -> None:
+        """Says that a reader has passed a seal."""
+        self._client.send("PUT", f"/v1/cursors/{quote(name, safe='')}", vhost=vhost, tap=tap, seal=seal)
+
+    def taps(self) -> list[dict[str, Any]]:
+        """Returns the taps and how they are."""
+        taps: list[dict[str, Any]] = self._client.get_json("/v1/taps")["taps"]
+        return taps
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._client.close()
+
+    def _path(self, slot: SlotHandle) -> str:
+        return f"/v1/slots/{slot.seal}" if slot.snapshot is None else "/v1/snapshots/{}/{}".format(*slot.snapshot)
+
+    def _get(self, path: str, slot: str) -> bytes:
+        try:
+            return self._client.get(path)
+        except NotThere as error:
+            raise SlotMissing(f"{slot} is gone: {error}") from None

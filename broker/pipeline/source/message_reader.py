@@ -1,0 +1,80 @@
+"""Reads messages once: `spark.read.format("slotmq")`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from broker.pipeline.faults import SourceRefused, said_plainly
+from broker.pipeline.source.filters import Condition
+from broker.pipeline.source.message_run import SlotRun, read_run
+from broker.pipeline.source.options import check_columns
+from broker.pipeline.source.pushdown import conditions_of
+from broker.pipeline.source.schema import ARROW_SCHEMA, ddl_of
+from broker.pipeline.source.slot_source import SlotSource
+
+__all__ = ["MessageReader", "PushingMessageReader", "arrow_schema_of", "read_rows"]
+
+READER: Final = "a batch read"
+
+
+class MessageReader(DataSourceReader):
+    """A read that ends. It is pickled into tasks: what it opens, it opens there."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        """Raises: SourceRefused when a column is none of a message's."""
+        self._options = dict(options)
+        self._schema = arrow_schema_of(schema)
+        self._conditions: list[Condition] = []
+
+    def partitions(self) -> list[InputPartition]:
+        """Returns runs of the slots that can have a wanted row. Raises: SlotGap, SourceRefused."""
+        with said_plainly():
+            source = SlotSource(self._options, self._conditions)
+            try:
+                slots = source.all_now()
+            finally:
+                source.catalog.close()
+            return source.tasks(slots, READER)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of one run."""
+        return read_rows(partition, self._schema)
+
+
+class PushingMessageReader(MessageReader):
+    """One that takes filters over, for a frame that is used in one query.
+
+    PySpark 4.3.0 keeps what a frame's query has pushed and planned, and takes it for the frame's next query that pushes
+    nothing, and for all uses of the frame in one query: rows would be missing in them. So this is not the default.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Yields the filters that Spark has to see to."""
+        for pushed in filters:
+            conditions = conditions_of(pushed)
+            if conditions is None:
+                yield pushed
+            else:
+                self._conditions += conditions
+
+
+def read_rows(partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a run; none of the partition that Spark makes where there is none."""
+    if isinstance(partition, SlotRun):
+        with said_plainly():
+            yield from read_run(partition, schema)
+
+
+def arrow_schema_of(schema: StructType, known: pa.Schema = ARROW_SCHEMA) -> pa.Schema:
+    """Returns the columns that Spark wants, as Arrow has them. Raises: SourceRefused for one of another type."""
+    check_columns(schema.fieldNames(), known.names)
+    for field in schema.fields:
+        wanted, found = ddl_of(known, [field.name]).rpartition(" ")[2], field.dataType.simpleString()
+        if wanted != found:
+            raise SourceRefused(f"column {field.name!r} is of type {wanted}, not {found}")
+    return pa.schema([known.field(field.name).with_nullable(field.nullable) for field in schema.fields])

@@ -1,0 +1,104 @@
+"""One task's work: a run of slots read into rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from broker.pipeline.faults import SlotDamaged, SlotMissing
+from broker.pipeline.source.catalog import Catalog, open_catalog, open_handle
+from broker.pipeline.source.decoder import batches
+from broker.pipeline.source.filters import Condition, chosen_rows
+from broker.pipeline.source.slot_handle import SlotHandle
+from broker.pipeline.source.slot_rows import SlotRows
+from broker.store.slot_file import BadSlotFile
+
+__all__ = ["SlotRun", "read_run"]
+
+
+class SlotRun(InputPartition):
+    """Consecutive slots for one task. It is pickled; its text says nothing of the URL, which has a password in it."""
+
+    def __init__(
+        self,
+        path: str | None,
+        url: str | None,
+        slots: Sequence[SlotHandle],
+        conditions: Sequence[Condition],
+        *,
+        reader: str,
+        fail_on_gap: bool = True,
+        fail_on_bad_rows: bool = True,
+    ) -> None:
+        """Shapes: `reader` names who reads, for texts."""
+        self.path = path
+        self.url = url
+        self.slots = tuple(slots)
+        self.conditions = tuple(conditions)
+        self.reader = reader
+        self.fail_on_gap = fail_on_gap
+        self.fail_on_bad_rows = fail_on_bad_rows
+
+    def __repr__(self) -> str:
+        return f"SlotRun({len(self.slots)} slots for {self.reader})"
+
+
+def read_run(run: SlotRun, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a run.
+
+    Invariant: of each slot exactly the message ids that it says, less those that the conditions leave out.
+    Raises: SlotMissing, SlotDamaged, SourceRefused.
+    """
+    catalog = open_catalog(run.path, run.url)
+    try:
+        for slot in run.slots:
+            try:
+                rows = _open(catalog, slot)
+            except SlotMissing as error:
+                if not run.fail_on_gap:
+                    continue
+                raise SlotMissing(f"{error}; {run.reader} was to read it: {_hint(slot)}") from None
+            yield from _rows(run, slot, rows, schema)
+    finally:
+        catalog.close()
+
+
+def _hint(slot: SlotHandle) -> str:
+    if slot.snapshot is not None:
+        return "a snapshot is kept for a while only (settings taps.snapshot_ms), so load the queue again"
+    return "slots are kept for named cursors"
+
+
+def _open(catalog: Catalog, slot: SlotHandle) -> SlotRows:
+    view = open_handle(catalog, slot)
+    try:
+        rows = SlotRows(view)
+    except BadSlotFile as error:
+        raise SlotDamaged(f"{slot} ({catalog.location(slot)}): {error}") from None
+    if len(rows.ids) and not _ids_right(rows.ids, slot):
+        raise SlotDamaged(f"{slot} ({catalog.location(slot)}): its message ids are not those it says")
+    return rows
+
+
+def _ids_right(ids: Any, slot: SlotHandle) -> bool:
+    return bool(ids[0] >= slot.first and ids[-1] < slot.end and np.all(np.diff(ids) > 0))
+
+
+def _rows(run: SlotRun, slot: SlotHandle, rows: SlotRows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    bad = rows.bad(headers="headers" in schema.names)
+    if bad and run.fail_on_bad_rows:
+        raise SlotDamaged(
+            f"{slot}: {len(bad)} of {slot.count} rows cannot be read (row {bad[0].position}: {bad[0].reason}); "
+            "failOnBadRows=false leaves them out"
+        )
+    chosen = chosen_rows(run.conditions, rows, [row.position for row in bad])
+    due = slot.count if chosen is None else len(chosen)
+    for batch in batches(rows, schema.names, chosen):
+        due -= batch.num_rows
+        yield batch if batch.schema == schema else batch.cast(schema)  # nullability as the user's schema has it
+    if due:
+        raise SlotDamaged(f"{slot}: {due} rows were not delivered")

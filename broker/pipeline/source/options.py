@@ -1,0 +1,200 @@
+"""The options of the sources, as `spark.read.option(...)` gives them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Final
+
+from broker.pipeline.faults import SourceRefused
+from broker.pipeline.source.catalog import Catalog, open_catalog
+from broker.pipeline.source.filters import Condition
+from broker.pipeline.source.planner import PARTITION_MAX_BYTES, Limits
+from broker.pipeline.source.positions import EARLIEST, LATEST, BadPosition, Position, read_position
+from broker.pipeline.source.schema import COLUMNS
+
+__all__ = ["SourceOptions", "check_columns"]
+
+TAP_PREFIX: Final = "amq.tap."
+TRIGGER_MAX_BYTES: Final = 1 << 30
+NAMES: Final = (
+    "path", "url", "vhost", "queue", "tap", "topic", "from", "to", "columns", "sealNow", "failOnGap", "failOnBadRows",
+    "pushFilters", "maxSlotsPerTrigger", "maxRowsPerTrigger", "maxBytesPerTrigger", "maxPartitionBytes",
+    "minPartitions",
+)  # fmt: skip
+KNOWN: Final = {name.lower(): name for name in NAMES}
+WILDCARDS: Final = "*?["
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a source was asked for.
+
+    Shapes: taps are names or globs, None for all; queues those to be read by a snapshot. Of path and url one is set.
+    """
+
+    path: str | None
+    url: str | None
+    vhost: str | None
+    taps: tuple[str, ...] | None
+    queues: tuple[str, ...]
+    topic: str | None
+    begin: Position
+    end: Position
+    columns: tuple[str, ...]
+    seal_now: bool
+    fail_on_gap: bool
+    fail_on_bad_rows: bool
+    push_filters: bool
+    limits: Limits
+    partition_max_bytes: int
+    partitions_min: int
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> SourceOptions:
+        """Returns the options. Raises: SourceRefused for one that is not known or cannot be understood."""
+        given = _known(options)
+        taps, queues = _taps_and_queues(given)
+        topic = given.get("topic")
+        return cls(
+            path=given.get("path"),
+            url=given.get("url"),
+            vhost=given.get("vhost"),
+            taps=taps,
+            queues=queues,
+            topic=topic,
+            begin=_position(given, "from", EARLIEST),
+            end=_position(given, "to", LATEST),
+            columns=_columns(given.get("columns")),
+            seal_now=_flag(given, "sealNow", default=False),
+            fail_on_gap=_flag(given, "failOnGap", default=True),
+            fail_on_bad_rows=_flag(given, "failOnBadRows", default=True),
+            push_filters=_flag(given, "pushFilters", default=False),
+            limits=Limits(
+                _number(given, "maxSlotsPerTrigger", None),
+                _number(given, "maxRowsPerTrigger", None),
+                _number(given, "maxBytesPerTrigger", TRIGGER_MAX_BYTES),
+            ),
+            partition_max_bytes=_number(given, "maxPartitionBytes", PARTITION_MAX_BYTES) or PARTITION_MAX_BYTES,
+            partitions_min=_number(given, "minPartitions", None) or os.cpu_count() or 1,
+        )
+
+    def catalog(self) -> Catalog:
+        """Returns the catalog. Raises: SourceRefused."""
+        return open_catalog(self.path, self.url)
+
+    def takes(self, vhost: str, tap: str) -> bool:
+        """Returns whether the slots of a tap are asked for."""
+        if self.vhost not in (None, vhost):
+            return False
+        return self.taps is None or any(_fits(tap, name) for name in self.taps)
+
+    def conditions(self) -> list[Condition]:
+        """Returns the conditions that the options make."""
+        topic = () if self.topic is None else (Condition("routing_key", "topic", self.topic),)
+        return [*self.begin.from_here(), *self.end.up_to_here(), *topic]
+
+    def wants(self) -> str:
+        """Returns what is read, for texts."""
+        if self.queues:
+            return f"queue {', '.join(map(repr, self.queues))} in vhost {self.vhost or '/'!r}"
+        taps = "all taps" if self.taps is None else f"tap {', '.join(map(repr, self.taps))}"
+        return taps if self.vhost is None else f"{taps} in vhost {self.vhost!r}"
+
+
+def _known(options: Mapping[str, str]) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for name, value in options.items():
+        known = KNOWN.get(name.lower())
+        if known is not None:
+            given[known] = value
+        elif not name.lower().startswith(("spark.", "__")):  # those are Spark's own
+            close = get_close_matches(name.lower(), KNOWN, 1)
+            hint = f"; do you mean {KNOWN[close[0]]}?" if close else f", but {', '.join(NAMES)}"
+            raise SourceRefused(f"there is no option {name!r}{hint}")
+    return given
+
+
+def _taps_and_queues(given: Mapping[str, str]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    taps = _names(given.get("tap"), "tap")
+    queues = _names(given.get("queue"), "queue")
+    if not queues:
+        return taps or None, ()
+    if taps:
+        raise SourceRefused("of the options tap and queue only one can be given")
+    tapped = tuple(name.removeprefix(TAP_PREFIX) for name in queues if name.startswith(TAP_PREFIX))
+    if not tapped:
+        return (), queues
+    if len(tapped) < len(queues):
+        raise SourceRefused("taps and other queues cannot be read at once: slots and a snapshot have no common order")
+    return tapped, ()
+
+
+def _names(text: str | None, option: str) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    if text.startswith("["):  # for names with a comma in them
+        try:
+            names = json.loads(text)
+        except ValueError:
+            names = [text]  # a glob that begins with a set of characters
+        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+            raise SourceRefused(f"option {option}: {text!r} is no list of names")
+        return tuple(names)
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise SourceRefused(f"option {option}: {text!r} has an empty name in it")
+    return tuple(names)
+
+
+def _fits(name: str, wanted: str) -> bool:
+    return name == wanted or (any(sign in wanted for sign in WILDCARDS) and fnmatchcase(name, wanted))
+
+
+def _position(given: Mapping[str, str], option: str, default: Position) -> Position:
+    if option not in given:
+        return default
+    try:
+        position = read_position(given[option])
+    except BadPosition as error:
+        raise SourceRefused(f"option {option}: {error}") from None
+    if option == "to" and position == EARLIEST:
+        raise SourceRefused("option to: nothing stands before the earliest message")
+    return position
+
+
+def _columns(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return COLUMNS
+    names = tuple(name.strip() for name in text.split(","))
+    check_columns(names)
+    return names
+
+
+def check_columns(names: Sequence[str], known: Sequence[str] = COLUMNS) -> None:
+    """Raises SourceRefused for a column that there is not, or that comes twice."""
+    for name in names:
+        if name not in known:
+            raise SourceRefused(f"there is no column {name!r}, but {', '.join(known)}")
+        if names.count(name) > 1:
+            raise SourceRefused(f"column {name!r} comes twice")
+
+
+def _flag(given: Mapping[str, str], option: str, *, default: bool) -> bool:
+    text = given.get(option, str(default)).strip().lower()
+    if text not in ("true", "false"):
+        raise SourceRefused(f"option {option} is true or false, not {given[option]!r}")
+    return text == "true"
+
+
+def _number(given: Mapping[str, str], option: str, default: int | None) -> int | None:
+    if option not in given:
+        return default
+    text = given[option].strip()
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise SourceRefused(f"option {option} is a number from 1 on, not {given[option]!r}")
+    return int(text)

@@ -1,0 +1,163 @@
+"""Reads slots as they are sealed: what both formats' streams have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from broker.pipeline.faults import SlotGap, SourceRefused, said_plainly
+from broker.pipeline.source.losses import gap_text, lost_since, refuse_gaps
+from broker.pipeline.source.planner import Limits, admitted
+from broker.pipeline.source.slot_handle import SlotHandle
+from broker.pipeline.source.slot_source import SlotSource
+from broker.pipeline.source.stream_offset import StreamOffset
+from broker.store.seal_log import Gap, SealView
+
+__all__ = ["SealStream"]
+
+NO_LIMITS = Limits()
+
+
+class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream whose offset is the store's seal sequence.
+
+    Spark keeps one of these for the life of a query and pickles another into tasks: only what is pickled holds there.
+    Nothing is released from commit(): Spark does not call it for the last batch. What follows the stream with a cursor
+    reads the checkpoint or listens to the query's progress.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = dict(options)
+        self._opened: SlotSource | None = None
+        self._target: int | None = None  # of a query that ends with what is there
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    @property
+    def _source(self) -> SlotSource:
+        if self._opened is None:
+            source = SlotSource(self._options)
+            if source.options.queues:
+                raise SourceRefused(
+                    f"{source.options.wants()} cannot be followed: a stream reads a tap (slotmq tap add), "
+                    "a queue is read once, by a snapshot"
+                )
+            self._opened = source
+        return self._opened
+
+    # ---- where it stands
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Returns where a new stream begins. Raises: SlotGap, SourceRefused."""
+        with said_plainly():
+            source = self._source
+            view = source.view()
+            source.check_taps(view)
+            begin = source.options.begin
+            if begin.kind == "seal":
+                return StreamOffset(view.store, max(begin.value - 1, 0)).to_json()
+            if source.options.fail_on_gap:
+                refuse_gaps(lost_since(view, begin, source.options.takes), self._named())
+            first = None if begin.kind == "latest" else next(source.after(view, 0), None)
+            seal = view.last_seal if first is None else first.seal - 1
+            gone = max((gap.seal for gap in self._lost(view, seal)), default=0)
+            return StreamOffset(view.store, seal, gaps=gone).to_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Returns how far the next batch goes; `start` when there is nothing new. Raises: SlotGap, SourceRefused."""
+        with said_plainly():
+            source = self._source
+            begin, view = self._checked(start)
+            limits = NO_LIMITS if isinstance(limit, ReadAllAvailable) else source.options.limits
+            taken = admitted(source.after(view, begin.seal, self._target), limits)
+            if not taken:
+                return start
+            if source.options.fail_on_gap:
+                lost = [gap for gap in self._lost(view, begin.seal) if gap.seal > begin.gaps]
+                refuse_gaps(lost, self._named(begin.seal))
+            return StreamOffset(view.store, taken[-1].seal, len(taken), begin.gaps).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Returns one of the limits for all: Spark knows one at a time, latestOffset() looks at each."""
+        with said_plainly():
+            limits = self._source.options.limits
+            if limits.slots is not None:
+                return ReadMaxFiles(limits.slots)
+            if limits.rows is not None:
+                return ReadMaxRows(limits.rows)
+            return ReadAllAvailable() if limits.bytes is None else ReadMaxBytes(limits.bytes)
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Returns the last seal, for the query's progress."""
+        with said_plainly():
+            view = self._source.view()
+            return StreamOffset(view.store, view.last_seal).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fixes the seal where a query ends that reads what is there."""
+        with said_plainly():
+            source = self._source
+            if source.options.seal_now:
+                source.seal_now()
+            self._target = source.view().last_seal
+
+    # ---- the slots of a batch
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Returns the slots between two offsets, shared out among tasks. Raises: SlotGap, SourceRefused.
+
+        Invariant: a batch that is planned again after a restart has the same slots, or is refused.
+        """
+        with said_plainly():
+            source = self._source
+            begin, view = self._checked(start)
+            last = self._checked(end)[0]
+            slots = list(source.after(view, begin.seal, last.seal))
+            if source.options.fail_on_gap:
+                self._check_batch(view, begin, last, slots)
+            return source.tasks(slots, self._named(begin.seal))
+
+    def _check_batch(self, view: SealView, begin: StreamOffset, last: StreamOffset, slots: list[SlotHandle]) -> None:
+        if last.slots is None or last.slots == len(slots) or last.seal == begin.seal:
+            return
+        said = f"the batch up to seal {last.seal} had {last.slots} slots when it was planned, and has {len(slots)} now"
+        lost = [gap for gap in self._lost(view, begin.seal) if gap.seal > begin.gaps]
+        if lost:
+            raise SlotGap(f"messages are gone: {gap_text(lost)}; {said}; failOnGap=false goes on without them")
+        raise SourceRefused(f"{said}: options of a stream that has a checkpoint stay as they were")
+
+    def _checked(self, offset: dict[str, Any]) -> tuple[StreamOffset, SealView]:
+        """Returns what an offset says, and the view. Raises: SourceRefused when it is one in another store."""
+        found = StreamOffset.from_json(offset)
+        view = self._source.view()
+        found.check_store(view.store, self._source.catalog.address)
+        if found.seal > view.last_seal:
+            raise SourceRefused(
+                f"the checkpoint stands at seal {found.seal}, but {self._source.catalog.address} has sealed "
+                f"{view.last_seal} only: was an older copy of the data folder put back?"
+            )
+        return found, view
+
+    def _lost(self, view: SealView, after: int) -> list[Gap]:
+        takes = self._source.options.takes
+        return [gap for gap in view.lost(after) if takes(gap.vhost, gap.queue)]
+
+    def _named(self, seal: int | None = None) -> str:
+        wants = self._source.options.wants()
+        return f"a stream of {wants}" if seal is None else f"a stream of {wants} behind seal {seal}"
+
+    def stop(self) -> None:
+        """Closes the catalog."""
+        if self._opened is not None:
+            self._opened.catalog.close()

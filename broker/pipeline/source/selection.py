@@ -1,0 +1,146 @@
+"""A slice of a lake: which messages a job works on, said alike by all jobs."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from broker.pipeline.faults import LakeRefused
+from broker.pipeline.job import USAGE, JobFailed
+from broker.routing.pattern import HASH, STAR, parse_pattern
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from broker.pipeline.lake import Lake
+
+__all__ = ["Selection", "add_selection", "pattern_regex", "selection_of"]
+
+WORD: Final = r"\.[^.]*"
+NOT_WORD: Final = re.compile(r"([^0-9A-Za-z_])")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Messages of a lake.
+
+    Shapes: `since` and `until` as the lake reads them; `queues` are names of queues and taps, all where there is none;
+        `pattern` is a topic pattern over routing keys; `where` is a condition in SQL over the columns of messages.
+    """
+
+    lake: Path
+    since: str | None = None
+    until: str | None = None
+    queues: tuple[str, ...] = ()
+    pattern: str | None = None
+    where: str | None = None
+    vhost: str | None = None
+
+    def open(self) -> Lake:
+        """Returns the lake. Raises: JobFailed (USAGE) where there is none."""
+        from broker.pipeline.lake import Lake
+
+        try:
+            return Lake(self.lake)
+        except LakeRefused as refused:
+            raise JobFailed(str(refused), USAGE) from None
+
+    def messages(self, spark: SparkSession, columns: Sequence[str] | None = None) -> DataFrame:
+        """Returns the messages, with the columns asked for. Raises: JobFailed (USAGE) for what cannot be meant."""
+        lake = self.open()
+        try:
+            frame = lake.messages(spark, since=self.since, until=self.until)
+        except LakeRefused as refused:
+            raise JobFailed(str(refused), USAGE) from None
+        frame = self.of(frame)
+        return frame if columns is None else frame.select(*columns)
+
+    def of(self, frame: DataFrame) -> DataFrame:
+        """Returns the messages of a frame that queues, pattern and condition name.
+
+        Raises: JobFailed (USAGE) for a condition that is no SQL over these columns.
+        """
+        from pyspark.errors import AnalysisException, ParseException
+        from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+        if self.vhost is not None:
+            frame = frame.where(F.col("vhost") == self.vhost)
+        if self.queues:
+            frame = frame.where(F.col("queue").isin(*self.queues))
+        if self.pattern is not None:
+            frame = frame.where(pattern_column(self.pattern))
+        if self.where is not None:
+            try:
+                frame = frame.where(self.where)
+            except (AnalysisException, ParseException) as error:
+                from broker.pipeline.spark.failure import reason
+
+                raise JobFailed(f"--where {self.where!r}: {reason(str(error))[0]}", USAGE) from None
+        return frame
+
+    def to_json(self) -> dict[str, object]:
+        """Returns what tells the selection from others of the lake."""
+        return {
+            "since": self.since,
+            "until": self.until,
+            "queues": sorted(self.queues),
+            "pattern": self.pattern,
+            "where": self.where,
+            "vhost": self.vhost,
+        }
+
+
+def add_selection(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """Adds the arguments that name a selection."""
+    group = parser.add_argument_group("messages")
+    group.add_argument("--lake", metavar="DIR", type=Path, required=required, help="the lake that they are in")
+    moment = "such as 2026-11-20, 2026-11-20T08:30:00Z or 7d"
+    group.add_argument("--from", "--since", dest="since", metavar="T", help=f"from this time on, {moment}")
+    group.add_argument("--until", metavar="T", help="before this time")
+    group.add_argument("--pattern", metavar="P", help="only routing keys that match this topic pattern")
+    group.add_argument(
+        "--queue", metavar="Q", action="append", default=[], help="only of this queue or tap; may come more than once"
+    )
+    group.add_argument("--vhost", metavar="V", help="only of this vhost")
+    group.add_argument("--where", metavar="SQL", help="only where this holds of the columns of messages")
+
+
+def selection_of(arguments: argparse.Namespace) -> Selection:
+    """Returns what the arguments say."""
+    return Selection(
+        arguments.lake,
+        arguments.since,
+        arguments.until,
+        tuple(arguments.queue),
+        arguments.pattern,
+        arguments.where,
+        arguments.vhost,
+    )
+
+
+def pattern_regex(pattern: str) -> str:
+    """Returns a topic pattern as a regular expression over routing keys with a dot in front of each word.
+
+    The empty key has no word, and so no dot.
+    """
+    pieces = []
+    for word in parse_pattern(pattern).words:
+        if word == STAR:
+            pieces.append(WORD)
+        elif word == HASH:
+            pieces.append(f"(?:{WORD})*")
+        else:
+            pieces.append(r"\." + NOT_WORD.sub(r"\\\1", word))
+    return "".join(pieces)
+
+
+def pattern_column(pattern: str) -> Column:
+    """Returns whether a row's routing key matches."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    words = F.when(F.col("routing_key") == "", "").otherwise(F.concat(F.lit("."), F.col("routing_key")))
+    return words.rlike(rf"\A{pattern_regex(pattern)}\z")

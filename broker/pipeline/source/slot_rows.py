@@ -1,0 +1,173 @@
+"""The rows of a slot file by the place of each of their parts, and which of them cannot be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from broker.amqp.content_header import PROPERTIES_AT
+from broker.pipeline.source.gather import Gather
+from broker.pipeline.source.header_json import table_to_json
+from broker.pipeline.source.properties import PropertyPlaces, number_at
+from broker.store.slot_file import HEADER_BYTES, REDELIVERED, BadSlotFile, SlotView
+
+__all__ = ["BadRow", "Pick", "SlotRows", "bad_rows"]
+
+RAW_MAX_BYTES: Final = 1 << 20
+APP_TS_MAX_S: Final = 253_402_300_799  # the end of year 9999
+
+INDEX: Final = np.dtype(
+    {
+        "names": ["id", "ts", "at", "header", "body", "exchange", "key", "flags"],
+        "formats": ["<i8", "<i8", "<u4", "<u4", "<u4", "u1", "u1", "u1"],
+        "offsets": [0, 8, 16, 20, 24, 32, 33, 34],
+        "itemsize": 40,
+    }
+)
+
+Pick = Any  # some of the rows: a slice, or an array of their numbers
+ALL: Final = slice(None)
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that cannot be read. Shapes: position is its number in the slot, from 0 on; raw is cut at 1 MiB."""
+
+    seal: int
+    position: int
+    reason: str
+    raw: bytes
+
+
+class SlotRows:
+    """The rows of one slot file.
+
+    Shapes: ids, ts_ms, sizes and redelivered are arrays over all rows; what is picked is an Arrow array of these.
+    Units: sizes in bytes, of header and body.
+    Raises: BadSlotFile when the index points outside the rows.
+    """
+
+    def __init__(self, view: SlotView) -> None:
+        index = np.frombuffer(view.index, INDEX)
+        self.view = view
+        self.meta = view.meta
+        self.ids = index["id"].astype(np.int64)
+        self.ts_ms = index["ts"].astype(np.int64)
+        self.redelivered = (index["flags"] & REDELIVERED) != 0
+        self._exchange_len = index["exchange"].astype(np.int64)
+        self._key_len = index["key"].astype(np.int64)
+        self._header_len = index["header"].astype(np.int64)
+        self._body_len = index["body"].astype(np.int64)
+        self._at = index["at"].astype(np.int64)
+        self._key_at = self._at + 2 + self._exchange_len
+        self._header_at = self._key_at + self._key_len
+        self._body_at = self._header_at + self._header_len
+        self._end = self._body_at + self._body_len
+        self.sizes = self._header_len + self._body_len
+        if len(index) and (self._at.min() < HEADER_BYTES or self._end.max() > view.index_at):
+            raise BadSlotFile("its index points outside its rows")
+        self._gather = Gather(view.buffer)
+        self._octets = np.frombuffer(view.buffer, np.uint8)
+        self._json: dict[bytes, str | None] = {}  # a headers table as JSON, None when it is no table
+
+    @cached_property
+    def _places(self) -> PropertyPlaces:
+        return PropertyPlaces(self._octets, self._header_at, self._header_len)
+
+    # ---- parts
+
+    def exchange(self, pick: Pick = ALL) -> pa.StringArray:
+        """Returns the exchanges."""
+        return self._gather.text(self._at[pick] + 1, self._exchange_len[pick])
+
+    def routing_key(self, pick: Pick = ALL) -> pa.StringArray:
+        """Returns the routing keys."""
+        return self._gather.text(self._key_at[pick], self._key_len[pick])
+
+    def body(self, pick: Pick = ALL) -> pa.BinaryArray:
+        """Returns the bodies."""
+        return self._gather.octets(self._body_at[pick], self._body_len[pick])
+
+    def properties_raw(self, pick: Pick = ALL) -> pa.BinaryArray:
+        """Returns the content headers from the property flags on."""
+        lengths = np.maximum(self._header_len[pick] - PROPERTIES_AT, 0)
+        return self._gather.octets(self._body_at[pick] - lengths, lengths)
+
+    def text(self, name: str, pick: Pick = ALL) -> pa.StringArray | None:
+        """Returns a property that is a short string, by the name that pamqp has for it; None when no row has it."""
+        found = self._places.found(name)
+        return found and self._gather.text(found.starts[pick], found.lengths[pick], found.present[pick])
+
+    def octet(self, name: str, pick: Pick = ALL) -> pa.Int16Array | None:
+        """Returns a property that is an octet; None when no row has it."""
+        found = self._places.found(name)
+        if found is None:
+            return None
+        return pa.array(self._octets[found.starts[pick]].astype(np.int16), mask=~found.present[pick])
+
+    def app_ts(self, pick: Pick = ALL) -> pa.TimestampArray | None:
+        """Returns the timestamp property, null beyond the calendar; None when no row has it."""
+        found = self._places.found("timestamp")
+        if found is None:
+            return None
+        seconds = number_at(self._octets, found.starts[pick], 8)
+        # 64 bits without a sign: large numbers have wrapped around.
+        absent = ~found.present[pick] | (seconds < 0) | (seconds > APP_TS_MAX_S)
+        return pa.array(np.where(absent, 0, seconds) * 1_000_000, pa.int64(), mask=absent)
+
+    def headers(self, pick: Pick = ALL) -> pa.StringArray | None:
+        """Returns the headers as JSON, null where they are no table; None when no row has any.
+
+        Cost: a distinct table is decoded once for the slot.
+        """
+        found = self._places.found("headers")
+        if found is None:
+            return None
+        tables = self._gather.octets(found.starts[pick], found.lengths[pick], found.present[pick]).dictionary_encode()
+        texts = pa.array([self._to_json(table) for table in tables.dictionary.to_pylist()], pa.string())
+        return texts.take(tables.indices)
+
+    def _to_json(self, table: bytes) -> str | None:
+        known = self._json
+        if table not in known:
+            try:
+                known[table] = table_to_json(table)
+            except (ValueError, RecursionError):
+                known[table] = None
+        return known[table]
+
+    # ---- rows that cannot be read
+
+    def bad(self, *, headers: bool = True) -> list[BadRow]:
+        """Returns the rows whose bytes are not what was written, and those whose properties cannot be decoded.
+
+        Shapes: without `headers` the tables in them are not looked into.
+        """
+        reasons = dict.fromkeys(self.view.verify(), "its checksum is wrong")
+        for position in np.flatnonzero(self._places.malformed).tolist():
+            reasons.setdefault(position, "its properties cannot be decoded")
+        for position in self._without_table() if headers else ():
+            reasons.setdefault(position, "its headers cannot be decoded")
+        return [
+            BadRow(self.meta.seal, position, reasons[position], self._raw(position)) for position in sorted(reasons)
+        ]
+
+    def _without_table(self) -> list[int]:
+        found, texts = self._places.found("headers"), self.headers()
+        if found is None or texts is None:
+            return []
+        positions: list[int] = np.flatnonzero(found.present & texts.is_null().to_numpy(zero_copy_only=False)).tolist()
+        return positions
+
+    def _raw(self, position: int) -> bytes:
+        start, end = int(self._at[position]), int(self._end[position])
+        return bytes(self.view.buffer[start : min(end, start + RAW_MAX_BYTES)])
+
+
+def bad_rows(view: SlotView) -> list[BadRow]:
+    """Returns the rows of a slot that cannot be read; the others are whole. Raises: BadSlotFile."""
+    return SlotRows(view).bad()

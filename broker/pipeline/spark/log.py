@@ -1,0 +1,74 @@
+"""Where Spark's JVM and its workers talk: a file, so that a terminal has the job's own lines and no stack traces."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Final, Self
+
+from broker.pipeline.spark.user_folder import cache_folder
+
+__all__ = ["SparkLog"]
+
+KEPT: Final = 20
+TAIL_BYTES: Final = 1 << 16
+NOISE: Final = re.compile(r"^(\s|WARNING: |Using Spark's|Setting default|To adjust logging|\.\.\. \d+ more|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class SparkLog:
+    """The log of this process's JVM."""
+
+    path: Path
+    current: ClassVar[SparkLog | None] = None
+
+    @classmethod
+    def begin(cls) -> Self:
+        """Returns a new log, and removes all but the last few."""
+        folder = cache_folder(os.environ) / "logs"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for old in sorted(folder.glob("spark-*.log"))[: -KEPT + 1]:
+            with suppress(OSError):
+                old.unlink()
+        made = cls(folder / f"spark-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}.log")
+        SparkLog.current = made
+        return made
+
+    def take_python_loggers(self) -> None:
+        """Takes what PySpark logs of each failed query in Python, which else is standard error's."""
+        from pyspark.logger import PySparkLogger
+
+        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+            logger = PySparkLogger.getLogger(name)
+            logger.propagate = False
+            for handler in list(logger.handlers):
+                logger.removeHandler(handler)
+            logger.addHandler(self._handler())
+
+    def take_root_logger(self) -> None:
+        """Takes what libraries log where nobody else does, such as the bridge to the JVM when it is interrupted."""
+        root = logging.getLogger()
+        if not root.handlers:
+            root.addHandler(self._handler())
+
+    def _handler(self) -> logging.Handler:
+        return logging.FileHandler(self.path, encoding="utf-8", delay=True)
+
+    def add(self, text: str) -> None:
+        """Appends what went wrong on Python's side of it."""
+        with suppress(OSError), self.path.open("a", encoding="utf-8", errors="backslashreplace") as stream:
+            stream.write(f"{text}\n")
+
+    def last_words(self) -> str:
+        """Returns the last line that says something, with the log's name; empty if there is none."""
+        with suppress(OSError), self.path.open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - TAIL_BYTES))
+            lines = [line for line in stream.read().decode(errors="replace").splitlines() if not NOISE.match(line)]
+            if lines:
+                return f"{lines[-1]} (all of it: {self.path})"
+        return ""

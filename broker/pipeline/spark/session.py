@@ -1,0 +1,161 @@
+"""Spark sessions as the pipeline needs them: a Java that will do, this Python in the workers, loopback, quiet, UTC."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from broker.pipeline.cluster.folder import cluster_environment
+from broker.pipeline.job import USAGE, JobFailed
+from broker.pipeline.spark.formats import register
+from broker.pipeline.spark.java import find_java
+from broker.pipeline.spark.log import SparkLog
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+__all__ = ["LOOPBACK", "register", "session", "settings"]
+
+LOOPBACK: Final = "127.0.0.1"
+WORKER_IDLE_S: Final = 600  # a worker that hangs has no other end
+BATCH_ROWS: Final = 10_000
+BATCH_BYTES: Final = 8 << 20  # large bodies would make 10,000 rows too much
+
+ALWAYS: Final[Mapping[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.speculation": "false",  # a second attempt beside the first would publish beside it
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(BATCH_BYTES),
+    "spark.python.worker.idleTimeoutSeconds": str(WORKER_IDLE_S),
+    "spark.python.worker.killOnIdleTimeout": "true",
+    "spark.python.worker.faulthandler.enabled": "true",
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+}
+
+
+def settings(master: str, app: str, conf: Mapping[str, str], cores: int) -> dict[str, str]:
+    """Returns the settings of a session; those of `conf` win."""
+    made = {"spark.master": master, "spark.app.name": app, **ALWAYS}
+    if is_local(master):
+        made |= {
+            "spark.driver.host": LOOPBACK,
+            "spark.driver.bindAddress": LOOPBACK,
+            "spark.sql.shuffle.partitions": str(2 * local_cores(master, cores)),
+        }
+    return made | dict(conf)
+
+
+def is_local(master: str) -> bool:
+    """Tells whether the driver does all the work."""
+    return master == "local" or master.startswith("local[")
+
+
+def local_cores(master: str, cores: int) -> int:
+    """Returns how many tasks run at once on a local master, on a machine of that many cores."""
+    number = master.removeprefix("local").strip("[]").partition(",")[0]
+    return cores if number == "*" else int(number) if number.isdecimal() else 1
+
+
+def session(master: str = "local[*]", conf: Mapping[str, str] | None = None, app: str = "slotmq") -> SparkSession:
+    """Returns a session that knows the pipeline's formats; where this process has one already, that one with `conf`.
+
+    Raises: JobFailed: no Java will do (NO_JAVA), the extra is missing (USAGE), Spark does not start.
+    Cost: the first one starts a JVM: some 5 s and 300 MB.
+    """
+    if find_spec("pyspark") is None:
+        raise JobFailed('Spark is not installed: pip install "slotmq[spark]"', USAGE)
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001
+        wanted = dict(conf or {})
+    elif "PYSPARK_GATEWAY_PORT" in os.environ:
+        wanted = _submitted(conf or {})
+    else:
+        wanted = {"spark.sql.warehouse.dir": _warehouse(), **settings(master, app, conf or {}, os.cpu_count() or 1)}
+        _begin(SparkConf(loadDefaults=False).setAll(list(wanted.items())), master)
+    return register(SparkSession.builder.config(map=wanted).getOrCreate())
+
+
+def _submitted(conf: Mapping[str, str]) -> dict[str, str]:
+    """Returns the settings of a program that spark-submit runs: the master and whatever else it was told hold."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # noqa: SLF001 - else nobody knows what it was told
+    return {**ALWAYS, **dict(SparkConf().getAll()), **conf}
+
+
+def _begin(conf: SparkConf, master: str) -> None:
+    """Makes the context, and the JVM unless a session that was stopped has left one."""
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is None:  # noqa: SLF001
+        _start(conf, master)
+    else:
+        with _environment(_python(master)):
+            SparkContext(conf=conf)
+
+
+def _start(conf: SparkConf, master: str) -> None:
+    """Starts the JVM and the context; what they say goes into a log file."""
+    import pyspark
+    from pyspark import SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    java = find_java()
+    if shutil.which("bash") is None:
+        raise JobFailed("Spark's launcher is written for bash, and there is none on PATH")
+    log = SparkLog.begin()
+    log.take_python_loggers()
+    home = os.path.dirname(pyspark.__file__)  # noqa: PTH120 - another Spark's jars would not fit
+    local = {"SPARK_LOCAL_IP": LOOPBACK} if is_local(master) else {}
+    cluster = cluster_environment(master, os.environ)
+    with _environment({"JAVA_HOME": str(java.home), "SPARK_HOME": home, **local, **cluster, **_python(master)}):
+        try:
+            with log.path.open("ab") as stream:
+                gateway = launch_gateway(conf, {"stdout": stream, "stderr": stream})
+            SparkContext(conf=conf, gateway=gateway)
+        except Exception as error:
+            raise JobFailed(f"Spark did not start on the Java in {java.where}: {log.last_words() or error}") from error
+
+
+@cache
+def _warehouse() -> str:
+    """Returns a folder of this process's own for tables without a place; Spark would make one where it stands."""
+    folder = tempfile.mkdtemp(prefix="slotmq-warehouse-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _python(master: str) -> dict[str, str]:
+    """Returns what names the workers' Python: this one, which has what they need, unless a cluster has its own."""
+    named = os.environ.get("PYSPARK_PYTHON")
+    return {"PYSPARK_PYTHON": named if named and not is_local(master) else sys.executable}
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Has variables set for a while: Spark takes from the environment what its settings cannot say."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,1 @@
+"""Traffic like that of a lake."""
