@@ -41,6 +41,8 @@ def main() -> int:
     if options.kept:
         return _draw(json.loads(options.kept.read_text()), options.plot)
     begun = time.monotonic()
+    if options.dir is not None:
+        Path(options.dir).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="slotmq-bench-", dir=options.dir) as name, Show() as show:
         folder = Path(name)
         found = machine.describe(folder)

@@ -56,7 +56,8 @@ def gather(
 
     Shapes: `firsts` names the slots by their first ids, those that are gone are passed over; the ids are above <= id <
         below. Without `recount` nobody is told what may have been delivered before.
-    Cost: n slots, and a copy of the references of what is in memory; the bytes are its share of the memory.
+    Cost: n slots, and a copy of the references of what is in memory; the bytes are their share of the memory, now or
+        before they were paged out.
     """
     pieces: list[Piece] = []
     rows = size_bytes = 0
@@ -77,8 +78,7 @@ def gather(
             piece = _piece(stream, slot, indexes, end, recount=recount)
             pieces.append(piece)
             rows += len(indexes)
-            if piece.held is not None:
-                size_bytes += max(slot.bytes // slot.length - OVERHEAD_BYTES, 0) * len(indexes)
+            size_bytes += max(slot.bytes // slot.length - OVERHEAD_BYTES, 0) * len(indexes)
         if rows >= most_rows or size_bytes >= most_bytes:
             break
     return pieces

@@ -5,11 +5,12 @@ Nothing of the queue changes: what is ready stays ready, what is unacked stays s
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.delivery.slot_rows import copy_pieces, gather, let_go
 from broker.event_log import get_logger
@@ -27,13 +28,19 @@ if TYPE_CHECKING:
     from broker.store.slot_folder import SlotFolder
     from broker.store.snapshot_folder import SnapshotSlot
 
-__all__ = ["Snapshot", "SnapshotGone", "Snapshots"]
+__all__ = ["NoRoom", "Snapshot", "SnapshotGone", "Snapshots"]
 
 _log = get_logger()
+
+T = TypeVar("T")
 
 
 class SnapshotGone(ValueError):
     """The queue went while its snapshot was written."""
+
+
+class NoRoom(ValueError):
+    """The disk has too little room for a snapshot: what is left is for the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +61,18 @@ class Snapshot:
 
 
 class Snapshots(Mapping[str, Snapshot]):
-    """The snapshots that are there, by id, and what makes them."""
+    """The snapshots that are there, by id, and what makes them. Shapes: ``under_way`` are not there yet."""
 
-    def __init__(self, folder: SlotFolder, writer: SlotWriter, settings: Taps, clock: Clock) -> None:
+    def __init__(
+        self, folder: SlotFolder, writer: SlotWriter, settings: Taps, clock: Clock, keep_free_bytes: int
+    ) -> None:
         self._folder = folder
         self._writer = writer
         self._settings = settings
         self._clock = clock
+        self._keep_free_bytes = keep_free_bytes
         self._by_id: dict[str, Snapshot] = {}
+        self.under_way = 0
 
     def __getitem__(self, snapshot: str) -> Snapshot:
         return self._by_id[snapshot]
@@ -80,9 +91,16 @@ class Snapshots(Mapping[str, Snapshot]):
         """Returns a snapshot of what is ready or unacked in a queue now.
 
         What is settled while it is written may be in it or not; what is published meanwhile is not.
-        Raises: SnapshotGone; StoreFailed.
+        Raises: SnapshotGone; NoRoom; StoreFailed.
         Cost: a file's worth of messages in memory at a time.
         """
+        self.under_way += 1
+        try:
+            return await self._take(engine, queue)
+        finally:
+            self.under_way -= 1
+
+    async def _take(self, engine: Engine, queue: Queue) -> Snapshot:
         bounds = [(stream, list(stream.manager.slots), stream.manager.next_id) for stream in queue.streams]
         snapshot = await self._writer.in_thread(self._folder.snapshots.new)
         files: list[SnapshotSlot] = []
@@ -134,7 +152,7 @@ class Snapshots(Mapping[str, Snapshot]):
                 try:
                     await engine.committer.drain()
                     write = self._writing(engine, stream, pieces, snapshot, len(files))
-                    written, above = await self._writer.in_thread(write)
+                    written, above = await _whole(self._writer.in_thread(write))
                 finally:
                     let_go(engine.store, pieces)
             if written is not None:
@@ -146,11 +164,20 @@ class Snapshots(Mapping[str, Snapshot]):
         """Returns what writes one file: *blocking*, it tells what was written and the id behind its last message."""
         folder, name, queue = self._folder.snapshots, engine.vhost.name, stream.queue.name
         store, number, most_bytes = engine.store, stream.number, self._settings.window_bytes
+        keep_free_bytes = self._keep_free_bytes
 
         def write() -> tuple[SnapshotSlot | None, int]:
+            free_bytes = folder.free_bytes()
+            if free_bytes < keep_free_bytes + most_bytes:
+                raise NoRoom(
+                    f"no room for a snapshot: the disk has {free_bytes} bytes free; {most_bytes} are needed above "
+                    f"store.disk_free_min_bytes ({keep_free_bytes})"
+                )
             draft = folder.draft(snapshot, n, name, queue, number, pieces[0].slot.first + pieces[0].indexes[0])
             try:
                 end = copy_pieces(store, number, pieces, draft.writer, most_bytes)
+                if draft.writer.rows:
+                    draft.complete(end)
             except BaseException:
                 draft.abandon()
                 raise
@@ -160,3 +187,15 @@ class Snapshots(Mapping[str, Snapshot]):
             return folder.finish(draft, end), end
 
         return write
+
+
+async def _whole(writing: Coroutine[Any, Any, T]) -> T:
+    """Returns what a thread does; whoever is cancelled meanwhile leaves when the thread has ended, as it reads on."""
+    task = asyncio.ensure_future(writing)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # nobody is there to hear it
+        raise

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, TypeVar
+from weakref import WeakSet
 
 from broker.amqp.errors import StoreFailed
 from broker.core.message import OVERHEAD_BYTES
@@ -69,7 +70,7 @@ class SlotWriter:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._ends = False
-        self._leaving: set[Engine] = set()
+        self._leaving: WeakSet[Engine] = WeakSet()  # they end, and nobody says when they have
         self._due: dict[TapQueue, Engine] = {}
         self._since_ms: dict[TapQueue, int] = {}  # when what waits in a tap was first seen, about
         self._asked: dict[TapQueue, list[tuple[int, asyncio.Future[None]]]] = {}
@@ -105,6 +106,8 @@ class SlotWriter:
 
         Raises: StoreFailed when it cannot be written, or the broker stops; what ended the broker.
         """
+        if self._ends:
+            raise self._stopping()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._asked.setdefault(queue, []).append((queue.stream.manager.next_id, future))
         self._due.setdefault(queue, engine)
@@ -155,10 +158,14 @@ class SlotWriter:
                 self._wake.clear()
                 await self._seal_due()
         except Exception as error:  # noqa: BLE001 - a lost store, or a defect: nothing may be confirmed after it
+            self._ends = True
             self._refuse_all(error)
             self._fail(error)
         else:
-            self._refuse_all(StoreFailed(self._folder.folder, "the broker stops"))
+            self._refuse_all(self._stopping())
+
+    def _stopping(self) -> StoreFailed:
+        return StoreFailed(self._folder.folder, "the broker stops")
 
     async def _seal_due(self) -> None:
         while self._due and not self._ends:
@@ -223,6 +230,8 @@ class SlotWriter:
             draft = self._folder.draft(vhost, queue.tap, number, first)
             try:
                 end = copy_pieces(store, number, pieces, draft.writer, self._settings.window_bytes)
+                if draft.writer.rows:
+                    draft.complete(end)  # here, where a disk that is full may still refuse
             except BaseException:
                 draft.abandon()
                 raise

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from broker.core.tap_queue import TAP_PREFIX
@@ -21,12 +23,13 @@ def tap_rows(vhost: Vhost, view: SealView) -> Iterator[Row]:
 
     Shapes: ``waiting`` messages are in no slot file yet, ``messages`` are in slot files, ``slots`` of them. What a
         cursor has yet to pass is its lag.
-    Cost: the slot files of all vhosts.
+    Cost: the slot files of the vhost, however many cursors there are.
     """
     seals: dict[str, list[Seal]] = {queue.tap: [] for queue in vhost.queues.taps.values()}
-    for seal in view.seals:
-        if seal.vhost == vhost.name:
-            seals.setdefault(seal.queue, []).append(seal)
+    for key in view.queues:  # of a tap that was removed and added again the older one has the lower number
+        found = view.of_queue(key) if key[0] == vhost.name else []
+        if found:
+            seals.setdefault(found[0].queue, []).extend(found)
     for name in sorted(seals):
         yield _row(vhost, view, name, seals[name])
 
@@ -34,6 +37,8 @@ def tap_rows(vhost: Vhost, view: SealView) -> Iterator[Row]:
 def _row(vhost: Vhost, view: SealView, name: str, seals: Sequence[Seal]) -> Row:
     queue = vhost.queues.taps.get(TAP_PREFIX + name)
     exchange = None if queue is None else vhost.exchanges.get(queue.exchange)
+    numbers = [seal.seal for seal in seals]
+    messages = [0, *accumulate(seal.count for seal in seals)]  # in the first n files
     return {
         "vhost": vhost.name,
         "name": name,
@@ -45,7 +50,7 @@ def _row(vhost: Vhost, view: SealView, name: str, seals: Sequence[Seal]) -> Row:
         "max_age_ms": None if queue is None else queue.max_age_ms,
         "waiting": 0 if queue is None else queue.ready,
         "slots": len(seals),
-        "messages": sum(seal.count for seal in seals),
+        "messages": messages[-1],
         "bytes": sum(seal.bytes for seal in seals),
         "first_seal": seals[0].seal if seals else None,
         "last_seal": seals[-1].seal if seals else None,
@@ -54,9 +59,10 @@ def _row(vhost: Vhost, view: SealView, name: str, seals: Sequence[Seal]) -> Row:
                 "name": cursor.name,
                 "seal": cursor.seal,
                 "at_ms": cursor.at_ms,
-                "lag_slots": sum(seal.seal > cursor.seal for seal in seals),
-                "lag_messages": sum(seal.count for seal in seals if seal.seal > cursor.seal),
+                "lag_slots": len(seals) - passed,
+                "lag_messages": messages[-1] - messages[passed],
             }
             for cursor in view.cursors_of(vhost.name, name)
+            for passed in (bisect_right(numbers, cursor.seal),)
         ],
     }

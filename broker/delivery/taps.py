@@ -15,7 +15,7 @@ from broker.amqp.errors import StoreFailed
 from broker.core import topology
 from broker.core.names import SHORT_TEXT_MAX_BYTES, is_short_text
 from broker.core.tap_queue import TAP_PREFIX, TapQueue, tap_arguments
-from broker.delivery.slot_snapshots import SnapshotGone, Snapshots
+from broker.delivery.slot_snapshots import NoRoom, SnapshotGone, Snapshots
 from broker.delivery.slot_writer import SlotWriter
 from broker.delivery.tap_listing import tap_rows
 from broker.event_log import get_logger
@@ -65,7 +65,7 @@ class Taps:
         self._clock = clock
         self._fail = fail
         self._writer = SlotWriter(folder, vhosts.engines, settings.taps, clock, fail)
-        self.snapshots = Snapshots(folder, self._writer, settings.taps, clock)
+        self.snapshots = Snapshots(folder, self._writer, settings.taps, clock, settings.store.disk_free_min_bytes)
         self._retaining: asyncio.Task[None] | None = None
         self._retain_at_s = 0.0
         self._ends = False
@@ -99,15 +99,13 @@ class Taps:
         The rest is for the next start.
         """
         waiting = [
-            asyncio.ensure_future(self._writer.flush(engine, queue))
+            self._writer.flush(engine, queue)
             for engine in self._vhosts.engines.values()
             for queue in engine.vhost.queues.taps.values()
             if queue.ready
         ]
-        if waiting:
-            done, _ = await asyncio.wait(waiting, timeout=timeout_s)
-            for flushed in done:
-                flushed.exception()  # said in the log by the writer
+        if waiting:  # what cannot be written was said in the log by the writer
+            await asyncio.wait([asyncio.gather(*waiting, return_exceptions=True)], timeout=timeout_s)
         self._ends = True
         await self._writer.close()
         if self._retaining is not None:
@@ -251,11 +249,11 @@ class Taps:
             raise TapRefused(f"queue '{queue}' in vhost '{vhost}' belongs to a tap: read its slots")
         try:
             taken = await self.snapshots.take(self._vhosts.engines[vhost], held)
-        except SnapshotGone as error:
+        except (NoRoom, SnapshotGone) as error:
             raise TapRefused(str(error)) from error
         except StoreFailed as error:
             self._vhosts.engines[vhost].committer.check()
-            raise TapRefused(f"the snapshot cannot be written: {error}") from error
+            raise TapRefused(f"the snapshot cannot be written: {error.reason}") from error
         return taken.to_json()
 
     async def drop_snapshot(self, id: str) -> None:
@@ -311,7 +309,7 @@ class Taps:
             await self._writer.flush(engine, queue)
         except StoreFailed as error:
             engine.committer.check()
-            raise TapRefused(f"tap '{queue.tap}' cannot be sealed: {error}") from error
+            raise TapRefused(f"tap '{queue.tap}' cannot be sealed: {error.reason}") from error
 
     def _seals(self, vhost: str, tap: str) -> list[Seal]:
         return [seal for seal in self.view.seals if (seal.vhost, seal.queue) == (vhost, tap)]

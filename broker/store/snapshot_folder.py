@@ -52,6 +52,10 @@ class SnapshotFolder:
         self._files.make_folder(self.folder / snapshot)
         return snapshot
 
+    def free_bytes(self) -> int:
+        """Returns how much the disk still takes. Raises: StoreFailed."""
+        return self._files.free_bytes(self.folder)
+
     def path(self, snapshot: str, n: int) -> Path:
         """Returns where a slot file is, or would be. Raises: ValueError when that is no id of a snapshot."""
         if not _ID.fullmatch(snapshot):

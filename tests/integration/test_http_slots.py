@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aio_pika
+import pytest
 
 from broker.server import Broker
 from broker.store.slot_file import open_slot
@@ -231,6 +232,35 @@ async def test_a_queue_is_read_as_a_snapshot(tmp_path: Path) -> None:
         assert (await ask(broker, "DELETE", f"/v1/snapshots/{snapshot}")).status == 204
         assert (await ask(broker, "GET", path)).status == 404
         assert broker.vhosts["/"].queues["orders"].ready == 3
+
+
+async def test_a_queue_of_another_connection_is_private(tmp_path: Path) -> None:
+    """Who may read every queue does not read over HTTP what AMQP keeps from them; who looks after the broker does."""
+    async with tapped_broker(tmp_path / "data") as broker, client_of(broker) as channel:
+        await channel.declare_queue("mine", exclusive=True)
+        await channel.declare_exchange("later", "x-delayed-message", arguments={"x-delayed-type": "direct"})
+        (held,) = [name for name in broker.vhosts["/"].queues if name != "mine"]
+        reader(broker, ".*")
+        for queue in ("mine", held):
+            said = await ask(broker, "POST", "/v1/snapshots", {"queue": queue}, user=ALICE)
+            assert said.refusal[:2] == (403, "access_refused")
+            assert f"queue '{queue}' in vhost '/'" in said.refusal[2]
+            assert (await ask(broker, "POST", "/v1/snapshots", {"queue": queue})).status == 201
+
+
+async def test_snapshots_that_are_being_taken_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are no more than so many at a time, however many are asked for at once."""
+    monkeypatch.setattr("broker.net.http.snapshot_routes.SNAPSHOTS_MAX", 2)
+    async with tapped_broker(tmp_path / "data") as broker:
+        async with client_of(broker) as channel:
+            await channel.declare_queue("q")
+            await channel.default_exchange.publish(aio_pika.Message(b"m"), "q")
+        async with broker.taps._writer.turn:
+            asked = [asyncio.create_task(ask(broker, "POST", "/v1/snapshots", {"queue": "q"})) for _ in range(3)]
+            done, _ = await asyncio.wait(asked, timeout=DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
+            assert [one.result().status for one in done] == [503]
+        assert sorted([(await one).status for one in asked]) == [201, 201, 503]
+        assert len(broker.taps.snapshots) == 2
 
 
 async def test_a_client_that_leaves_in_the_middle_of_a_slot_leaves_nothing(tmp_path: Path) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
 import aio_pika
 import pytest
 
+from broker.delivery.slot_rows import gather, let_go
 from broker.delivery.taps import TapRefused
+from broker.store.files import Files
 from broker.store.slot_file import PERSISTENT, REDELIVERED
 from broker.testing import Broker
-from tests.in_process import client_of, timed_broker
+from tests.deadline import DEADLINE_S
+from tests.in_process import client_of, queue_of, timed_broker
 from tests.raw_talk import page_out
 from tests.tap_files import read_slot, snapshot_rows
 
@@ -119,6 +123,78 @@ async def test_a_queue_that_goes_ends_its_snapshot(tmp_path: Path) -> None:
             await taking
         assert broker.server.failure is None
     assert list(tmp_path.glob("slots/snapshots/*")) == []  # noqa: ASYNC240 - a look behind the broker's back
+
+
+async def test_a_snapshot_leaves_the_disk_to_the_log(tmp_path: Path) -> None:
+    """With less room than a slot file above the limit of the alarm nothing is written, and the reason is told."""
+
+    class SmallDisk(Files):
+        free = 0
+
+        def free_bytes(self, _folder: Path) -> int:
+            return self.free
+
+    files = SmallDisk()
+    server = {"data_dir": tmp_path}
+    sections: dict[str, Any] = {"store": {"disk_free_min_bytes": 1_000_000}, "taps": {"window_bytes": 4096}}
+    files.free = 1_004_095
+    async with Broker(server=server, files=files, **sections) as broker, client_of(broker.server) as channel:
+        await channel.declare_queue("q", durable=True)
+        await fill(channel, "q", range(3))
+        with pytest.raises(TapRefused, match=r"1004095 bytes free; 4096 are needed above .*_min_bytes \(1000000\)$"):
+            await broker.server.taps.snapshot("/", "q")
+        assert list(tmp_path.glob("slots/snapshots/*")) == []  # noqa: ASYNC240 - a look behind the broker's back
+        files.free += 1
+        assert len(await snapshot_rows(broker.server.taps, "q")) == 3
+
+
+async def test_what_is_on_disk_counts_for_a_file_too(tmp_path: Path) -> None:
+    """A file's worth of large messages is looked at for each file, not all that a window of small ones may be."""
+    sections: dict[str, Any] = {"slots": {"window_messages": 1}, "taps": {"window_bytes": 10_000}}
+    async with timed_broker(tmp_path, **sections) as broker, client_of(broker.server) as channel:
+        await channel.declare_queue("q", durable=True)
+        for _ in range(40):
+            await channel.default_exchange.publish(aio_pika.Message(bytes(1000), delivery_mode=2), "q")
+        page_out(broker.server, "q")
+        stream = queue_of(broker.server, "q").stream
+        manager = stream.manager
+        pieces = gather(stream, manager.slots, below=manager.next_id, most_rows=50_000, most_bytes=10_000)
+        let_go(stream.store, pieces)
+        assert len(pieces) == 10
+        assert len(await snapshot_rows(broker.server.taps, "q")) == 40
+
+
+async def test_who_leaves_during_a_snapshot_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is being read stays on disk until the thread has read it; then neither files nor claims are left."""
+    async with timed_broker(tmp_path) as broker, client_of(broker.server) as channel:
+        await channel.declare_queue("q", durable=True)
+        await channel.default_exchange.publish(aio_pika.Message(b"m", delivery_mode=2), "q")
+        page_out(broker.server, "q")
+        store = queue_of(broker.server, "q").stream.store
+        begun, gate = threading.Event(), threading.Event()
+        read_slot = store.read_slot
+
+        def slow_read(_store: Any, *arguments: Any) -> Any:
+            begun.set()
+            gate.wait(DEADLINE_S)
+            return read_slot(*arguments)
+
+        monkeypatch.setattr(type(store), "read_slot", slow_read)
+        free = dict(store.log.live)
+        taking = asyncio.create_task(broker.server.taps.snapshot("/", "q"))
+        await asyncio.to_thread(begun.wait, DEADLINE_S)
+        claimed = dict(store.log.live)
+        assert claimed != free
+        taking.cancel()
+        await asyncio.wait([taking], timeout=0.1)
+        assert store.log.live == claimed
+        assert broker.server.taps._writer.turn.locked()
+        gate.set()
+        await asyncio.wait([taking])
+        assert taking.cancelled()
+        assert store.log.live == free
+        assert list(tmp_path.glob("slots/snapshots/*")) == []  # noqa: ASYNC240 - a look behind the broker's back
+        assert (len(broker.server.taps.snapshots), broker.server.taps.snapshots.under_way) == (0, 0)
 
 
 async def test_what_has_no_snapshot_is_refused(tmp_path: Path) -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
+import threading
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aio_pika import Message
 
 from broker.amqp.errors import StoreFailed
 from broker.core.definitions.export import topology_of
 from broker.delivery.taps import TapRefused
 from broker.store.files import File, Files
 from broker.testing import Broker
+from tests.deadline import wait_until_async
 from tests.in_process import timed_broker
 from tests.raw_talk import page_out
 from tests.tap_files import bodies_of, channel_of, publish, rows_of, settled, there
@@ -146,31 +152,115 @@ async def test_definitions_leave_taps_out(tmp_path: Path) -> None:
         assert (exported["queues"], exported["bindings"]) == ([], [])
 
 
-async def test_a_disk_that_is_full_for_a_while_loses_nothing(tmp_path: Path) -> None:
-    """Who asks is told; the messages stay in the log, and are sealed when there is room."""
+class FullFile(File):
+    """A slot file on a disk that is full for as long as its files say so."""
 
-    class FullFiles(Files):
-        full = False
+    def __init__(self, file: File, files: FullFiles) -> None:
+        super().__init__(file.path, file._descriptor)
+        self.files = files
 
-        def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-            if self.full and create and path.suffix == ".slot":
-                raise StoreFailed(path, "No space left on device")
+    def write_at(self, offset: int, block: bytes) -> None:
+        self.files.check("write", self.path)
+        super().write_at(offset, block)
+
+    def close(self) -> None:
+        self.files.held -= 1
+        super().close()
+
+
+class FullFiles(Files):
+    """Real files; while `full` names a call, that one fails for slot files, of which `held` are open."""
+
+    full = ""
+    held = 0
+
+    def check(self, call: str, path: Path) -> None:
+        """Fails where the disk is full."""
+        if self.full == call:
+            raise StoreFailed(path, "No space left on device")
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        if not create or path.suffix != ".slot":
             return super().open(path, write=write, create=create)
+        self.check("open", path)
+        self.held += 1
+        return FullFile(super().open(path, write=write, create=create), self)
 
+
+@pytest.mark.parametrize("call", ["open", "write"])
+async def test_a_disk_that_is_full_for_a_while_loses_nothing(tmp_path: Path, call: str) -> None:
+    """Who asks is told, without a path; the messages stay in the log, and are sealed when there is room."""
     files = FullFiles()
     async with Broker(server={"data_dir": tmp_path}, files=files) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         await broker.server.taps.add("/", "x", "#")
-        files.full = True
+        files.full = call
         await publish(exchange, ["a", "b"])
-        with pytest.raises(TapRefused, match="No space left on device"):
+        with pytest.raises(TapRefused, match=r"^tap 'x' cannot be sealed: No space left on device$"):
             await broker.server.taps.seal()
         with pytest.raises(TapRefused, match="cannot be sealed"):
             await broker.server.taps.remove("/", "x")
+        await channel.declare_queue("q", durable=True)
+        await channel.default_exchange.publish(Message(b"m"), "q")
+        with pytest.raises(TapRefused, match=r"^the snapshot cannot be written: No space left on device$"):
+            await broker.server.taps.snapshot("/", "q")
         await publish(exchange, ["c"])
-        files.full = False
+        files.full = ""
         assert await broker.server.taps.seal() == 1
         assert bodies_of(broker.server.taps, "x") == [b"0 a", b"1 b", b"0 c"]
+        assert files.held == 0
+
+
+async def test_a_vhost_that_is_gone_is_remembered_by_nobody(tmp_path: Path) -> None:
+    """What ran it is garbage: vhosts that come and go cost nothing."""
+    async with timed_broker(tmp_path) as broker:
+        await broker.server.administration.add_vhost("v", {})
+        engine = weakref.ref(broker.server.engines["v"])
+        await broker.server.administration.delete_vhost("v")
+
+        async def forgotten() -> bool:
+            gc.collect()
+            return engine() is None
+
+        await wait_until_async(forgotten, "the end of the engine")
+
+
+async def test_a_stop_that_cannot_wait_leaves_no_question_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow disk has one of two taps in a file; the other waits for the next start, and who asks later is refused."""
+    complaints: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context["message"]))
+    gate = threading.Event()
+    async with timed_broker(tmp_path) as broker:
+        taps = broker.server.taps
+        async with channel_of(broker) as channel:
+            exchange = await channel.declare_exchange("x", "topic", durable=True)
+            for name in ("a", "b"):
+                await taps.add("/", "x", "#", name=name)
+            await publish(exchange, ["k"])
+        write = taps._writer._write
+
+        def slow_write(*arguments: Any) -> Any:
+            gate.wait(30)
+            return write(*arguments)
+
+        monkeypatch.setattr(taps._writer, "_write", slow_write)
+        closing = asyncio.create_task(taps.close(0))
+
+        async def ends() -> bool:
+            return taps._ends
+
+        await wait_until_async(ends, "the end of the wait")
+        gate.set()
+        await closing
+        with pytest.raises(TapRefused, match="the broker stops"):
+            await taps.seal("/", "b")
+        del closing
+        gc.collect()
+        assert complaints == []
+        assert [len(bodies_of(taps, name)) for name in ("a", "b")] == [1, 0]
+    async with timed_broker(tmp_path, clock=broker.clock) as broker:
+        await broker.server.taps.seal()
+        assert [len(bodies_of(broker.server.taps, name)) for name in ("a", "b")] == [1, 1]
 
 
 @pytest.mark.parametrize(

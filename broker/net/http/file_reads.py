@@ -29,7 +29,12 @@ class FileReads:
 
     async def open(self, path: Path) -> tuple[File, int] | None:
         """Returns an open file and its length, None when it is not there (any more)."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._open, path)
+        opening = asyncio.get_running_loop().run_in_executor(self._threads, self._open, path)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unwanted)  # a descriptor that nobody has would be lost
+            raise
 
     def _open(self, path: Path) -> tuple[File, int] | None:
         try:
@@ -55,3 +60,9 @@ class FileReads:
     def close(self) -> None:
         """Ends the threads. Nobody is reading any more."""
         self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _close_unwanted(opening: asyncio.Future[tuple[File, int] | None]) -> None:
+    """Closes the file that was opened for somebody who has left meanwhile."""
+    if not opening.cancelled() and opening.exception() is None and (found := opening.result()) is not None:
+        found[0].close()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from broker.core.resource import Resource
 from broker.net.http.answer import Answer, json_answer
 from broker.net.http.file_answer import file_answer
 from broker.net.http.refusal import HttpRefused, not_found
@@ -49,9 +50,13 @@ class SnapshotAnswers:
         vhost, queue = fields.text("vhost", "/"), fields.text("queue")
         self.rights.check_read(call.user, vhost, queue)
         held = self.vhosts.get(vhost)
-        if held is None or queue not in held.queues:
+        found = None if held is None else held.queues.get(queue)
+        if found is None:
             raise not_found(f"no queue '{queue}' in vhost '{vhost}'")
-        if len(self.taps.snapshots) >= SNAPSHOTS_MAX:
+        private = found.exclusive_owner is not None or (found.kept and not found.is_tap)
+        if private:  # over AMQP no other connection can read it either
+            self.rights.check_looks_after(call.user, str(Resource("queue", vhost, queue)))
+        if len(self.taps.snapshots) + self.taps.snapshots.under_way >= SNAPSHOTS_MAX:
             raise HttpRefused(503, f"there are {SNAPSHOTS_MAX} snapshots already: delete some, or try again later")
         return json_answer(await self.taps.snapshot(vhost, queue), 201)
 
