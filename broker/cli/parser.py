@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,6 +12,7 @@ from broker.cli.table import cell
 __all__ = ["BadUsage", "OneLineParser", "add_command", "add_folder", "add_group", "add_json", "add_vhost"]
 
 DEFAULT_VHOST = "/"
+LOGIN = re.compile(r"//[^\s@]*@")  # of a URL among words that a command does not know
 
 
 class BadUsage(Exception):
@@ -22,7 +24,7 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends with exit code 2."""
-        self.exit(2, f"{self.prog}: {cell(message)} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: {cell(LOGIN.sub('//***@', message))} (see {self.prog} --help)\n")
 
 
 def add_command(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:

@@ -16,7 +16,7 @@ __all__ = ["JOBS", "add_pipeline", "missing_packages"]
 
 JOBS: Final = {  # name -> what `slotmq pipeline --help` says; broker.pipeline.jobs.<name> has add_<name>
     "doctor": "say what the pipeline finds on this machine, and run a job of three seconds",
-    "archive": "copy what a tap or a queue holds into a lake, once or as it comes",
+    "archive": "copy what taps hold into a lake, each message once",
     "compact": "rewrite a lake's many small files as few large ones",
     "query": "answer SQL over a lake or over live slots",
     "report": "draw a lake's traffic as one HTML file",

@@ -232,6 +232,9 @@ def test_dead_letters_are_told_and_go_back(
 ) -> None:
     """Groups are as they died; a look takes nothing; what was replayed is known when it dies again; moving empties."""
     from broker.pipeline.jobs import deadletters
+    from broker.pipeline.replay import dead_letter_mover
+    from broker.pipeline.sink.amqp_address import AmqpAddress
+    from broker.pipeline.sink.amqp_publisher import AmqpPublisher, PublisherOptions
 
     channel.exchange_declare("d.ex", "topic")
     channel.queue_declare("d.dead", durable=True)
@@ -280,9 +283,13 @@ def test_dead_letters_are_told_and_go_back(
         ("expired", "d.work", "d.ex", "k0"): (4, 0),
     }
     assert found["groups"][0]["sample"]["body"] == {"text": "rejected"}
+    assert found["groups"][0]["first"].endswith("+00:00")
     assert depth(channel, "d.dead") == 14
 
+    snapshots = broker.folder / "slots" / "snapshots"
+    before = len(list(snapshots.iterdir()))
     assert told("--replay", "--to", broker.address.url, "--reason", "rejected")["published"] == 9
+    assert len(list(snapshots.iterdir())) == before + 1, "what is published is what was told"
     assert (depth(channel, "d.dead"), depth(channel, "d.work")) == (14, 9)
     back = channel.basic_get("d.work")
     assert (back[0].exchange, back[0].routing_key, back[1].expiration) == ("d.ex", back[0].routing_key, "90000")
@@ -299,7 +306,17 @@ def test_dead_letters_are_told_and_go_back(
         ("rejected", "d.work", "d.ex", "k1"): (8, 4),
     }
 
-    moved = told("--replay", "--consume", "--to", broker.address.url, "--reason", "rejected", "--into", "queue")
+    rates: list[float] = []
+
+    def publisher(address: AmqpAddress, how: PublisherOptions, refused: Any) -> AmqpPublisher:
+        rates.append(how.rate)
+        return AmqpPublisher(address, how, refused)
+
+    monkeypatch.setattr(dead_letter_mover, "AmqpPublisher", publisher)
+    moved = told(
+        "--replay", "--consume", "--rate", "5000", "--to", broker.address.url, "--reason", "rejected", "--into", "queue"
+    )
+    assert rates == [5000]
     assert (moved["messages"], moved["published"], moved["left"]) == (23, 18, 5)
     wait_until(lambda: depth(channel, "d.dead") == 5, "what was left")
     assert sorted(body for *_, body in drain(broker, "d.dead")) == [b"alive", *[b"expired"] * 4]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,7 +89,7 @@ def test_a_lake_is_read_compacted_and_asked(
     from broker.pipeline.lake import Lake
     from broker.pipeline.lake.compaction import described
 
-    folder, lake = SlotFolder(tmp_path / "store"), Lake(tmp_path / "lake", create=True)
+    folder, lake = SlotFolder(tmp_path / "store"), Lake(tmp_path / "la[k]e {1,2} *", create=True)
     assert lake.messages(spark).count() == 0
     wanted = [(("audit", "news")[at % 2], n) for at in range(4) for n in add_slot(lake, folder, at)]
     add_older(lake)
@@ -144,6 +145,13 @@ def test_a_lake_is_read_compacted_and_asked(
     )
     assert text.lines == ("x,body", '"a,b",old 1', '"a,b",old 2')
     assert ask(spark, "SELECT count(*) n FROM bad", lake=lake.path).values["rows"] == [{"n": 0}]
+    when = "SELECT min(ts) AS a, array(min(ts)) AS b, cast(min(ts) AS string) AS c FROM messages WHERE queue = 'news'"
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "America/New_York")
+        time.tzset()
+        [row] = ask(spark, when, lake=lake.path).values["rows"]
+    time.tzset()
+    assert row["a"][:19] == row["b"][0][:19] == row["c"][:19].replace(" ", "T")  # UTC, wherever the machine stands
     live = "SELECT routing_key k, count(*) n FROM messages WHERE offset > 40 GROUP BY 1 ORDER BY 1 LIMIT 1"
     assert ask(spark, live, path=str(folder.path), taps=("audit",)).values["rows"] == [{"k": "k.0", "n": 8}]
     for wrong, said in [("SELECT nix FROM messages", "nix"), ("SELEC", "SELEC"), ("SELECT 1 FROM letters", "letters")]:

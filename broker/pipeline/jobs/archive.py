@@ -29,7 +29,9 @@ from broker.pipeline.job import (
 from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.bad_share import BadShare
 from broker.pipeline.lake.lake import Lake
-from broker.pipeline.source.catalog import open_catalog
+from broker.pipeline.source.catalog import check_url, open_catalog
+from broker.pipeline.source.options import names_option
+from broker.pipeline.source.slot_source import SlotSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,6 +95,7 @@ def add_archive(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if (arguments.path is None) == (arguments.url is None):
         raise BadUsage("say where the broker is: --path DIR or --url URL, one of them")
+    check_url(arguments.url)
     if not 0 < arguments.every <= 86_400:
         raise BadUsage(f"--every {arguments.every:g} is not between 0 and 86,400 seconds")
     if not arguments.cursor or "/" in arguments.cursor or arguments.cursor.startswith("."):
@@ -123,6 +126,7 @@ def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
     with _one_line():
         catalog = open_catalog(options.path, options.url)
         catalog.view()  # who is not there leaves no lake behind
+        _check_taps(options)
         try:
             lake = Lake(options.lake, create=True)
         except LakeRefused as refused:
@@ -145,6 +149,26 @@ def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
         "rows_per_s": round(run.totals.rows / elapsed_s) if elapsed_s > 0 else 0,
     }
     return Summary(values, BAD_RECORDS if run.totals.bad else OK)
+
+
+def _check_taps(options: ArchiveOptions) -> None:
+    """Returns when there are the taps by name: a checkpoint of a misspelt one would refuse the right one."""
+    source = SlotSource(_chosen(options))
+    try:
+        source.check_taps(source.view())
+    finally:
+        source.catalog.close()
+
+
+def _chosen(options: ArchiveOptions) -> dict[str, str]:
+    """Returns the options of the source that say which slots."""
+    given = {
+        "path": options.path,
+        "url": options.url,
+        "vhost": options.vhost,
+        "tap": names_option(options.taps),
+    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _stream(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progress: Progress) -> None:
@@ -187,11 +211,9 @@ def _look(run: ArchiveRun, progress: Progress) -> None:
 
 
 def _query(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun) -> StreamingQuery:
-    address = {"path": options.path} if options.url is None else {"url": options.url}
-    chosen: dict[str, str | None] = {"vhost": options.vhost, "tap": ",".join(options.taps) or None}
     slots = (
         spark.readStream.format("slotmq-slots")
-        .options(**address, **{name: value for name, value in chosen.items() if value is not None})
+        .options(**_chosen(options))
         .option("from", run.begins())
         .option("failOnGap", str(not options.allow_gap).lower())
         .option("maxBytesPerTrigger", options.batch_bytes)

@@ -30,6 +30,7 @@ __all__ = ["CompactOptions", "add_compact", "run_compact"]
 
 TARGET_MB: Final = 192
 KEEP_DAYS: Final = 7.0
+KEEP_DAYS_MAX: Final = 36_500
 LOCK: Final = "_compact.lock"
 WORK: Final = "_compacting"
 MEGABYTE: Final = 1_000_000
@@ -73,10 +74,10 @@ def _run(arguments: argparse.Namespace) -> int:
             arguments.day = date.fromisoformat(arguments.day).isoformat()
         except ValueError:
             raise BadUsage(f"--day {arguments.day!r} is no date such as 2026-11-20") from None
-    if not 0 < arguments.target_mb <= 100_000:
+    if not 1 / MEGABYTE <= arguments.target_mb <= 100_000:
         raise BadUsage(f"--target-mb {arguments.target_mb:g} is not between 0 and 100,000")
-    if arguments.keep_days < 0:
-        raise BadUsage("--keep-days is not below 0")
+    if not 0 <= arguments.keep_days <= KEEP_DAYS_MAX:
+        raise BadUsage(f"--keep-days is between 0 and {KEEP_DAYS_MAX:,}")
     options = CompactOptions(
         lambda: spark_of(arguments, "slotmq-compact"),
         arguments.lake,

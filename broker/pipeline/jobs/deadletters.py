@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +22,8 @@ from broker.pipeline.replay.replay_plan import digest
 from broker.pipeline.replay.republish import COLUMNS, Publishing, check_reachable
 from broker.pipeline.sink.amqp_address import AmqpAddress, BadAddress
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
+from broker.pipeline.source.catalog import check_url
+from broker.pipeline.source.options import names_option
 from broker.pipeline.source.selection import Selection, add_selection, selection_of
 
 if TYPE_CHECKING:
@@ -115,10 +119,17 @@ def _run(arguments: argparse.Namespace) -> int:
         raise BadUsage("--replay and --to URL belong together")
     if arguments.consume and (not arguments.replay or arguments.lake is not None):
         raise BadUsage("--consume belongs to --replay of queues, not of a lake")
+    if not arguments.replay and (arguments.rate or arguments.into != EXCHANGE):
+        raise BadUsage("--rate and --into belong to --replay")
+    check_url(arguments.url)
+    if not 0 <= arguments.rate < math.inf:
+        raise BadUsage(f"--rate {arguments.rate:g} is no number of messages per second")
     try:
         to = None if arguments.to is None else AmqpAddress.parse(arguments.to)
     except BadAddress as bad:
         raise BadUsage(str(bad)) from None
+    if arguments.consume and to is not None and arguments.vhost not in (None, to.vhost):
+        raise BadUsage("--consume takes the queues of the vhost that --to names, and --vhost names another")
     options = DeadLetterOptions(
         spark=lambda: spark_of(arguments, "slotmq-deadletters"),
         path=arguments.path,
@@ -146,14 +157,15 @@ def run_deadletters(options: DeadLetterOptions, progress: Progress) -> Summary:
     spark = options.spark()
     progress.step("reading")
     try:
-        groups = group_deaths(frame_of(spark, options), options.wanted)
+        frame = frame_of(spark, options)  # one snapshot: what is published is what was told
+        groups = group_deaths(frame, options.wanted)
         values: dict[str, Any] = {"messages": sum(group["messages"] for group in groups), "groups": groups}
         progress.add(rows=values["messages"])
         if options.to is None:
             return Summary(values, lines=tuple(lines_of(values)))
         progress.step("publishing")
         folder = str(options.unroutable.absolute() / f"deadletters-{time.time_ns()}")
-        replayed = _replay(spark, options, folder)
+        replayed = _replay(frame, options, folder)
     except JobFailed:
         raise
     except Exception as error:
@@ -174,7 +186,7 @@ def frame_of(spark: SparkSession, options: DeadLetterOptions) -> DataFrame:
         return options.selection.messages(spark)
     where = {"path": options.path} if options.url is None else {"url": options.url}
     reader = spark.read.format("slotmq").options(**{name: value for name, value in where.items() if value is not None})
-    return reader.option("vhost", options.vhost).option("queue", ",".join(options.queues)).load()
+    return reader.option("vhost", options.vhost).option("queue", names_option(options.queues) or "").load()
 
 
 def group_deaths(frame: DataFrame, wanted: Wanted) -> list[dict[str, Any]]:
@@ -257,12 +269,11 @@ def revived_rows(wanted: Wanted, into: str) -> Callable[[Iterator[Any]], Iterato
     return task
 
 
-def _replay(spark: SparkSession, options: DeadLetterOptions, folder: str) -> dict[str, int]:
+def _replay(frame: DataFrame, options: DeadLetterOptions, folder: str) -> dict[str, int]:
     from broker.pipeline.source.schema import ARROW_SCHEMA, ddl_of
 
     assert options.to is not None, "who replays says where to"
-    frame = frame_of(spark, options).select(*COLUMNS)
-    ready = frame.mapInArrow(revived_rows(options.wanted, options.into), ddl_of(ARROW_SCHEMA, COLUMNS))
+    ready = frame.select(*COLUMNS).mapInArrow(revived_rows(options.wanted, options.into), ddl_of(ARROW_SCHEMA, COLUMNS))
     producer = ""
     if options.selection is not None:
         named = {"selection": options.selection.to_json(), "to": str(options.to), "into": options.into}
@@ -280,7 +291,7 @@ def _replay(spark: SparkSession, options: DeadLetterOptions, folder: str) -> dic
 def _move(options: DeadLetterOptions, progress: Progress) -> Summary:
     """Replays dead letters out of their queues; no Spark is needed, for they come one by one."""
     assert options.to is not None, "who replays says where to"
-    mover = DeadLetterMover(options.to, options.wanted, into_queue=options.into == QUEUE)
+    mover = DeadLetterMover(options.to, options.wanted, into_queue=options.into == QUEUE, rate=options.rate)
     values: dict[str, Any] = {"messages": 0, "published": 0, "refused": 0, "left": 0}
     reasons: list[str] = []
     for queue in options.queues:
@@ -307,7 +318,8 @@ def _group(row: dict[str, Any]) -> dict[str, Any]:
         text = {"text": body.decode()}
     except UnicodeDecodeError:
         text = {"hex": body.hex()}
-    made = {**row, "first": row["first"].isoformat(), "last": row["last"].isoformat()}
+    times = {name: row[name].astimezone(UTC).isoformat() for name in ("first", "last")}  # they come in local time
+    made = {**row, **times}
     return {**made, "sample": {"offset": sample["offset"], "headers": sample["headers"], "body": text}}
 
 

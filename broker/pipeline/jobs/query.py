@@ -9,18 +9,22 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
 from broker.cli.table import aligned, cell
-from broker.pipeline.faults import LakeRefused, SlotGap, fault_in
+from broker.pipeline.faults import LakeRefused, SlotGap, SourceRefused, fault_in
 from broker.pipeline.job import ERROR, GAP, OK, USAGE, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
+from broker.pipeline.source.catalog import check_url, open_catalog
+from broker.pipeline.source.options import SourceOptions, names_option
+from broker.pipeline.source.selection import check_instants
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
 __all__ = ["QueryOptions", "add_query", "run_query", "wanted_columns"]
 
@@ -31,7 +35,9 @@ WORD: Final = re.compile(r"\w+")
 ALL_OF_THEM: Final = frozenset(
     {"table", "natural", "describe", "desc", "show"}
 )  # they mean columns without naming them
+PIPE: Final = "|>"  # FROM messages |> LIMIT 5: no SELECT says which columns
 SMALLEST: Final = "offset"
+LIMIT_MAX: Final = (1 << 31) - 2  # Spark counts in 32 bits, and one more is asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +87,8 @@ def add_query(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if [arguments.lake, arguments.path, arguments.url].count(None) != 2:
         raise BadUsage("say what to ask: --lake DIR, --path DIR or --url URL, one of them")
-    if arguments.limit < 0:
-        raise BadUsage("--limit is not below 0")
+    if not 0 <= arguments.limit <= LIMIT_MAX:
+        raise BadUsage(f"--limit is between 0 and {LIMIT_MAX:,}")
     if arguments.csv and arguments.json:
         raise BadUsage("--csv or --json, one of them")
     if arguments.lake is not None and (arguments.tap or arguments.queue or arguments.vhost):
@@ -101,6 +107,14 @@ def _run(arguments: argparse.Namespace) -> int:
         arguments.limit,
         arguments.csv,
     )
+    if options.lake is not None:
+        check_instants(options.since, options.until)
+    else:
+        check_url(options.url)
+        try:
+            SourceOptions.read(live_options(options))
+        except SourceRefused as refused:
+            raise BadUsage(str(refused)) from None
     return carry_out(arguments, "query", lambda progress: run_query(options, progress))
 
 
@@ -112,6 +126,8 @@ def run_query(options: QueryOptions, progress: Progress) -> Summary:
 
     try:
         lake = None if options.lake is None else _open(options.lake)
+        if lake is None and not options.queues:
+            look_at(options)
         progress.step("starting Spark")
         spark = options.spark()
         progress.step("asking")
@@ -130,7 +146,8 @@ def run_query(options: QueryOptions, progress: Progress) -> Summary:
             raise
         raise JobFailed(str(fault), GAP if isinstance(fault, SlotGap) else ERROR) from error
     shown = found[: options.limit] if options.limit else found
-    rows = [[plain(value) for value in row] for row in shown]
+    kinds = [field.dataType for field in frame.schema.fields]
+    rows = [[plain(in_utc(value, kind)) for value, kind in zip(row, kinds, strict=True)] for row in shown]
     if len(found) > len(shown):
         progress.say(f"the first {len(shown):,} rows; --limit 0 shows all")
     values = {
@@ -150,18 +167,35 @@ def _open(folder: Path) -> Any:
         raise JobFailed(str(refused), USAGE) from None
 
 
+def look_at(options: QueryOptions) -> None:
+    """Returns when the broker's slots can be listed: to find out later costs the start of Spark.
+
+    Raises: SourceRefused.
+    """
+    catalog = open_catalog(options.path, options.url)
+    try:
+        catalog.view()
+    finally:
+        catalog.close()
+
+
 def _live(spark: SparkSession, options: QueryOptions) -> DataFrame:
     reader = spark.read.format("slotmq").option("columns", ",".join(wanted_columns(options.sql)))
+    return reader.options(**live_options(options)).load()
+
+
+def live_options(options: QueryOptions) -> dict[str, str]:
+    """Returns the options of the source for what is asked of live slots."""
     given = {
         "path": options.path,
         "url": options.url,
         "vhost": options.vhost,
-        "tap": ",".join(options.taps) or None,
-        "queue": ",".join(options.queues) or None,
+        "tap": names_option(options.taps),
+        "queue": names_option(options.queues),
         "from": options.since,
         "to": options.until,
     }
-    return reader.options(**{name: value for name, value in given.items() if value is not None}).load()
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def wanted_columns(sql: str) -> tuple[str, ...]:
@@ -173,9 +207,27 @@ def wanted_columns(sql: str) -> tuple[str, ...]:
 
     text = COUNTED.sub("", sql)
     words = {word.lower() for word in WORD.findall(text)}
-    if "*" in text or words & ALL_OF_THEM:
+    if "*" in text or PIPE in text or words & ALL_OF_THEM:
         return COLUMNS
     return tuple(name for name in COLUMNS if name in words) or (SMALLEST,)
+
+
+def in_utc(value: Any, kind: DataType) -> Any:
+    """Returns a value with its moments in UTC, as SQL has them: PySpark gives them in the zone of the machine."""
+    from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
+
+    if value is None:
+        return None
+    match kind:
+        case TimestampType():
+            return value.astimezone(UTC).replace(tzinfo=None)
+        case ArrayType():
+            return [in_utc(one, kind.elementType) for one in value]
+        case MapType():
+            return {in_utc(key, kind.keyType): in_utc(one, kind.valueType) for key, one in value.items()}
+        case StructType():
+            return [in_utc(one, field.dataType) for one, field in zip(value, kind.fields, strict=True)]
+    return value
 
 
 def plain(value: Any) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +21,7 @@ from broker.pipeline.replay.replay_plan import BadReplayState, ReplayState, Slot
 from broker.pipeline.replay.republish import COLUMNS, TALLY_DDL, Publishing, check_reachable, publish_rows
 from broker.pipeline.sink.amqp_address import AmqpAddress, BadAddress
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
+from broker.pipeline.sink.options import WINDOW_MAX
 from broker.pipeline.source.selection import Selection, add_selection, selection_of
 
 if TYPE_CHECKING:
@@ -89,8 +92,10 @@ def add_replay(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    if min(arguments.rate, arguments.speed) < 0 or arguments.window < 1:
-        raise BadUsage("--rate and --speed are above 0, --window is at least 1")
+    if not all(0 <= number < math.inf for number in (arguments.rate, arguments.speed)):
+        raise BadUsage("--rate and --speed are numbers above 0")
+    if not 1 <= arguments.window <= WINDOW_MAX:
+        raise BadUsage(f"--window is between 1 and {WINDOW_MAX:,}")
     if len(arguments.producer.encode()) > PRODUCER_MAX_BYTES:
         raise BadUsage(f"--producer has at most {PRODUCER_MAX_BYTES} bytes")
     headers = dict(setting.partition("=")[::2] for setting in arguments.set_header)
@@ -285,8 +290,10 @@ def _dry(options: ReplayOptions, frame: DataFrame, values: Mapping[str, Any]) ->
         **values,
         "published": 0,
         "bytes": row["bytes"] or 0,
-        "first": None if row["first"] is None else row["first"].isoformat(),
-        "last": None if row["last"] is None else row["last"].isoformat(),
+        **{
+            name: None if row[name] is None else row[name].astimezone(UTC).isoformat()  # it comes in local time
+            for name in ("first", "last")
+        },
         "keys": row["keys"],
         "top": top,
     }

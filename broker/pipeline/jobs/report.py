@@ -27,7 +27,7 @@ from broker.pipeline.report.traffic import traffic
 from broker.pipeline.routes.bindings_file import BadBindings, read_bindings
 from broker.pipeline.routes.matcher import BadTopology, Matcher
 from broker.pipeline.routes.topology import Topology
-from broker.pipeline.source.catalog import Catalog, open_catalog
+from broker.pipeline.source.catalog import Catalog, check_url, open_catalog
 from broker.pipeline.source.selection import Selection, add_selection, selection_of
 
 if TYPE_CHECKING:
@@ -73,8 +73,11 @@ def add_report(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.path is not None and arguments.url is not None:
         raise BadUsage("--path and --url are two brokers: name one of them")
+    check_url(arguments.url)
     if not arguments.output.absolute().parent.is_dir():
         raise BadUsage(f"{arguments.output}: there is no such folder")
+    if arguments.output.is_dir():
+        raise BadUsage(f"{arguments.output} is a folder, and should be a file")
     options = ReportOptions(
         lambda: spark_of(arguments, "slotmq-report"),
         selection_of(arguments),

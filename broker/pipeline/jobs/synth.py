@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
@@ -94,6 +95,12 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.generate is None:
         if arguments.lake is None or arguments.output is None:
             raise BadUsage("say --lake DIR -o FILE for a workload, or --workload FILE --generate N for messages")
+        if any(
+            given is not None for given in (arguments.workload, arguments.to, arguments.parquet, arguments.exchange)
+        ):
+            raise BadUsage("--workload, --to, --parquet and --exchange belong to --generate")
+        if arguments.output.is_dir() or not arguments.output.absolute().parent.is_dir():
+            raise BadUsage(f"{arguments.output} can be no file: it is a folder, or in none")
         options = CollectOptions(
             lambda: spark_of(arguments, "slotmq-synth"),
             selection_of(arguments),
@@ -105,7 +112,9 @@ def _run(arguments: argparse.Namespace) -> int:
     chosen = [given for given in (arguments.to, arguments.parquet, arguments.lake) if given is not None]
     if arguments.workload is None or len(chosen) != 1:
         raise BadUsage("--generate needs --workload FILE and one of --to URL, --parquet DIR, --lake DIR")
-    if arguments.generate < 1 or arguments.rate < 0:
+    if arguments.output is not None or arguments.anonymise or arguments.bindings is not None:
+        raise BadUsage("-o, --anonymise and --bindings are for a workload, without --generate")
+    if arguments.generate < 1 or not 0 <= arguments.rate < math.inf:
         raise BadUsage("--generate is at least 1, and --rate above 0")
     if arguments.parquet is not None and arguments.parquet.exists():
         raise BadUsage(f"{arguments.parquet} is there already")

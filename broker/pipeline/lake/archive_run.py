@@ -104,7 +104,7 @@ class ArchiveRun:
         self._note = note
         self._check(note, store)
         for table in (self.lake.message_table, self.lake.bad_table):
-            table.sweep(own=note.query)
+            table.sweep(own=note.query, keep_removed_ms=None)
         committed = self.checkpoint.committed()
         if committed is not None and committed.store != store:
             raise LakeRefused(f"the checkpoint {self.checkpoint.folder} is of store {committed.store}, not {store}")

@@ -11,10 +11,11 @@ __all__ = ["FolderLock"]
 
 
 class FolderLock:
-    """A lock on a file; `with` tells whether it was free."""
+    """A lock on a file; `with` tells whether it was free, or with `wait` holds it when it is."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, wait: bool = False) -> None:
         self._path = path
+        self._how = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
         self._descriptor: int | None = None
 
     def take(self) -> bool:
@@ -22,7 +23,7 @@ class FolderLock:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, self._how)
         except BlockingIOError:
             os.close(descriptor)
             return False

@@ -13,6 +13,7 @@ __all__ = ["Instant", "instant_ms"]
 Instant = datetime | str | None
 
 UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+FIRST_MS: Final = 0  # no broker took a message before
 _AGO: Final = re.compile(r"(\d{1,9})([smhd])")
 
 
@@ -23,7 +24,7 @@ def instant_ms(instant: Instant, now_ms: int) -> int | None:
     if isinstance(instant, str):
         ago = _AGO.fullmatch(instant)
         if ago is not None:
-            return now_ms - int(ago[1]) * UNITS_MS[ago[2]]
+            return max(FIRST_MS, now_ms - int(ago[1]) * UNITS_MS[ago[2]])
         try:
             instant = datetime.fromisoformat(instant)
         except ValueError as error:

@@ -9,6 +9,7 @@ _checkpoints/<cursor>       where an archive stands
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ LAKE_FORMAT: Final = 1
 META: Final = "_meta.json"
 KIND: Final = "slotmq-lake"
 LISTING_THRESHOLD: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+GLOB: Final = re.compile(r"[][{}*?\\]")  # what Spark takes for a pattern in a path
 LISTED_BY_DRIVER: Final = 10_000  # a job that looks at so many files costs more than to look at them here
 
 
@@ -51,9 +53,13 @@ class Lake:
         self.bad_table = Table(self.path / "bad", self._disk, clock_ms=clock_ms)
 
     def _create(self) -> None:
-        if self._disk.changed_ms(self.path / META) is not None:
+        try:
+            names = self._disk.list(self.path)
+        except NotADirectoryError:
+            raise LakeRefused(f"{self.path} is no lake but a file") from None
+        if META in names:
             return
-        if [name for name in self._disk.list(self.path) if not name.startswith(WRITING)]:
+        if [name for name in names if not name.startswith(WRITING)]:
             raise LakeRefused(f"{self.path} is no lake, and not empty")
         self._disk.make_folder(self.path)
         writing = self.path / f"{WRITING}{uuid.uuid4().hex}"
@@ -67,7 +73,7 @@ class Lake:
     def _check_meta(self) -> None:
         try:
             meta = json.loads(self._disk.read(self.path / META))
-            kind, version = meta["kind"], meta["format"]
+            kind, version = meta["kind"], int(meta["format"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LakeRefused(f"{self.path} is no lake: it has no {META} that says so") from error
         if kind != KIND:
@@ -114,7 +120,7 @@ class Lake:
         """Returns what is in files of a table, as columns of a schema."""
         if not files:
             return spark.createDataFrame([], ddl)
-        paths = [str(table.data / file.path) for file in files]
+        paths = [GLOB.sub(r"\\\g<0>", str(table.data / file.path)) for file in files]
         with spark_setting(spark, LISTING_THRESHOLD, str(LISTED_BY_DRIVER)):
             return spark.read.schema(ddl).parquet(*paths)
 

@@ -32,6 +32,7 @@ _ENTRY: Final = re.compile(r"(?P<query>.+)-(?P<batch>\d{20})\.json")
 _SNAPSHOT: Final = "snapshot"
 DATA: Final = "data"
 LOCK: Final = ".snapshot"
+COMMITTING: Final = ".committing"
 WRITING: Final = ".writing-"
 
 
@@ -88,13 +89,15 @@ class Manifest:
 
         Raises: LakeRefused when the entry that is there is of other slots, or another query's has the same slots.
         """
-        if self.check(entry):
-            self._disk.sync_folder(self.folder)  # who made it may have died before he did
-            return False
-        made = self._create(entry_name(entry.query, entry.batch), entry.to_json())
-        if not made:
-            self._check_same(entry)
-        return made
+        self._disk.make_folder(self.folder)
+        with FolderLock(self.folder / COMMITTING, wait=True):  # two archives of one tap would both find it free
+            if self.check(entry):
+                self._disk.sync_folder(self.folder)  # who made it may have died before he did
+                return False
+            made = self._create(entry_name(entry.query, entry.batch), entry.to_json())
+            if not made:
+                self._check_same(entry)
+            return made
 
     def check(self, entry: Entry) -> bool:
         """Tells whether a batch is in the log already. Raises: LakeRefused, as `commit` would."""

@@ -76,12 +76,13 @@ class Table:
         *,
         own: str | None = None,
         orphan_ms: int = ORPHAN_MS,
-        keep_removed_ms: int = KEEP_REMOVED_MS,
+        keep_removed_ms: int | None = KEEP_REMOVED_MS,
     ) -> Swept:
         """Removes the files of no entry when they are old enough, and those that compaction replaced.
 
         Shapes: own is what the names of a writer's files begin with; who calls knows that the writer is gone, so
-            age does not count for them.
+            age does not count for them. With keep_removed_ms None what was replaced stays: whoever replaced it knows
+            for how long.
         """
         now = self._clock_ms()
         found = [
@@ -94,7 +95,7 @@ class Table:
                 continue
             removed_ms = state.removed.get(path)
             if removed_ms is not None:
-                if now - removed_ms >= keep_removed_ms:
+                if keep_removed_ms is not None and now - removed_ms >= keep_removed_ms:
                     removed += self._disk.remove(self.data / path)
                 continue
             mine = own is not None and path.rpartition("/")[2].startswith(own)

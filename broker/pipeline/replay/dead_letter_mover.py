@@ -43,9 +43,17 @@ class DeadLetterMover:
     """
 
     def __init__(
-        self, address: AmqpAddress, wanted: Callable[[Death], bool], *, into_queue: bool, name: str = "slotmq pipeline"
+        self,
+        address: AmqpAddress,
+        wanted: Callable[[Death], bool],
+        *,
+        into_queue: bool,
+        rate: float = 0.0,
+        name: str = "slotmq pipeline",
     ) -> None:
+        """Units: `rate` is messages per second, 0 as fast as it goes."""
         self._address = address
+        self._rate = rate
         self._wanted = wanted
         self._into_queue = into_queue
         self._name = name
@@ -70,7 +78,7 @@ class DeadLetterMover:
             moved.refused.append(refused)
             returned.add(refused.message[5])
 
-        with AmqpPublisher(self._address, PublisherOptions(), refuse) as publisher:
+        with AmqpPublisher(self._address, PublisherOptions(rate=self._rate), refuse) as publisher:
             left: int | None = None
             while left is None or left > 0:
                 tags: list[int] = []

@@ -119,7 +119,11 @@ def pairs_of(source: str) -> list[tuple[str, str]]:
     if text.lstrip().startswith("{"):
         return json_pairs(source, text)
     pairs = []
-    for number, row in enumerate(csv.reader(text.splitlines()), 1):
+    try:
+        rows = list(csv.reader(text.splitlines()))
+    except csv.Error as error:
+        raise BadKeyMap(f"{source}: not valid CSV: {error}") from None
+    for number, row in enumerate(rows, 1):
         if not row:
             continue
         if len(row) != 2:
@@ -132,7 +136,7 @@ def json_pairs(source: str, text: str) -> list[tuple[str, str]]:
     """Returns the pairs of a JSON object. Raises: BadKeyMap."""
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadKeyMap(f"{source}: not valid JSON: {error}") from None
     if not all(isinstance(new, str) for new in found.values()):
         raise BadKeyMap(f"{source}: should be one JSON object of texts")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,13 +31,15 @@ Row = tuple[str, str, str, str, int, int, int]
 class Reach:
     """Adds up what one partition of distinct keys leads to.
 
-    Invariant: a key is counted once, so the most frequent of all partitions are among the most frequent of each.
+    Invariant: a key is counted once, so the most frequent of all partitions are among the most frequent of each; the
+        messages of one whose properties matter are added up before.
     """
 
     def __init__(self, matcher: Matcher) -> None:
         self._matcher = matcher
         self._counts: dict[tuple[str, int], list[int]] = {}
         self._nobody: list[tuple[int, str, str, str]] = []
+        self._nobody_asked: Counter[tuple[str, str, str]] = Counter()  # each comes with all its properties
 
     def add(self, vhost: str, exchange: str, key: str, asked: bytes | None, messages: int) -> None:
         """Counts the messages of one key."""
@@ -45,7 +48,9 @@ class Reach:
             count = self._counts.setdefault(what, [0, 0])
             count[0] += messages
             count[1] += 1
-        if not match.queues:
+        if not match.queues and asked is not None:
+            self._nobody_asked[vhost, exchange, key] += messages
+        elif not match.queues:
             entry = (messages, vhost, exchange, key)
             if len(self._nobody) < SHOWN_MAX:
                 heapq.heappush(self._nobody, entry)
@@ -56,8 +61,11 @@ class Reach:
         """Yields what was counted, by REACH_DDL."""
         for (kind, number), (messages, keys) in self._counts.items():
             yield kind, "", "", "", number, messages, keys
+        sums = self._nobody_asked.copy()
         for messages, vhost, exchange, key in self._nobody:
-            yield NOBODY, vhost, exchange, key, 0, messages, 1
+            sums[vhost, exchange, key] += messages
+        for place, messages in heapq.nlargest(SHOWN_MAX, sums.items(), key=lambda item: (item[1], item[0])):
+            yield NOBODY, *place, 0, messages, 1
 
 
 def counting(sent: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

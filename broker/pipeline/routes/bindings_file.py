@@ -56,6 +56,8 @@ def read_text(text: str, vhost: str = DEFAULT_VHOST) -> Topology:
         return read_rows(csv_rows(text), vhost)
     try:
         whole = json.loads(text)
+    except RecursionError:
+        raise BadBindings("not valid JSON: it is nested too deeply") from None
     except json.JSONDecodeError as error:
         if error.msg != "Extra data":
             raise BadBindings(f"not valid JSON: {error}") from None
@@ -75,7 +77,10 @@ def json_line(number: int, line: str) -> Any:
 
 def csv_rows(text: str) -> list[Row]:
     """Returns the lines of a CSV file; a first line that names `exchange` is the head. Raises: BadBindings."""
-    lines = [(number, line) for number, line in enumerate(csv.reader(text.splitlines()), 1) if line]
+    try:
+        lines = [(number, line) for number, line in enumerate(csv.reader(text.splitlines()), 1) if line]
+    except csv.Error as error:
+        raise BadBindings(f"not valid CSV: {error}") from None
     columns: Sequence[str] = CSV_COLUMNS
     if lines and {"exchange", "source"} & {word.strip().lower() for word in lines[0][1]}:
         columns = [word.strip().lower() for word in lines[0][1]]
@@ -127,7 +132,10 @@ def read_definitions(document: Mapping[str, Any], vhost: str = DEFAULT_VHOST) ->
     for row in entries(document, "exchanges"):
         where, name = text_of(row, "vhost", vhost), text_of(row, "name")
         arguments = table_of(row)
-        alternate = arguments.get("alternate-exchange") or policy_alternate(document, where, name, vhost)
+        given = arguments.get("alternate-exchange")
+        if given is not None and not isinstance(given, str):
+            raise BadBindings(f"exchange '{name}': alternate-exchange should be a text")
+        alternate = given or policy_alternate(document, where, name, vhost)
         exchanges[where, name] = ExchangeEntry(where, name, text_of(row, "type"), arguments, alternate)
     bindings: dict[Any, BindingEntry] = {}
     for row in entries(document, "bindings"):
@@ -165,9 +173,12 @@ def policy_alternate(document: Mapping[str, Any], vhost: str, name: str, default
             found = re.search(text_of(row, "pattern"), name)
         except re.error as error:
             raise BadBindings(f"policy '{row.get('name')}': pattern is no regular expression: {error}") from None
-        rank = (-float(row.get("priority", 0)), str(row.get("name")))
+        priority, said = row.get("priority", 0), row.get("definition") or {}
+        if not isinstance(priority, int | float) or not isinstance(said, dict):
+            raise BadBindings(f"policy '{row.get('name')}': priority should be a number, and definition an object")
+        rank = (-float(priority), str(row.get("name")))
         if found and (holding is None or rank < holding):
-            holding, definition = rank, row.get("definition") or {}
+            holding, definition = rank, said
     alternate = definition.get("alternate-exchange")
     return alternate if isinstance(alternate, str) else None
 

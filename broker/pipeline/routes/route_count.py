@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,7 @@ __all__ = ["COUNTS_DDL", "SHOWN_MAX", "Tally", "Topologies", "count_routes", "wi
 COUNTS_DDL: Final = "kind string, vhost string, name string, detail string, number bigint, messages bigint, keys bigint"
 SHOWN_MAX: Final = 1000  # keys told by name, of each kind
 
+BY_NAME: Final = ("nobody", "moved")
 BY_QUEUE: Final = ("queue", "today", "gained", "lost")
 TOTALS: Final = ("all", "no exchange", "routed", "copies", "changed", "lost by all")
 
@@ -33,7 +35,8 @@ class Tally:
     """Adds up what one partition of distinct keys leads to.
 
     Keys are matched one by one; what they meet is counted for many at once.
-    Invariant: a key comes once, so the most frequent of all partitions are among the most frequent of each.
+    Invariant: a key comes once, so the most frequent of all partitions are among the most frequent of each. One whose
+        properties matter comes once with each of them, in any partition: its messages are added up before it is ranked.
     """
 
     def __init__(self, matchers: Sequence[Matcher]) -> None:
@@ -52,7 +55,8 @@ class Tally:
         self._bindings: Any = np.zeros((2, len(matchers[0].queue_of)), np.int64)
         self._by_queue: dict[str, Any] = {kind: np.zeros((2, len(queues)), np.int64) for kind in BY_QUEUE}
         self._totals = dict.fromkeys(TOTALS, (0, 0))
-        self._kept: dict[str, list[Kept]] = {"nobody": [], "moved": []}
+        self._kept: dict[str, list[Kept]] = {kind: [] for kind in BY_NAME}
+        self._sums: dict[str, Counter[tuple[str, str, str]]] = {kind: Counter() for kind in BY_NAME}
 
     def add(self, places: Sequence[Place], messages: Any) -> None:
         """Counts the messages of some keys. Shapes: `messages` has one number for each."""
@@ -115,7 +119,13 @@ class Tally:
         self._totals[name] = (known[0] + int(messages.sum()), known[1] + len(messages))
 
     def _keep(self, kind: str, places: Sequence[Place], messages: Any, which: Any) -> None:
-        found = ((int(messages[at]), *places[at][:3]) for at in np.flatnonzero(which).tolist())
+        found: list[Kept] = []
+        for at in np.flatnonzero(which).tolist():
+            vhost, exchange, key, asked = places[at]
+            if asked is None:
+                found.append((int(messages[at]), vhost, exchange, key))
+            else:
+                self._sums[kind][vhost, exchange, key] += int(messages[at])
         self._kept[kind] = heapq.nlargest(SHOWN_MAX, [*self._kept[kind], *found])
 
     def rows(self) -> Iterator[Row]:
@@ -130,8 +140,11 @@ class Tally:
                 messages, keys = counts[:, place].tolist()
                 yield kind, *self._queues[place], "", 0, messages, keys
         for kind, kept in self._kept.items():
+            by_key = self._sums[kind].copy()
             for messages, vhost, exchange, key in kept:
-                yield kind, vhost, exchange, key, 0, messages, 1
+                by_key[vhost, exchange, key] += messages
+            for where, count in heapq.nlargest(SHOWN_MAX, by_key.items(), key=lambda item: (item[1], item[0])):
+                yield kind, *where, 0, count, 1
 
 
 def sums(places: Any, messages: Any, length: int) -> Any:

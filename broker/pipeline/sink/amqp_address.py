@@ -13,6 +13,7 @@ __all__ = ["AmqpAddress", "BadAddress"]
 
 PORTS: Final = {"amqp": 5672, "amqps": 5671}
 VERIFY: Final = {"verify_peer": True, "verify_none": False}
+SHOULD_BE: Final = "the url of the broker should be amqp://user:password@host:port/vhost"
 
 
 class BadAddress(SinkRefused):
@@ -52,10 +53,10 @@ class AmqpAddress:
         try:
             parts = urlsplit(url)
             port = parts.port
-        except ValueError as error:
-            raise BadAddress(f"the url of the broker is none: {error}") from None
+        except ValueError:  # whose text may have a piece of a password with a slash in it
+            raise BadAddress(f"{SHOULD_BE}, with %2F for a slash in a name or password") from None
         if parts.scheme not in PORTS or not parts.hostname:
-            raise BadAddress("the url of the broker should be amqp://user:password@host:port/vhost")
+            raise BadAddress(SHOULD_BE)
         options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         unknown = options.keys() - {"cacertfile", "certfile", "keyfile", "verify", "heartbeat"}
         if unknown:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from broker.cli.parser import BadUsage
 from broker.pipeline.faults import SlotDamaged, SourceRefused
 from broker.pipeline.source.http_catalog import HttpCatalog
 from broker.pipeline.source.slot_handle import SlotHandle
@@ -11,7 +12,7 @@ from broker.pipeline.source.store_catalog import StoreCatalog
 from broker.store.seal_log import SealView
 from broker.store.slot_file import BadSlotFile, SlotView, open_slot
 
-__all__ = ["Catalog", "open_catalog", "open_handle"]
+__all__ = ["Catalog", "check_url", "open_catalog", "open_handle"]
 
 
 class Catalog(Protocol):
@@ -66,6 +67,15 @@ def open_catalog(path: str | None = None, url: str | None = None) -> Catalog:
         return StoreCatalog(path)
     assert url is not None
     return HttpCatalog(url)
+
+
+def check_url(url: str | None) -> None:
+    """Returns when there is no URL, or one of an HTTP server; nobody is asked. Raises: BadUsage."""
+    if url is not None:
+        try:
+            HttpCatalog(url)
+        except SourceRefused as refused:
+            raise BadUsage(str(refused)) from None
 
 
 def open_handle(catalog: Catalog, slot: SlotHandle) -> SlotView:

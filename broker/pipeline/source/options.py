@@ -17,7 +17,7 @@ from broker.pipeline.source.planner import PARTITION_MAX_BYTES, Limits
 from broker.pipeline.source.positions import EARLIEST, LATEST, BadPosition, Position, read_position
 from broker.pipeline.source.schema import COLUMNS
 
-__all__ = ["SourceOptions", "check_columns"]
+__all__ = ["SourceOptions", "check_columns", "names_option"]
 
 TAP_PREFIX: Final = "amq.tap."
 TRIGGER_MAX_BYTES: Final = 1 << 30
@@ -149,6 +149,11 @@ def _names(text: str | None, option: str) -> tuple[str, ...]:
     if not all(names):
         raise SourceRefused(f"option {option}: {text!r} has an empty name in it")
     return tuple(names)
+
+
+def names_option(names: Sequence[str]) -> str | None:
+    """Returns names as the options tap and queue take them, whatever is in them; None where there are none."""
+    return json.dumps(list(names)) if names else None
 
 
 def _fits(name: str, wanted: str) -> bool:

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from broker.cli.parser import BadUsage
 from broker.pipeline.faults import LakeRefused
 from broker.pipeline.job import USAGE, JobFailed
+from broker.pipeline.lake.instant import instant_ms
+from broker.pipeline.lake.manifest import now_ms
 from broker.routing.pattern import HASH, STAR, parse_pattern
 
 if TYPE_CHECKING:
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
     from broker.pipeline.lake import Lake
 
-__all__ = ["Selection", "add_selection", "pattern_regex", "selection_of"]
+__all__ = ["Selection", "add_selection", "check_instants", "pattern_regex", "selection_of"]
 
 WORD: Final = r"\.[^.]*"
 NOT_WORD: Final = re.compile(r"([^0-9A-Za-z_])")
@@ -110,7 +113,8 @@ def add_selection(parser: argparse.ArgumentParser, *, required: bool = True) -> 
 
 
 def selection_of(arguments: argparse.Namespace) -> Selection:
-    """Returns what the arguments say."""
+    """Returns what the arguments say. Raises: BadUsage for a time that is none."""
+    check_instants(arguments.since, arguments.until)
     return Selection(
         arguments.lake,
         arguments.since,
@@ -120,6 +124,15 @@ def selection_of(arguments: argparse.Namespace) -> Selection:
         arguments.where,
         arguments.vhost,
     )
+
+
+def check_instants(*instants: str | None) -> None:
+    """Returns when all are times as a lake reads them: to find out later costs the start of Spark. Raises: BadUsage."""
+    try:
+        for instant in instants:
+            instant_ms(instant, now_ms())
+    except LakeRefused as refused:
+        raise BadUsage(str(refused)) from None
 
 
 def pattern_regex(pattern: str) -> str:

@@ -14,6 +14,7 @@ from broker.pipeline.lake import Lake
 from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.bad_share import BadShare
 from broker.pipeline.lake.disk import Disk
+from broker.pipeline.lake.entry import Entry
 from broker.pipeline.lake.lake_format import LakeTarget, slot_rows
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.store_catalog import StoreCatalog
@@ -103,6 +104,22 @@ def world(tmp_path: Path) -> World:
         made.folder.add_slot("audit", numbered(10))
     made.catalog.known = [("/", "audit")]
     return made
+
+
+def test_what_a_compaction_replaced_is_left_to_compactions(world: World) -> None:
+    """They are told for how long readers may need it, and the archive is not: it sweeps no more than its own."""
+    run = world.run()
+    run.begin()
+    world.batch(run, 0, [1])
+    run.end()
+    table = world.lake.message_table
+    [old] = table.files()
+    table.manifest.append(lambda n: Entry("compact", n, 0, remove=(old.path,)), "compact")  # in 1970
+    orphan = table.data / Path(old.path).with_name(f"{run.note.query}-orphan.parquet")
+    orphan.write_bytes(b"x")
+    world.run().begin()
+    assert not orphan.exists()
+    assert (table.data / old.path).exists()
 
 
 def test_a_slot_is_released_when_spark_noted_its_batch_and_no_sooner(world: World) -> None:

@@ -15,6 +15,9 @@ WANTED = (
     BindingEntry("/", "amq.direct", "b", "q2"),
 )
 
+RULED = '{"bindings": [], "exchanges": [{"name": "e", "type": "topic"}], "policies": [{"pattern": "e", ?}]}'
+ARGUED = '{"bindings": [], "exchanges": [{"name": "e", "type": "fanout", "arguments": {"alternate-exchange": 5}}]}'
+
 
 @pytest.mark.parametrize(
     "text",
@@ -108,6 +111,13 @@ def test_an_alternate_comes_from_the_arguments_or_the_first_policy() -> None:
             '{"bindings": [], "exchanges": [{"name": "e", "type": "topic"}], "policies": [{"pattern": "("}]}',
             "no regular expression",
         ),
+        (f"ex,{'a' * 140_000},q", "not valid CSV: field larger than field limit"),
+        ("[" * 100_000, "nested too deeply"),
+        *(
+            (RULED.replace("?", one), "priority should be a number, and definition an object")
+            for one in ('"priority": "high"', '"priority": null', '"definition": ["x"]')
+        ),
+        (ARGUED, "alternate-exchange should be a text"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, text: str, said: str) -> None:

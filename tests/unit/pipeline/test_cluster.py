@@ -204,6 +204,7 @@ def test_wrong_usage_is_told_in_a_line(words: list[str], capsys: pytest.CaptureF
     """Exit code 2."""
     from broker.cli.main import main
 
+    pytest.importorskip("pyspark")
     with pytest.raises(SystemExit) as caught:
         main(["pipeline", *words])
     assert caught.value.code == 2

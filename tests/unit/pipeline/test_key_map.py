@@ -80,6 +80,13 @@ def test_a_bad_map_is_said_in_one_line(source: str, said: str) -> None:
     assert said in str(caught.value)
 
 
+def test_a_file_that_is_no_csv_is_said_in_one_line(tmp_path: Path) -> None:
+    """With its name."""
+    (tmp_path / "map").write_text(f"a,{'b' * 140_000}")
+    with pytest.raises(BadKeyMap, match=r"/map: not valid CSV: field larger than field limit"):
+        read_key_map([str(tmp_path / "map")])
+
+
 def test_two_new_keys_for_one_are_refused() -> None:
     """A map says one thing."""
     with pytest.raises(BadKeyMap, match="mapped twice"):

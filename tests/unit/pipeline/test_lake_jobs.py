@@ -46,6 +46,7 @@ def test_days_that_are_over_are_planned_with_their_small_files() -> None:
         ("SELECT * FROM messages", COLUMNS),
         ("SELECT m.* FROM messages m", COLUMNS),
         ("TABLE messages", COLUMNS),
+        ("FROM messages |> WHERE routing_key = 'a' |> LIMIT 5", COLUMNS),
         ("SELECT length(body) FROM messages NATURAL JOIN messages", COLUMNS),
         ("SELECT get_json_object(headers, '$.n') n FROM messages GROUP BY ALL", ("headers",)),
     ],
@@ -77,12 +78,24 @@ def test_values_are_said_as_json_can() -> None:
         ("compact --lake {full}", "is no lake"),
         ("compact --lake {lake} --day 31.12.2026", "--day '31.12.2026' is no date such as 2026-11-20"),
         ("compact --lake {lake} --target-mb 0", "--target-mb 0 is not between"),
-        ("compact --lake {lake} --keep-days -1", "--keep-days is not below 0"),
+        ("compact --lake {lake} --keep-days -1", "--keep-days is between 0 and 36,500"),
+        ("compact --lake {lake} --keep-days nan", "--keep-days is between"),
+        ("compact --lake {lake} --target-mb 1e-9", "--target-mb 1e-09 is not between"),
         ("query SELECT", "say what to ask: --lake DIR, --path DIR or --url URL, one of them"),
         ("query SELECT --lake {lake} --tap t", "--tap, --queue and --vhost are for live slots"),
         ("query SELECT --lake {lake} --csv --json", "--csv or --json, one of them"),
         ("query SELECT --lake {full}", "is no lake"),
-        ("query SELECT --lake {lake} --limit -1", "--limit is not below 0"),
+        ("query SELECT --lake {lake} --limit -1", "--limit is between 0 and"),
+        ("query SELECT --lake {lake} --limit 2147483647", "--limit is between 0 and"),
+        ("query SELECT --lake {lake} --from lately", "'lately' is no time such as"),
+        ("query SELECT --path D --until earliest", "nothing stands before the earliest message"),
+        ("query SELECT --path D --tap a --queue b", "only one can be given"),
+        ("query SELECT --url amqp://u:secret@h", "the url should be http://"),
+        ("query SELECT --path {full}/none", "/full/none"),
+        ("archive --lake L --url ftp://u:secret@h", "the url should be http://"),
+        ("archive --lake L --path {store} --tap none", "there is no tap 'none'"),
+        ("archive --lake {full}/file --path {store}", "is no lake but a file"),
+        ("compact --lake {lake} --url http://u:secret@h", "unrecognized arguments: --url http://***@h"),
     ],
 )
 def test_bad_usage_is_told_in_one_line_without_spark(
@@ -101,6 +114,7 @@ def test_bad_usage_is_told_in_one_line_without_spark(
     except SystemExit as ended:
         code = ended.code  # type: ignore[assignment]
     shown = capsys.readouterr().err
+    assert "secret" not in shown
     assert said in shown and "Traceback" not in shown and len(shown.splitlines()) == 1
     assert code == (ERROR if words.endswith("none") else USAGE)
     assert not (tmp_path / "L").exists()

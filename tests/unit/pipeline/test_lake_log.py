@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from broker.pipeline.faults import LakeRefused
-from broker.pipeline.lake import manifest
+from broker.pipeline.lake import Lake, manifest
 from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.entry import Entry, LakeFile, SealRange, runs, within
 from broker.pipeline.lake.manifest import DAY_MS, Manifest, entry_name
@@ -53,7 +54,63 @@ def test_a_batch_has_one_entry_whoever_comes_second(tmp_path: Path) -> None:
     assert not log.commit(entry("q", 0, file("date=d/b"), seals=(1, 3)))
     assert not log_of(tmp_path).commit(entry("q", 0, file("date=d/c"), seals=(2, 3)))
     assert list(log_of(tmp_path).state().files) == ["date=d/a"]
-    assert [name for name in os.listdir(log.folder) if name.startswith(".")] == []
+    assert [name for name in os.listdir(log.folder) if name.startswith(manifest.WRITING)] == []
+
+
+def test_two_writers_of_the_same_slots_are_one_behind_the_other(tmp_path: Path) -> None:
+    """Neither finds the slots free while the other is about to have them: one takes them, and the other is refused."""
+    inside, done = threading.Event(), threading.Event()
+
+    class SlowDisk(Disk):
+        """Links when the other writer is through, or has to wait for us."""
+
+        def link(self, source: Path, target: Path) -> bool:
+            inside.set()
+            done.wait(0.3)
+            return super().link(source, target)
+
+    refused: list[LakeRefused] = []
+
+    def commit(log: Manifest, query: str) -> None:
+        try:
+            log.commit(entry(query, 0, file(f"date=d/{query}"), seals=(1, 3)))
+        except LakeRefused as error:
+            refused.append(error)
+
+    first = threading.Thread(target=commit, args=(Manifest(log_of(tmp_path).folder, SlowDisk()), "q"))
+    first.start()
+    assert inside.wait(10)
+    commit(log_of(tmp_path), "r")
+    done.set()
+    first.join()
+    assert [str(error)[:46] for error in refused] == ["the lake has tap 'audit' of vhost '/' up to se"]
+    assert list(log_of(tmp_path).state().files) == ["date=d/q"]
+
+
+@pytest.mark.parametrize(
+    ("meta", "said"),
+    [
+        ("", "is no lake"), ("[]", "is no lake"), ('{"kind": "slotmq-lake"}', "is no lake"),
+        ('{"kind": "slotmq-lake", "format": null}', "is no lake"),
+        ('{"kind": "slotmq-lake", "format": "new"}', "is no lake"),
+        ('{"kind": "slotmq-lake", "format": 2}', "of format 2, this version reads up to 1"),
+        ('{"kind": "other", "format": 1}', "no lake of messages but a 'other'"),
+    ],
+)  # fmt: skip
+def test_a_folder_that_says_something_else_is_refused(meta: str, said: str, tmp_path: Path) -> None:
+    """In a line, whatever stands in its _meta.json."""
+    (tmp_path / "_meta.json").write_text(meta)
+    for create in (False, True):
+        with pytest.raises(LakeRefused, match=said):
+            Lake(tmp_path, create=create)
+
+
+def test_a_file_is_no_lake(tmp_path: Path) -> None:
+    """Neither to be read nor to be made."""
+    (tmp_path / "file").write_text("x")
+    for create in (False, True):
+        with pytest.raises(LakeRefused, match="is no lake"):
+            Lake(tmp_path / "file", create=create)
 
 
 def test_a_batch_of_other_slots_is_refused(tmp_path: Path) -> None:

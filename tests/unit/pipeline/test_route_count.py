@@ -10,11 +10,13 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
+from broker.pipeline.report import reach  # noqa: E402
 from broker.pipeline.routes import route_count  # noqa: E402 - what it stands on may be missing
 from broker.pipeline.routes.bindings_file import read_text  # noqa: E402
 from broker.pipeline.routes.matcher import Matcher  # noqa: E402
 from broker.pipeline.routes.route_count import Tally  # noqa: E402
 from broker.pipeline.routes.topology import Topology  # noqa: E402
+from tests.unit.pipeline.encoded import properties  # noqa: E402
 
 NEW = read_text("ex,a.*,q1\nex,a.#,q1\nex,b,q2\nex,never,q3\nother,#,q1\n")
 OLD = read_text("ex,a.*,q1\nex,b,q4\nex,b,q2\nother,#,q5\n")
@@ -87,3 +89,23 @@ def test_only_the_most_frequent_keys_are_told_by_name(monkeypatch: pytest.Monkey
     found = rows(tally)
     assert sorted(found["nobody"].values()) == [(17, 1), (18, 1), (19, 1)]
     assert found["total"]["all"] == (190, 20)
+
+
+def test_a_key_whose_messages_are_looked_at_one_by_one_is_ranked_by_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the report as well: a key with CC comes with other properties each time, and is one key to whoever reads."""
+    monkeypatch.setattr(route_count, "SHOWN_MAX", 2)
+    monkeypatch.setattr(reach, "SHOWN_MAX", 2)
+    matcher = Matcher(read_text("ex,a.*,q1\n"))
+    places: list[route_count.Place] = [("/", "ex", "lost", properties({"CC": ["gone"], "n": n})) for n in range(50)]
+    places += [("/", "ex", key, None) for key in ("k", "l", "m")]
+    tally, report = Tally((matcher,)), reach.Reach(matcher)
+    for first in range(0, len(places), 10):
+        some = places[first : first + 10]
+        tally.add(some, np.full(len(some), 2))
+        for place in some:
+            report.add(*place, 2)
+    wanted = {("/", "ex", "lost"): (100, 1), ("/", "ex", "m"): (2, 1)}
+    assert rows(tally)["nobody"] == wanted
+    assert {row[1:4]: row[5:] for row in report.rows() if row[0] == "nobody"} == wanted

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 from broker.pipeline.faults import PipelineFault, SlotGap, SlotMissing, SourceRefused, fault_in, said_plainly
 from broker.pipeline.source.filters import Condition
 from broker.pipeline.source.message_reader import arrow_schema_of
-from broker.pipeline.source.options import SourceOptions
+from broker.pipeline.source.options import SourceOptions, names_option
 from broker.pipeline.source.planner import Limits
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS
 
@@ -145,3 +145,12 @@ def test_a_fault_is_found_in_what_spark_made_of_it(monkeypatch: pytest.MonkeyPat
         with pytest.raises(PipelineFault), said_plainly():
             raise SourceRefused("no")
         assert os.environ["SPARK_HIDE_TRACEBACK"] == hidden
+
+
+@pytest.mark.parametrize("names", [("a",), ("a,b", " c ", "[d]*", 'e"f')])
+def test_jobs_hand_names_over_whatever_is_in_them(names: tuple[str, ...]) -> None:
+    """A tap `a,b` is not the taps a and b: an archive would release the slots of one and have those of others."""
+    for option in ("tap", "queue"):
+        options = SourceOptions.read({"path": "data", option: names_option(names) or ""})
+        assert (options.taps or options.queues) == names
+    assert names_option(()) is None
