@@ -249,6 +249,11 @@ class SealView:
         """Returns the cursors of a tap."""
         return [cursor for cursor in self.cursors if (cursor.vhost, cursor.tap) == (vhost, tap)]
 
+    @property
+    def taps(self) -> set[tuple[str, str]]:
+        """The taps, by vhost and name, that have slot files. Cost: the queues."""
+        return {(mine[0].vhost, mine[0].queue) for mine in list(self._by_queue.values()) if mine}
+
     def of_queue(self, key: QueueKey) -> list[Seal]:
         """Returns the seals of one queue, in rising order."""
         return list(self._by_queue.get(key, ()))

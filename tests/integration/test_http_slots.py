@@ -140,6 +140,8 @@ async def test_a_user_sees_the_taps_that_they_may_read(tmp_path: Path) -> None:
         await broker.taps.set_cursor("one", "/", "b", 0)
         listed = (await ask(broker, "GET", "/v1/seals", user=ALICE)).json
         assert [row["seal"] for row in listed["seals"]] == [seal_b]
+        assert listed["partial"]
+        assert not (await ask(broker, "GET", "/v1/seals")).json["partial"]
         assert [row["tap"] for row in listed["cursors"]] == ["b"]
         assert [row["name"] for row in (await ask(broker, "GET", "/v1/taps", user=ALICE)).json["taps"]] == ["b"]
 

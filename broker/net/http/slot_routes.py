@@ -55,6 +55,7 @@ class SlotAnswers:
         """Lists what is behind a seal, of the taps that the user may read: the slot files that are there, and what can
         not be had any more.
 
+        "partial" says that there are slots of others beside those that were asked for.
         Invariant: with "more": false, every such seal up to "last_seal" is listed or among the gaps.
         """
         request = call.request
@@ -80,12 +81,18 @@ class SlotAnswers:
                 "store": view.store,
                 "last_seal": last,
                 "more": more,
+                "partial": self._partial(call),
                 "seals": rows,
                 "gaps": [gap.to_json() for gap in view.lost(after) if visible(gap.vhost, gap.queue)],
                 "released": [one.to_json() for one in list(view.released.values()) if visible(one.vhost, one.queue)],
                 "cursors": [one.to_json() for one in view.cursors if visible(one.vhost, one.tap)],
             }
         )
+
+    def _partial(self, call: Call) -> bool:
+        """Tells whether there are slots that the user may not read, asked for or not."""
+        may_read = self.rights.may_read
+        return not all(may_read(call.user, vhost, tap_queue(tap)) for vhost, tap in self.taps.view.taps)
 
     def _visible(self, call: Call) -> Callable[[str, str], bool]:
         """Returns which taps are asked for and may be read. Raises: HttpRefused for one that may not."""

@@ -93,6 +93,7 @@ class ArchiveRun:
 
     def _begin(self, *, allow_gap: bool) -> ArchiveNote:
         store = self._catalog.store
+        self.cursors.check_rights()
         note = self.checkpoint.note()
         if note is None:
             archived = self.lake.archived(store)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from broker.pipeline.faults import SourceRefused
+from broker.pipeline.faults import LakeRefused, SourceRefused
 from broker.pipeline.source.catalog import Catalog
 from broker.store.seal_log import Gap, QueueKey, Released, Seal
 
@@ -33,6 +33,7 @@ class TapCursors:
         self._catalog = catalog
         self._vhost = vhost
         self._taps = tuple(taps)
+        self._exact = bool(taps) and not any(character in tap for tap in taps for character in "*?[")
         self._say = say
         self._silent = False  # the broker did not answer the last time, and that was said
 
@@ -94,10 +95,27 @@ class TapCursors:
         except SourceRefused as refused:
             self._tell(refused)
 
+    def check_rights(self) -> None:
+        """Returns when the user may read what the choice may mean.
+
+        Raises: LakeRefused otherwise: were the right given later, slots would be behind the archive's seal and in no
+            lake.
+        """
+        self._catalog.view()
+        if self._catalog.partial and not self._exact:
+            raise LakeRefused(
+                f"the user may not read every tap of {self._catalog.address}: name those that are meant with --tap"
+            )
+
     def release(self, seal: int) -> bool:
-        """Says of every tap that it is archived up to a seal; tells whether the broker took note of it."""
+        """Says of every tap that it is archived up to a seal; tells whether the broker took note of it.
+
+        Raises: as `check_rights`.
+        """
         try:
-            for tap in sorted(self.taps()):
+            taps = sorted(self.taps())
+            self.check_rights()
+            for tap in taps:
                 self._catalog.set_cursor(self.name, *tap, seal)
         except SourceRefused as refused:
             self._tell(refused)

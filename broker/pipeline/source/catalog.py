@@ -18,6 +18,9 @@ __all__ = ["Catalog", "check_url", "open_catalog", "open_handle"]
 class Catalog(Protocol):
     """The slots of one broker. Every method raises SourceRefused where it cannot be done."""
 
+    partial: bool
+    """Whether a view ever left out what the user may not read."""
+
     @property
     def address(self) -> str:
         """Return where it is, for texts: a path, or a URL without its password."""

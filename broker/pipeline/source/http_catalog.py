@@ -22,6 +22,7 @@ class HttpCatalog:
         """Raises: SourceRefused."""
         self._client = HttpClient(url)
         self._view = SealView()
+        self.partial = False  # once there was something that this user might not read
 
     @property
     def address(self) -> str:
@@ -50,6 +51,7 @@ class HttpCatalog:
             self._view = SealView()  # another data folder behind the same URL: everything anew
             return True
         more = bool(page["more"])
+        self.partial = self.partial or bool(page.get("partial"))
         view = self._view
         # Of what is gone first: a slot may be listed that is not there any more.
         for kind, name in (("seal", "seals"), ("gap", "gaps"), ("released", "released"), ("cursor", "cursors")):

@@ -20,6 +20,8 @@ __all__ = ["StoreCatalog"]
 class StoreCatalog:
     """Reads the files, and asks the running broker over its control socket for what only it can do."""
 
+    partial = False  # who may open the folder may read all of it
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._folder = Path(path).absolute()
         self._slots = self._folder / "slots"

@@ -318,3 +318,13 @@ def test_spark_s_note_is_on_disk_before_a_slot_is_released(world: World) -> None
     assert synced == ["offsets/0", "offsets", "commits/0", "commits"]
     assert json.loads((run.checkpoint.folder / "archive.json").read_text())["store"] == world.folder.store
     run.end()
+
+
+def test_an_archive_of_all_taps_is_refused_where_some_may_not_be_read(world: World) -> None:
+    """Were the right given later, their slots would count as archived; a tap that is named has none that are hidden."""
+    world.catalog.partial = True
+    with pytest.raises(LakeRefused, match="name those that are meant with --tap"):
+        world.run().begin()
+    with pytest.raises(LakeRefused, match="may not read every tap"):
+        world.run(taps=["a*"]).begin()
+    world.run(taps=["audit"]).begin()
