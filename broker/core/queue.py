@@ -58,10 +58,8 @@ class Queue(Destination):
         "worker",
     )
 
-    kept: bool = False
-    """Whether the broker keeps it for itself: no policy holds for it, and nothing is published to its name."""
-    is_tap: bool = False
-    """Whether it only listens: a message that reached nothing else was unroutable."""
+    kept: bool = False  # the broker has it for itself: no policy holds for it, and nothing is published to its name
+    is_tap: bool = False  # it only listens: a message that reached nothing else was unroutable
 
     def __init__(
         self,
@@ -177,7 +175,7 @@ class Queue(Destination):
     def admits(self, message: Message, *, bury: bool = True) -> bool:
         """Tells whether the queue takes a message: a full one that rejects publishes does not.
 
-        With reject-publish-dlx it is dead-lettered instead, unless `bury` says that it is not.
+        With reject-publish-dlx it is dead-lettered instead, where `bury` says so.
         """
         rules = self.rules
         if rules.overflow == DROP_HEAD or not rules.limited or not self._full_with(message):
@@ -372,10 +370,8 @@ class Queue(Destination):
         """Leases the slot with the next message to its worker, of the highest level that has one."""
         owner = self.worker.owner
         for stream in reversed(self.streams):
-            if stream.manager.ready:
-                slot = stream.manager.get(owner)
-                if slot is not None:
-                    return stream, slot
+            if stream.manager.ready and (slot := stream.manager.get(owner)) is not None:
+                return stream, slot
         return None
 
     def wake(self) -> None:

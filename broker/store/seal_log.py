@@ -70,8 +70,21 @@ class _LineFact:
             raise BadSealLine(f"it has no {error}") from error
 
 
+class _QueueFact(_LineFact):
+    """What a line says of one queue. Invariant: the dataclasses that inherit have its vhost and number."""
+
+    __slots__ = ()
+    vhost: str
+    number: int
+
+    @property
+    def key(self) -> QueueKey:
+        """Which queue it is of."""
+        return self.vhost, self.number
+
+
 @dataclass(frozen=True, slots=True)
-class Seal(_LineFact):
+class Seal(_QueueFact):
     """One sealed slot file. Shapes: as `SlotMeta`. Units: ``bytes`` is the file's length, ``crc`` its checksum."""
 
     seal: int
@@ -86,14 +99,9 @@ class Seal(_LineFact):
     bytes: int
     crc: int
 
-    @property
-    def key(self) -> QueueKey:
-        """Which queue it is of."""
-        return self.vhost, self.number
-
 
 @dataclass(frozen=True, slots=True)
-class Gap(_LineFact):
+class Gap(_QueueFact):
     """A slot file that went before every cursor had passed, and why. Shapes: the first fields are those of its seal."""
 
     seal: int
@@ -106,14 +114,9 @@ class Gap(_LineFact):
     bytes: int
     reason: str
 
-    @property
-    def key(self) -> QueueKey:
-        """Which queue it is of."""
-        return self.vhost, self.number
-
 
 @dataclass(frozen=True, slots=True)
-class Released(_LineFact):
+class Released(_QueueFact):
     """Up to which seal the slot files of a queue are gone, and the id behind the last message that was in them."""
 
     vhost: str
@@ -121,11 +124,6 @@ class Released(_LineFact):
     number: int
     seal: int
     end: int = 0
-
-    @property
-    def key(self) -> QueueKey:
-        """Which queue it is of."""
-        return self.vhost, self.number
 
 
 @dataclass(frozen=True, slots=True)

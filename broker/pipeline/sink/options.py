@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from broker.pipeline.faults import SinkRefused
+from broker.pipeline.option_names import known_options
 from broker.pipeline.sink.amqp_address import AmqpAddress, BadAddress
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
 
@@ -17,9 +17,9 @@ __all__ = ["SinkOptions"]
 
 NAMES: Final = (
     "url", "exchange", "routingKey", "window", "producer", "mandatory", "badRecords", "rate", "persistent",
-    "nackAttempts", "retrySeconds", "checkpointLocation",
+    "nackAttempts", "retrySeconds",
 )  # fmt: skip
-KNOWN: Final = {name.lower(): name for name in NAMES}
+BY_SPARK: Final = ("checkpointLocation",)  # of a stream, and Spark's own
 PRODUCER_MAX_BYTES: Final = 255
 WINDOW_MAX: Final = 65_535
 FLAGS: Final = {"true": True, "false": False}
@@ -45,7 +45,7 @@ class SinkOptions:
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SinkOptions:
         """Returns the options. Raises: SinkRefused for one that is not known or cannot be understood."""
-        given = _known(options)
+        given = known_options(options, NAMES, SinkRefused, BY_SPARK)
         if "url" not in given:
             raise SinkRefused("the option url is missing: amqp://user:password@host:port/vhost")
         producer = given.get("producer", "")
@@ -72,19 +72,6 @@ class SinkOptions:
             bad_records=_folder(given, "badRecords"),
             checkpoint=_folder(given, "checkpointLocation"),
         )
-
-
-def _known(options: Mapping[str, str]) -> dict[str, str]:
-    given: dict[str, str] = {}
-    for name, value in options.items():
-        known = KNOWN.get(name.lower())
-        if known is not None:
-            given[known] = value
-        elif not name.lower().startswith(("spark.", "__")):  # those are Spark's own
-            close = get_close_matches(name.lower(), KNOWN, 1)
-            hint = f"; do you mean {KNOWN[close[0]]}?" if close else f", but {', '.join(NAMES[:-1])}"
-            raise SinkRefused(f"there is no option {name!r}{hint}")
-    return given
 
 
 def _number(given: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:

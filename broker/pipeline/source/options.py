@@ -6,11 +6,11 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Final
 
 from broker.pipeline.faults import SourceRefused
+from broker.pipeline.option_names import known_options
 from broker.pipeline.source.catalog import Catalog, open_catalog
 from broker.pipeline.source.filters import Condition
 from broker.pipeline.source.planner import PARTITION_MAX_BYTES, Limits
@@ -26,7 +26,6 @@ NAMES: Final = (
     "pushFilters", "maxSlotsPerTrigger", "maxRowsPerTrigger", "maxBytesPerTrigger", "maxPartitionBytes",
     "minPartitions",
 )  # fmt: skip
-KNOWN: Final = {name.lower(): name for name in NAMES}
 WILDCARDS: Final = "*?["
 
 
@@ -57,7 +56,7 @@ class SourceOptions:
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SourceOptions:
         """Returns the options. Raises: SourceRefused for one that is not known or cannot be understood."""
-        given = _known(options)
+        given = known_options(options, NAMES, SourceRefused)
         taps, queues = _taps_and_queues(given)
         topic = given.get("topic")
         return cls(
@@ -104,19 +103,6 @@ class SourceOptions:
             return f"queue {', '.join(map(repr, self.queues))} in vhost {self.vhost or '/'!r}"
         taps = "all taps" if self.taps is None else f"tap {', '.join(map(repr, self.taps))}"
         return taps if self.vhost is None else f"{taps} in vhost {self.vhost!r}"
-
-
-def _known(options: Mapping[str, str]) -> dict[str, str]:
-    given: dict[str, str] = {}
-    for name, value in options.items():
-        known = KNOWN.get(name.lower())
-        if known is not None:
-            given[known] = value
-        elif not name.lower().startswith(("spark.", "__")):  # those are Spark's own
-            close = get_close_matches(name.lower(), KNOWN, 1)
-            hint = f"; do you mean {KNOWN[close[0]]}?" if close else f", but {', '.join(NAMES)}"
-            raise SourceRefused(f"there is no option {name!r}{hint}")
-    return given
 
 
 def _taps_and_queues(given: Mapping[str, str]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:

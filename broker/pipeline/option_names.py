@@ -1,0 +1,33 @@
+"""The names of a format's options: found whatever their case, and a hint for one that is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Final
+
+from broker.pipeline.faults import PipelineFault
+
+__all__ = ["known_options"]
+
+OF_SPARK: Final = ("spark.", "__")
+
+
+def known_options(
+    options: Mapping[str, str], names: Sequence[str], refused: type[PipelineFault], unsaid: Sequence[str] = ()
+) -> dict[str, str]:
+    """Returns the options under the names as documented, without those that are Spark's own.
+
+    Shapes: `unsaid` are taken too, and in no list of what there is. Raises: `refused`, for a name that is none.
+    """
+    known = {name.lower(): name for name in (*names, *unsaid)}
+    given: dict[str, str] = {}
+    for name, value in options.items():
+        lower = name.lower()
+        if lower in known:
+            given[known[lower]] = value
+        elif not lower.startswith(OF_SPARK):
+            close = get_close_matches(lower, known, 1)
+            hint = f"; do you mean {known[close[0]]}?" if close else f", but {', '.join(names)}"
+            raise refused(f"there is no option {name!r}{hint}")
+    return given
