@@ -210,6 +210,7 @@ def killed(point: str, batch: int, store: Path, lake: Path) -> None:
     assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 
+@pytest.mark.torture
 def test_a_driver_killed_before_spark_noted_its_batch_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """The entry is in the log, Spark's note is not: the batch is played again, and the lake has each message once."""
     folder = make_slots(tmp_path / "store", [list(numbered(ROWS, start=ROWS * at)) for at in range(3)])
