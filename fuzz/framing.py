@@ -9,7 +9,7 @@ import sys
 from random import Random
 
 from broker.amqp.errors import ConnectionFault
-from broker.amqp.framing import FRAMES_OF_PUBLISH, FrameCutter
+from broker.amqp.framing import FrameCutter
 from fuzz.campaign import main
 from fuzz.grammar import conversation, frame
 from fuzz.mutation import pieces, spoil
@@ -51,11 +51,18 @@ def check(rng: Random) -> str:
             more = True
             while more:
                 budget_bytes = rng.choice([None, 1, 50])
-                for kind, channel, payload, header, body in cutter.frames(budget_bytes):
-                    if kind == FRAMES_OF_PUBLISH:
-                        found += [(1, channel, payload), (2, channel, header), (3, channel, body)]
-                    else:
+                for kind, channel, payload, run in cutter.frames(budget_bytes):
+                    if run is None:
                         found.append((kind, channel, payload))
+                    else:
+                        taken = len(run.bodies)
+                        if rng.random() < 0.3:
+                            taken = rng.randrange(1, taken + 1)
+                            cutter.take_back(run, taken)
+                        for method, header, body in zip(run.payloads, run.headers, run.bodies, strict=True):
+                            if taken:
+                                taken -= 1
+                                found += [(1, channel, method), (2, channel, header), (3, channel, body)]
                     if rng.random() < 0.1:
                         break
                 more = cutter.has_frame

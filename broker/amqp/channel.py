@@ -16,7 +16,16 @@ from broker.amqp.access import AccessRequest
 from broker.amqp.codec import METHODS, Method, content_frames, decode_method, encode_method, unknown_method
 from broker.amqp.content_header import PROPERTIES_AT, gauge_of
 from broker.amqp.errors import ChannelError, ConnectionFault
-from broker.amqp.framing import FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, PUBLISH, broken_frame
+from broker.amqp.framing import (
+    BASIC_CONTENT,
+    FRAME_BODY,
+    FRAME_HEADER,
+    FRAME_HEARTBEAT,
+    FRAME_METHOD,
+    PUBLISH,
+    PublishRun,
+    broken_frame,
+)
 from broker.amqp.header_facts import plain_facts
 from broker.amqp.session import ChannelSession
 
@@ -25,14 +34,8 @@ if TYPE_CHECKING:
 
 BODY_SIZE: Final = struct.Struct(">Q")
 HEADER_FIXED_BYTES: Final = 12
-# Class basic, weight 0: how every content header of a publish begins.
-BASIC_CONTENT: Final = b"\x00\x3c\x00\x00"
-BASIC_CONTENT_NUMBER: Final = 0x003C0000
-BEGINNING_AND_SIZE: Final = struct.Struct(">IQ")
 # No frame has this type, so every frame of a closing channel is met by _refuse_frame().
 NOTHING: Final = -1
-# No body has this size.
-NOT_SEEN: Final = -1
 # What a channel says before its first publish.
 NO_FACTS: Final = plain_facts(persistent=False, priority=0, expiration_ms=None)
 
@@ -125,7 +128,7 @@ class Channel:
     """Is one open channel of a connection.
 
     Invariant: `_expects` is the only frame type that may come next; `facts` are those of the last content header, which
-        is `_seen_header` unless `_seen_bytes` is negative.
+        is `_seen_header`.
     """
 
     __slots__ = (
@@ -137,7 +140,6 @@ class Channel:
         "_limit_bytes",
         "_missing_bytes",
         "_publish",
-        "_seen_bytes",
         "_seen_header",
         "_session_open",
         "connection",
@@ -168,7 +170,6 @@ class Channel:
         self._known = self._gauge.known
         self._body = bytearray()
         self._seen_header = b""
-        self._seen_bytes = NOT_SEEN
 
     @property
     def unfinished_bytes(self) -> int:
@@ -200,37 +201,57 @@ class Channel:
         else:
             self._content_body(payload)
 
-    def accept_publish(self, payload: bytes, header: bytes, body: bytes) -> None:
-        """Takes the three frames of a publish at once, with what accept() would do of each in turn. HOT."""
+    def accept_run(self, run: PublishRun) -> int:
+        """Takes whole publishes at once, with what accept() would do of the frames of each in turn. HOT.
+
+        Returns how many; what is left has to come again: behind a hold, or because it is no publish.
+        """
+        payloads = run.payloads
+        count = len(payloads)
         if self._expects != FRAME_METHOD:
-            self._refuse_frame(FRAME_METHOD, payload)
-            return
-        if header is self._seen_header and len(body) == self._seen_bytes:
-            # The very header that was measured last, of a body of the size that it announces: the facts are its own.
-            self.progress = PUBLISH
-            self.session.publish(payload, header, body)
-            return
-        if len(header) > HEADER_FIXED_BYTES:
-            beginning, body_bytes = BEGINNING_AND_SIZE.unpack_from(header)
-            if beginning == BASIC_CONTENT_NUMBER and 0 < body_bytes == len(body) <= self._limit_bytes:
-                self.progress = PUBLISH
-                mark = self.facts.mark
-                if (
-                    mark is None
-                    or len(header) != mark.header_bytes
-                    or not header.startswith(mark.before, PROPERTIES_AT)
-                    or not header.endswith(mark.after)
-                ):
-                    # A header that is refused leaves the facts as they were.
-                    self.facts = self._known.get(header[PROPERTIES_AT:]) or self._gauge.facts(header)
-                self._seen_header, self._seen_bytes = header, body_bytes
-                self.session.publish(payload, header, body)
-                return
+            self._refuse_frame(FRAME_METHOD, payloads[0])
+            return count
         self.progress = PUBLISH
-        self._publish = payload
-        self._expects = FRAME_HEADER
-        self.accept(FRAME_HEADER, header)
-        self.accept(FRAME_BODY, body)
+        if run.largest_bytes > self._limit_bytes:
+            return self._accept_one_by_one(run)
+        header = run.headers[0]
+        if header is not self._seen_header:
+            mark = self.facts.mark
+            if (
+                mark is None
+                or len(header) != mark.header_bytes
+                or not header.startswith(mark.before, PROPERTIES_AT)
+                or not header.endswith(mark.after)
+            ):
+                # A header that is refused leaves the facts as they were.
+                self.facts = self._known.get(header[PROPERTIES_AT:]) or self._gauge.facts(header)
+            self._seen_header = header
+        session = self.session
+        taken = 0
+        while True:
+            taken = session.publish_run(payloads, run.headers, run.bodies, taken)
+            if taken == count or self._must_wait() or not payloads[taken].startswith(PUBLISH):
+                return taken
+            session.publish(payloads[taken], run.headers[taken], run.bodies[taken])
+            taken += 1
+            if self._expects != FRAME_METHOD:
+                return count  # the channel is closing: what comes for it is discarded
+            if taken == count or self._must_wait():
+                return taken
+
+    def _must_wait(self) -> bool:
+        connection = self.connection
+        return connection.held or connection.out_bytes > connection.limits.unsent_max_bytes
+
+    def _accept_one_by_one(self, run: PublishRun) -> int:
+        """Takes publishes of which one at least is refused for its size."""
+        for taken, payload in enumerate(run.payloads):
+            if taken and (not payload.startswith(PUBLISH) or self._must_wait()):
+                return taken
+            self.accept(FRAME_METHOD, payload)
+            self.accept(FRAME_HEADER, run.headers[taken])
+            self.accept(FRAME_BODY, run.bodies[taken])
+        return len(run.payloads)
 
     def send(self, method: Method) -> None:
         """Sends a method, unless the channel is closing: a session that gives back what it holds may still speak."""
@@ -290,7 +311,7 @@ class Channel:
         if payload[:4] != BASIC_CONTENT or len(payload) < HEADER_FIXED_BYTES:
             raise wrong_content_header(payload)
         self.facts = self._gauge.facts(payload)
-        self._seen_bytes = NOT_SEEN
+        self._seen_header = payload
         body_bytes: int = BODY_SIZE.unpack_from(payload, 4)[0]
         if body_bytes > self._limit_bytes:
             # Refused before the first octet of it is kept.

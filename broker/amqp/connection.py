@@ -20,8 +20,8 @@ from broker.amqp.framing import (
     FRAME_HEADER,
     FRAME_HEARTBEAT,
     FRAME_METHOD,
-    FRAMES_OF_PUBLISH,
     HEARTBEAT,
+    RUN_OF_PUBLISHES,
     FrameCutter,
     broken_frame,
     describe_frame,
@@ -165,13 +165,15 @@ class Connection:
         limit_bytes = self.limits.unsent_max_bytes
         while not held:
             try:
-                for kind, number, payload, header, body in frames:
+                for kind, number, payload, run in frames:
                     channel = channels.get(number)
                     if channel is None:
                         # Without its channel a publish is refused or discarded whole, at its method frame.
-                        self._accept(FRAME_METHOD if kind == FRAMES_OF_PUBLISH else kind, number, payload)
-                    elif kind == FRAMES_OF_PUBLISH:
-                        channel.accept_publish(payload, header, body)
+                        self._accept(FRAME_METHOD if kind == RUN_OF_PUBLISHES else kind, number, payload)
+                    elif run is not None:
+                        taken = channel.accept_run(run)
+                        if taken < len(run.bodies):
+                            self._cutter.take_back(run, taken)
                     else:
                         channel.accept(kind, payload)
                     if self.held or self.out_bytes > limit_bytes:

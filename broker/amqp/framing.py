@@ -24,12 +24,13 @@ HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
 # What a publish begins with: class basic, method publish. It is the one method that clients send with a content.
 PUBLISH: Final = b"\x00\x3c\x00\x28"
-# Stands for the three frames of a publish where a frame type is expected; a type on the wire is an octet.
-FRAMES_OF_PUBLISH: Final = 256
+# Stands for the frames of a run of publishes where a frame type is expected; a type on the wire is an octet.
+RUN_OF_PUBLISHES: Final = 256
+RUN_MAX: Final = 256  # so many publishes in a run: the caller looks at its limits between two of them
 MIN_CONTENT_BYTES: Final = 2 * FRAME_OVERHEAD_BYTES
-
-# Type, channel and payload; of a publish also the payloads of its content header and body frames.
-Frame = tuple[int, int, bytes, bytes, bytes]
+# Class basic, weight 0: how every content header of a publish begins; the body's size and the property flags follow.
+BASIC_CONTENT: Final = b"\x00\x3c\x00\x00"
+PROPERTIES_AT: Final = 12
 
 # Quite a few clients count the negotiated size without the head and the end octet; RabbitMQ lets these 8 octets pass.
 FUDGE_BYTES: Final = FRAME_OVERHEAD_BYTES
@@ -41,6 +42,29 @@ END_AND_HEAD: Final = struct.Struct(">BBHI")
 NO_BYTES: Final = b"\x00"
 
 
+class PublishRun:
+    """Holds publishes that came whole and one behind the other on a channel, all with the same properties.
+
+    Shapes: one payload, header and body per publish. A header is the payload of a content header frame of class basic;
+        where bodies are of one size it is one object. No body is empty. The first payload is that of a publish; of the
+        others the frames behind them say so, and whoever does not know them has to look.
+    """
+
+    __slots__ = ("at", "bodies", "headers", "largest_bytes", "payloads")
+
+    def __init__(self, at: int, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], largest: int) -> None:
+        """Shapes: `at` is where its first frame stood, for the cutter."""
+        self.at = at
+        self.payloads = payloads
+        self.headers = headers
+        self.bodies = bodies
+        self.largest_bytes = largest
+
+
+# Type, channel and payload; of a run of publishes the run.
+Frame = tuple[int, int, bytes, PublishRun | None]
+
+
 class FrameCutter:
     """Cuts frames out of the received bytes by offset, each when it is asked for.
 
@@ -48,7 +72,18 @@ class FrameCutter:
     Cost: one copy per payload, and one per chunk for a frame that came in several chunks.
     """
 
-    __slots__ = ("_at", "_between", "_buffer", "_late", "_missing_bytes", "broken", "limit_bytes")
+    __slots__ = (
+        "_at",
+        "_between",
+        "_body_bytes",
+        "_buffer",
+        "_channel",
+        "_header",
+        "_late",
+        "_missing_bytes",
+        "broken",
+        "limit_bytes",
+    )
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -61,7 +96,10 @@ class FrameCutter:
         # What stood between method and body of the last whole publish: a publisher repeats its content header and its
         # body size, so that one comparison tells what three would have to read. The header, the channel and the body's
         # size are what it stands for.
-        self._between = (NO_BYTES, b"", 0, 0)
+        self._between = NO_BYTES
+        self._header = b""
+        self._channel = 0
+        self._body_bytes = 0
 
     @property
     def buffered_bytes(self) -> int:
@@ -102,15 +140,14 @@ class FrameCutter:
     def frames(self, budget_bytes: int | None = None) -> Iterator[Frame]:
         """Yields each whole frame, and ends with the one that uses up the budget. HOT.
 
-        A publish whose three frames have all come is yielded as one.
+        Publishes that have come whole are yielded as runs; what the caller did not take of one it gives to take_back().
         Raises: 501 at the broken frame, after the good ones; bytes behind it have no meaning any more.
         """
-        unpack, unpack_next = HEAD.unpack_from, END_AND_HEAD.unpack_from
+        unpack = HEAD.unpack_from
         buffer = self._buffer
         at = self._at
         length = len(buffer)
         enough = length if budget_bytes is None else min(at + budget_bytes, length)
-        between, last_header, last_channel, body_bytes = self._between
         while at < enough and buffer is self._buffer and not self._late:
             start = at + HEAD_BYTES
             if start > length:
@@ -126,46 +163,100 @@ class FrameCutter:
                 self._missing_bytes = end + 1 - length
                 return
             payload = buffer[start:end]
-            if kind == FRAME_METHOD and end + MIN_CONTENT_BYTES < length and payload[:4] == PUBLISH:
-                # Looks on: content header and one body frame on the same channel. What is not exactly that is left to
-                # the next rounds, which judge frame by frame.
-                if channel == last_channel and buffer.startswith(between, end):
-                    body = end + len(between)
-                    last = body + body_bytes
-                    if last < length and buffer[last] == FRAME_END:
-                        self._at = at = last + 1
-                        yield FRAMES_OF_PUBLISH, channel, payload, last_header, buffer[body:last]
-                        continue
-                octet, following, same, size = unpack_next(buffer, end)
-                start = end + FRAME_OVERHEAD_BYTES
-                stop = start + size
-                if (
-                    following == FRAME_HEADER
-                    and same == channel
-                    and octet == FRAME_END
-                    and stop + FRAME_OVERHEAD_BYTES < length
-                ):
-                    octet, following, same, size = unpack_next(buffer, stop)
-                    body = stop + FRAME_OVERHEAD_BYTES
-                    last = body + size
-                    if (
-                        following == FRAME_BODY
-                        and same == channel
-                        and last < length
-                        and octet == buffer[last] == FRAME_END
-                        and last - start <= self.limit_bytes
-                    ):
-                        self._at = at = last + 1
-                        last_channel, body_bytes = channel, size
-                        between, last_header = buffer[end:body], buffer[start:stop]
-                        self._between = (between, last_header, last_channel, body_bytes)
-                        yield FRAMES_OF_PUBLISH, channel, payload, last_header, buffer[body:last]
-                        continue
-            if buffer[end] != FRAME_END:
-                self.broken = True
-                raise broken_frame(kind, payload, f"{{invalid_frame_end_marker,{buffer[end]}}}")
-            self._at = at = end + 1
-            yield kind, channel, payload, b"", b""
+            if kind == FRAME_METHOD and payload[:4] == PUBLISH and self._content_follows(buffer, end, channel):
+                yield RUN_OF_PUBLISHES, channel, payload, self._cut_run(buffer, at, end, enough)
+            else:
+                if buffer[end] != FRAME_END:
+                    self.broken = True
+                    raise broken_frame(kind, payload, f"{{invalid_frame_end_marker,{buffer[end]}}}")
+                self._at = end + 1
+                yield kind, channel, payload, None
+            at = self._at
+
+    def take_back(self, run: PublishRun, taken: int) -> None:
+        """Has the frames of a run yielded again but for the first `taken` publishes; does nothing after clear()."""
+        if self._buffer:
+            at = run.at
+            for place in range(taken):
+                at += len(run.payloads[place]) + len(run.headers[place]) + len(run.bodies[place])
+            self._at = at + taken * 3 * FRAME_OVERHEAD_BYTES
+
+    def _content_follows(self, buffer: bytes, end: int, channel: int) -> bool:
+        """Returns whether behind a method frame whose payload ends at `end` its content header and only body follow.
+
+        What is not exactly that is left to frames(), which judges frame by frame.
+        """
+        length = len(buffer)
+        if channel == self._channel and buffer.startswith(self._between, end):
+            last = end + len(self._between) + self._body_bytes
+            return last < length and buffer[last] == FRAME_END
+        if end + MIN_CONTENT_BYTES >= length:
+            return False
+        octet, following, same, size = END_AND_HEAD.unpack_from(buffer, end)
+        start = end + FRAME_OVERHEAD_BYTES
+        stop = start + size
+        if following != FRAME_HEADER or same != channel or octet != FRAME_END or stop + FRAME_OVERHEAD_BYTES >= length:
+            return False
+        header = buffer[start:stop]
+        octet, following, same, size = END_AND_HEAD.unpack_from(buffer, stop)
+        body = stop + FRAME_OVERHEAD_BYTES
+        last = body + size
+        if (
+            following != FRAME_BODY
+            or same != channel
+            or not size
+            or last >= length
+            or octet != FRAME_END
+            or buffer[last] != FRAME_END
+            or last - start > self.limit_bytes
+            or len(header) <= PROPERTIES_AT
+            or header[:PROPERTIES_AT] != BASIC_CONTENT + size.to_bytes(8, "big")
+        ):
+            return False
+        self._between, self._header, self._channel, self._body_bytes = buffer[end:body], header, channel, size
+        return True
+
+    def _cut_run(self, buffer: bytes, at: int, end: int, enough: int) -> PublishRun:
+        """Cuts the publish at `at`, whose content is known to follow at `end`, and those like it behind it. HOT."""
+        start = at
+        length = len(buffer)
+        limit_bytes = self.limit_bytes
+        channel, header, between, body_bytes = self._channel, self._header, self._between, self._body_bytes
+        front = HEAD.pack(FRAME_METHOD, channel, 0)[:5]  # the size of a publish has two octets at most
+        body = end + len(between)
+        last = body + body_bytes
+        largest = body_bytes
+        payloads: list[bytes] = []
+        headers: list[bytes] = []
+        bodies: list[bytes] = []
+        while True:
+            payloads.append(buffer[at + HEAD_BYTES : end])
+            headers.append(header)
+            bodies.append(buffer[body:last])
+            at = last + 1
+            if at >= enough or at + MIN_CONTENT_BYTES >= length or len(bodies) == RUN_MAX:
+                break
+            if not buffer.startswith(front, at):
+                break
+            size = buffer[at + 5] << 8 | buffer[at + 6]
+            end = at + HEAD_BYTES + size
+            if size > limit_bytes:
+                break
+            body = end + len(between)
+            last = body + body_bytes
+            if last < length and buffer[last] == FRAME_END and buffer.startswith(between, end):
+                continue
+            if (
+                not self._content_follows(buffer, end, channel)
+                or self._header[PROPERTIES_AT:] != header[PROPERTIES_AT:]
+            ):
+                break
+            header, between, body_bytes = self._header, self._between, self._body_bytes
+            body = end + len(between)
+            last = body + body_bytes
+            largest = max(largest, body_bytes)
+        self._at = at
+        return PublishRun(start, payloads, headers, bodies, largest)
 
 
 def encode_frame(kind: int, channel: int, payload: bytes) -> bytes:

@@ -22,6 +22,12 @@ class ChannelSession(Protocol):
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
         """Takes a whole publish: the raw method, the raw content header, which is measured, and the body."""
 
+    def publish_run(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
+        """Takes whole publishes from place `start` on, as many as there is nothing special about.
+
+        Returns the place of the first that it did not take: publish() takes that one. All have the same properties.
+        """
+
     def close(self) -> None:
         """Gives back what the channel holds. Called exactly once, whatever ended the channel."""
 

@@ -24,10 +24,18 @@ __all__ = ["deliver", "spread"]
 _TAG: Final = Struct(">Q?")  # delivery tag and redelivered
 _FRAME: Final = Struct(">BHI")  # type, channel, size
 _FRAME_AFTER: Final = Struct(">BBHI")  # the previous frame's end octet, then the next frame's head
+_END: Final = b"\xce"
+_OVERHEAD_BYTES: Final = 48  # of a delivery in three frames, beside what differs
+_TAGS: Final = 256  # so many tags in a row have all octets but the last in common
+pack_tag: Final = _TAG.pack
+pack_frame: Final = _FRAME.pack
+pack_after: Final = _FRAME_AFTER.pack
+# The last octet of a delivery tag, and the octet behind it: not redelivered.
+_LAST_OCTETS: Final = [bytes((octet, 0)) for octet in range(_TAGS)]
 
 
 def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[int]) -> int:
-    """Appends deliver, header and body frames to the consumer's connection and returns how many messages it took.
+    """Appends deliver, header and body frames to the consumer's connection and returns how many messages it took. HOT.
 
     Stops when the connection's output reaches high water; the caller puts the rest back. What needs no acknowledgement
     is settled here.
@@ -44,13 +52,13 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
     high_water = consumer.outflow.high_water_bytes
     body_max = connection.frame_max - 8 if connection.frame_max else 1 << 62
     number = session.number
-    no_ack = consumer.no_ack
-    deliveries = session.unacked.deliveries
     tag = session.unacked.last_tag
-    all_fresh = not slot.recovered and not slot.counts
+    plain = not slot.recovered and not slot.counts  # every message is delivered for the first time
     counted = stream.queue.rules.counts_deliveries and bool(slot.counts)
-    head_of = consumer.deliver_head
-    pack_tag, pack_frame, pack_after = _TAG.pack, _FRAME.pack, _FRAME_AFTER.pack
+    heads: dict[int, bytes] = {}  # by length of the suffix: the frame up to the last octet of the tag
+    header = b""
+    middle = b""  # what stands between suffix and body, of messages with this header
+    one_frame = False
     taken = 0
     try:
         for index in indexes:
@@ -58,40 +66,44 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
                 break
             message: Message = contents[index]
             tag += 1
+            if not tag % _TAGS:
+                heads = {}
             suffix = message.envelope.suffix
-            header = with_delivery_count(message.header, slot.counts.get(index, 0)) if counted else message.header
+            length = len(suffix)
+            head = heads.get(length)
+            if head is None:
+                head = heads[length] = consumer.deliver_head(length) + (tag // _TAGS).to_bytes(7, "big")
             body = message.body
-            size = len(body)
-            flags = pack_tag(tag, False if all_fresh else slot.redelivered(index))
-            if 0 < size <= body_max:
-                header_size = len(header)
-                out += (
-                    head_of(len(suffix)),
-                    flags,
-                    suffix,
-                    pack_frame(2, number, header_size),
-                    header,
-                    pack_after(0xCE, 3, number, size),
-                    body,
-                    b"\xce",
-                )
-                out_bytes += size + header_size + len(suffix) + 48
+            if message.header is not header or counted:
+                header = message.header
+                if counted:
+                    header = with_delivery_count(header, slot.counts.get(index, 0))
+                size = len(body)
+                one_frame = 0 < size <= body_max
+                if one_frame:
+                    middle = pack_frame(2, number, len(header)) + header + pack_after(0xCE, 3, number, size)
+            octets = _LAST_OCTETS[tag % _TAGS] if plain else pack_tag(tag, slot.redelivered(index))[7:]
+            if one_frame:
+                out += (head, octets, suffix, middle, body, _END)
+                out_bytes += length + len(header) + len(body) + _OVERHEAD_BYTES
             else:
                 frames = content_frames(number, header, body, connection.frame_max)
-                out += (head_of(len(suffix)), flags, suffix, frames)
-                out_bytes += len(frames) + len(suffix) + 32
-            if not no_ack:
-                deliveries[tag] = (stream, slot, index, consumer)
+                out += (head, octets, suffix, frames)
+                out_bytes += length + len(frames) + _OVERHEAD_BYTES
             taken += 1
     finally:  # whatever happens, a tag that went out is not given again
-        session.unacked.last_tag = tag
         connection.out_bytes = out_bytes
-        if not no_ack:
-            consumer.unacked += taken
-            session.outstanding += taken
+        if taken:
+            written = indexes if taken == len(indexes) else indexes[:taken]
+            if consumer.no_ack:
+                session.unacked.last_tag += taken
+            else:
+                session.unacked.handed_out(stream, slot, written, consumer)
+                consumer.unacked += taken
+                session.outstanding += taken
     if taken:
-        if no_ack:
-            stream.settle(slot, indexes[:taken])
+        if consumer.no_ack:
+            stream.settle(slot, written)
         session.last_served = consumer
         consumer.outflow.last_served = session
         connection.touch()

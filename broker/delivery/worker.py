@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.amqp.errors import StoreFailed
+from broker.core.round import BATCH_MESSAGES
 from broker.delivery.flusher import deliver, spread
 from broker.event_log import get_logger
 from broker.slots.slot import Owner
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["Worker", "Workers"]
 
 TURN_MESSAGES: Final = 1024  # per queue and loop turn: what one busy queue may take before the next one is served
-CHUNK_MESSAGES: Final = 256
 FULL_QUEUES: Final = 8  # so many busy queues fill a turn; those behind them have the next
 QUEUE_COST: Final = 8  # a queue that has but one message takes as long as so many of a busy one
 EXPIRED_COST: Final = 3  # what has expired may have to be dead-lettered, which takes longer than a delivery
@@ -107,7 +107,7 @@ class Worker:
     def _serve_streams(self, queue: Queue) -> bool:
         budget = TURN_MESSAGES
         while budget > 0:
-            consumers = queue.consumers.next()
+            consumers = queue.consumers.next(queue.ready)
             if not consumers:
                 return False  # credit wakes it
             found = queue.lease()
@@ -121,7 +121,7 @@ class Worker:
             if not slot.cursor:
                 self._reader.read_ahead(stream, slot)
             rooms = [consumer.room() for consumer in consumers]
-            indexes = manager.take(slot, min(sum(rooms), CHUNK_MESSAGES))
+            indexes = manager.take(slot, min(sum(rooms), BATCH_MESSAGES))
             budget -= len(indexes)
             if queue.timed:
                 taken, indexes = len(indexes), queue.drop_expired(stream, slot, indexes)
@@ -144,7 +144,8 @@ class Worker:
     ) -> Sequence[int]:
         """Delivers in a round and returns what nobody took."""
         if len(consumers) == 1:
-            return indexes[deliver(consumers[0], stream, slot, indexes) :]
+            taken = deliver(consumers[0], stream, slot, indexes)
+            return indexes[taken:]  # mypyc evaluates what bounds a slice twice
         left: list[int] = []
         last: Consumer | None = None
         for consumer, share in zip(consumers, spread(indexes, rooms), strict=True):

@@ -116,6 +116,37 @@ class SlotManager:
             self.seal()
         return message_id
 
+    def publish_all(self, contents: list[Any], charges: list[int]) -> None:
+        """Puts messages at the end of the open slot, and of those that follow when it is full.
+
+        Shapes: one charge, in bytes, per message; at least one message.
+        Cost: per slot, not per message, but where a slot ends or sizes are counted.
+        """
+        at = 0
+        count = len(contents)
+        while at < count:
+            slot = self.open
+            stop = min(count, at + self.window_messages - slot.length)
+            charge_bytes = sum(charges[at:stop])
+            if slot.bytes + charge_bytes >= self.window_bytes or self.size_of is not None:
+                self.publish(contents[at], charges[at])
+                at += 1
+                continue
+            assert slot.contents is not None, "the open slot is always resident"
+            slot.contents += contents[at:stop] if stop - at < count else contents
+            opened = not slot.length
+            slot.length += stop - at
+            slot.bytes += charge_bytes
+            self.ready += stop - at
+            if not slot.offered:
+                if opened:
+                    self.on_open(slot)
+                slot.offered = True
+                heappush(self._offers, slot.first)
+            if slot.length >= self.window_messages:
+                self.seal()
+            at = stop
+
     def seal(self) -> None:
         """Seals the open slot and opens the next; an empty one stays open."""
         slot = self.open

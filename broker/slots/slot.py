@@ -87,6 +87,7 @@ class Slot:
         "lease",
         "length",
         "logged",
+        "mixed",
         "offered",
         "recovered",
         "returned",
@@ -113,6 +114,7 @@ class Slot:
         self.lease: Lease | None = None
         self.offered = False  # stands in the manager's heap of slots that have ready messages
         self.segments: set[int] = set()  # log segments its records lie in: liveness is counted per (slot, segment)
+        self.mixed = False  # some of its messages have no record in a log
         self.logged = 0  # the queue log has the entries below this index, ...
         self.unlogged: list[int] = []  # ... but for these: transient, in memory, and passed over by a checkpoint
         self.volatile: bitarray | None = None  # what of it is on disk and yet does not outlive the process
@@ -267,8 +269,11 @@ class Slot:
         self.acks.settle_all(indexes)
         contents = self.contents
         if contents is not None:
-            for index in indexes:
-                contents[index] = None
+            if isinstance(indexes, range):
+                contents[indexes.start : indexes.stop] = [None] * len(indexes)
+            else:
+                for index in indexes:
+                    contents[index] = None
         if self.counts:
             for index in indexes:
                 self.counts.pop(index, None)

@@ -5,7 +5,7 @@ step 12).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pamqp import commands
@@ -180,7 +180,7 @@ class BasicSession:
             tag = self.unacked.last_tag
             stream.settle(slot, range(index, index + 1))
         else:
-            tag = self.unacked.add((stream, slot, index, None))
+            tag = self.unacked.add(stream, slot, index)
         if not queue.consumers and slot.lease is not None:
             manager.give_back(slot)
         envelope = message.envelope
@@ -244,8 +244,8 @@ class BasicSession:
     def settle(self, deliveries: list[Delivery]) -> None:
         """Settles deliveries that were acked."""
         if len(deliveries) == 1:
-            stream, slot, index, _ = deliveries[0]
-            stream.settle(slot, range(index, index + 1))
+            stream, slot, indexes, _ = deliveries[0]
+            stream.settle(slot, indexes)
         else:
             for stream, slot, indexes in by_slot(deliveries):
                 stream.settle(slot, indexes)
@@ -253,25 +253,28 @@ class BasicSession:
 
     def reject(self, deliveries: list[Delivery]) -> None:
         """Drops deliveries that were rejected, all at once; their queues may have them dead-lettered."""
-        groups: list[tuple[Stream, Slot, list[int] | range]] = by_slot(deliveries)
+        groups: list[tuple[Stream, Slot, Sequence[int]]] = by_slot(deliveries)
         self._credit(deliveries)
         for stream, slot, indexes in groups:
             stream.bury(slot, indexes, "rejected")
 
     def requeue(self, deliveries: list[Delivery]) -> None:
         """Puts deliveries back in their places."""
-        groups: list[tuple[Stream, Slot, list[int] | range]] = by_slot(deliveries)
+        groups: list[tuple[Stream, Slot, Sequence[int]]] = by_slot(deliveries)
         self._credit(deliveries)
         for stream, slot, indexes in groups:
             stream.requeue(slot, indexes)
 
-    def _credit(self, deliveries: Iterable[Delivery]) -> None:
+    def _credit(self, deliveries: list[Delivery]) -> None:
         shared = self.prefetch_channel != 0
-        for _stream, _slot, _index, consumer in deliveries:
+        for _stream, _slot, indexes, consumer in deliveries:
             if consumer is not None:
-                consumer.unacked -= 1
-                self.outstanding -= 1
+                count = len(indexes)
+                consumer.unacked -= count
+                self.outstanding -= count
                 queue = consumer.queue
+                if consumer.parked:
+                    queue.consumers.unpark(consumer)
                 if not shared and not queue.awake and queue.ready:
                     queue.wake()
         if shared:
@@ -286,6 +289,8 @@ class BasicSession:
         consumers = list(self.consumers.values())
         turn = consumers.index(self.last_served) + 1 if self.last_served in consumers else 0
         for consumer in consumers[turn:] + consumers[:turn]:
+            if consumer.parked:
+                consumer.queue.consumers.unpark(consumer)
             consumer.queue.wake()
 
     # -- overdue ------------------------------------------------------------------------------------------------------

@@ -29,8 +29,9 @@ __all__ = ["SessionOfChannel"]
 class SessionOfChannel:
     """Is what a channel is to the broker: one object per AMQP class.
 
-    Invariant: `publish` is the publisher's own method, so a publish costs no second call; on a transactional channel it
-        is that of `transactions`, and so are the acknowledgements that `settling` takes. `rewired` hears of the change.
+    Invariant: `publish` and `publish_run` are the publisher's own methods, so a publish costs no second call; on a
+        transactional channel they are those of `transactions`, and so are the acknowledgements that `settling` takes.
+        `rewired` hears of the change.
     """
 
     __slots__ = (
@@ -39,6 +40,7 @@ class SessionOfChannel:
         "confirms",
         "exchanges",
         "publish",
+        "publish_run",
         "publisher",
         "queues",
         "replies",
@@ -57,6 +59,7 @@ class SessionOfChannel:
         self.confirms = ConfirmSession(channel, self.publisher, self.transactions)
         self.replies = ReplySession(channel, vhost, self.basic, self.publisher)
         self.publish: Callable[[bytes, bytes, bytes], None] = self.publisher.publish
+        self.publish_run: Callable[[list[bytes], list[bytes], list[bytes], int], int] = self.publisher.publish_run
         self.settling: BasicSession | TxSession = self.basic
         self.rewired: Callable[[SessionOfChannel], None] | None = None
 
@@ -113,6 +116,7 @@ class SessionOfChannel:
         """Makes the channel transactional: publishes and acknowledgements are kept from here on."""
         self.transactions.select()
         self.publish = self.transactions.publish
+        self.publish_run = self.transactions.publish_run
         self.settling = self.transactions
         if self.rewired is not None:
             self.rewired(self)

@@ -82,6 +82,10 @@ class TxSession:
         self._keep(OVERHEAD_BYTES + len(header) + len(body))
         self._publications.append(publication)
 
+    def publish_run(self, _payloads: list[bytes], _headers: list[bytes], _bodies: list[bytes], start: int) -> int:
+        """Takes no publish: each is kept by itself."""
+        return start
+
     def ack(self, tag: int, *, multiple: bool) -> None:
         """Keeps an ack for the commit. Raises: ChannelError 406 for an unknown delivery tag."""
         self._set_aside(self._basic.settle, tag, multiple=multiple)
@@ -198,7 +202,7 @@ class TxSession:
         for acknowledge, tags in self._acknowledgements:
             if acknowledge == self._basic.settle:
                 continue
-            for stream, slot, _index, _consumer in (aside[tag] for tag in tags):
+            for stream, slot, _indexes, _consumer in (aside[tag] for tag in tags):
                 if slot.contents is None and stream.queue.rules.dead_letter_exchange is not None and not stream.deleted:
                     return stream, slot
         return None

@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from broker.amqp.errors import ConnectionFault
-from broker.amqp.framing import FRAMES_OF_PUBLISH, FrameCutter, describe_frame, encode_frame
+from broker.amqp.framing import RUN_MAX, RUN_OF_PUBLISHES, FrameCutter, PublishRun, describe_frame, encode_frame
 
 PUBLISH = b"\x00\x3c\x00\x28\x00\x00\x01x\x01k\x00"
 
@@ -15,12 +15,33 @@ def cut(cutter: FrameCutter, data: bytes = b"") -> list[tuple[int, int, bytes]]:
     if data:
         cutter.feed(data)
     found = []
-    for kind, channel, payload, header, body in cutter.frames():
-        if kind == FRAMES_OF_PUBLISH:
-            found += [(1, channel, payload), (2, channel, header), (3, channel, body)]
-        else:
+    for kind, channel, payload, run in cutter.frames():
+        if run is None:
             found.append((kind, channel, payload))
+        else:
+            assert (kind, payload) == (RUN_OF_PUBLISHES, run.payloads[0])
+            for method, header, body in zip(run.payloads, run.headers, run.bodies, strict=True):
+                found += [(1, channel, method), (2, channel, header), (3, channel, body)]
     return found
+
+
+def header_of(size: int, properties: bytes = b"\x00\x00") -> bytes:
+    """Returns the payload of a content header frame."""
+    return b"\x00\x3c\x00\x00" + size.to_bytes(8, "big") + properties
+
+
+def publish(channel: int, body: bytes, method: bytes = PUBLISH, properties: bytes = b"\x00\x00") -> bytes:
+    """Returns the three frames of a publish."""
+    return (
+        encode_frame(1, channel, method)
+        + encode_frame(2, channel, header_of(len(body), properties))
+        + encode_frame(3, channel, body)
+    )
+
+
+def runs_of(cutter: FrameCutter) -> list[PublishRun | int]:
+    """Returns the runs of publishes, and the types of the other frames."""
+    return [frame[0] if frame[3] is None else frame[3] for frame in cutter.frames()]
 
 
 def test_frame_is_its_head_payload_and_end() -> None:
@@ -44,15 +65,19 @@ def test_frames_of_one_chunk_and_of_many() -> None:
 
 def test_publish_is_one_when_it_is_whole() -> None:
     """The three frames of a publish come as one, but only on one channel, in order, and with one body frame."""
-    method, header, body = encode_frame(1, 1, PUBLISH), encode_frame(2, 1, b"h"), encode_frame(3, 1, b"body")
+    method, header, body = encode_frame(1, 1, PUBLISH), encode_frame(2, 1, header_of(4)), encode_frame(3, 1, b"body")
     cutter = FrameCutter(4096)
     cutter.feed(method + header + body + encode_frame(8, 0, b""))
-    assert list(cutter.frames()) == [
-        (FRAMES_OF_PUBLISH, 1, PUBLISH, b"h", b"body"),
-        (8, 0, b"", b"", b""),
-    ]
+    (kind, channel, payload, run), heartbeat = cutter.frames()
+    assert (kind, channel, payload, heartbeat) == (RUN_OF_PUBLISHES, 1, PUBLISH, (8, 0, b"", None))
+    assert run is not None
+    assert (run.payloads, run.headers, run.bodies, run.largest_bytes) == ([PUBLISH], [header_of(4)], [b"body"], 4)
     others = [
-        method + encode_frame(2, 2, b"h") + body,
+        method + encode_frame(2, 2, header_of(4)) + body,
+        method + encode_frame(2, 1, header_of(5)) + body,
+        method + encode_frame(2, 1, b"\x00\x3d" + header_of(4)[2:]) + body,
+        method + encode_frame(2, 1, header_of(4)[:12]) + body,
+        method + encode_frame(2, 1, header_of(0)) + encode_frame(3, 1, b""),
         method + header + encode_frame(3, 2, b"body"),
         method + body + header,
         method + header + header,
@@ -72,6 +97,74 @@ def _heads(octets: bytes) -> list[tuple[int, int, int]]:
         found.append(head)
         at += head[2] + 8
     return found
+
+
+def test_publishes_in_a_row_are_one_run() -> None:
+    """Publishes of a channel with the same properties are one run, whatever their keys and sizes."""
+    bodies = [b"a", b"b", b"longer", b"c"]
+    methods = [
+        b"\x00\x3c\x00\x28\x00\x00\x01x" + bytes([len(key)]) + key + b"\x00" for key in (b"k", b"", b"word.word", b"k")
+    ]
+    cutter = FrameCutter(4096)
+    cutter.feed(b"".join(publish(1, body, method) for body, method in zip(bodies, methods, strict=True)))
+    (run,) = runs_of(cutter)
+    assert isinstance(run, PublishRun)
+    assert (run.payloads, run.bodies, run.largest_bytes) == (methods, bodies, 6)
+    assert run.headers == [header_of(len(body)) for body in bodies]
+    assert run.headers[0] is run.headers[1]
+
+
+def test_a_run_ends_where_something_else_begins() -> None:
+    """Another channel, other properties, another frame, the budget and too many of them end a run; nothing is lost."""
+    other = b"\x10\x00\x02"
+    octets = publish(1, b"a") + publish(1, b"b") + publish(2, b"c") + publish(2, b"d", properties=other)
+    cutter = FrameCutter(4096)
+    cutter.feed(octets + encode_frame(8, 0, b"") + publish(2, b"e", properties=other) + publish(2, b"f")[:-1])
+    found = [run if isinstance(run, int) else run.bodies for run in runs_of(cutter)]
+    assert found == [[b"a", b"b"], [b"c"], [b"d"], 8, [b"e"], 1, 2]
+    cutter.clear()
+    cutter.feed(octets)
+    assert [len(run.bodies) for frame in cutter.frames(1) if (run := frame[3])] == [1]
+    assert sum(len(run.bodies) for run in runs_of(cutter) if isinstance(run, PublishRun)) == 3
+    cutter.feed(publish(1, b"a") * (RUN_MAX + 1))
+    assert [len(run.bodies) for run in runs_of(cutter) if isinstance(run, PublishRun)] == [RUN_MAX, 1]
+
+
+def test_what_is_no_publish_is_judged_by_itself() -> None:
+    """A method that has content behind it as a publish has is cut as plain frames once it is given back."""
+    consume = b"\x00\x3c\x00\x14" + PUBLISH[4:]
+    cutter = FrameCutter(4096)
+    cutter.feed(publish(1, b"a") + publish(1, b"b", consume) + publish(1, b"c"))
+    kinds = []
+    for kind, _channel, payload, run in cutter.frames():
+        kinds.append((kind, payload if run is None else len(run.bodies)))
+        if run is not None and consume in run.payloads:
+            cutter.take_back(run, run.payloads.index(consume))
+    assert kinds == [(RUN_OF_PUBLISHES, 3), (1, consume), (2, header_of(1)), (3, b"b"), (RUN_OF_PUBLISHES, 1)]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2, 3])
+def test_what_was_not_taken_of_a_run_comes_again(taken: int) -> None:
+    """A caller takes so many publishes of a run; the others are cut anew, also when more bytes have come."""
+    bodies = [b"a", b"bb", b"ccc", b"d"]
+    cutter = FrameCutter(4096)
+    cutter.feed(b"".join(publish(1, body) for body in bodies[:3]) + publish(1, bodies[3])[:20])
+    frame = next(cutter.frames())
+    assert frame[3] is not None
+    cutter.take_back(frame[3], taken)
+    assert cut(cutter, publish(1, bodies[3])[20:])[2::3] == [(3, 1, body) for body in bodies[taken:]]
+
+
+def test_a_run_has_no_frame_beyond_the_limit() -> None:
+    """A method frame beyond the limit is refused where it stands, with good publishes in front of it."""
+    cutter = FrameCutter(100)
+    cutter.feed(publish(1, b"a") + publish(1, b"b", PUBLISH + bytes(100)))
+    frames = cutter.frames()
+    frame = next(frames)
+    assert frame[3] is not None
+    assert frame[3].bodies == [b"a"]
+    with pytest.raises(ConnectionFault, match="frame_too_large"):
+        next(frames)
 
 
 def test_iteration_is_taken_up_again() -> None:

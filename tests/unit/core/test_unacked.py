@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from math import log2
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,93 +14,159 @@ from broker.core.unacked import Delivery, Unacked, by_slot
 from broker.slots.slot import Slot
 
 QUEUE: Any = object()
+CONSUMER: Any = object()
 SLOT = Slot(1)
 
 
-def unacked(count: int) -> Unacked:
-    """Returns the tags 1 to `count`, all waiting; each stands for the message whose index is its tag."""
+def unacked(count: int, run: int = 1) -> Unacked:
+    """Returns the tags 1 to `count`, all waiting, in runs of so many; each stands for the index that is its tag."""
     made = Unacked()
-    for tag in range(1, count + 1):
-        assert made.add((QUEUE, SLOT, tag, None)) == tag
+    for first in range(1, count + 1, run):
+        made.handed_out(QUEUE, SLOT, range(first, first + run), consumer_of(first))
+    assert made.last_tag == count
     return made
 
 
-def tags(deliveries: list[Delivery]) -> list[int]:
+def consumer_of(number: int) -> Any:
+    """Returns a consumer of its own for each number: its run is not joined to the one before."""
+    return f"consumer-{number}"
+
+
+def tags(deliveries: Sequence[Delivery]) -> list[int]:
     """Returns what the deliveries stand for."""
-    return [index for _queue, _slot, index, _consumer in deliveries]
+    return [index for _queue, _slot, indexes, _consumer in deliveries for index in indexes]
 
 
-def test_a_tag_names_one_delivery_or_all_up_to_it() -> None:
+@pytest.mark.parametrize("run", [1, 2, 5, 10])
+def test_a_tag_names_one_delivery_or_all_up_to_it(run: int) -> None:
     """A single tag names its delivery; with multiple it names those up to it that still wait, in order; 0 names all."""
-    made = unacked(10)
+    made = unacked(10, run)
     assert tags(made.take(3, multiple=False)) == [3]
     assert tags(made.take(5, multiple=True)) == [1, 2, 4, 5]
     assert tags(made.take(9, multiple=False)) == [9]
     assert tags(made.take(7, multiple=True)) == [6, 7]
+    assert (len(made), made.oldest) == (2, 8)
     assert tags(made.take(0, multiple=True)) == [8, 10]
-    assert made.add((QUEUE, SLOT, 11, None)) == 11
+    assert made.add(QUEUE, SLOT, 11) == 11
     assert tags(made.take_all()) == [11]
     assert made.take(0, multiple=True) == []
+    assert (len(made), made.oldest) == (0, None)
 
 
 @pytest.mark.parametrize("multiple", [False, True])
-@pytest.mark.parametrize("tag", [3, 11, 1 << 63])
+@pytest.mark.parametrize("tag", [3, 11, 12, 13, 1 << 63])
 def test_a_tag_that_does_not_wait_is_an_error(tag: int, multiple: bool) -> None:
-    """A tag that was settled, or never given, is 406 PRECONDITION_FAILED and takes nothing."""
-    made = unacked(10)
+    """A tag that was settled, or never given, or given to what needs no ack, is 406 and takes nothing."""
+    made = unacked(10, 5)
+    made.last_tag += 2
+    made.handed_out(QUEUE, SLOT, range(13, 14), None)
     made.take(3, multiple=False)
-    with pytest.raises(ChannelError, match=f"unknown delivery tag {tag}") as refused:
+    made.take(13, multiple=False)
+    with pytest.raises(ChannelError, match=f"unknown delivery tag {tag}$") as refused:
         made.take(tag, multiple=multiple)
     assert refused.value.reply_code == 406
-    assert len(made.deliveries) == 9
+    assert len(made) == 9
 
 
-class WalkedDict(dict[int, Any]):
-    """A dict that counts what its operations visit.
+def test_what_is_handed_out_in_one_piece_is_taken_in_one() -> None:
+    """A dense piece of a slot is one range however many hand-outs it took, an ack in its middle splits nothing."""
+    made = Unacked()
+    for start in range(0, 1000, 250):
+        made.handed_out(QUEUE, SLOT, list(range(start, start + 250)), CONSUMER)
+    assert made.take(100, multiple=True) == [(QUEUE, SLOT, range(100), CONSUMER)]
+    made.take(502, multiple=False)
+    made.handed_out(QUEUE, SLOT, range(1000, 1010), CONSUMER)
+    rest = [*range(100, 501), *range(502, 1000)]
+    assert made.take_all() == [(QUEUE, SLOT, rest, CONSUMER), (QUEUE, SLOT, range(1000, 1010), CONSUMER)]
 
-    A walk steps over the places of entries that were removed, as CPython's does until the table is made anew.
-    """
 
-    def __init__(self, entries: dict[int, Any]) -> None:
-        super().__init__(entries)
-        self._places = list(entries)
-        self.visited = 0
+class CountedList(list[Any]):
+    """A list that counts the entries that its operations read or move."""
 
-    def __contains__(self, key: object) -> bool:
-        self.visited += 1
-        return super().__contains__(key)
+    steps = 0
 
-    def __iter__(self) -> Iterator[int]:
-        for key in self._places:
-            self.visited += 1
-            if super().__contains__(key):
-                yield key
+    def __getitem__(self, place: Any) -> Any:
+        found = super().__getitem__(place)
+        self.steps += len(found) if isinstance(place, slice) else 1
+        return found
 
-    def pop(self, key: int, *default: Any) -> Any:
-        """Removes an entry, counting."""
-        self.visited += 1
-        return super().pop(key, *default)
+    def __setitem__(self, place: Any, value: Any) -> None:
+        super().__setitem__(place, value)
+        self.steps += len(self)
+
+    def __delitem__(self, place: Any) -> None:
+        super().__delitem__(place)
+        self.steps += len(self)
+
+    def __iter__(self) -> Iterator[Any]:
+        for entry in super().__iter__():
+            self.steps += 1
+            yield entry
+
+
+def shuffled(count: int) -> list[int]:
+    """Returns the tags 1 to `count` in a random order, always the same."""
+    order = list(range(1, count + 1))
+    Random(6).shuffle(order)
+    return order
+
+
+ORDERS: dict[str, Callable[[int], list[int]]] = {
+    "oldest first": lambda count: list(range(1, count + 1)),
+    "newest first": lambda count: list(range(count, 0, -1)),
+    "every other one, then the rest": lambda count: [*range(1, count + 1, 2), *range(2, count + 1, 2)],
+    "from the middle on": lambda count: [*range(count // 2, count + 1), *range(1, count // 2)],
+    "any": shuffled,
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("run", [1, 100])
+def test_acks_cost_a_search_each_in_whatever_order_they_come(order: str, run: int) -> None:
+    """Of many unacked runs an acknowledgement reads a few, as many as halving them takes, and moves few in the mean."""
+    runs = 20_000 // run
+    made = unacked(runs * run, run)
+    made.runs = counted = CountedList(made.runs)
+    for tag in ORDERS[order](runs * run):
+        assert tags(made.take(tag, multiple=False)) == [tag]
+    assert (len(made), len(counted)) == (0, 0)
+    assert counted.steps <= runs * run * (log2(runs) + 8)
+    if order == "oldest first":
+        assert counted.steps <= 8 * runs * run
 
 
 @pytest.mark.parametrize("step", [1, 7])
-def test_acks_with_multiple_visit_each_tag_once(step: int) -> None:
-    """Acknowledging a long list from its front, bit by bit, costs each tag a few visits and not the list each time."""
+def test_acks_with_multiple_visit_each_run_a_few_times(step: int) -> None:
+    """Acknowledging a long list from its front, bit by bit, costs each run a few steps and not the list each time."""
     count = 1400
     made = unacked(count)
-    made.deliveries = walked = WalkedDict(made.deliveries)
+    made.runs = counted = CountedList(made.runs)
     for tag in range(step, count + 1, step):
         assert len(made.take(tag, multiple=True)) == step
-    assert not made.deliveries
-    assert walked.visited <= 4 * count
+    assert not made.runs
+    assert counted.steps <= 8 * count
+
+
+def test_runs_that_are_done_with_are_let_go() -> None:
+    """However many messages were acknowledged around one that waits, there are few runs."""
+    made = unacked(1)
+    longest = 0
+    for number in range(2, 5000):
+        made.handed_out(QUEUE, SLOT, [number], consumer_of(number))
+        if number % 2:
+            made.take(number, multiple=False)
+            made.take(number - 1, multiple=False)
+        longest = max(longest, len(made.runs))
+    assert made.oldest == 1
+    assert longest < 100
 
 
 def test_deliveries_are_grouped_by_slot() -> None:
-    """Neighbours in one slot become a range, others an ascending list."""
+    """What was handed out of one slot in turns to several becomes a range again, or an ascending list."""
     other = Slot(100)
-    deliveries: list[Delivery] = [(QUEUE, SLOT, index, None) for index in (5, 3, 4)]
-    deliveries += [(QUEUE, other, index, None) for index in (9, 2)]
-    assert by_slot(deliveries) == [(QUEUE, SLOT, range(3, 6)), (QUEUE, other, [2, 9])]
-    made = unacked(0)
-    for delivery in deliveries:
-        made.add(delivery)
-    assert sorted(made.indexes_of(other)) == [2, 9]
+    made = Unacked()
+    made.handed_out(QUEUE, SLOT, [3, 5], CONSUMER)
+    made.handed_out(QUEUE, other, [2, 9], CONSUMER)
+    made.handed_out(QUEUE, SLOT, [4], None)
+    assert made.indexes_of(other) == [2, 9]
+    assert by_slot(made.take_all()) == [(QUEUE, SLOT, range(3, 6)), (QUEUE, other, [2, 9])]

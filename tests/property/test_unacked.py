@@ -1,0 +1,160 @@
+"""The delivery tags of a channel against a model: one entry per message, whatever was handed out and acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from broker.amqp.errors import ChannelError
+from broker.core.unacked import Delivery, Unacked, by_slot
+from broker.slots.slot import Slot
+
+STREAMS: tuple[Any, ...] = ("stream-0", "stream-1")
+CONSUMERS: tuple[Any, ...] = ("consumer-0", "consumer-1")
+WINDOW = 40  # messages of a slot
+
+Entry = tuple[Any, Slot, int, Any]
+
+
+def spread_out(deliveries: Sequence[Delivery]) -> list[Entry]:
+    """Returns deliveries message by message; their indexes ascend, and are a range when they are dense."""
+    entries = []
+    for stream, slot, indexes, consumer in deliveries:
+        assert len(indexes)
+        assert list(indexes) == sorted(set(indexes))
+        assert isinstance(indexes, range) or indexes[-1] - indexes[0] >= len(indexes)
+        entries += [(stream, slot, index, consumer) for index in indexes]
+    return entries
+
+
+class UnackedMachine(RuleBasedStateMachine):
+    """Keeps a dict beside it: delivery tag -> message, in the order of the tags; and one of those set aside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = Unacked()
+        self.last = 0
+        self.waiting: dict[int, Entry] = {}
+        self.aside: dict[int, Entry] = {}
+        self.slots = [Slot(1), Slot(1 + WINDOW)]
+        self.fresh = [0, 0]
+
+    def _hand_out(self, which: int, indexes: Sequence[int], consumer: Any) -> None:
+        slot = self.slots[which]
+        self.made.handed_out(STREAMS[which], slot, indexes, consumer)
+        for index in indexes:
+            self.last += 1
+            self.waiting[self.last] = (STREAMS[which], slot, index, consumer)
+
+    @rule(which=st.integers(0, 1), count=st.integers(0, 12), consumer=st.sampled_from(CONSUMERS))
+    def hand_out(self, which: int, count: int, consumer: Any) -> None:
+        """Messages go out as they lie in the slot."""
+        start = self.fresh[which]
+        stop = min(start + count, WINDOW)
+        self.fresh[which] = stop
+        self._hand_out(which, range(start, stop), consumer)
+        if stop == WINDOW:
+            self.slots[which], self.fresh[which] = Slot(self.slots[which].first + 2 * WINDOW), 0
+
+    @rule(which=st.integers(0, 1), count=st.integers(2, 12), step=st.integers(2, 3))
+    def deal_out(self, which: int, count: int, step: int) -> None:
+        """Two consumers share a piece of the slot: one has every second or third message of it, the other the rest."""
+        start = self.fresh[which]
+        stop = min(start + count, WINDOW)
+        self.fresh[which] = stop
+        piece = range(start, stop)
+        self._hand_out(which, piece[::step], CONSUMERS[0])
+        self._hand_out(which, [index for index in piece if index not in piece[::step]], CONSUMERS[1])
+
+    @rule(which=st.integers(0, 1), count=st.integers(10, WINDOW))
+    def deal_out_singly(self, which: int, count: int) -> None:
+        """Two consumers get one message each, again and again."""
+        start = self.fresh[which]
+        for index in range(start, min(start + count, WINDOW)):
+            self.fresh[which] = index + 1
+            self._hand_out(which, [index], CONSUMERS[index % 2])
+
+    @rule(which=st.integers(0, 1))
+    def fetch(self, which: int) -> None:
+        """A message is fetched: nobody consumes it."""
+        index = self.fresh[which]
+        if index < WINDOW:
+            self.fresh[which] += 1
+            self.last += 1
+            assert self.made.add(STREAMS[which], self.slots[which], index) == self.last
+            self.waiting[self.last] = (STREAMS[which], self.slots[which], index, None)
+
+    @rule(count=st.integers(1, 3))
+    def skip(self, count: int) -> None:
+        """Tags are used up by what needs no acknowledgement."""
+        self.made.last_tag += count
+        self.last += count
+
+    @rule(data=st.data(), multiple=st.booleans(), transactional=st.booleans())
+    def acknowledge(self, data: st.DataObject, multiple: bool, transactional: bool) -> None:
+        """A tag that waits names its message, with multiple those before it too, in order; any other tag is refused."""
+        anywhere = st.integers(0, self.last + 2)
+        tag = data.draw(anywhere if not self.waiting else st.one_of(st.sampled_from(sorted(self.waiting)), anywhere))
+        if tag not in self.waiting and not (multiple and not tag):
+            with pytest.raises(ChannelError, match=f"unknown delivery tag {tag}$") as refused:
+                (self.made.set_aside if transactional else self.made.take)(tag, multiple=multiple)
+            assert refused.value.reply_code == 406
+            return
+        named = [waiting for waiting in self.waiting if waiting == tag or (multiple and (not tag or waiting < tag))]
+        entries = {name: self.waiting.pop(name) for name in named}
+        if transactional:
+            assert self.made.set_aside(tag, multiple=multiple) == named
+            self.aside.update(entries)
+        else:
+            assert spread_out(self.made.take(tag, multiple=multiple)) == list(entries.values())
+
+    @rule(newest=st.booleans(), count=st.integers(1, 40), step=st.integers(1, 4))
+    def acknowledge_singly(self, newest: bool, count: int, step: int) -> None:
+        """From the oldest on, or from the newest, some are acknowledged one after the other."""
+        for tag in sorted(self.waiting, reverse=newest)[::step][:count]:
+            assert spread_out(self.made.take(tag, multiple=False)) == [self.waiting.pop(tag)]
+
+    @rule()
+    def take_all(self) -> None:
+        """Everything that waits is taken, in order; what is set aside is not. Grouped by slot, it ascends in each."""
+        taken = self.made.take_all()
+        assert spread_out(taken) == list(self.waiting.values())
+        groups: dict[tuple[Any, Slot], list[int]] = {}
+        for stream, slot, index, _consumer in self.waiting.values():
+            groups.setdefault((stream, slot), []).append(index)
+        grouped = [((stream, slot), list(indexes)) for stream, slot, indexes in by_slot(taken)]
+        assert grouped == [(place, sorted(indexes)) for place, indexes in groups.items()]
+        self.waiting.clear()
+
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        """Tags that were set aside give their messages in the order in which they are asked for."""
+        tags = data.draw(st.permutations(sorted(self.aside)))
+        assert spread_out(self.made.take_aside(tags)) == [self.aside.pop(tag) for tag in tags]
+
+    @rule()
+    def roll_back(self) -> None:
+        """What was set aside waits again, in its place."""
+        self.made.put_back()
+        self.waiting = dict(sorted({**self.waiting, **self.aside}.items()))
+        self.aside.clear()
+
+    @invariant()
+    def tells_what_waits(self) -> None:
+        """How many wait, the oldest and the last tag, and what waits of a slot, are those of the model."""
+        assert len(self.made) == len(self.waiting)
+        assert len(self.made.aside) == len(self.aside)
+        assert self.made.last_tag == self.last
+        assert self.made.oldest == min(self.waiting, default=None)
+        held = [*self.waiting.values(), *self.aside.values()]
+        for slot in self.slots:
+            assert self.made.indexes_of(slot) == [index for _, where, index, _ in held if where is slot]
+
+
+TestUnacked = UnackedMachine.TestCase
+TestUnacked.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
