@@ -1,4 +1,4 @@
-"""Measures SlotMQ, beside RabbitMQ where it is installed: what `make bench` runs."""
+"""Measures SlotMQ compiled and interpreted, beside RabbitMQ where it is installed: what `make bench` runs."""
 
 from __future__ import annotations
 
@@ -7,135 +7,208 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from bench import brokers, machine, plot, report
-from bench.peer import Address
-from bench.process_tree import ProcessTree
-from bench.results import keep, leave
-from bench.scenario import SCENARIOS, Limits, Scenario
+import compiled_build
+from bench import brokers, machine, page, plot
+from bench.measured import COMPILED, INTERPRETED, Measured
+from bench.packages import compiled_package
+from bench.physical_limits import append_limits, least_calls
+from bench.report import ceiling_text, goals_text, report_text, steadiness_text
+from bench.results import RESULTS, keep, leave
+from bench.rows import NUMBERS, rows, titles
+from bench.scenario import QUICK, Limits
 from bench.suite import Suite
+from broker.perf.peer import Address
+from broker.perf.process_tree import ProcessTree
 
-_LIMIT_S = 270.0
-_QUICK_LIMIT_S = 50.0
-_QUICK_SECONDS = 1.5
+_LIMIT_S = 1140.0
+_INTERRUPTED = 130
+_BROKERS = ("compiled", "interpreted", "rabbitmq")
 
 
 def main() -> int:
-    """Run the benchmark that the command line asks for and return the exit code."""
+    """Measure, keep, draw and write what the command line asks for, and return the exit code."""
     signal.signal(signal.SIGTERM, leave)
+    options = _options()
+    if options.kept:
+        return _show(page.load(options.kept), options.kept.name, options)
     try:
-        return _bench(_options())
+        return _bench(options)
     except brokers.NotStarted as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("stopped by Ctrl-C: nothing is kept", file=sys.stderr)
+        return _INTERRUPTED
 
 
 def _bench(options: argparse.Namespace) -> int:
     begun = time.monotonic()
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slotmq-bench-", dir=options.dir)))
+    with tempfile.TemporaryDirectory(prefix="slotmq-bench-", dir=options.dir) as name:
+        folder = Path(name)
         found = machine.describe(folder)
-        print("Machine: " + ", ".join(f"{name} {value}" for name, value in found.items()))
+        _tell("Machine: " + ", ".join(f"{name} {value}" for name, value in found.items()))
         if found["load"] > found["cores"] / 2:
-            print("Others use this machine: CPU time per message will be too high for every broker.")
-        running, products = _start(stack, folder, options)
-        if not running:
-            print("No broker to measure.", file=sys.stderr)
-            return 1
-        suite = Suite(running, options.scenarios, options.limits, options.repeats, begun + options.limit, _tell)
+            _tell("Others use this machine: CPU time per message will be too high for every broker.")
+        start = Starter(folder, options)
+        scenarios = rows(options.only, quick=options.quick)
+        deadline = begun + options.limit
+        suite = Suite(start.stage, scenarios, options.limits, deadline, _tell, together=options.quick)
         with brokers.relay() as relay:
             suite.run_ceiling(relay)
         suite.run()
-    table = report.lines(suite.runs)
-    result = report.verdict(
-        table,
-        options.scenarios,
-        synced=not options.no_sync,
-        peer_installed=brokers.rabbitmq_script() is not None,
-    )
-    print("\n" + report.table_text(table, options.scenarios))
-    print("\n" + report.ceiling_text(table))
-    print(report.steadiness_text(suite.steps_ns))
-    for failure in suite.failures:
-        print(f"FAILED: {failure}")
-    print(f"\n{result.text}")
-    facts = {"machine": found, "products": products}
-    name = keep(facts | _content(options, suite, table, result), options.json, "bench")
-    print(f"Every run is in {name}; this took {time.monotonic() - begun:.0f} s.")
-    return _picture(options, suite, table, found) or bool(suite.failures)
-
-
-def _start(stack: ExitStack, folder: Path, options: argparse.Namespace) -> tuple[list[brokers.Broker], dict[str, str]]:
-    """Start the brokers asked for, all at once: the one that is not measured sits idle.
-
-    Raises: NotStarted, for all but RabbitMQ, without which there is still something to measure.
-    """
-    running: list[brokers.Broker] = []
-    if options.url:
-        processes = ProcessTree(options.pid) if options.pid else None
-        running.append(brokers.Broker(options.name, options.url, processes))
-    if "slotmq" in options.brokers:
-        arguments = ("--no-sync",) if options.no_sync else ()
-        running.append(stack.enter_context(brokers.slotmq(folder, options=arguments)))
-    script = brokers.rabbitmq_script()
-    if "rabbitmq" in options.brokers and script:
-        try:
-            running.append(stack.enter_context(brokers.rabbitmq(folder, script)))
-        except brokers.NotStarted as error:
-            print(f"Measuring without RabbitMQ: {error}", file=sys.stderr)
-    elif "rabbitmq" in options.brokers:
-        print("rabbitmq-server is not installed: measuring without it.")
-    products = {broker.name: broker.product() for broker in running}
-    for name, product in products.items():
-        print(f"{name}: {product}")
-    return running, products
-
-
-def _content(
-    options: argparse.Namespace, suite: Suite, table: Sequence[report.Line], result: report.Verdict
-) -> dict[str, Any]:
-    """Return every run and what follows from them, for the JSON file."""
-    return {
-        "limits": asdict(options.limits) | {"repeats": options.repeats, "limit_s": options.limit},
+        if not start.products:
+            print("No broker to measure.", file=sys.stderr)
+            return 1
+        ours = COMPILED if COMPILED in start.products else INTERPRETED
+        append = append_limits(scenarios, suite.runs, ours, folder)
+    content = {
+        "machine": found,
+        "products": start.products,
+        "quick": options.quick,
         "fsync": not options.no_sync,
-        "goal": {"reached": result.reached, "text": result.text},
-        "medians": report.summary(table),
-        "runs": [run.record() | {"step_ns": step} for run, step in zip(suite.runs, suite.steps_ns, strict=True)],
+        "limits": asdict(options.limits),
+        "titles": titles(scenarios),
+        "runs": [run.record() for run in suite.runs],
+        "append_limits": append,
+        "least_calls": least_calls(scenarios, options.limits),
         "failures": suite.failures,
         "cut_short": suite.cut_short,
+        "seconds": round(time.monotonic() - begun, 1),
     }
+    _print(Measured.of(content), content)
+    kept = keep(content, options.json, "bench")
+    print(f"Every run is in {kept}; this took {time.monotonic() - begun:.0f} s.")
+    return _show(content, kept, options) or bool(suite.failures)
 
 
-def _picture(options: argparse.Namespace, suite: Suite, table: Sequence[report.Line], found: dict[str, Any]) -> int:
-    if not options.plot:
-        return 0
-    caption = f"medians and single runs; {found['cores']} cores, {found['cpu']}, fdatasync {found['fdatasync_us']} µs"
-    try:
-        plot.draw(options.plot, table, suite.runs, options.scenarios, caption)
-    except plot.NoPicture as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(f"Picture: {options.plot.name}")
+def _print(measured: Measured, content: dict[str, Any]) -> None:
+    print("\n" + report_text(measured))
+    print("\n" + ceiling_text(measured))
+    print(steadiness_text(measured.steps_ns))
+    for failure in content["failures"]:
+        print(f"FAILED: {failure}")
+    if content["cut_short"]:
+        print("The time of this run was used up before everything was measured.")
+    for applies, why in ((content["quick"], "a quick run"), (not content["fsync"], "a run without fsync")):
+        if applies:
+            print(f"\nThis is {why}: floors and goals ask for more.")
+    print("\n" + goals_text(measured, small=content["quick"]))
+
+
+class Starter:
+    """Starts the brokers of a stage, all at once: the one that is not measured sits idle.
+
+    Raises: NotStarted at once, when the broker at --url cannot be used.
+    """
+
+    def __init__(self, folder: Path, options: argparse.Namespace) -> None:
+        self._folder = folder
+        self._options = options
+        self._wanted = list(options.brokers)
+        self._package: Path | None = None
+        self.products: dict[str, str] = {}
+        if "rabbitmq" in self._wanted and not brokers.rabbitmq_script():
+            _tell("rabbitmq-server is not installed: measuring without it.")
+            self._wanted.remove("rabbitmq")
+        if options.url:
+            self._given().product()  # a broker that is not there is told before anything takes time
+        if "compiled" in self._wanted:
+            self._compile()
+
+    def _compile(self) -> None:
+        """Make the package as a wheel ships it; without a compiler the interpreted one is all there is."""
+        begun = time.monotonic()
+        try:
+            self._package = self._options.package or compiled_package()
+        except compiled_build.CompileError as error:
+            _tell(f"Measuring SlotMQ only interpreted: {error}")
+            self._wanted.remove("compiled")
+        else:
+            _tell(f"The compiled package is there after {time.monotonic() - begun:.0f} s.")
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[Sequence[brokers.Broker]]:
+        """Run fresh brokers for a stage, and the one at --url as it is.
+
+        Raises: NotStarted, for all but RabbitMQ, without which there is still something to measure.
+        """
+        folder = self._folder / name
+        flags = ("--no-sync",) if self._options.no_sync else ()
+        with ExitStack() as stack:
+            running: list[brokers.Broker] = []
+            if self._package:
+                broker = brokers.slotmq(
+                    folder / "compiled", options=flags, package=self._package, name=COMPILED, tenants=True
+                )
+                running.append(stack.enter_context(broker))
+            if "interpreted" in self._wanted:
+                broker = brokers.slotmq(folder / "interpreted", options=flags, name=INTERPRETED, tenants=True)
+                running.append(stack.enter_context(broker))
+            if "rabbitmq" in self._wanted:
+                running += self._rabbitmq(stack, folder)
+            if self._options.url:
+                running.append(self._given())
+            for one in running:
+                if one.name not in self.products:
+                    self.products[one.name] = one.product()
+                    _tell(f"{one.name}: {self.products[one.name]}")
+            yield running
+
+    def _rabbitmq(self, stack: ExitStack, folder: Path) -> list[brokers.Broker]:
+        try:
+            return [stack.enter_context(brokers.rabbitmq(folder, brokers.rabbitmq_script() or "", tenants=True))]
+        except brokers.NotStarted as error:
+            _tell(f"Measuring without RabbitMQ: {error}")
+            return []
+
+    def _given(self) -> brokers.Broker:
+        options = self._options
+        processes = ProcessTree(options.pid) if options.pid else None
+        return brokers.Broker(options.name, options.url, processes, other=options.url)
+
+
+def _show(content: dict[str, Any], name: str, options: argparse.Namespace) -> int:
+    """Draw the pictures and fill the page that the command line asks for."""
+    if options.kept:
+        _print(Measured.of(content), content)
+    folder = options.plot or (options.page.parent if options.page else None)
+    if folder:
+        try:
+            for path in plot.draw_all(content, folder):
+                print(f"Picture: {path.name}")
+        except plot.NoPicture as error:
+            print(error, file=sys.stderr)
+            return 1
+    if options.page:
+        if not (RESULTS / name).exists():
+            print("--page shows a run that is in bench/results: leave out --json", file=sys.stderr)
+            return 2
+        options.page.write_text(page.filled(options.page.read_text(), content, name))
+        print(f"Page: {options.page.name}")
     return 0
 
 
 def _options() -> argparse.Namespace:
     defaults = Limits()
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one short round, at most a minute")
+    parser.add_argument("--quick", action="store_true", help="one short round with small numbers, under two minutes")
+    parser.add_argument("--only", type=_numbers, default=NUMBERS, help=f"some of {','.join(NUMBERS)}")
+    parser.add_argument("--rounds", type=int, help=f"rounds over all scenarios and brokers ({defaults.rounds})")
     parser.add_argument("--messages", type=int, default=defaults.messages, help="at most so many per run (%(default)s)")
     parser.add_argument("--seconds", type=float, help=f"publish at most so long per run ({defaults.seconds:g})")
-    parser.add_argument("--repeats", type=int, help="rounds over all scenarios and brokers (3)")
-    parser.add_argument("--limit", type=float, help=f"begin no run later than this, in seconds ({_LIMIT_S:g})")
+    parser.add_argument("--limit", type=float, default=_LIMIT_S, help="begin no run later than this (%(default)s s)")
     parser.add_argument("--keys", type=int, default=defaults.keys, help="distinct routing keys (%(default)s)")
     parser.add_argument("--window", type=int, default=defaults.window, help="unconfirmed messages (%(default)s)")
-    parser.add_argument("--scenario", action="append", choices=[one.name for one in SCENARIOS], help="only these")
-    parser.add_argument("--brokers", default="slotmq,rabbitmq", help="which to start (%(default)s); may be empty")
+    parser.add_argument(
+        "--brokers", type=_names, default=_BROKERS, help=f"which to start: {','.join(_BROKERS)}; may be empty"
+    )
+    parser.add_argument("--package", type=Path, help="a folder with the compiled package, instead of compiling it")
     parser.add_argument("--no-sync", action="store_true", help="start SlotMQ without fsync")
     parser.add_argument(
         "--url", type=Address.parse, help="measure this running broker too: amqp://user:password@host:port/vhost"
@@ -144,25 +217,36 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--name", default="url", help="what to call the broker at --url")
     parser.add_argument("--dir", type=Path, help="where the brokers' data folders go, on the disk to measure")
     parser.add_argument("--json", type=Path, help="write the runs here instead of bench/results")
-    parser.add_argument("--plot", type=Path, help="draw a picture: .svg, .png or .pdf")
+    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="draw the pictures into a folder")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="draw them beside this page and fill its tables")
+    parser.add_argument("--kept", type=Path, metavar="FILE", help="measure nothing, show this run")
     options = parser.parse_args()
-    seconds = options.seconds or (_QUICK_SECONDS if options.quick else defaults.seconds)
-    options.repeats = options.repeats or (1 if options.quick else 3)
-    options.limit = options.limit or (_QUICK_LIMIT_S if options.quick else _LIMIT_S)
-    options.scenarios = _scenarios(options.scenario)
+    base = QUICK if options.quick else defaults
     options.limits = replace(
-        defaults,
+        base,
+        rounds=options.rounds or base.rounds,
         messages=options.messages,
-        seconds=seconds,
-        warm_up_seconds=min(seconds, defaults.warm_up_seconds),
+        seconds=options.seconds or base.seconds,
         keys=options.keys,
         window=options.window,
     )
     return options
 
 
-def _scenarios(names: list[str] | None) -> tuple[Scenario, ...]:
-    return tuple(one for one in SCENARIOS if not names or one.name in names)
+def _numbers(text: str) -> tuple[str, ...]:
+    return _some_of(text, NUMBERS)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return _some_of(text, _BROKERS) if text else ()
+
+
+def _some_of(text: str, known: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known are {', '.join(known)}")
+    return names
 
 
 def _tell(text: str) -> None:

@@ -12,34 +12,37 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.faults import Refusal
-from bench.peer import Address, Peer
-from bench.process_tree import ProcessTree
+from bench.service import START_LIMIT_S, NotStarted, Service
+from bench.tenants import OTHER_VHOST, VHOST, tenant, write_definitions
+from broker.perf.faults import Refusal
+from broker.perf.peer import Address, Peer
+from broker.perf.process_tree import ProcessTree
+
+__all__ = ["PROJECT", "Broker", "NotStarted", "rabbitmq", "rabbitmq_script", "relay", "slotmq", "with_tenants"]
 
 PROJECT = Path(__file__).resolve().parent.parent
-_START_LIMIT_S = 60.0
-_STOP_LIMIT_S = 20.0
 _OPEN_FILES = 65_536  # epmd and the Erlang machine walk the whole range of descriptors when they start
 _READY = re.compile(r"amqps?://(?:[^\s@/]*@)?([\w.\-]+|\[[0-9a-f:]+\]):(\d+)")
 _RABBITMQ_SCRIPTS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "/opt/rabbitmq/sbin/rabbitmq-server")
 
 
-class NotStarted(Exception):
-    """A broker did not become ready."""
-
-
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A running broker: where it listens, and its processes when they are ours to look at."""
+    """A running broker: where it listens, and its processes when they are ours to look at.
+
+    Shapes: `other` is how a second user connects into a vhost of its own.
+    """
 
     name: str
     address: Address
     processes: ProcessTree | None = None
     folder: Path | None = None
     relay: bool = False
+    other: Address | None = None
+    service: Service | None = None
 
     def product(self) -> str:
         """Return the product and version that the broker announces.
@@ -66,40 +69,70 @@ class Broker:
                 continue  # deleted in between: a segment came free
         return total
 
+    def restart(self, *, killed: bool) -> float:
+        """Stop or kill the broker, start it on the same folder, and return the seconds until it lets a client in.
+
+        Raises: NotStarted, also when the broker is not ours to start.
+        """
+        if not self.service:
+            raise NotStarted(f"{self.name} was not started here")
+        self.service.stop(killed=killed)
+        begun = time.monotonic()
+        self.service.start()
+        self.service.await_handshake(self.address)
+        return time.monotonic() - begun
+
+
+def with_tenants(broker: Broker) -> Broker:
+    """Return the same broker as the two users see it that `tenants` defines."""
+    return replace(broker, address=tenant(broker.address, VHOST), other=tenant(broker.address, OTHER_VHOST))
+
 
 @contextmanager
 def slotmq(
-    folder: Path, *, options: Sequence[str] = (), prefix: Sequence[str] = (), package: Path = PROJECT
+    folder: Path,
+    *,
+    options: Sequence[str] = (),
+    prefix: Sequence[str] = (),
+    package: Path = PROJECT,
+    name: str = "SlotMQ",
+    tenants: bool = False,
 ) -> Iterator[Broker]:
     """Run SlotMQ as a subprocess; `prefix` are interpreter options, such as a profiler's, `package` is where it is.
 
     Raises: NotStarted.
     """
     store = folder / "slotmq"
-    command = [sys.executable, *prefix, "-m", "broker", "serve", "--port", "0", "--data-dir", str(store), *options]
-    with _running(command, folder / "slotmq.log", {"PYTHONPATH": str(package)}) as process:
-        host, port = _await_ready_line(process, folder / "slotmq.log")
-        yield Broker("SlotMQ", Address(host, port), ProcessTree(process.pid), store)
+    command = [sys.executable, *prefix, "-m", "broker", "serve", "--data-dir", str(store), *options]
+    service = Service(name, command, folder / "slotmq.log", {"PYTHONPATH": str(package)})
+    with _stopped_at_the_end(service):
+        service.command = [*command, "--port", "0"]
+        if tenants:
+            folder.mkdir(parents=True, exist_ok=True)
+            service.command += ["--load-definitions", str(write_definitions(folder / "definitions.json"))]
+        service.start()
+        host, port = _await_ready_line(service)
+        service.command = [*command, "--port", str(port)]  # what is asked to start again finds its users in the store
+        broker = Broker(name, Address(host, port), service.processes, store, service=service)
+        yield with_tenants(broker) if tenants else broker
 
 
 @contextmanager
-def relay() -> Iterator[Broker]:
-    """Run the bare relay, the generator's own ceiling.
+def relay(module: str = "broker.perf.relay") -> Iterator[Broker]:
+    """Run the bare relay, the generator's own ceiling, or another one that is run as a module.
 
     Raises: NotStarted.
     """
-    command = [sys.executable, "-m", "bench.relay"]
+    command = [sys.executable, "-m", module]
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-    try:
-        line = process.stdout.readline().decode() if process.stdout else ""
-        if not line:
-            raise NotStarted("the bare relay did not start")
-        yield Broker("relay", Address.parse(line.strip()), ProcessTree(process.pid), relay=True)
-    finally:
-        if process.stdin:
-            process.stdin.close()
-        _stop(process)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        try:
+            line = process.stdout.readline().decode() if process.stdout else ""
+            if not line:
+                raise NotStarted("the bare relay did not start")
+            yield Broker("relay", Address.parse(line.strip()), ProcessTree(process.pid), relay=True)
+        finally:
+            process.terminate()
 
 
 def rabbitmq_script() -> str | None:
@@ -114,7 +147,7 @@ def rabbitmq_script() -> str | None:
 
 
 @contextmanager
-def rabbitmq(folder: Path, script: str) -> Iterator[Broker]:
+def rabbitmq(folder: Path, script: str, *, tenants: bool = False) -> Iterator[Broker]:
     """Run RabbitMQ as it is shipped, without plugins, on loopback only, with its own node name, cookie and epmd.
 
     Raises: NotStarted.
@@ -127,14 +160,22 @@ def rabbitmq(folder: Path, script: str) -> Iterator[Broker]:
     epmd = shutil.which("epmd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/lib/erlang/bin")
     if not epmd:
         raise NotStarted("rabbitmq-server is installed, but epmd is not on the path")
-    log = home / "log" / "started.log"
-    with (
-        _running([epmd, "-port", str(ports[0]), "-address", "127.0.0.1"], home / "log" / "epmd.log", environment),
-        _running([script], log, environment) as process,
-    ):
+    mapper = Service(
+        "epmd", [epmd, "-port", str(ports[0]), "-address", "127.0.0.1"], home / "log/epmd.log", environment
+    )
+    service = Service("RabbitMQ", [script], home / "log" / "started.log", environment)
+    settings = home / "rabbitmq.conf"
+    kept = settings.read_text()
+    with _stopped_at_the_end(mapper), _stopped_at_the_end(service):
+        mapper.start()
+        if tenants:
+            settings.write_text(f"{kept}load_definitions = {write_definitions(home / 'definitions.json')}\n")
+        service.start()
         address = Address("127.0.0.1", ports[1])
-        _await_handshake(process, address, log)
-        yield Broker("RabbitMQ", address, ProcessTree(process.pid), home / "mnesia")
+        service.await_handshake(tenant(address, VHOST) if tenants else address)
+        settings.write_text(kept)
+        broker = Broker("RabbitMQ", address, service.processes, home / "mnesia", service=service)
+        yield with_tenants(broker) if tenants else broker
 
 
 def _rabbitmq_environment(home: Path, epmd_port: int, port: int, distribution_port: int) -> dict[str, str]:
@@ -167,28 +208,11 @@ def _rabbitmq_environment(home: Path, epmd_port: int, port: int, distribution_po
 
 
 @contextmanager
-def _running(command: Sequence[str], log: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process that writes into `log`, and stop it by its pid afterwards."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=_clean_environment() | environment,
-            cwd=log.parent,
-            start_new_session=True,  # Ctrl-C reaches the bench, which then stops its brokers in order
-        )
+def _stopped_at_the_end(service: Service) -> Iterator[None]:
     try:
-        yield process
+        yield
     finally:
-        _stop(process)
-
-
-def _clean_environment() -> dict[str, str]:
-    """Return our environment without the settings of any broker, so that each runs as it is shipped."""
-    return {name: text for name, text in os.environ.items() if not name.startswith(("SLOTMQ_", "RABBITMQ_"))}
+        service.stop()
 
 
 def _bound_open_files() -> None:
@@ -198,47 +222,16 @@ def _bound_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, hard))
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its children: asked first, killed by pid when that took too long."""
-    pids = ProcessTree(process.pid).pids()
-    process.terminate()
-    try:
-        process.wait(_STOP_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        for pid in pids:
-            try:
-                os.kill(pid, 9)
-            except ProcessLookupError:
-                continue
-        process.wait()
-
-
-def _await_ready_line(process: subprocess.Popen[bytes], log: Path) -> tuple[str, int]:
-    deadline = time.monotonic() + _START_LIMIT_S
+def _await_ready_line(service: Service) -> tuple[str, int]:
+    deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
-        match = _READY.search(log.read_text(errors="replace"))
+        match = _READY.search(service.said())
         if match:
             return match[1].strip("[]"), int(match[2])
-        if process.poll() is not None:
+        if not service.alive:
             break
         time.sleep(0.02)
-    raise NotStarted(f"SlotMQ did not become ready; it said:\n{_tail(log)}")
-
-
-def _await_handshake(process: subprocess.Popen[bytes], address: Address, log: Path) -> None:
-    deadline = time.monotonic() + _START_LIMIT_S
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            Peer(address, 1).close()
-        except (OSError, Refusal):
-            time.sleep(0.2)
-        else:
-            return
-    raise NotStarted(f"RabbitMQ did not become ready; it said:\n{_tail(log)}")
-
-
-def _tail(log: Path) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+    raise service.failed()
 
 
 def _free_ports(count: int) -> list[int]:

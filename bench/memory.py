@@ -15,14 +15,15 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench import brokers, wire
-from bench.counters import Counters
-from bench.crew import Crew, Line, RunFailed
-from bench.peer import Address, Peer
-from bench.process_tree import ProcessTree, Usage
-from bench.publisher import Pace, Publisher
+from bench import brokers
 from bench.results import keep, leave
-from bench.tape import BINDING_KEY, CONSUME_CHANNEL, EXCHANGE, PUBLISH_CHANNEL, publish_tape
+from broker.perf import wire
+from broker.perf.counters import Counters
+from broker.perf.crew import Crew, Line, RunFailed
+from broker.perf.peer import Address, Peer
+from broker.perf.process_tree import ProcessTree, Usage
+from broker.perf.publisher import Pace, Publisher
+from broker.perf.tape import BINDING_KEY, CONSUME_CHANNEL, EXCHANGE, PUBLISH_CHANNEL, publish_tape
 
 _KEYS = 10_000
 _WINDOW = 10_000

@@ -1,92 +1,146 @@
-"""Draws a benchmark: broker CPU time per message and messages per second, one bar per broker, one dot per run."""
+"""Draws a kept run: cost per message with limits and goals, how many times RabbitMQ, and everything else in panels."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from bench.report import CEILING, Line
-from bench.run import Run
-from bench.scenario import Scenario
+from bench.goals import FLOORS, GOALS, Verdict
+from bench.measured import CEILING, COMPILED, INTERPRETED, PEER, Measured
+from bench.topics.ink import bars, finish, headroom, short
 
-_COLOURS = {"SlotMQ": "#1f77b4", "RabbitMQ": "#ff7f0e", CEILING: "#b0b0b0"}
+COLOURS = {COMPILED: "#1f77b4", INTERPRETED: "#9ecae1", PEER: "#ff7f0e", CEILING: "#b0b0b0"}
+_OTHER_COLOUR = "#2ca02c"
+_PANELS = (
+    ("S6-16", "p50_us", "latency at 1,000/s, 16 B: p50, us"),
+    ("S6-16", "p99_us", "latency at 1,000/s, 16 B: p99, us"),
+    ("S7", "rss_growth_bytes", "memory that a backlog takes, bytes"),
+    ("S7", "drain_per_s", "drain, messages/s (more is better)"),
+    ("S7", "restart_s", "restart with that backlog, s"),
+    ("S7", "crash_s", "the same after kill -9, s"),
+    ("S8", "open_cpu_ms", "open a connection, CPU-ms"),
+    ("S8", "each_bytes", "an idle connection, bytes"),
+    ("bindings", "declare_s", "declare all bindings, s"),
+    ("bindings", "each_bytes", "a binding, bytes"),
+)
 
 
 class NoPicture(Exception):
     """matplotlib is not installed."""
 
 
-def draw(path: Path, table: Sequence[Line], runs: Sequence[Run], scenarios: Sequence[Scenario], caption: str) -> None:
-    """Write the picture to `path`; its suffix chooses the format (SVG, PNG, PDF).
+def draw_all(content: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Write the pictures of a kept run into a folder, and return the files.
 
     Raises: NoPicture.
     """
     try:
         library: Any = import_module("matplotlib.figure")  # an extra: type checks must not need it
+        import_module("matplotlib").rcParams["svg.hashsalt"] = "slotmq"  # the same figures make the same file
     except ImportError:
         raise NoPicture("matplotlib is not installed; it comes with the [bench] extra") from None
-    figure = library.Figure(figsize=(10, 7), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True)
-    names = [scenario.name for scenario in scenarios]
-    brokers = list(dict.fromkeys(line.broker for line in table))
-    brokers.sort(key=lambda name: name == CEILING)
-    width = 0.8 / max(1, len(brokers))
+    measured, found = Measured.of(content), content["machine"]
+    caption = f"medians; {found['cores']} cores, {found['cpu']}, Python {found['python']}"
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = []
+    for name, size, draw in (("cost", (11, 8), _cost), ("more", (11, 8), _more)):
+        figure = library.Figure(figsize=size, layout="constrained")
+        if draw(figure, measured, content["runs"]):
+            figure.suptitle(caption, fontsize=8)
+            path = folder / f"performance-{name}.svg"
+            figure.savefig(path, metadata={"Date": None})
+            drawn.append(path)
+    return drawn
+
+
+def _cost(figure: Any, measured: Measured, runs: Sequence[Mapping[str, Any]]) -> bool:
+    """Draw CPU time per message, and how many times less than RabbitMQ's that is; return whether there is any."""
+    names = [name for name in measured.titles if "per_s" in measured.figures(measured.ours, name) and name != "S7"]
+    if not names:
+        return False
+    upper, lower = figure.subplots(2, 1, height_ratios=(3, 2))
+    brokers = [*measured.brokers, CEILING]
     for rank, broker in enumerate(brokers):
-        shift = (rank - (len(brokers) - 1) / 2) * width
-        own = [line for line in table if line.broker == broker]
-        dots = [run for run in runs if run.broker == broker]
-        label = "bare relay (ceiling)" if broker == CEILING else broker
-        colour = _COLOURS.get(broker, "#2ca02c")
-        for axes, figure_of in ((upper, _cpu_us), (lower, _rate)):
-            _bars(axes, names, shift, width, {line.scenario: figure_of(line) for line in own}, colour, label)
-            places = [names.index(run.scenario) + shift for run in dots]
-            axes.plot(places, [figure_of(run) or float("nan") for run in dots], ".", color="black", markersize=4)
-    _finish(upper, "broker CPU-µs per message\n(log; less is better)")
-    _finish(lower, "messages per second\n(log; more is better)")
-    lower.set_xticks(range(len(names)), [scenario.title.replace(", ", "\n") for scenario in scenarios], fontsize=8)
-    upper.legend(frameon=False, ncols=len(brokers), loc="upper left")
-    figure.suptitle(caption, fontsize=9)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    metadata = {"Date": None} if path.suffix == ".svg" else None
-    figure.savefig(path, dpi=120, metadata=metadata)
-
-
-def _cpu_us(one: Line | Run) -> float | None:
-    return one.cpu_us
-
-
-def _rate(one: Line | Run) -> float | None:
-    return one.rate
+        label = "bare relay (limit)" if broker == CEILING else broker
+        heights = {name: measured.figures(broker, name).get("cpu_us", 0.0) for name in names}
+        _bars(upper, names, heights, rank, len(brokers), label, broker)
+        _dots(upper, names, runs, broker, rank, len(brokers))
+    _stars(upper, names, measured.verdicts())
+    contestants = [name for name in measured.brokers if name != PEER]
+    for rank, broker in enumerate(contestants):
+        times = {name: measured.times_of_peer(broker, name) or 0.0 for name in names}
+        _bars(lower, names, times, rank, len(contestants), broker, broker)
+    floored = [name for name in names if name in FLOORS]
+    for at, name in enumerate(names):
+        if name in FLOORS:
+            label = "floor" if name == floored[0] else "_no legend"
+            lower.plot([at - 0.45, at + 0.45], [FLOORS[name]] * 2, color="black", linewidth=1.2, label=label)
+    upper.set_xticks(range(len(names)), names, fontsize=8)
+    lower.set_xticks(range(len(names)), names, fontsize=8)
+    finish(upper, "", "broker CPU-us per message\n(less is better)")
+    headroom(upper, 4)
+    upper.legend(fontsize=7, frameon=False, ncols=6, loc="upper left")
+    if any(measured.times_of_peer(broker, name) for broker in contestants for name in names):
+        finish(lower, "", f"messages per broker CPU-second,\ntimes {PEER}'s")
+        headroom(lower, 3)
+        lower.legend(fontsize=7, frameon=False, ncols=6, loc="upper left")
+    return True
 
 
 def _bars(
-    axes: Any,
-    names: Sequence[str],
-    shift: float,
-    width: float,
-    heights: dict[str, float | None],
-    colour: str,
-    label: str,
+    axes: Any, names: Sequence[str], heights: Mapping[str, float], rank: int, of: int, label: str, broker: str
 ) -> None:
-    known = {name: height for name, height in heights.items() if height}
-    places = [names.index(name) + shift for name in known]
-    bars = axes.bar(places, list(known.values()), width * 0.95, color=colour, label=label)
-    axes.bar_label(bars, fmt=_short, fontsize=7, padding=2)
+    known = {name: height for name, height in heights.items() if height > 0}
+    bars(axes, names, known, rank, of, label, COLOURS.get(broker, _OTHER_COLOUR), upright=True)
 
 
-def _finish(axes: Any, title: str) -> None:
-    axes.set_yscale("log")
-    axes.set_ylabel(title)
-    axes.spines[["top", "right"]].set_visible(False)
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high * 3)  # room for the labels and the legend
+def _dots(axes: Any, names: Sequence[str], runs: Sequence[Mapping[str, Any]], broker: str, rank: int, of: int) -> None:
+    own = [run for run in runs if run["broker"] == broker and run["scenario"] in names and run["figures"].get("cpu_us")]
+    shift = (rank - (of - 1) / 2) * 0.84 / of
+    places = [names.index(run["scenario"]) + shift for run in own]
+    axes.plot(places, [run["figures"]["cpu_us"] for run in own], ".", color="black", markersize=2)
 
 
-def _short(number: float) -> str:
-    """Return a number in three digits: 1.23, 45.6, 789, 12k, 3.4M."""
-    for limit, unit in ((1e6, "M"), (1e3, "k")):
-        if number >= limit:
-            return f"{number / limit:.3g}{unit}"
-    return f"{number:.3g}"
+def _stars(axes: Any, names: Sequence[str], verdicts: Sequence[Verdict]) -> None:
+    found = {one.goal.scenario: one.wanted_here for one in verdicts if one.goal.figure == "cpu_us"}
+    places = [at for at, name in enumerate(names) if name in found]
+    if places:
+        label = "goal at this machine's speed"
+        axes.plot(places, [found[names[at]] for at in places], "*", color="#d62728", markersize=7, label=label)
+
+
+def _more(figure: Any, measured: Measured, _runs: Sequence[Mapping[str, Any]]) -> bool:
+    """Draw what is no cost per message, one panel a figure; return whether there is any."""
+    panels = [one for one in _PANELS if measured.figures(measured.ours, one[0]).get(one[1]) is not None]
+    if not panels:
+        return False
+    wanted = {(one.goal.scenario, one.goal.figure): one.wanted_here for one in measured.verdicts()}
+    across = 2
+    grid = figure.subplots(-(-len(panels) // across), across, squeeze=False)
+    places = [axes for row in grid for axes in row]
+    for axes, (scenario, name, title) in zip(places, panels, strict=False):
+        brokers = [one for one in measured.brokers if measured.figures(one, scenario).get(name) is not None]
+        values = [max(measured.figures(one, scenario)[name], 0.0) for one in brokers]
+        colours = [COLOURS.get(one, _OTHER_COLOUR) for one in brokers]
+        drawn = axes.barh(brokers, values, color=colours)
+        axes.bar_label(drawn, fmt=short, fontsize=7, padding=3)
+        if (scenario, name) in wanted:
+            axes.axvline(wanted[scenario, name], color="#d62728", linestyle=":", linewidth=1.4)
+        axes.set_title(title, fontsize=8, loc="left")
+        axes.tick_params(labelsize=7)
+        axes.invert_yaxis()
+        axes.margins(x=0.15)
+        axes.xaxis.set_major_formatter(lambda value, _place: short(value))
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in places[len(panels) :]:
+        axes.set_axis_off()
+    figure.supxlabel(_dotted(wanted, panels), fontsize=8)
+    return True
+
+
+def _dotted(wanted: Mapping[tuple[str, str], float], panels: Sequence[tuple[str, str, str]]) -> str:
+    known = {(goal.scenario, goal.figure) for goal in GOALS}
+    shown = any((scenario, name) in wanted and (scenario, name) in known for scenario, name, _ in panels)
+    return "dotted: the goal, at this machine's speed where it is a time or a rate" if shown else ""

@@ -1,6 +1,6 @@
 """Profiles SlotMQ under one scenario and prints where the time of a message goes.
 
-`python -m bench.profile --scenario persistent-16` runs the broker under cProfile: calls per message are exact, times
+`python -m bench.profile --scenario S3-16` runs the broker under cProfile: calls per message are exact, times
 are inflated by the profiler and good for comparison only. `--py-spy OUT.svg` samples an unchanged broker instead,
 threads included, where py-spy is installed and may attach.
 """
@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from bench import brokers
-from bench.crew import RunFailed
+from bench.meter import Figures
 from bench.results import leave
-from bench.run import Run, measure
-from bench.scenario import SCENARIOS, Limits
+from bench.rows import NUMBERS, rows
+from bench.scenario import Limits
+from bench.scenarios.flow import Flow
+from broker.perf.crew import RunFailed
 
 _SAMPLER_SPARE_S = 1.0
 
@@ -45,8 +47,8 @@ def _trace(options: argparse.Namespace) -> int:
         written = options.out or Path(folder) / "broker.prof"
         prefix = ("-m", "cProfile", "-o", str(written.resolve()))
         with brokers.slotmq(Path(folder), prefix=prefix) as broker:
-            run = measure(broker, options.scenario, options.limits)
-        _print_costs(written, run, options.top)
+            run = options.scenario.measure(broker, options.limits)
+        _print_costs(written, options.scenario, run, options.top)
     return 0
 
 
@@ -64,21 +66,22 @@ def _sample(options: argparse.Namespace) -> int:
         command = [sampler, "record", "--threads", "--pid", str(broker.processes.root)]
         command += ["--duration", f"{seconds:.0f}", "--output", str(options.py_spy)]
         sampling = subprocess.Popen(command)
-        run = measure(broker, options.scenario, replace(options.limits, messages=sys.maxsize))
+        run = options.scenario.measure(broker, replace(options.limits, messages=sys.maxsize))
         sampling.wait()
-    print(f"{run.messages:,} messages, {run.rate:,.0f}/s; flame graph in {options.py_spy.name}")
+    print(f"{run['messages']:,} messages, {run['per_s']:,.0f}/s; flame graph in {options.py_spy.name}")
     return sampling.returncode
 
 
-def _print_costs(written: Path, run: Run, top: int) -> None:
+def _print_costs(written: Path, scenario: Flow, run: Figures, top: int) -> None:
     stats: Any = pstats.Stats(str(written))
     costs = [
-        (own_s / run.messages * 1e6, calls / run.messages, place)
+        (own_s / run["messages"] * 1e6, calls / run["messages"], place)
         for place, (_, calls, own_s, _, _) in stats.stats.items()
     ]
     costs.sort(reverse=True)
     print(
-        f"{run.scenario}: {run.messages:,} messages, {run.rate:,.0f}/s and {run.cpu_us or 0:.1f} CPU-us under cProfile"
+        f"{scenario.name}, {scenario.title}: {run['messages']:,} messages, {run['per_s']:,.0f}/s and "
+        f"{run['cpu_us']:.1f} CPU-us under cProfile"
     )
     print(f"{'own us/msg':>11}{'calls/msg':>11}  function")
     for own_us, calls, (path, line, name) in costs[:top]:
@@ -96,16 +99,16 @@ def _place(path: str, line: int) -> str:
 
 
 def _options() -> argparse.Namespace:
-    names = [one.name for one in SCENARIOS]
+    flows = {one.name: one for one in rows(NUMBERS) if isinstance(one, Flow)}
     parser = argparse.ArgumentParser(prog="python -m bench.profile", description=__doc__.splitlines()[0])
-    parser.add_argument("--scenario", choices=names, default="persistent-16", help="what to run (%(default)s)")
+    parser.add_argument("--scenario", choices=flows, default="S3-16", help="what to run (%(default)s)")
     parser.add_argument("--messages", type=int, default=200_000, help="at most so many (%(default)s)")
     parser.add_argument("--seconds", type=float, default=8.0, help="publish at most so long (%(default)s)")
     parser.add_argument("--top", type=int, default=40, help="how many functions to print (%(default)s)")
     parser.add_argument("--out", type=Path, help="keep the cProfile figures, for pstats or snakeviz")
     parser.add_argument("--py-spy", type=Path, help="sample with py-spy and write a flame graph here instead")
     options = parser.parse_args()
-    options.scenario = SCENARIOS[names.index(options.scenario)]
+    options.scenario = flows[options.scenario]
     options.limits = replace(Limits(), messages=options.messages, seconds=options.seconds)
     return options
 

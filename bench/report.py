@@ -1,117 +1,48 @@
-"""Turns runs into medians, ratios and the verdict on the goal, and prints them as tables."""
+"""Prints what was measured: a table for each scenario with its physical limits, then floors and goals."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from statistics import median
-from typing import Any
+from collections.abc import Sequence
 
-from bench.run import Run
-from bench.scenario import Scenario
+from bench.columns import columns, number, rate
+from bench.goals import Verdict
+from bench.measured import CEILING, PEER, Measured
 
-GOAL_RATIO = 5.0
-CEILING = "relay"
-OURS, PEER = "SlotMQ", "RabbitMQ"
+_NAME_WIDTH = 28
+_NUMBERED = ("S5-100k", "S7", "S8", "bindings")
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """The medians of one broker in one scenario."""
-
-    broker: str
-    scenario: str
-    runs: int
-    rate: float
-    cpu_us: float | None
-    per_cpu_s: float | None
-    peak_rss_bytes: float | None
-    disk_bytes: float
-    generator_us: float
+def report_text(measured: Measured) -> str:
+    """Return all tables."""
+    return "\n\n".join(_block(measured, scenario) for scenario in measured.titles if _measured(measured, scenario))
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether the goal is reached: None when it could not be judged, `text` says it in a sentence."""
-
-    reached: bool | None
-    text: str
-
-
-def lines(runs: Iterable[Run]) -> list[Line]:
-    """Return the medians of every broker and scenario, in the order in which they were first run."""
-    groups: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
-        groups.setdefault((run.scenario, run.broker), []).append(run)
-    return [
-        Line(
-            broker=broker,
-            scenario=scenario,
-            runs=len(group),
-            rate=median(run.rate for run in group),
-            cpu_us=_median(run.cpu_us for run in group),
-            per_cpu_s=_median(run.per_cpu_s for run in group),
-            peak_rss_bytes=_median(run.peak_rss_bytes for run in group),
-            disk_bytes=median(run.disk_bytes for run in group),
-            generator_us=median(max(run.publisher_cpu_s, run.consumer_cpu_s) / run.messages * 1e6 for run in group),
-        )
-        for (scenario, broker), group in groups.items()
+def goals_text(measured: Measured, *, small: bool = False) -> str:
+    """Return how floors and goals stand, each in a line; a `small` run leaves out those that depend on a number."""
+    lines = [f"Floors, {measured.ours}: so many times {PEER}'s messages per broker CPU-second (medians of this run)"]
+    lines += [
+        f"  {one.scenario:10} at least {one.floor:3.0f}   found {one.found:6.1f}   {'holds' if one.holds else 'BROKEN'}"
+        for one in measured.standings()
     ]
+    if len(lines) == 1:
+        lines.append(f"  not judged: no figures of both {measured.ours} and {PEER}")
+    lines.append(
+        f"Goals, {measured.ours}: as they stand, and by the speed that {PEER} has here beside that on their own machine"
+    )
+    lines += [_goal(one) for one in measured.verdicts() if not (small and one.goal.scenario in _NUMBERED)]
+    return "\n".join(lines)
 
 
-def ratio(table: Sequence[Line], scenario: str) -> float | None:
-    """Return our messages per broker CPU-second over the peer's, as the ratio of the medians."""
-    found = {line.broker: line.per_cpu_s for line in table if line.scenario == scenario}
-    ours, peer = found.get(OURS), found.get(PEER)
-    return ours / peer if ours and peer else None
-
-
-def verdict(table: Sequence[Line], scenarios: Sequence[Scenario], *, synced: bool, peer_installed: bool) -> Verdict:
-    """Return whether the goal of the project is reached by these figures, and say so plainly."""
-    goal = f"Goal: at least {GOAL_RATIO:g} times {PEER}'s messages per broker CPU-second, persistent, confirmed, fsync"
-    if not synced:
-        return Verdict(None, f"{goal}: NOT JUDGED, {OURS} ran without fsync.")
-    judged = [scenario for scenario in scenarios if scenario.persistent and scenario.confirms]
-    ratios = {scenario.name: ratio(table, scenario.name) for scenario in judged}
-    missing = [name for name, value in ratios.items() if value is None]
-    if not judged or missing:
-        why = "no persistent scenario was run" if not judged else f"no figures of both brokers for {', '.join(missing)}"
-        if not peer_installed:
-            why = "rabbitmq-server is not installed here"
-        return Verdict(None, f"{goal}: NOT JUDGED, {why}.")
-    said = ", ".join(f"{name} {value:.1f} times" for name, value in ratios.items())
-    reached = all(value is not None and value >= GOAL_RATIO for value in ratios.values())
-    return Verdict(reached, f"{goal}: {'REACHED' if reached else 'NOT REACHED'} ({said}).")
-
-
-def table_text(table: Sequence[Line], scenarios: Sequence[Scenario]) -> str:
-    """Return one block per scenario, a line per broker, the ceiling of the generator, and the ratio."""
-    blocks = []
-    for scenario in scenarios:
-        rows = [line for line in table if line.scenario == scenario.name]
-        if not rows:
-            continue
-        block = [
-            f"{scenario.name}: {scenario.title}",
-            f"  {'':12}{'messages/s':>12}{'CPU-us/msg':>12}{'msgs/CPU-s':>12}{'peak RSS':>11}{'disk':>11}{'runs':>6}",
-        ]
-        block += [_row(line) for line in sorted(rows, key=lambda line: line.broker == CEILING)]
-        found = ratio(table, scenario.name)
-        if found is not None:
-            block.append(f"  {OURS} : {PEER}, messages per broker CPU-second (medians): {found:.1f}")
-        blocks.append("\n".join(block))
-    return "\n\n".join(blocks)
-
-
-def ceiling_text(table: Sequence[Line]) -> str:
+def ceiling_text(measured: Measured) -> str:
     """Return what the generator itself can do, so that the brokers' figures can be judged."""
-    rows = [line for line in table if line.broker == CEILING]
-    if not rows:
-        return "The generator's own ceiling was not measured."
     shares = []
-    for row in rows:
-        fastest = max((line.rate for line in table if line.scenario == row.scenario and line is not row), default=0.0)
-        shares.append(f"{row.scenario} {row.rate:,.0f}/s" + (f" ({fastest / row.rate:.0%} used)" if fastest else ""))
+    for scenario in measured.titles:
+        own = measured.figures(CEILING, scenario).get("per_s")
+        fastest = max((measured.figures(name, scenario).get("per_s", 0.0) for name in measured.brokers), default=0.0)
+        if own:
+            shares.append(f"{scenario} {own:,.0f}/s" + (f" ({fastest / own:.0%} used)" if fastest else ""))
+    if not shares:
+        return "The generator's own ceiling was not measured."
     return "The generator's own ceiling, against a bare relay of the same bytes: " + ", ".join(shares) + "."
 
 
@@ -119,25 +50,45 @@ def steadiness_text(steps_ns: Sequence[float]) -> str:
     """Return how much the machine's own speed moved between runs."""
     if not steps_ns:
         return ""
-    spread = max(steps_ns) / min(steps_ns)
+    low, high = min(steps_ns), max(steps_ns)
+    return f"A step of a fixed loop took {low:.0f} to {high:.0f} ns on this machine (x {high / low:.1f})."
+
+
+def _measured(measured: Measured, scenario: str) -> bool:
+    return any(line.scenario == scenario for line in measured.lines)
+
+
+def _block(measured: Measured, scenario: str) -> str:
+    shown = columns(scenario)
+    head = [*(column.title for column in shown), f"{PEER} takes", "runs"]
+    widths = [max(12, len(title) + 2) for title in head]
+    rows = [["", *head]]
+    for line in sorted((one for one in measured.lines if one.scenario == scenario), key=_last_the_relay):
+        times = None if line.broker == CEILING else measured.times_of_peer(line.broker, scenario)
+        cells = [column.cell(line.figures) for column in shown]
+        name = "limit: bare relay" if line.broker == CEILING else line.broker
+        rows.append([name, *cells, "-" if times is None else f"{times:.1f} x", str(line.runs)])
+    for name, found in (("append + fdatasync", measured.append), ("least reads + writes", measured.least)):
+        if scenario in found:
+            cells = [column.cell(found[scenario]) for column in shown]
+            batch = f", {found[scenario]['batch']:,.0f} a sync" if "batch" in found[scenario] else ""
+            rows.append([f"limit: {name if not batch else 'append' + batch}", *cells, "", ""])
+    texts = [
+        f"  {row[0]:{_NAME_WIDTH}}" + "".join(f"{cell:>{width}}" for cell, width in zip(row[1:], widths, strict=True))
+        for row in rows
+    ]
+    return "\n".join([f"{scenario}: {measured.titles[scenario]}", *texts])
+
+
+def _last_the_relay(line: object) -> bool:
+    return getattr(line, "broker", "") == CEILING
+
+
+def _goal(verdict: Verdict) -> str:
+    goal = verdict.goal
+    look = rate if goal.more_is_better else number
+    here = f"{look(verdict.wanted_here):>9} here (x {verdict.factor:.1f})" if verdict.factor != 1 else " " * 22
     return (
-        f"A step of a fixed loop took {min(steps_ns):.0f} to {max(steps_ns):.0f} ns on this machine (x {spread:.1f})."
+        f"  {goal.scenario:10}{goal.figure:18}{look(goal.wanted):>12}  {here}  found {look(verdict.found):>12}"
+        f"   {verdict.text}"
     )
-
-
-def summary(table: Sequence[Line]) -> list[dict[str, Any]]:
-    """Return the medians for a JSON file."""
-    return [{name: getattr(line, name) for name in Line.__dataclass_fields__} for line in table]
-
-
-def _row(line: Line) -> str:
-    name = "(bare relay)" if line.broker == CEILING else line.broker
-    cpu = f"{line.cpu_us:12.2f}" if line.cpu_us is not None else f"{'-':>12}"
-    per_cpu = f"{line.per_cpu_s:12,.0f}" if line.per_cpu_s is not None else f"{'-':>12}"
-    rss = f"{line.peak_rss_bytes / 1e6:8.0f} MB" if line.peak_rss_bytes is not None else f"{'-':>11}"
-    return f"  {name:12}{line.rate:12,.0f}{cpu}{per_cpu}{rss}{line.disk_bytes / 1e6:8.0f} MB{line.runs:6}"
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None

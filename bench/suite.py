@@ -3,64 +3,115 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from bench import machine
-from bench.brokers import Broker
-from bench.crew import RunFailed
-from bench.faults import Fault
-from bench.run import Run, measure
+from bench.brokers import Broker, NotStarted
+from bench.meter import Figures
 from bench.scenario import Limits, Scenario
+from broker.perf.crew import RunFailed
+from broker.perf.faults import Fault
 
 _CEILING_SECONDS = 0.5
 _CEILING_MESSAGES = 2_000_000
 
+Start = Callable[[str], AbstractContextManager[Sequence[Broker]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one run measured. Units: `step_ns` is the machine's own speed right before it."""
+
+    broker: str
+    scenario: str
+    round: int
+    figures: Figures
+    step_ns: float
+
+    def record(self) -> dict[str, Any]:
+        """Return the run for a JSON file."""
+        return asdict(self)
+
 
 @dataclass(slots=True)
 class Suite:
-    """What is measured, and what has been so far.
+    """What is measured, and what has been so far. Shapes: `start` starts the brokers of a stage, fresh ones."""
 
-    Units: `steps_ns` holds one reading of the machine's own speed per run, in the order of `runs`.
-    """
-
-    brokers: Sequence[Broker]
+    start: Start
     scenarios: Sequence[Scenario]
     limits: Limits
-    repeats: int
     deadline: float  # of the monotonic clock: no run begins after it
     tell: Callable[[str], None]
+    together: bool = False  # all scenarios with the same brokers: memory that one freed, the next may use unseen
     runs: list[Run] = field(default_factory=list)
-    steps_ns: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     cut_short: bool = False
 
     def run_ceiling(self, relay: Broker) -> None:
-        """Measure the generator against the bare relay, once per scenario."""
+        """Measure what kernel and event loop alone ask, and the generator itself: everything against the bare relay."""
         limits = replace(self.limits, messages=_CEILING_MESSAGES, seconds=_CEILING_SECONDS)
         for scenario in self.scenarios:
-            self._one(relay, scenario, limits)
+            if scenario.relayed:
+                self._one(relay, scenario, limits, 0)
 
     def run(self) -> None:
-        """Measure every scenario against every broker in turn, A B A B, until repeats or time are used up."""
-        for repeat in range(self.repeats):
-            for scenario in self.scenarios:
-                for broker in self.brokers:
-                    if time.monotonic() > self.deadline:
-                        self.cut_short = True
-                        self.tell(f"time limit reached in round {repeat + 1}")
-                        return
-                    self._one(broker, scenario, self.limits)
+        """Measure every stage with brokers of its own."""
+        stages: dict[str, list[Scenario]] = {}
+        for scenario in self.scenarios:
+            stages.setdefault("all" if self.together else scenario.stage, []).append(scenario)
+        for stage, scenarios in stages.items():
+            if not self._late():
+                with self.start(stage) as brokers:
+                    self._run_stage(brokers, scenarios)
 
-    def _one(self, broker: Broker, scenario: Scenario, limits: Limits) -> None:
+    def _run_stage(self, brokers: Iterable[Broker], scenarios: Sequence[Scenario]) -> None:
+        """Measure the scenarios against the brokers in turn, A B A B, until rounds or time are used up."""
+        for number in range(self.limits.rounds):
+            for scenario in scenarios:
+                for broker in brokers:
+                    if number < scenario.rounds and not self._late():
+                        self._one(broker, scenario, self.limits, number)
+
+    def _late(self) -> bool:
+        if time.monotonic() > self.deadline and not self.cut_short:
+            self.cut_short = True
+            self.tell("time limit reached")
+        return self.cut_short
+
+    def _one(self, broker: Broker, scenario: Scenario, limits: Limits, number: int) -> None:
         step_ns = machine.step_ns()
+        begun = time.monotonic()
         try:
-            run = measure(broker, scenario, limits)
-        except (RunFailed, Fault, OSError) as error:
+            figures = scenario.measure(broker, limits)
+        except (RunFailed, Fault, NotStarted, OSError) as error:
             self.failures.append(f"{broker.name}, {scenario.name}: {error}")
-            self.tell(f"{broker.name:9} {scenario.name:16} FAILED: {error}")
+            self.tell(f"{broker.name:18} {scenario.name:9} FAILED: {error}")
             return
-        self.runs.append(run)
-        self.steps_ns.append(step_ns)
-        cpu = f"{run.cpu_us:8.2f} CPU-us per message" if run.cpu_us is not None else "   CPU time not visible"
-        self.tell(f"{broker.name:9} {scenario.name:16} {run.messages:9,} messages {run.rate:11,.0f}/s {cpu}")
+        self.runs.append(Run(broker.name, scenario.name, number, figures, step_ns))
+        self.tell(f"{broker.name:18} {scenario.name:9} {_said(figures)}  ({time.monotonic() - begun:.0f} s)")
+
+
+def _said(figures: Figures) -> str:
+    """Return the figures that say most in a line."""
+    told = []
+    for name, shape in _TOLD.items():
+        if name in figures:
+            told.append(shape.format(figures[name]))
+    return "  ".join(told)
+
+
+_TOLD = {
+    "per_s": "{:11,.0f}/s",
+    "cpu_us": "{:8.2f} CPU-us each",
+    "p50_us": "p50 {:,.0f} us",
+    "p99_us": "p99 {:,.0f} us",
+    "drain_per_s": "drained {:,.0f}/s",
+    "restart_s": "restart {:.2f} s",
+    "crash_s": "after a crash {:.2f} s",
+    "open_ms": "{:.2f} ms to open",
+    "declare_s": "{:.1f} s to declare",
+    "each_bytes": "{:,.0f} B each",
+}

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.process_tree import ProcessTree
+from broker.perf.process_tree import ProcessTree
 
 Work = Callable[[Path], int]
 """Does it once, with an empty folder of its own, and returns how many rows that were."""

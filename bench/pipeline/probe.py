@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
-from bench import wire
-from bench.counters import Counters
-from bench.crew import Line
-from bench.faults import Refusal
-from bench.peer import Address, Peer
-from bench.tape import CONSUME_CHANNEL, PUBLISH_CHANNEL
+from broker.perf import wire
+from broker.perf.counters import Counters
+from broker.perf.crew import Line
+from broker.perf.faults import Refusal
+from broker.perf.peer import Address, Peer
+from broker.perf.tape import CONSUME_CHANNEL, PUBLISH_CHANNEL
 
 EXCHANGE = "bench"
 QUEUE = "bench-latency"

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.brokers import Broker, slotmq
-from bench.counters import Counters
-from bench.peer import Peer
 from bench.pipeline.slot_store import EXCHANGE
 from bench.pipeline.stage import Stage, WrongResult, quiet
-from bench.publisher import Pace, Publisher
-from bench.tape import PUBLISH_CHANNEL, publish_tape
+from broker.perf.counters import Counters
+from broker.perf.peer import Peer
+from broker.perf.publisher import Pace, Publisher
+from broker.perf.tape import PUBLISH_CHANNEL, publish_tape
 from broker.pipeline.jobs.replay import NO_PRODUCER, ReplayOptions, run_replay
 from broker.pipeline.sink.amqp_address import AmqpAddress
 from broker.pipeline.source.selection import Selection

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from bench import wire
+from broker.perf import wire
 from broker.store.files import Files
 from broker.store.record import encode_route
 from broker.store.seal_log import Seal

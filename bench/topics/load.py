@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from bench import wire
 from bench.brokers import Broker
-from bench.peer import Peer
+from broker.perf import wire
+from broker.perf.peer import Peer
 
 EXCHANGE, QUEUE = "bench-topics", "bench-topics"
 CHANNEL = 1

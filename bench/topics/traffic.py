@@ -12,9 +12,9 @@ from typing import Any
 
 from bench import brokers
 from bench.machine import step_ns
-from bench.peer import Peer
 from bench.topics import load, workload
 from bench.topics.stage import Stage
+from broker.perf.peer import Peer
 from broker.routing.index import TopicIndex
 
 NEW, RECURRING = "new keys", "10,000 recurring keys"

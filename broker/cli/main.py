@@ -24,6 +24,7 @@ def build_parser() -> argparse.ArgumentParser:
     from broker.cli.definitions import add_definitions
     from broker.cli.listing import add_listing
     from broker.cli.parser import OneLineParser
+    from broker.cli.perf import add_perf
     from broker.cli.pipeline import add_pipeline
     from broker.cli.resources import add_resources
     from broker.cli.running import add_running
@@ -38,6 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for add in (add_running, add_listing, add_slots, add_taps, add_resources, add_users, add_vhosts, add_definitions):
         add(commands)
+    add_perf(commands)
     add_pipeline(commands)
     return parser
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from bench import wire
 from bench.pipeline import archiving, querying, routing
 from bench.pipeline.contest import Lap, contest, row
 from bench.pipeline.goals import goals
@@ -16,6 +15,7 @@ from bench.pipeline.latency import _figures
 from bench.pipeline.probe import _take
 from bench.pipeline.slot_store import SlotStore
 from bench.pipeline.stage import WrongResult
+from broker.perf import wire
 from broker.store.slot_file import PERSISTENT, open_slot
 
 DAY_MS = 86_400_000

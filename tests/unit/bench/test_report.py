@@ -1,95 +1,127 @@
-"""Medians, ratios and the verdict on the goal."""
+"""Medians, floors, goals, and how they are told."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from bench import report
-from bench.run import Run
-from bench.scenario import SCENARIOS
+from bench.goals import FLOORS, GOALS
+from bench.measured import Measured, medians
+from bench.report import goals_text, report_text
+from bench.rows import NUMBERS, rows, titles
 
-PERSISTENT = tuple(one for one in SCENARIOS if one.persistent)
+
+def run(broker: str, scenario: str, **figures: float) -> dict[str, Any]:
+    """Return a run as it is kept."""
+    return {"broker": broker, "scenario": scenario, "round": 0, "figures": figures, "step_ns": 50.0}
 
 
-def run(broker: str, scenario: str, cpu_us: float | None) -> Run:
-    """Return a run of 1000 messages in a second at `cpu_us` each."""
-    return Run(
-        broker=broker,
-        scenario=scenario,
-        messages=1000,
-        warm_up=0,
-        seconds=1.0,
-        cpu_s=None if cpu_us is None else cpu_us / 1000,
-        rss_bytes=0,
-        peak_rss_bytes=0,
-        disk_bytes=0,
-        publisher_cpu_s=0.0,
-        consumer_cpu_s=0.0,
-        confirm_frames=0,
-        walked=0,
-        blocked=0,
+def measured(*runs: dict[str, Any], **limits: Any) -> Measured:
+    """Return what a kept run with these runs says."""
+    titles = dict.fromkeys((one["scenario"] for one in runs), "a title")
+    return Measured.of({"titles": titles, "runs": runs, "append_limits": {}, "least_calls": {}} | limits)
+
+
+def beside(ours: float, peer: float, scenario: str = "S1-16", figure: str = "cpu_us") -> Measured:
+    """Return three runs of SlotMQ and of RabbitMQ, one of each an outlier."""
+    noise = (1.0, 9.0, 0.9)
+    return measured(
+        *(run("SlotMQ", scenario, **{figure: ours * one}) for one in noise),
+        *(run("RabbitMQ", scenario, **{figure: peer * one}) for one in noise),
     )
-
-
-def runs(ours_us: float, peer_us: float) -> list[Run]:
-    """Return three runs of each broker in both persistent scenarios; one outlier each."""
-    return [
-        run(broker, scenario.name, cost_us * noise)
-        for scenario in PERSISTENT
-        for noise in (1.0, 9.0, 0.9)
-        for broker, cost_us in (("SlotMQ", ours_us), ("RabbitMQ", peer_us))
-    ]
 
 
 def test_ratio_is_that_of_the_medians() -> None:
-    """One outlier does not move the ratio of messages per broker CPU-second."""
-    table = report.lines(runs(ours_us=4.0, peer_us=60.0))
-    assert report.ratio(table, PERSISTENT[0].name) == pytest.approx(15.0)
+    """One outlier moves nothing; the ratio is how many times less than RabbitMQ a message takes."""
+    assert beside(4.0, 60.0).times_of_peer("SlotMQ", "S1-16") == pytest.approx(15.0)
+    assert [line.runs for line in beside(4.0, 60.0).lines] == [3, 3]
 
 
-@pytest.mark.parametrize(("peer_us", "reached"), [(20.0, True), (19.0, False)])
-def test_verdict_says_whether_five_times_is_reached(peer_us: float, reached: bool) -> None:
-    """At five times the goal is reached, below it is not, and the sentence says so in capitals."""
-    table = report.lines(runs(ours_us=4.0, peer_us=peer_us))
-    verdict = report.verdict(table, SCENARIOS, synced=True, peer_installed=True)
-    assert verdict.reached is reached
-    assert ("NOT REACHED" in verdict.text) is not reached
-    assert f"{peer_us / 4:.1f} times" in verdict.text
+def test_a_figure_that_some_runs_lack_is_the_median_of_the_others() -> None:
+    """A broker whose processes were visible in one round only still has that round's CPU time."""
+    (line,) = medians([run("url", "S1-16", per_s=10.0), run("url", "S1-16", per_s=30.0, cpu_us=5.0)])
+    assert line.figures == {"per_s": 20.0, "cpu_us": 5.0}
 
 
-def test_one_size_below_the_goal_is_not_reached() -> None:
-    """Both sizes have to reach the goal."""
-    table = report.lines(
-        [
-            run("SlotMQ", PERSISTENT[0].name, 2.0),
-            run("RabbitMQ", PERSISTENT[0].name, 60.0),
-            run("SlotMQ", PERSISTENT[1].name, 20.0),
-            run("RabbitMQ", PERSISTENT[1].name, 60.0),
-        ]
-    )
-    assert report.verdict(table, SCENARIOS, synced=True, peer_installed=True).reached is False
+@pytest.mark.parametrize(("peer_us", "holds"), [(60.0, True), (59.0, False)])
+def test_floor_is_judged_against_rabbitmq_of_the_same_run(peer_us: float, holds: bool) -> None:
+    """At fifteen times the floor holds, below it is broken, and the text says so in capitals."""
+    found = beside(4.0, peer_us)
+    (standing,) = found.standings()
+    assert standing.holds is holds
+    assert ("BROKEN" not in goals_text(found)) is holds
 
 
 @pytest.mark.parametrize(
-    ("synced", "installed", "kept", "why"),
+    ("found_us", "peer_us", "said"),
     [
-        (False, True, runs(1.0, 60.0), "without fsync"),
-        (True, False, runs(1.0, 60.0)[::2], "not installed"),
-        (True, True, runs(1.0, 60.0)[::2], "no figures of both"),
+        (1.2, 27.5, "reached"),
+        (2.4, 55.0, "reached at this machine's speed"),
+        (4.8, 55.0, "not reached: 2.0 times"),
+        (2.4, 27.5, "not reached: 2.0 times"),
     ],
 )
-def test_verdict_is_open_when_it_cannot_be_judged(synced: bool, installed: bool, kept: list[Run], why: str) -> None:
-    """Without fsync, without the peer or without its figures nothing is claimed."""
-    verdict = report.verdict(report.lines(kept), SCENARIOS, synced=synced, peer_installed=installed)
-    assert verdict.reached is None
-    assert "NOT JUDGED" in verdict.text
-    assert why in verdict.text
+def test_a_goal_is_judged_as_it_stands_and_at_the_machines_speed(found_us: float, peer_us: float, said: str) -> None:
+    """A machine on which RabbitMQ takes twice as long may take twice as long as the goal."""
+    (verdict,) = beside(found_us, peer_us).verdicts()
+    assert verdict.text == said
+    assert verdict.reached is said.startswith("reached")
+
+
+def test_a_rate_is_scaled_the_other_way_and_a_size_not_at_all() -> None:
+    """Where RabbitMQ drains half as fast, half the goal's rate will do; a byte is a byte anywhere."""
+    drain = next(one for one in beside(260e3, 33e3, "S7", "drain_per_s").verdicts())
+    assert (drain.wanted_here, drain.reached) == (250e3, True)
+    growth = next(one for one in beside(100e6, 27e9, "S7", "rss_growth_bytes").verdicts())
+    assert (growth.wanted_here, growth.reached) == (60e6, False)
+
+
+def test_nothing_is_judged_without_rabbitmq() -> None:
+    """Goals are then judged as they stand, floors not at all."""
+    alone = measured(run("SlotMQ", "S1-16", cpu_us=1.0))
+    assert not alone.standings()
+    assert "not judged" in goals_text(alone)
+    assert [one.factor for one in alone.verdicts()] == [1.0]
+
+
+def test_interpreted_is_judged_where_nothing_was_compiled() -> None:
+    """Compiled comes first; without it the interpreted one is what there is."""
+    assert beside(4.0, 60.0).ours == "SlotMQ"
+    assert measured(run("SlotMQ interpreted", "S1-16", cpu_us=4.0)).ours == "SlotMQ interpreted"
 
 
 def test_broker_whose_processes_are_not_visible_has_a_rate_and_no_cpu() -> None:
     """A broker given by URL without a pid is listed with dashes, not with zeros."""
-    table = report.lines([run("url", PERSISTENT[0].name, None)])
-    text = report.table_text(table, PERSISTENT)
-    row = next(line for line in text.splitlines() if line.strip().startswith("url"))
-    assert "1,000" in row
-    assert "-" in row
+    row = next(line for line in report_text(measured(run("url", "S1-16", per_s=1000.0))).splitlines() if "url" in line)
+    assert row.split() == ["url", "1,000", "-", "-", "-", "-", "-", "1"]
+
+
+def test_limits_stand_below_the_brokers() -> None:
+    """The relay comes last of all that ran, then the append loop with its batch, then the least calls."""
+    found = measured(
+        run("relay", "S3-16", per_s=9e6, cpu_us=0.05),
+        run("SlotMQ", "S3-16", per_s=1e5, cpu_us=5.0),
+        append_limits={"S3-16": {"per_s": 3e5, "cpu_us": 0.2, "batch": 500}},
+        least_calls={"S3-16": {"reads": 0.002, "writes": 0.003}},
+    )
+    names = [line.strip().split("  ")[0] for line in report_text(found).splitlines()[2:]]
+    assert names == ["SlotMQ", "limit: bare relay", "limit: append, 500 a sync", "limit: least reads + writes"]
+
+
+def test_every_goal_and_floor_has_a_row() -> None:
+    """No goal is set for what nobody measures, and no scenario of the table is missing."""
+    names = {row.name for row in rows(NUMBERS)}
+    assert {goal.scenario for goal in GOALS} | set(FLOORS) <= names
+    assert list(titles(rows(NUMBERS)))[-3:] == ["S8", "S9", "bindings"]
+    assert {name.partition("-")[0] for name in names} == set(NUMBERS)
+
+
+def test_rows_of_one_number_are_picked() -> None:
+    """`--only S2` leaves both sizes and the body of several frames."""
+    assert [row.name for row in rows(["S2"])] == ["S2-16", "S2-1024", "S2-204800"]
+
+
+def test_a_broker_by_url_is_judged_where_there_is_no_slotmq() -> None:
+    """Whoever measures another broker wants to know how it stands; RabbitMQ is what others are held against."""
+    assert measured(run("RabbitMQ", "S1-16", cpu_us=30.0), run("LavinMQ", "S1-16", cpu_us=2.0)).ours == "LavinMQ"

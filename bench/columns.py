@@ -1,0 +1,87 @@
+"""Says which figures of a scenario are shown, and how a figure looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.meter import Figures
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One figure of the report; `look` turns it into text."""
+
+    title: str
+    figure: str
+    look: Callable[[float], str]
+
+    def cell(self, figures: Figures) -> str:
+        """Return the figure as text, a dash when it is not known."""
+        value = _calls(figures) if self.figure == "calls" else figures.get(self.figure)
+        return "-" if value is None else self.look(value)
+
+
+def number(value: float) -> str:
+    """Return a figure in three digits."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    if abs(value) >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if abs(value) >= 0.1 or not value else f"{value:.2g}"
+
+
+def size(value: float) -> str:
+    """Return a number of bytes: 512 B, 12.3 kB, 45 MB."""
+    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(value) >= limit:
+            return f"{value / limit:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def rate(value: float) -> str:
+    """Return a rate in whole numbers."""
+    return f"{value:,.0f}"
+
+
+def columns(scenario: str) -> tuple[Column, ...]:
+    """Return the columns of a scenario's table."""
+    return _SPECIAL.get(scenario.partition("-")[0], _USUAL)
+
+
+def _calls(figures: Figures) -> float | None:
+    return figures["reads"] + figures["writes"] if "reads" in figures else None
+
+
+_CPU = Column("CPU-us", "cpu_us", number)
+_RATE = Column("messages/s", "per_s", rate)
+_PEAK = Column("peak RSS", "peak_rss_bytes", size)
+_DISK = Column("disk", "disk_bytes", size)
+_READS_WRITES = Column("reads + writes", "calls", number)
+_USUAL = (_RATE, _CPU, _READS_WRITES, _PEAK, _DISK)
+_SPECIAL = {
+    "S6": (Column("p50, us", "p50_us", number), Column("p99, us", "p99_us", number), _CPU, _READS_WRITES),
+    "S7": (
+        _RATE,
+        _CPU,
+        _READS_WRITES,
+        Column("RSS growth", "rss_growth_bytes", size),
+        _DISK,
+        Column("restart, s", "restart_s", number),
+        Column("after kill -9, s", "crash_s", number),
+        Column("drained/s", "drain_per_s", rate),
+        Column("drain CPU-us", "drain_cpu_us", number),
+    ),
+    "S8": (
+        Column("ms to open", "open_ms", number),
+        Column("CPU-ms", "open_cpu_ms", number),
+        _READS_WRITES,
+        Column("memory each", "each_bytes", size),
+        _PEAK,
+    ),
+    "bindings": (
+        Column("s to declare", "declare_s", number),
+        Column("CPU-us each", "cpu_us", number),
+        Column("memory each", "each_bytes", size),
+    ),
+}

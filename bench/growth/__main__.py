@@ -1,0 +1,144 @@
+"""`python -m bench.growth` measures whether the cost of a message stays flat, and whether everybody gets a share.
+
+It starts SlotMQ, compiled as a wheel ships it where there is a compiler, on data folders of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import compiled_build
+from bench import machine
+from bench.brokers import PROJECT
+from bench.growth import page, picture, race, sharing, tables
+from bench.growth.curves import PANELS, curves
+from bench.growth.plan import FULL, QUICK
+from bench.growth.race import Track
+from bench.packages import compiled_package
+from bench.plot import NoPicture
+from bench.results import RESULTS, keep, leave
+
+PARTS = (*PANELS, "fairness")
+_LIMIT_S = 660.0  # and what runs then may end: under twelve minutes in all
+_OPEN_FILES = 8192
+
+
+def main() -> int:
+    """Measure, or show a kept run, as the command line says, and return the exit code."""
+    options = _options()
+    signal.signal(signal.SIGTERM, leave)
+    if options.kept:
+        if not options.kept.is_file():
+            print(f"{options.kept} is not there", file=sys.stderr)
+            return 2
+        return _show(options.kept, options.page or Path("docs/performance.md"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, _OPEN_FILES), hard), hard))
+    begun = time.monotonic()
+    package, compiled = _package(options)
+    track = Track(QUICK if options.quick else FULL, package, options.dir, _tell, begun + options.limit, [])
+    content = _measure(options.only, track, compiled=compiled)
+    content["seconds"] = round(time.monotonic() - begun, 1)
+    name = keep(content, options.json, "growth")
+    print(tables.summary(content))
+    print(f"Kept in {name}; this took {content['seconds']:.0f} s.")
+    if options.page:
+        return _show(options.json or RESULTS / name, options.page) or bool(track.failures)
+    return 1 if track.failures else 0
+
+
+def _measure(parts: Sequence[str], track: Track, *, compiled: bool) -> dict[str, Any]:
+    """Return everything that was measured."""
+    with tempfile.TemporaryDirectory(prefix="slotmq-growth-", dir=track.folder) as folder:
+        described = machine.describe(Path(folder))
+    _tell(f"Machine: {', '.join(f'{name} {value}' for name, value in described.items())}")
+    content: dict[str, Any] = {
+        "machine": described,
+        "compiled": compiled,
+        "quick": track.plan == QUICK,
+        "curves": [],
+        "fairness": None,
+        "failures": track.failures,
+    }
+    if "fairness" in parts:
+        content["fairness"] = sharing.measure(track)
+    for curve in curves(track.plan):
+        if curve.panel in parts and not track.late():
+            cells = race.measure(curve, track)
+            if cells:
+                content["curves"].append(
+                    {"panel": curve.panel, "name": curve.name, "title": curve.title, "cells": cells}
+                )
+    return content
+
+
+def _package(options: argparse.Namespace) -> tuple[Path, bool]:
+    """Return the folder whose package is measured, and whether that is compiled."""
+    if options.interpreted:
+        return PROJECT, False
+    if options.package:
+        return options.package.resolve(), True
+    try:
+        _tell("compiling, unless that was done already")
+        return compiled_package(), True
+    except compiled_build.CompileError as reason:
+        _tell(f"measuring the sources as they are: {reason}")
+        return PROJECT, False
+
+
+def _show(kept: Path, target: Path) -> int:
+    """Draw a kept run beside a page, and fill the page's section with its tables."""
+    content = page.load(kept)
+    try:
+        drawn = picture.draw(target.parent / "growth.svg", content)
+    except NoPicture as error:
+        print(error, file=sys.stderr)
+        return 1
+    try:
+        target.write_text(page.filled(target.read_text(), content, kept.name))
+    except (OSError, page.NoSection) as error:
+        print(f"{target}: {error}", file=sys.stderr)
+        return 1
+    _tell(f"Written: {target.name}, {drawn.name}")
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.growth", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="two sizes of each, short rounds: about a minute")
+    parser.add_argument("--only", type=_parts, default=PARTS, help=f"which parts, by commas: {','.join(PARTS)}")
+    parser.add_argument("--limit", type=float, default=_LIMIT_S, help="begin nothing later than this (%(default)g s)")
+    parser.add_argument("--interpreted", action="store_true", help="do not compile: measure the sources as they are")
+    parser.add_argument("--package", type=Path, help="a folder that compiled_build.py has written already")
+    parser.add_argument("--dir", type=Path, help="where the brokers' data folders go; they take up to 3 GB")
+    parser.add_argument("--json", type=Path, help="write the figures here instead of bench/results")
+    parser.add_argument("--page", type=Path, help="fill the section of this page and draw the picture beside it")
+    parser.add_argument("--kept", type=Path, help="measure nothing, show this run (on docs/performance.md or --page)")
+    options = parser.parse_args()
+    if options.dir and not options.dir.is_dir():
+        parser.error(f"--dir: {options.dir} is no folder")
+    return options
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    unknown = [name for name in names if name not in PARTS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known are {', '.join(PARTS)}")
+    return names
+
+
+def _tell(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""The light client: one message now and then, and how long it is on its way."""
+
+from __future__ import annotations
+
+import select
+import time
+from typing import Any
+
+from broker.perf import wire
+from broker.perf.faults import Refusal, Stalled
+from broker.perf.histogram import Histogram
+from broker.perf.peer import Address, Peer
+from broker.perf.scanner import Scanner
+from broker.perf.tape import CONSUME_CHANNEL, PUBLISH_CHANNEL
+
+EVERY_S = 0.005
+_QUEUE = "growth-light"
+_STALL_S = 20.0
+_READ_BYTES = 4096
+
+
+class LightClient:
+    """A publisher and a consumer, each on a connection of its own, with a queue of their own."""
+
+    def __init__(self, address: Address, exchange: str) -> None:
+        """Connect, and begin to consume. Raises: Refusal, OSError."""
+        self._message = wire.publish(PUBLISH_CHANNEL, exchange, "light", bytes(16), persistent=False)
+        self._publisher, self._consumer = Peer(address, PUBLISH_CHANNEL), Peer(address, CONSUME_CHANNEL)
+        self._consumer.declare_queue(_QUEUE, durable=False)
+        self._consumer.bind(_QUEUE, exchange, "light")
+        self._consumer.consume(_QUEUE, "light", auto_ack=True, prefetch=0)
+
+    def watch(self, seconds: float) -> dict[str, Any]:
+        """Publish on a schedule, and return the percentiles of the time from when a message was due.
+
+        Raises: Stalled, Refusal, OSError.
+        """
+        times = self._exchange(seconds)
+        return {
+            "messages": times.count,
+            "p50_ms": times.percentile(50) / 1e6,
+            "p99_ms": times.percentile(99) / 1e6,
+            "max_ms": times.percentile(100) / 1e6,
+        }
+
+    def close(self) -> None:
+        """Close both connections."""
+        self._publisher.close()
+        self._consumer.close()
+
+    def _exchange(self, seconds: float) -> Histogram:
+        """Send messages when they are due, whether or not those before have come, and count how long each took.
+
+        Messages of one publisher come in their order, so the number of a delivery tells when it was due.
+        """
+        times, scanner = Histogram(), Scanner()
+        buffer, fill = bytearray(_READ_BYTES), 0
+        poller = select.poll()
+        poller.register(self._consumer.socket, select.POLLIN)
+        total, sent, counted = int(seconds / EVERY_S), 0, 0
+        begun = moved_at = time.monotonic()
+        while counted < total:
+            now = time.monotonic()
+            if sent < total and now >= begun + sent * EVERY_S:
+                self._publisher.socket.sendall(self._message)
+                sent += 1
+                continue
+            if now > moved_at + _STALL_S:
+                raise Stalled(f"the light client's message was not delivered within {_STALL_S:.0f} s")
+            wait_s = begun + sent * EVERY_S - now if sent < total else _STALL_S
+            if not poller.poll(max(0.0, wait_s) * 1000):
+                continue
+            count = self._consumer.socket.recv_into(memoryview(buffer)[fill:])
+            if not count:
+                raise Refusal("the broker closed the light client's connection")
+            done = scanner.scan(buffer, fill + count)
+            buffer[: fill + count - done] = buffer[done : fill + count]
+            fill += count - done
+            moved_at = time.monotonic()
+            while counted < scanner.deliveries:
+                times.record(int((moved_at - begun - counted * EVERY_S) * 1e9))
+                counted += 1
+        return times

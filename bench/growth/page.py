@@ -1,0 +1,64 @@
+"""Writes the growth section of a page from a kept run, so that page and figures cannot disagree."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.growth.curve import FLAT
+from bench.growth.tables import LIGHT_P99_MS, cost_table, light_table
+
+BEGIN, END = "<!-- growth -->", "<!-- end of growth -->"
+_FLAT_MEANS = (
+    f"Flat means: at no size more than {FLAT - 1:.0%} above the smallest. All sizes of a curve are measured in turn, "
+    "each on a broker of its own; the ratio is the median of the rounds' ratios."
+)
+_LIGHT_MEANS = (
+    "A light client publishes a message every 5 ms, on connections of its own. Times are from when a message was due "
+    f"until it was delivered; the goal beside one publisher at full speed is a p99 under {LIGHT_P99_MS:g} ms."
+)
+_SECTION = re.compile(f"{BEGIN}.*?{END}", re.DOTALL)
+
+
+class NoSection(Exception):
+    """The page has no place for the section."""
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Return the content of a kept run."""
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content
+
+
+def filled(text: str, content: Mapping[str, Any], name: str) -> str:
+    """Return a page with the figures of a kept run in its section. Raises: NoSection."""
+    if not _SECTION.search(text):
+        raise NoSection(f"no {BEGIN} ... {END}")
+    section = f"{BEGIN}\n\n{body(content, name)}\n\n{END}"
+    return _SECTION.sub(lambda _: section, text)
+
+
+def body(content: Mapping[str, Any], name: str) -> str:
+    """Return what stands in the section."""
+    form = "compiled, as a wheel ships it" if content["compiled"] else "interpreted"
+    parts = [
+        f"Figures of `bench/results/{name}`, SlotMQ {form}.",
+        _FLAT_MEANS,
+        cost_table(content["curves"]),
+    ]
+    if content["fairness"]:
+        parts += [
+            _LIGHT_MEANS,
+            light_table(content["fairness"]["light"]),
+        ]
+        silent = content["fairness"]["silent"]
+        if silent:
+            parts.append(
+                "Beside two consumers that read nothing, one of them on the same queue, a publisher and its consumer "
+                f"have {silent['rate_ratio']:.2f} of the rate that they have without, and a message costs "
+                f"{silent['cost_ratio']:.2f} times as much."
+            )
+    return "\n\n".join(parts)

@@ -1,0 +1,72 @@
+"""Draws the curves: four panels, cost per message over size, a dot for each round, and the band that counts as flat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from bench.growth.curve import FLAT, medians
+from bench.growth.curves import PANELS
+from bench.growth.tables import verdict
+from bench.plot import NoPicture
+
+_COLOURS = ("#1f77b4", "#ff7f0e")
+_TITLES = {
+    "queues": "queues that the messages go to",
+    "backlog": "messages that stand in the queue",
+    "consumers": "consumers of one queue",
+    "bindings": "bindings of the exchange",
+}
+_ZERO_AT = 0.5  # where no message at all stands on a scale without a zero
+
+
+def draw(path: Path, content: Mapping[str, Any]) -> Path:
+    """Write the picture and return its path. Raises: NoPicture."""
+    try:
+        library: Any = import_module("matplotlib.figure")  # an extra: type checks must not need it
+        import_module("matplotlib").rcParams["svg.hashsalt"] = "slotmq"  # the same figures make the same file
+    except ImportError:
+        raise NoPicture("matplotlib is not installed; it comes with the [bench] extra") from None
+    figure = library.Figure(figsize=(11, 8), layout="constrained")
+    for axes, panel in zip(figure.subplots(2, 2).flat, PANELS, strict=True):
+        _panel(axes, panel, [curve for curve in content["curves"] if curve["panel"] == panel])
+    found = content["machine"]
+    form = "compiled" if content["compiled"] else "interpreted"
+    figure.suptitle(
+        f"Broker CPU-µs per message, {form}; medians, a dot for each round; the band is {FLAT - 1:.0%} above the "
+        f"smallest size\n{found['cores']} cores, {found['cpu']}, Python {found['python']}",
+        fontsize=9,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    return path
+
+
+def _panel(axes: Any, panel: str, curves: Sequence[Mapping[str, Any]]) -> None:
+    top = 0.0
+    for curve, colour in zip(curves, _COLOURS, strict=False):
+        costs = medians(curve["cells"], "cpu_us")
+        places = [_place(size) for size in costs]
+        smallest = next(iter(costs.values()))
+        axes.fill_between(places, smallest, smallest * FLAT, color=colour, alpha=0.12, linewidth=0)
+        axes.plot(places, list(costs.values()), marker="o", color=colour, label=f"{curve['title']}: {verdict(curve)}")
+        cells = curve["cells"]
+        axes.plot([_place(cell["size"]) for cell in cells], [cell["cpu_us"] for cell in cells], ".", color=colour,
+                  markersize=3, alpha=0.6)  # fmt: skip
+        top = max(top, *costs.values())
+    axes.set_xscale("log")
+    axes.set_title(_TITLES[panel], fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    sizes = sorted({cell["size"] for curve in curves for cell in curve["cells"]})
+    axes.set_xticks([_place(size) for size in sizes], [f"{size:,}" for size in sizes], fontsize=8)
+    axes.minorticks_off()
+    if top:
+        axes.set_ylim(0, top * 1.35)
+        axes.set_ylabel("CPU-µs per message")
+        axes.legend(frameon=False, fontsize=8, loc="upper left")
+
+
+def _place(size: int) -> float:
+    return size or _ZERO_AT

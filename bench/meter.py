@@ -1,0 +1,64 @@
+"""Takes what a broker used between two moments: CPU time, memory and its peak, disk, reads and writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.brokers import Broker
+from broker.perf.process_tree import ProcessTree, Usage
+
+Figures = dict[str, float]
+"""What a run measured, by names that end with their unit."""
+
+
+class Meter:
+    """The broker's processes from `start` to `stop`; knows nothing of one whose processes are not ours to look at."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._before: Usage | None = None
+        self._calls_before = (0, 0)
+
+    def start(self) -> None:
+        """Take the first reading, the peak of memory beginning anew."""
+        processes = self._broker.processes
+        if processes:
+            processes.reset_peak()
+            self._before = processes.usage()
+            self._calls_before = calls(processes)
+
+    def stop(self, units: int) -> Figures:
+        """Take the second one and return what each of `units` cost, messages or whatever they are.
+
+        Units: `reads` and `writes` are read(2) and write(2) and their kin, of sockets and files; what the kernel counts
+        so leaves out recv, send, epoll and fdatasync.
+        """
+        processes, before = self._broker.processes, self._before
+        if not processes or not before:
+            return {}
+        after = processes.usage()
+        reads, writes = (now - then for now, then in zip(calls(processes), self._calls_before, strict=True))
+        return {
+            "cpu_s": after.cpu_s - before.cpu_s,
+            "cpu_us": (after.cpu_s - before.cpu_s) / units * 1e6,
+            "rss_bytes": after.rss_bytes,
+            "rss_growth_bytes": after.rss_bytes - before.rss_bytes,
+            "peak_rss_bytes": after.peak_rss_bytes,
+            "disk_bytes": self._broker.disk_bytes(),
+            "reads": reads / units,
+            "writes": writes / units,
+        }
+
+
+def calls(processes: ProcessTree) -> tuple[int, int]:
+    """Return how many reads and writes the processes have made, as far as the kernel tells us."""
+    reads = writes = 0
+    for pid in processes.pids():
+        try:
+            lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+        except OSError:
+            continue  # ended in between, or not ours
+        counts = dict(line.split(": ") for line in lines)
+        reads += int(counts["syscr"])
+        writes += int(counts["syscw"])
+    return reads, writes

@@ -1,0 +1,155 @@
+"""Persistent messages that nobody consumes: publish, memory, a restart, a crash, and the drain (S7)."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from math import ceil
+
+from bench.brokers import Broker
+from bench.companion import Companion
+from bench.meter import Figures, Meter
+from bench.scenario import CALL_BYTES, Limits
+from bench.scenarios.flow import AFTERGLOW_S, READY_LIMIT_S, message_bytes
+from broker.perf.consumer import Consumer, Demand
+from broker.perf.counters import Counters
+from broker.perf.crew import Crew, Line, RunFailed
+from broker.perf.peer import Address, Peer
+from broker.perf.publisher import Pace, Publisher
+from broker.perf.tape import BINDING_KEY, CONSUME_CHANNEL, CONSUMER_TAG, EXCHANGE, PUBLISH_CHANNEL, publish_tape
+
+_QUEUE = "bench-backlog"
+_BODY_BYTES = 100
+_SETTLE_S = 2.0
+_DRAIN_LIMIT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the generator's process has to do."""
+
+    address: Address
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Queues up messages, then looks at what the broker makes of them."""
+
+    name: str = "S7"
+    title: str = "persistent, durable, 100 B, no consumer: publish, memory, restart, drain"
+    stage: str = "backlog"
+    rounds: int = 1
+    relayed: bool = False
+
+    @property
+    def record_bytes(self) -> int:
+        """Return the bytes of a message that have to be on disk before its confirm."""
+        return message_bytes(_BODY_BYTES)[0]
+
+    def least_calls(self, limits: Limits) -> tuple[float, float]:
+        """Return reads and writes per message published: a window is read, logged and confirmed at once."""
+        window = limits.window
+        calls = ceil(window * message_bytes(_BODY_BYTES)[0] / CALL_BYTES)
+        return calls / window, (calls + 1) / window
+
+    def measure(self, broker: Broker, limits: Limits) -> Figures:
+        """Run it once. Raises: RunFailed, Fault, OSError, NotStarted."""
+        order = Order(broker.address, limits)
+        _declare(broker)
+        with Companion(broker):
+            figures = _publish(broker, order)
+        stock = int(figures["messages"])
+        if broker.service:
+            figures["restart_s"] = _restart(broker, stock, killed=False)
+            figures["crash_s"] = _restart(broker, stock, killed=True)
+        with Companion(broker):
+            figures |= _drain(broker, order, stock)
+        control = Peer(broker.address, PUBLISH_CHANNEL)
+        control.delete(_QUEUE, EXCHANGE)
+        control.close()
+        return figures
+
+
+def _declare(broker: Broker) -> None:
+    control = Peer(broker.address, PUBLISH_CHANNEL)
+    try:
+        control.delete(_QUEUE, EXCHANGE)
+        control.declare_exchange(EXCHANGE, durable=True)
+        control.declare_queue(_QUEUE, durable=True)
+        control.bind(_QUEUE, EXCHANGE, BINDING_KEY)
+    finally:
+        control.close()
+
+
+def _publish(broker: Broker, order: Order) -> Figures:
+    """Publish the stock, or what of it is published in time."""
+    meter, memory = Meter(broker), Meter(broker)
+    with Crew({"publisher": publish}, order, Counters()) as crew:
+        crew.gather("ready", READY_LIMIT_S)
+        meter.start()
+        memory.start()
+        crew.tell("go")
+        report = crew.gather("done", order.limits.stock_seconds + READY_LIMIT_S)["publisher"]
+        time.sleep(AFTERGLOW_S)
+        used = meter.stop(report["messages"])
+        time.sleep(_SETTLE_S)
+        used |= {name: size for name, size in memory.stop(1).items() if name.endswith("_bytes")}
+    return used | report | {"per_s": report["messages"] / report["seconds"]}
+
+
+def publish(line: Line, order: Order, counters: Counters) -> None:
+    """Be the publisher's process."""
+    limits = order.limits
+    tape = publish_tape(limits.keys, _BODY_BYTES, persistent=True)
+    peer = Peer(order.address, PUBLISH_CHANNEL)
+    peer.select_confirms()
+    publisher = Publisher(peer, tape, Pace(limits.window, 0, limits.stock_seconds + READY_LIMIT_S), counters)
+    line.tell("ready")
+    line.await_word("go")
+    begun, ended = publisher.run(limits.stock, limits.stock_seconds)
+    figures = {"messages": publisher.sent, "seconds": ended - begun, "confirm_frames": publisher.confirm_frames}
+    peer.close()
+    line.tell("done", figures)
+
+
+def _restart(broker: Broker, stock: int, *, killed: bool) -> float:
+    """Restart the broker and return the seconds until it lets a client in and tells that all messages are there.
+
+    Raises: RunFailed when some are not; NotStarted.
+    """
+    seconds = broker.restart(killed=killed)
+    begun = time.monotonic()
+    control = Peer(broker.address, PUBLISH_CHANNEL)
+    ready = control.declare_queue(_QUEUE, durable=True)
+    control.close()
+    if ready != stock:
+        raise RunFailed(f"{ready} of {stock} messages after a {'crash' if killed else 'restart'}")
+    return seconds + time.monotonic() - begun
+
+
+def _drain(broker: Broker, order: Order, stock: int) -> Figures:
+    """Consume everything, auto-ack, and return what a message cost."""
+    counters, meter = Counters(), Meter(broker)
+    counters.total = stock
+    with Crew({"consumer": consume}, order, counters) as crew:
+        crew.gather("ready", READY_LIMIT_S)
+        meter.start()
+        crew.tell("go")
+        report = crew.gather("done", _DRAIN_LIMIT_S)["consumer"]
+        time.sleep(AFTERGLOW_S)
+        used = meter.stop(stock)
+    figures = {"drain_per_s": stock / report["seconds"]}
+    return figures | ({"drain_cpu_us": used["cpu_us"]} if used else {})
+
+
+def consume(line: Line, order: Order, counters: Counters) -> None:
+    """Be the consumer's process."""
+    peer = Peer(order.address, CONSUME_CHANNEL)
+    line.tell("ready")
+    line.await_word("go")
+    begun = time.monotonic()
+    peer.consume(_QUEUE, CONSUMER_TAG, auto_ack=True, prefetch=0)
+    ended = Consumer(peer, Demand(0, _BODY_BYTES, _DRAIN_LIMIT_S), counters).run()
+    peer.close()
+    line.tell("done", {"seconds": ended - begun})

@@ -1,0 +1,60 @@
+"""Idle connections, each with one open channel: what it costs to open one and to keep it (S8)."""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import dataclass
+
+from bench.brokers import Broker
+from bench.companion import Companion
+from bench.meter import Figures, Meter
+from bench.scenario import Limits
+from bench.scenarios.flow import AFTERGLOW_S
+from broker.perf.peer import Peer
+
+_SPARE_FILES = 200
+_SETTLE_S = 1.0  # a broker that frees what a handshake took does so a little later
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """Opens connections one after the other and leaves them alone."""
+
+    name: str = "S8"
+    title: str = "idle connections with one channel each: open, memory"
+    stage: str = "connections"
+    rounds: int = 99
+    relayed: bool = True
+    record_bytes: int = 0
+
+    def least_calls(self, limits: Limits) -> tuple[float, float]:
+        """Return reads and writes per connection: each of four answers waits for what it answers."""
+        return 4.0, 4.0
+
+    def measure(self, broker: Broker, limits: Limits) -> Figures:
+        """Run it once. Raises: RunFailed, Fault, OSError."""
+        count = min(limits.connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FILES)
+        opening, keeping = Meter(broker), Meter(broker)
+        peers: list[Peer] = []
+        with Companion(broker):
+            try:
+                Peer(broker.address, 1).close()  # the first login of a user may cost a password's hash
+                opening.start()
+                keeping.start()
+                begun = time.monotonic()
+                peers += [Peer(broker.address, 1) for _ in range(count)]
+                seconds = time.monotonic() - begun
+                time.sleep(AFTERGLOW_S)
+                used = opening.stop(count)
+                time.sleep(_SETTLE_S)
+                kept = keeping.stop(count)
+            finally:
+                for peer in peers:
+                    peer.close()
+        return used | {
+            "connections": count,
+            "seconds": seconds,
+            "open_ms": seconds / count * 1e3,
+            **({"open_cpu_ms": used["cpu_us"] / 1e3, "each_bytes": kept["rss_growth_bytes"] / count} if used else {}),
+        }

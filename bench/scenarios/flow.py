@@ -1,0 +1,225 @@
+"""One publisher, one queue, one consumer, as fast as it goes: S1 to S3, which differ in their guarantees."""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from bench.brokers import Broker
+from bench.companion import Companion
+from bench.meter import Figures, Meter
+from bench.scenario import CALL_BYTES, Limits, size_text
+from broker.perf import wire
+from broker.perf.consumer import Consumer, Demand
+from broker.perf.counters import Counters
+from broker.perf.crew import Crew, Line
+from broker.perf.peer import Address, Peer
+from broker.perf.publisher import Pace, Publisher
+from broker.perf.tape import (
+    BINDING_KEY,
+    CONSUME_CHANNEL,
+    CONSUMER_TAG,
+    EXCHANGE,
+    PUBLISH_CHANNEL,
+    Tape,
+    deliver_tape,
+    publish_tape,
+    routing_keys,
+)
+
+READY_LIMIT_S = 60.0  # to start two processes, encode, and warm up
+AFTERGLOW_S = 0.1  # work that a broker puts off until it is idle belongs to the run
+_TAPE_BYTES = 64 << 20  # large bodies have fewer keys
+_FRAME_BYTES = 131_072 - wire.FRAME_OVERHEAD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A way of publishing and consuming.
+
+    Shapes: `confirms` is a window of unconfirmed messages, without it the publisher sends what the socket takes; `acks`
+    are manual ones, `multiple`, with a prefetch.
+    """
+
+    name: str
+    body_bytes: int
+    persistent: bool
+    confirms: bool
+    acks: bool
+    stage: str = "flow"
+    rounds: int = 99
+    relayed: bool = True
+
+    @property
+    def title(self) -> str:
+        """Return the scenario in a line for people."""
+        kind = "persistent, durable" if self.persistent else "transient"
+        confirmed = ", confirms" if self.confirms else ""
+        frames = ", several frames" if self.body_bytes > _FRAME_BYTES else ""
+        return f"{kind}{confirmed}, {'manual ack' if self.acks else 'auto-ack'}, {size_text(self.body_bytes)}{frames}"
+
+    @property
+    def record_bytes(self) -> int:
+        """Return the bytes of a message that have to be on disk before its confirm."""
+        return message_bytes(self.body_bytes)[0] if self.persistent else 0
+
+    def least_calls(self, limits: Limits) -> tuple[float, float]:
+        """Return reads and writes per message when every call moves as much as it can.
+
+        With a window nobody can move more than one at a time: its messages, its acks, its confirm, its log records.
+        """
+        came, went = message_bytes(self.body_bytes)
+        if not self.confirms:
+            return came / CALL_BYTES, went / CALL_BYTES
+        reads = ceil(limits.window * came / CALL_BYTES) + self.acks
+        writes = ceil(limits.window * went / CALL_BYTES) + 1 + self.persistent
+        return reads / limits.window, writes / limits.window
+
+    def measure(self, broker: Broker, limits: Limits) -> Figures:
+        """Run it once. Raises: RunFailed, Fault, OSError."""
+        order = Order(broker.address, broker.relay, self, limits, f"bench-{self.name}")
+        control = Peer(broker.address, PUBLISH_CHANNEL)
+        try:
+            control.delete(order.queue, EXCHANGE)  # what a run that failed may have left
+            control.declare_exchange(EXCHANGE, durable=self.persistent)
+            control.declare_queue(order.queue, durable=self.persistent)
+            control.bind(order.queue, EXCHANGE, BINDING_KEY)
+            with Companion(broker):
+                figures = _drive(broker, order)
+            control.delete(order.queue, EXCHANGE)
+        finally:
+            control.close()
+        return figures
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the generator's processes have to do; passed to them whole when they start."""
+
+    address: Address
+    relay: bool
+    scenario: Flow
+    limits: Limits
+    queue: str
+
+
+def message_bytes(body_bytes: int) -> tuple[int, int]:
+    """Return how many bytes a message of the tape takes when it is published, and when it is delivered."""
+    (key,) = routing_keys(1)
+    body = bytes(body_bytes)
+    came = wire.publish(PUBLISH_CHANNEL, EXCHANGE, key, body, persistent=True)
+    went = wire.deliver(CONSUME_CHANNEL, CONSUMER_TAG, EXCHANGE, key, body, persistent=True)
+    return len(came), len(went)
+
+
+def _drive(broker: Broker, order: Order) -> Figures:
+    counters, meter = Counters(), Meter(broker)
+    with Crew({"publisher": publish, "consumer": consume}, order, counters) as crew:
+        crew.gather("connected", READY_LIMIT_S)
+        crew.tell("warm up")
+        crew.gather("ready", READY_LIMIT_S, role="publisher")
+        meter.start()
+        crew.tell("go")
+        reports = crew.gather("done", order.limits.stall_s + 10)
+        time.sleep(AFTERGLOW_S)
+        sent, got = reports["publisher"], reports["consumer"]
+        messages = counters.total - sent["warm_up"]
+        used = meter.stop(messages)
+        crew.tell("leave")
+        crew.gather("left", READY_LIMIT_S)
+    seconds = max(sent["ended"], got["ended"]) - sent["begun"]
+    return used | {
+        "messages": messages,
+        "warm_up": sent["warm_up"],
+        "seconds": seconds,
+        "per_s": messages / seconds,
+        "publisher_cpu_us": sent["cpu_s"] / messages * 1e6,
+        "consumer_cpu_us": got["cpu_s"] / counters.total * 1e6,
+        "confirm_frames": sent["confirm_frames"],
+        "walked": got["walked"],
+        "blocked": sent["blocked"],
+    }
+
+
+def publish(line: Line, order: Order, counters: Counters) -> None:
+    """Be the publisher's process of a run."""
+    scenario, limits = order.scenario, order.limits
+    tape = tape_of(order)
+    peer = Peer(order.address, PUBLISH_CHANNEL)
+    if scenario.confirms:
+        peer.select_confirms()
+    window, lead = (limits.window, 0) if scenario.confirms else (0, limits.lead)
+    publisher = Publisher(peer, tape, Pace(window, lead, limits.stall_s), counters)
+    line.tell("connected")
+    line.await_word("warm up")
+    publisher.warm_up(limits.warm_up_rounds * tape.messages, limits.warm_up_seconds)
+    warm_up, warm_up_frames = publisher.sent, publisher.confirm_frames
+    line.tell("ready")
+    line.await_word("go")
+    used = _cpu_s()
+    begun, ended = publisher.run(limits.messages, limits.seconds)
+    counters.total = publisher.sent
+    figures = {
+        "warm_up": warm_up,
+        "begun": begun,
+        "ended": ended,
+        "cpu_s": _cpu_s() - used,
+        "confirm_frames": publisher.confirm_frames - warm_up_frames,
+        "blocked": publisher.blocked,
+    }
+    _leave(line, peer, figures)
+
+
+def consume(line: Line, order: Order, counters: Counters) -> None:
+    """Be the consumer's process of a run."""
+    scenario, limits = order.scenario, order.limits
+    peer = Peer(order.address, CONSUME_CHANNEL)
+    prefetch = limits.prefetch if scenario.acks else 0
+    peer.consume(order.queue, CONSUMER_TAG, auto_ack=not scenario.acks, prefetch=prefetch)
+    ack_every = limits.ack_every if scenario.acks else 0
+    demand = Demand(ack_every, scenario.body_bytes, limits.stall_s, tags=not order.relay)
+    consumer = Consumer(peer, demand, counters)
+    line.tell("connected")
+    used = _cpu_s()
+    ended = consumer.run()
+    _leave(line, peer, {"ended": ended, "cpu_s": _cpu_s() - used, "walked": consumer.walked})
+
+
+def _leave(line: Line, peer: Peer, figures: dict[str, Any]) -> None:
+    """Report, and close the connection only when the bench has taken its last figure of the broker."""
+    line.tell("done", figures)
+    line.await_word("leave")
+    peer.close()
+    line.tell("left")
+
+
+def tape_of(order: Order) -> Tape:
+    """Return the messages of a run, as many keys as it wants or as fit into memory."""
+    scenario = order.scenario
+    keys = min(order.limits.keys, max(2, _TAPE_BYTES // scenario.body_bytes))
+    if order.relay:
+        return deliver_tape(keys, scenario.body_bytes, persistent=scenario.persistent)
+    if scenario.body_bytes <= _FRAME_BYTES:
+        return publish_tape(keys, scenario.body_bytes, persistent=scenario.persistent)
+    return _framed_tape(keys, scenario.body_bytes, persistent=scenario.persistent)
+
+
+def _framed_tape(keys: int, body_bytes: int, *, persistent: bool) -> Tape:
+    """Return messages whose bodies take several frames each."""
+    left = range(body_bytes, 0, -_FRAME_BYTES)
+    body = b"".join(wire.frame(wire.BODY, PUBLISH_CHANNEL, bytes(min(one, _FRAME_BYTES))) for one in left)
+    head = wire.CONTENT_HEAD.pack(60, 0, body_bytes, 1 << 12) + (b"\x02" if persistent else b"\x01")
+    content = wire.frame(wire.HEADER, PUBLISH_CHANNEL, head) + body
+    pieces = []
+    for key in routing_keys(keys):
+        arguments = b"\x00\x00" + wire.short_string(EXCHANGE) + wire.short_string(key) + b"\x00"
+        pieces.append(wire.method(PUBLISH_CHANNEL, wire.BASIC_PUBLISH, arguments) + content)
+    return Tape(b"".join(pieces), keys, len(pieces[0]))
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,42 @@
+"""Pairs of clients that wait for each single message (S9): nothing batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench.brokers import Broker
+from bench.meter import Figures
+from bench.scenario import Limits
+from bench.scenarios.perf_run import perf
+
+
+@dataclass(frozen=True, slots=True)
+class Pingpong:
+    """One unconfirmed message each way at a time, in each pair."""
+
+    name: str = "S9"
+    stage: str = "flow"
+    rounds: int = 99
+    relayed: bool = False
+    record_bytes: int = 0
+    pairs: int = 8
+
+    @property
+    def title(self) -> str:
+        """Return the scenario in a line for people."""
+        return f"{self.pairs} pairs, one unconfirmed message each way at a time, per message"
+
+    def least_calls(self, limits: Limits) -> tuple[float, float]:
+        """Return one read and one write: no message has company."""
+        return 1.0, 1.0
+
+    def measure(self, broker: Broker, limits: Limits) -> Figures:
+        """Run it once. Raises: RunFailed, OSError."""
+        result, used = perf(
+            broker, "pingpong", "-x", str(self.pairs), "-z", f"{limits.seconds}s", limit_s=limits.stall_s
+        )
+        return used | {
+            "messages": result.totals.delivered,
+            "seconds": result.seconds,
+            "per_s": result.totals.deliver_per_s,
+        }

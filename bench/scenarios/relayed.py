@@ -1,0 +1,47 @@
+"""Sends a load through a bare relay, for the scenarios that `slotmq perf` runs."""
+
+from __future__ import annotations
+
+from bench.brokers import relay
+from bench.meter import Figures
+from broker.perf.conductor import Conductor
+from broker.perf.crew import RunFailed
+from broker.perf.interruption import Interruption
+from broker.perf.load import Load
+from broker.perf.progress import Progress
+from broker.perf.receiver import Demand
+from broker.perf.spool import Material
+
+_QUEUE = "relay"
+_KEYS = 10_000
+
+
+def relayed(body_bytes: int, consumers: int, seconds: float, *, per_s: float | None = None) -> Figures:
+    """Return what a relay that gives every byte to every consumer asks for, per delivery, and how long it takes.
+
+    Raises: RunFailed.
+    """
+    keys = tuple(f"bench.{number % 97:02d}.{number:08d}" for number in range(_KEYS))
+    with relay("bench.wide_relay") as broker:
+        load = Load(
+            address=broker.address,
+            material=Material("bench", keys, body_bytes, relayed=True),
+            producers=1,
+            queues=((_QUEUE,),) * consumers,
+            demand=Demand(0, body_bytes),
+            window=0,
+            per_s=per_s,
+            seconds=seconds,
+            copies=None,
+            processes=1,
+        )
+        with Interruption() as interruption:
+            outcome = Conductor(load, Progress(quiet=True), interruption, broker.processes).run()
+    used, delivered = outcome.process(), outcome.tally.delivered
+    if outcome.failures or not used or not delivered:
+        raise RunFailed(outcome.failures[0] if outcome.failures else "nothing came through the relay")
+    figures = {"messages": delivered, "cpu_us": used.cpu_s / delivered * 1e6, "per_s": delivered / outcome.deliver_s}
+    if not per_s:
+        return figures
+    p50, p99 = outcome.due_times.percentiles((50, 99))
+    return {"messages": delivered, "cpu_us": figures["cpu_us"], "p50_us": p50 / 1e3, "p99_us": p99 / 1e3}

@@ -1,0 +1,108 @@
+"""Runs one broker as a process: started, stopped by its pid, started again on the same folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from broker.perf.faults import Refusal
+from broker.perf.peer import Address, Peer
+from broker.perf.process_tree import ProcessTree
+
+START_LIMIT_S = 60.0
+_STOP_LIMIT_S = 20.0
+_LOOK_S = 0.01
+_TAIL_LINES = 15
+
+
+class NotStarted(Exception):
+    """A broker did not become ready."""
+
+
+class Service:
+    """A process that writes into a log; `processes` are it and its children, whichever start it is."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, environment: dict[str, str]) -> None:
+        self.name = name
+        self.command = list(command)
+        self.processes = ProcessTree(0)
+        self._log = log
+        self._environment = environment
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process, which must not run; it need not be ready when this returns."""
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("wb") as output:
+            self._process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=_clean_environment() | self._environment,
+                cwd=self._log.parent,
+                start_new_session=True,  # Ctrl-C reaches the bench, which then stops its brokers in order
+            )
+        self.processes.root = self._process.pid
+
+    def stop(self, *, killed: bool = False) -> None:
+        """End the process and its children: asked first, killed by pid when that took too long or is wanted."""
+        process = self._process
+        if process is None:
+            return
+        pids = self.processes.pids()
+        if killed:
+            _kill(pids)
+        else:
+            process.terminate()
+        try:
+            process.wait(_STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            _kill(pids)
+            process.wait()
+        self._process = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def said(self) -> str:
+        """Return what the process wrote since its last start."""
+        return self._log.read_text(errors="replace")
+
+    def await_handshake(self, address: Address) -> None:
+        """Return when a client is let in.
+
+        Raises: NotStarted.
+        """
+        deadline = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < deadline and self.alive:
+            try:
+                Peer(address, 1).close()
+            except (OSError, Refusal):
+                time.sleep(_LOOK_S)
+            else:
+                return
+        raise self.failed()
+
+    def failed(self) -> NotStarted:
+        """Return the error that says what the process wrote last."""
+        tail = "\n".join(self.said().splitlines()[-_TAIL_LINES:])
+        return NotStarted(f"{self.name} did not become ready; it said:\n{tail}")
+
+
+def _kill(pids: Sequence[int]) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, 9)
+        except ProcessLookupError:
+            continue
+
+
+def _clean_environment() -> dict[str, str]:
+    """Return our environment without the settings of any broker, so that each runs as it is shipped."""
+    return {name: text for name, text in os.environ.items() if not name.startswith(("SLOTMQ_", "RABBITMQ_"))}

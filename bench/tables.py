@@ -1,0 +1,178 @@
+"""Turns a kept run into tables of Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from bench.columns import columns, number, rate, size
+from bench.measured import CEILING, COMPILED, INTERPRETED, PEER, Measured
+from bench.topics.tables import table
+
+_SPECIAL = ("S6", "S7", "S8", "bindings")
+
+
+def _cost(measured: Measured) -> str:
+    """Return CPU time per message and messages per second, a line for each scenario that has them."""
+    brokers = [name for name in (COMPILED, INTERPRETED, PEER) if name in measured.brokers]
+    brokers += [name for name in measured.brokers if name not in brokers]
+    lines = []
+    for scenario, title in _usual(measured):
+        cells = [_pair(measured, broker, scenario) for broker in brokers]
+        times = [_times(measured, broker, scenario) for broker in brokers if broker != PEER]
+        lines.append([f"{scenario}: {title}", *cells, *times])
+    ratios = [f"{broker} : {PEER}" for broker in brokers if broker != PEER]
+    return table(["", *(f"{broker}, CPU-us / messages/s" for broker in brokers), *ratios], lines)
+
+
+def _limits(measured: Measured) -> str:
+    """Return what no broker can go below, and what SlotMQ makes of it."""
+    lines = []
+    for scenario in measured.titles:
+        relay, append = measured.figures(CEILING, scenario), measured.append.get(scenario, {})
+        least, own = measured.least.get(scenario, {}), measured.figures(measured.ours, scenario)
+        if relay or append or least:
+            lines.append(
+                [
+                    scenario,
+                    _known(own.get("cpu_us"), number),
+                    _known(relay.get("cpu_us"), number),
+                    _known(relay.get("per_s"), rate),
+                    _append(append),
+                    _known(_calls(least), number),
+                    _known(_calls(own), number),
+                    _known(_calls(measured.figures(PEER, scenario)), number),
+                ]
+            )
+    head = ["", f"{measured.ours}, CPU-us", "bare relay, CPU-us", "bare relay, messages/s"]
+    head += ["append + fdatasync, messages/s (CPU-us; messages a sync)", "reads + writes, least"]
+    return table([*head, f"those of {measured.ours}", f"those of {PEER}"], lines)
+
+
+def _footprint(measured: Measured) -> str:
+    """Return peak memory and disk."""
+    lines = [
+        [
+            scenario,
+            *(
+                f"{_known(figures.get('peak_rss_bytes'), size)} / {_known(figures.get('disk_bytes'), size)}"
+                for figures in (measured.figures(broker, scenario) for broker in measured.brokers)
+            ),
+        ]
+        for scenario, _ in _usual(measured)
+    ]
+    return table(["", *(f"{broker}, peak RSS / disk" for broker in measured.brokers)], lines)
+
+
+def _other(measured: Measured) -> str:
+    """Return the scenarios with figures of their own, a table for each."""
+    tables = []
+    for scenario, title in measured.titles.items():
+        if scenario.partition("-")[0] in _SPECIAL:
+            shown = columns(scenario)
+            brokers = [name for name in (*measured.brokers, CEILING) if measured.figures(name, scenario)]
+            lines = [
+                [_shown(name), *(column.cell(measured.figures(name, scenario)) for column in shown)] for name in brokers
+            ]
+            if lines:
+                tables.append(
+                    f"{scenario}: {title}\n\n{table(['', *(column.title for column in shown)], lines)}",
+                )
+    return "\n\n".join(tables)
+
+
+def _floors(measured: Measured) -> str:
+    lines = [
+        [one.scenario, f"{one.floor:.0f}", f"{one.found:.1f}", "holds" if one.holds else "**broken**"]
+        for one in measured.standings()
+    ]
+    return table(["", "at least, times RabbitMQ", "found", ""], lines)
+
+
+def _goals(measured: Measured) -> str:
+    lines = []
+    for one in measured.verdicts():
+        goal = one.goal
+        look: Callable[[float], str] = size if goal.of_size else rate if goal.more_is_better else number
+        lines.append(
+            [
+                goal.scenario,
+                f"`{goal.figure}`",
+                look(goal.wanted),
+                look(one.wanted_here),
+                look(one.found),
+                one.text,
+                f"{look(goal.rabbitmq)} / {look(goal.lavinmq)}",
+            ]
+        )
+    elsewhere = "RabbitMQ 3.10 / LavinMQ 1.0 elsewhere"
+    return table(["", "", "goal", "at this machine's speed", "found", "", elsewhere], lines)
+
+
+def machine(content: Mapping[str, Any]) -> str:
+    """Return the machine in a sentence."""
+    found, steps = content["machine"], [run["step_ns"] for run in content["runs"]]
+    said = (
+        f"{found['cores']} cores, {found['cpu']}, {found['memory_gib']} GiB, Linux {found['kernel']}, "
+        f"{found['file_system']}, one fdatasync {found['fdatasync_us']} us; Python {found['python']}. "
+        f"Measured: {', '.join(sorted(set(content['products'].values())))}; {content['limits']['rounds']} rounds, "
+        f"{content['seconds']:.0f} s in all."
+    )
+    if content["quick"]:
+        said += " A quick run with small numbers: nothing to judge by."
+    if steps:
+        low, high = min(steps), max(steps)
+        said += f" A step of a fixed Python loop took {low:.0f} to {high:.0f} ns (x {high / low:.1f}) meanwhile."
+    return said
+
+
+def _usual(measured: Measured) -> list[tuple[str, str]]:
+    return [
+        (scenario, title)
+        for scenario, title in measured.titles.items()
+        if scenario.partition("-")[0] not in _SPECIAL and any(line.scenario == scenario for line in measured.lines)
+    ]
+
+
+def _pair(measured: Measured, broker: str, scenario: str) -> str:
+    figures = measured.figures(broker, scenario)
+    return f"{_known(figures.get('cpu_us'), number)} / {_known(figures.get('per_s'), rate)}"
+
+
+def _times(measured: Measured, broker: str, scenario: str) -> str:
+    times = measured.times_of_peer(broker, scenario)
+    return "-" if times is None else f"{times:.1f}"
+
+
+def _append(figures: Mapping[str, float]) -> str:
+    if not figures:
+        return "-"
+    return f"{figures['per_s']:,.0f} ({number(figures['cpu_us'])}; {figures['batch']:,.0f})"
+
+
+def _calls(figures: Mapping[str, float]) -> float | None:
+    return figures["reads"] + figures["writes"] if "reads" in figures else None
+
+
+def _known(value: float | None, look: Callable[[float], str]) -> str:
+    return "-" if value is None else look(value)
+
+
+def _shown(broker: str) -> str:
+    return "(bare relay)" if broker == CEILING else broker
+
+
+TABLES: dict[str, Callable[[Measured], str]] = {
+    "cost": _cost,
+    "limits": _limits,
+    "footprint": _footprint,
+    "other": _other,
+    "floors": _floors,
+    "goals": _goals,
+}
+"""Each table by the name that its place on the page has."""
+
+
+def names() -> Sequence[str]:
+    """Return the names that a place may have."""
+    return ["machine", *TABLES]

@@ -1,0 +1,112 @@
+"""`slotmq perf`: load for any AMQP broker. A scenario's module is imported when it is asked for, and no earlier."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from broker.cli.parser import BadUsage, OneLineParser, add_command
+from broker.cli.perf_compare import add_compare
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from broker.perf.result import Result
+
+__all__ = ["add_perf"]
+
+FAILED = 1
+
+
+def add_perf(commands: Any) -> None:
+    """Adds the commands."""
+    from broker.perf.scenarios import SCENARIOS
+
+    perf = add_command(commands, "perf", "measure this or any other AMQP 0-9-1 broker")
+    scenarios = perf.add_subparsers(title="scenarios", metavar="SCENARIO", required=True, parser_class=LazyScenario)
+    for name, summary in SCENARIOS.items():
+        scenarios.add_parser(name, help=summary, add_help=False).scenario = name
+    add_compare(scenarios)
+
+
+class LazyScenario(OneLineParser):
+    """Stands for a scenario's parser until somebody asks for the scenario."""
+
+    scenario = ""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Returns what the scenario's own parser makes of the words; what is no scenario parses its own."""
+        if not self.scenario:
+            return super().parse_known_args(args, namespace)
+        from broker.perf.flags import masked
+
+        own = OneLineParser(prog="slotmq perf").add_subparsers(prog="slotmq perf")
+        getattr(import_module(f"broker.perf.scenarios.{self.scenario}"), f"add_{self.scenario}")(own)
+        parser: argparse.ArgumentParser = own.choices[self.scenario]
+        parser.set_defaults(run=run_scenario, words=[self.scenario, *masked(args or ())])
+        return parser.parse_known_args(args, namespace)
+
+
+def run_scenario(arguments: argparse.Namespace) -> int:
+    """Runs a scenario, shows its result, and returns the exit code.
+
+    Raises: BadUsage for options that do not go together, or a file that cannot be written.
+    """
+    from broker.perf.crew import RunFailed
+    from broker.perf.faults import Fault
+    from broker.perf.progress import Progress
+    from broker.perf.scenarios import BadOptions, run
+
+    _check_files(arguments)
+    try:
+        with Progress(quiet=arguments.quiet) as progress:
+            result = run(arguments.scenario, arguments, progress)
+    except BadOptions as error:
+        raise BadUsage(str(error)) from None
+    except (Fault, RunFailed) as error:
+        return _say(str(error))
+    except OSError as error:
+        address = arguments.uri
+        return _say(f"cannot reach {address.host} port {address.port}: {error.strerror or error}")
+    _show(result, arguments)
+    return FAILED if result.failures else 0
+
+
+def _check_files(arguments: argparse.Namespace) -> None:
+    """Raises BadUsage now for a file that could not be written after a long run."""
+    for name in (arguments.json, arguments.plot):
+        if name is None or str(name) == "-":
+            continue
+        try:
+            with open(name, "ab"):  # noqa: PTH123 - it may be a name or a path
+                pass
+        except OSError as error:
+            raise BadUsage(f"cannot write {name}: {error.strerror or error}") from None
+
+
+def _show(result: Result, arguments: argparse.Namespace) -> None:
+    from broker.perf.table import table
+
+    if arguments.plot is not None:
+        from broker.perf.page import page
+
+        arguments.plot.write_text(page([result]), encoding="utf-8")
+    if arguments.json == "-":
+        print(result.to_json(), end="")
+        return
+    if arguments.json is not None:
+        with open(arguments.json, "w", encoding="utf-8") as file:  # noqa: PTH123 - as above
+            file.write(result.to_json())
+    print(table(result), end="")
+
+
+def _say(problem: str) -> int:
+    import sys
+
+    from broker.cli.table import cell
+
+    print(f"slotmq: {cell(problem)}", file=sys.stderr)
+    return FAILED

@@ -1,0 +1,108 @@
+"""Places values along a side of a chart: evenly from zero, by powers of ten, or by how rare a percentile is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from broker.perf.numerals import digits
+
+_STEPS: Final = (1, 2, 5, 10)
+_RAREST: Final = 6  # digits: 99.9999 %
+_MOST_DECADES_IN_STEPS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A side of a chart.
+
+    Shapes: `ticks` are (value, text); `scaled` turns a value into what is placed evenly.
+    """
+
+    title: str
+    low: float
+    high: float
+    ticks: tuple[tuple[float, str], ...]
+    scaled: Callable[[float], float]
+
+    def place(self, value: float) -> float:
+        """Return where a value stands: 0 at the begin, 1 at the end, and never outside."""
+        first, last = self.scaled(self.low), self.scaled(self.high)
+        share = (self.scaled(value) - first) / ((last - first) or 1.0)
+        return min(1.0, max(0.0, share))
+
+
+def even_axis(title: str, values: Iterable[float], text: Callable[[float], str], count: int = 5) -> Axis:
+    """Return an axis from 0 to a round number that is not below any value."""
+    most = max(values, default=0.0)
+    if most <= 0:
+        return Axis(title, 0.0, 1.0, ((0.0, text(0.0)),), _same)
+    step = _round_step(most / count)
+    steps = math.ceil(most / step * (1 - 1e-9))
+    return Axis(title, 0.0, step * steps, tuple((step * at, text(step * at)) for at in range(steps + 1)), _same)
+
+
+def span_axis(title: str, first: float, last: float, text: Callable[[float], str], count: int = 8) -> Axis:
+    """Return an axis that ends where the values do, with ticks at the round numbers between."""
+    last = max(last, first + 1e-9)
+    step = _round_step((last - first) / count)
+    begin, end = math.ceil(first / step * (1 - 1e-9)), math.floor(last / step * (1 + 1e-9))
+    return Axis(title, first, last, tuple((step * at, text(step * at)) for at in range(begin, end + 1)), _same)
+
+
+def decade_axis(title: str, values: Iterable[float], text: Callable[[float], str]) -> Axis:
+    """Return a logarithmic axis around all values above 0, which end it at 1, 2 or 5 times a power of ten."""
+    known = [value for value in values if value > 0] or [1.0]
+    low, high = _round_below(min(known)), _round_above(max(known))
+    if low == high:
+        low, high = low / 10, high * 10
+    decades = math.log10(high / low)
+    factors: tuple[int, ...] = (1, 2, 5) if decades <= _MOST_DECADES_IN_STEPS else (1,)
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    marks = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
+    ticks = tuple((mark, text(mark)) for mark in marks if low * (1 - 1e-9) <= mark <= high * (1 + 1e-9))
+    return Axis(title, low, high, ticks, _decades)
+
+
+def percentile_axis(title: str, most_percent: float) -> Axis:
+    """Return an axis on which each further nine takes as much room as the one before.
+
+    Units: percent; what is above `most_percent` stands at its end.
+    """
+    marks = [0.0, 50.0, 90.0, 99.0, *(100 - 10.0**-nines for nines in range(1, _RAREST - 1))]
+    ticks = [(mark, f"{mark:.6g}") for mark in marks if mark <= most_percent]
+    return Axis(title, 0.0, max(most_percent, 50.0), tuple(ticks), _rareness)
+
+
+def rarest_percent(count: int) -> float:
+    """Return the percentile that the slowest of `count` durations is."""
+    return 100 - 100 / max(count, 2)
+
+
+def _same(value: float) -> float:
+    return value
+
+
+def _decades(value: float) -> float:
+    return math.log10(max(value, 1e-9))
+
+
+def _rareness(percent: float) -> float:
+    return -math.log10(max(1 - percent / 100, 1e-9))
+
+
+def _round_step(rough: float) -> float:
+    unit = 10.0 ** math.floor(math.log10(rough))
+    return next(unit * factor for factor in _STEPS if unit * factor >= rough * (1 - 1e-9))
+
+
+def _round_above(value: float) -> float:
+    unit = 10.0 ** math.floor(math.log10(value))
+    return float(digits(next(unit * factor for factor in _STEPS if unit * factor >= value * (1 - 1e-9))))
+
+
+def _round_below(value: float) -> float:
+    unit = 10.0 ** math.floor(math.log10(value) + 1e-9)
+    return float(digits(next(unit * factor for factor in reversed(_STEPS) if unit * factor <= value * (1 + 1e-9))))

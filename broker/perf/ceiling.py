@@ -1,0 +1,76 @@
+"""Measures how fast the generator is where no broker holds it up: against a bare relay of the same bytes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+
+from broker.perf.conductor import Conductor
+from broker.perf.crew import RunFailed
+from broker.perf.interruption import Interruption, uninterrupted
+from broker.perf.load import Load
+from broker.perf.peer import Address
+from broker.perf.progress import Progress
+from broker.perf.receiver import Demand
+
+SECONDS: Final = 1.0
+
+_END_LIMIT_S: Final = 5.0
+
+
+def ceiling_per_s(load: Load, interruption: Interruption) -> float:
+    """Return the messages per second of one publisher and one consumer, each a process, with a relay between them.
+
+    Raises: RunFailed.
+    """
+    with relay() as address:
+        alone = replace(
+            load,
+            address=address,
+            material=replace(load.material, relayed=True),
+            producers=1,
+            queues=(("relay",),),
+            demand=Demand(0, load.material.body_bytes),
+            messages=None,
+            deliveries=None,
+            per_s=None,
+            seconds=SECONDS,
+            copies=None,
+            ready=0,
+        )
+        outcome = Conductor(alone, Progress(quiet=True), interruption).run()
+    if outcome.failures:
+        raise RunFailed(f"ceiling: {outcome.failures[0]}")
+    return outcome.tally.delivered / outcome.deliver_s if outcome.deliver_s else 0.0
+
+
+@contextmanager
+def relay() -> Iterator[Address]:
+    """Give the address of a relay that lives as long as this.
+
+    Raises: RunFailed.
+    """
+    with uninterrupted():
+        process = subprocess.Popen(
+            [sys.executable, "-m", "broker.perf.relay"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise RunFailed("the relay did not start")
+        yield Address.parse(line.strip())
+        process.stdin.close()
+        process.wait(_END_LIMIT_S)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()

@@ -1,0 +1,122 @@
+"""Sets results side by side: what was measured in each, and how many times that of the first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from broker.perf.numerals import figure_text, ratio_text
+from broker.perf.result import Latency, Result
+
+_MUCH_THE_SAME: Final = 0.05  # two runs on one machine differ by more
+_LESS_IS_BETTER: Final = frozenset({"us", "s", "bytes"})
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A measure of every result, None where it was not taken; `own` ones are the scenario's."""
+
+    name: str
+    unit: str
+    values: tuple[float | None, ...]
+    own: bool = False
+
+    def text(self, at: int) -> str:
+        """Return a result's value with its unit."""
+        value = self.values[at]
+        return "" if value is None else figure_text(value, self.unit)
+
+    def ratio(self, at: int) -> str | None:
+        """Return how many times that of the first result it is."""
+        base, value = self.values[0], self.values[at]
+        return None if base is None or value is None or at == 0 else ratio_text(value, base)
+
+    def better(self, at: int) -> bool | None:
+        """Return whether it is better than that of the first; None where it is much the same, or nobody can say."""
+        base, value = self.values[0], self.values[at]
+        if base is None or value is None or self.unit not in {*_LESS_IS_BETTER, "per_s"}:
+            return None
+        if abs(value - base) <= _MUCH_THE_SAME * base:
+            return None
+        return (value < base) == (self.unit in _LESS_IS_BETTER)
+
+    def share(self, at: int) -> float:
+        """Return a value's share of the largest of its row."""
+        most = max((value for value in self.values if value is not None), default=0.0)
+        return max(0.0, (self.values[at] or 0.0) / most) if most > 0 else 0.0
+
+
+def spoken(name: str) -> str:
+    """Return the name of a figure as people say it."""
+    return " ".join("CPU" if word == "cpu" else word for word in name.split("_"))
+
+
+def rows(results: Sequence[Result]) -> list[Row]:
+    """Return every measure that at least one result has."""
+    made = [Row(name, unit, tuple(take(result) for result in results)) for name, unit, take in _MEASURES]
+    units = {name: figure.unit for result in results for name, figure in result.figures.items()}
+    for name, unit in units.items():
+        values = tuple(_figure(result, name, unit) for result in results)
+        made.append(Row(spoken(name), unit, values, own=True))
+    return [row for row in made if any(value is not None for value in row.values)]
+
+
+def labels(results: Sequence[Result]) -> list[str]:
+    """Return a name for each result that no other has: its broker, and what else tells it apart."""
+    names = [result.broker.product or "broker" for result in results]
+    if len({result.scenario for result in results}) > 1:
+        names = [f"{name} {result.scenario}" for name, result in zip(names, results, strict=True)]
+    if len(set(names)) < len(names):
+        telling = [key for key in _keys(results) if len({_option(result, key) for result in results}) > 1]
+        parts = [", ".join(f"{key} {_option(result, key)}" for key in telling[:3]) for result in results]
+        names = [f"{name}, {part}" if part else name for name, part in zip(names, parts, strict=True)]
+    return [f"{name} (run {at})" if names.count(name) > 1 else name for at, name in enumerate(names, 1)]
+
+
+def option_rows(results: Sequence[Result]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return every option with its value in each result."""
+    return [(key, tuple(_option(result, key) for result in results)) for key in _keys(results)]
+
+
+def _keys(results: Sequence[Result]) -> list[str]:
+    return list(dict.fromkeys(key for result in results for key in result.options))
+
+
+def _option(result: Result, key: str) -> str:
+    value = result.options.get(key)
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return ", ".join(item if isinstance(item, str) else json.dumps(item) for item in value)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _figure(result: Result, name: str, unit: str) -> float | None:
+    figure = result.figures.get(name)
+    return figure.value if figure is not None and figure.unit == unit else None
+
+
+def _latency(take: Callable[[Latency], float]) -> Callable[[Result], float | None]:
+    return lambda result: take(result.latency_us) if result.latency_us else None
+
+
+def _confirm(take: Callable[[Latency], float]) -> Callable[[Result], float | None]:
+    return lambda result: take(result.confirm_latency_us) if result.confirm_latency_us else None
+
+
+_MEASURES: Final[tuple[tuple[str, str, Callable[[Result], float | None]], ...]] = (
+    ("published", "per_s", lambda result: result.totals.publish_per_s or None),
+    ("confirmed", "per_s", lambda result: result.totals.confirm_per_s or None),
+    ("delivered", "per_s", lambda result: result.totals.deliver_per_s or None),
+    ("latency p50", "us", _latency(lambda latency: latency.p50)),
+    ("latency p95", "us", _latency(lambda latency: latency.p95)),
+    ("latency p99", "us", _latency(lambda latency: latency.p99)),
+    ("latency p99.9", "us", _latency(lambda latency: latency.p99_9)),
+    ("latency max", "us", _latency(lambda latency: latency.max)),
+    ("confirm latency p50", "us", _confirm(lambda latency: latency.p50)),
+    ("confirm latency p99", "us", _confirm(lambda latency: latency.p99)),
+    ("broker CPU/message", "us", lambda result: result.process.cpu_us_per_message if result.process else None),
+    ("broker peak memory", "bytes", lambda result: result.process.peak_rss_bytes if result.process else None),
+)

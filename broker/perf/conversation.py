@@ -1,0 +1,251 @@
+"""Drives thousands of connections in one thread, each through a script of calls and their answers.
+
+A script is a generator: it yields a request with the name of the answer, and gets the answer's payload. Where its
+connection is refused or lost, that is raised in it; where it ends, the connection stays open and idle.
+"""
+
+from __future__ import annotations
+
+import selectors
+import ssl
+import time
+from collections import deque
+from collections.abc import Generator
+
+from broker.perf import wire
+from broker.perf.faults import BrokenStream, Fault, Refusal, Stalled
+from broker.perf.peer import Address
+from broker.perf.scanner import reason
+
+Ask = tuple[bytes, tuple[int, int]]
+Script = Generator[Ask, bytes, None]
+
+_CALL_LIMIT_S = 30.0
+_READ_BYTES = 65_536
+_BEAT = wire.frame(wire.HEARTBEAT, 0, b"")
+_NOTICES = (wire.CONNECTION_BLOCKED, wire.CONNECTION_UNBLOCKED)  # nothing here publishes
+_CLOSES = (wire.CONNECTION_CLOSE, wire.CHANNEL_CLOSE)
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class Conversation:
+    """One connection and what is being said on it.
+
+    Invariant: `fault` says why it ended, None while it did not; after connection.close-ok it is `closed`.
+    """
+
+    __slots__ = ("_answer", "_received", "_script", "closed", "fault", "socket")
+
+    def __init__(self, address: Address) -> None:
+        """Connect, through TLS where the address says so; nothing of AMQP is said yet."""
+        self.socket = address.connect(_CALL_LIMIT_S)
+        self.fault: Fault | None = None
+        self.closed = False
+        self._script: Script | None = None
+        self._answer = (0, 0)
+        self._received = bytearray()
+
+    @property
+    def busy(self) -> bool:
+        """Whether its script goes on."""
+        return self._script is not None
+
+    def follow(self, script: Script) -> None:
+        """Begin a script.
+
+        Raises: RuntimeError while another goes on.
+        """
+        if self._script is not None:
+            raise RuntimeError("a connection follows one script at a time")
+        self._script = script
+        self._step(None)
+
+    def beat(self) -> None:
+        """Send a heartbeat."""
+        try:
+            self._send(_BEAT)
+        except OSError as error:
+            self.end(Refusal(f"the connection is gone: {error.strerror or error}"))
+
+    def readable(self) -> None:
+        """Read what came, and go on with the script as far as it brings it."""
+        try:
+            while self.fault is None:
+                chunk = self.socket.recv(_READ_BYTES)
+                if not chunk:
+                    self.end(Refusal("the broker closed the socket"))
+                    return
+                self._received += chunk
+                if len(chunk) < _READ_BYTES and not _pending(self.socket):
+                    break
+        except _NOT_NOW:
+            pass
+        except OSError as error:
+            self.end(Refusal(f"the connection is gone: {error.strerror or error}"))
+            return
+        while self.fault is None and (payload := self._method()) is not None:
+            self._answered(payload)
+
+    def end(self, fault: Fault) -> None:
+        """Note why it cannot go on, and tell its script."""
+        self.fault = fault
+        script, self._script = self._script, None
+        if script is not None:
+            try:
+                script.throw(fault)
+            except (Fault, StopIteration):
+                pass
+
+    def _answered(self, payload: bytes) -> None:
+        name = wire.METHOD_HEAD.unpack_from(payload)
+        if name in _NOTICES:
+            return
+        if self._script is not None and name == self._answer:
+            self._step(payload)
+        elif name in _CLOSES:
+            self.end(Refusal(reason(payload)))
+        else:
+            self.end(Refusal(f"the broker sent method {name} unasked"))
+
+    def _step(self, payload: bytes | None) -> None:
+        assert self._script is not None
+        try:
+            request, self._answer = next(self._script) if payload is None else self._script.send(payload)
+        except StopIteration:
+            self._script = None
+            self.closed = self._answer == wire.CONNECTION_CLOSE_OK
+            return
+        try:
+            self._send(request)
+        except OSError as error:
+            self.end(Refusal(f"the connection is gone: {error.strerror or error}"))
+
+    def _send(self, request: bytes) -> None:
+        try:
+            sent = self.socket.send(request)
+        except _NOT_NOW:
+            sent = 0
+        if sent < len(request):  # a broker that reads nothing: wait for it, as a blocking client would
+            self.socket.settimeout(_CALL_LIMIT_S)
+            self.socket.sendall(request[sent:])
+            self.socket.setblocking(False)
+
+    def _method(self) -> bytes | None:
+        """Return the payload of the next method that was received whole; heartbeats are passed over."""
+        buffer = self._received
+        while len(buffer) >= wire.FRAME_OVERHEAD_BYTES:
+            kind, _, size_bytes = wire.FRAME_HEAD.unpack_from(buffer)
+            if kind not in (wire.METHOD, wire.HEARTBEAT):
+                self.end(BrokenStream(f"a frame of type {kind} where no message is awaited"))
+                return None
+            whole = size_bytes + wire.FRAME_OVERHEAD_BYTES
+            if len(buffer) < whole:
+                return None
+            payload = bytes(buffer[7 : whole - 1])
+            del buffer[:whole]
+            if kind == wire.METHOD:
+                return payload
+        return None
+
+
+class Switchboard:
+    """All conversations of a thread.
+
+    Invariant: a conversation that has a fault, or is closed, is hung up.
+    """
+
+    def __init__(self, heartbeat_s: float = 0) -> None:
+        """Heartbeats go out twice as often as was agreed; 0: none."""
+        self.open: set[Conversation] = set()
+        self._every_s = heartbeat_s / 2
+        self._beats: deque[tuple[float, Conversation]] = deque()
+        self._selector = selectors.DefaultSelector()
+        self._moved_at = time.monotonic()
+
+    def dial(self, address: Address, script: Script) -> Conversation:
+        """Return a new conversation that follows `script`.
+
+        Raises: OSError.
+        """
+        talk = Conversation(address)
+        talk.socket.setblocking(False)
+        self._selector.register(talk.socket, selectors.EVENT_READ, talk)
+        self.open.add(talk)
+        if self._every_s:
+            self._beats.append((time.monotonic() + self._every_s, talk))
+        self.follow(talk, script)
+        return talk
+
+    def follow(self, talk: Conversation, script: Script) -> None:
+        """Let an idle conversation follow a script."""
+        self._moved_at = time.monotonic()
+        talk.follow(script)
+        if talk.fault is not None:
+            self.hang_up(talk)
+
+    def turn(self, limit_s: float) -> list[Conversation]:
+        """Wait up to `limit_s` for the broker, and return the conversations that it moved.
+
+        Raises: Stalled when scripts wait and nothing moves for too long.
+        """
+        now = time.monotonic()
+        while self._beats and self._beats[0][0] <= now:
+            self._beat(now)
+        if self._beats:
+            limit_s = min(limit_s, self._beats[0][0] - now)
+        moved: list[Conversation] = []
+        for key, _ in self._selector.select(max(0.0, limit_s)):
+            talk: Conversation = key.data
+            talk.readable()
+            if talk.fault is not None or talk.closed:
+                self.hang_up(talk)
+            moved.append(talk)
+        if moved:
+            self._moved_at = time.monotonic()
+        elif time.monotonic() - self._moved_at > _CALL_LIMIT_S and any(talk.busy for talk in self.open):
+            raise Stalled(f"no answer from the broker for {_CALL_LIMIT_S:.0f} s")
+        return moved
+
+    def hang_up(self, talk: Conversation) -> None:
+        """Close a conversation's socket, as it is."""
+        if talk in self.open:
+            self.open.remove(talk)
+            self._selector.unregister(talk.socket)
+            talk.socket.close()
+
+    def close(self) -> None:
+        """Hang up everything."""
+        for talk in list(self.open):
+            self.hang_up(talk)
+        self._selector.close()
+
+    def _beat(self, now: float) -> None:
+        _, talk = self._beats.popleft()
+        if talk not in self.open:
+            return
+        talk.beat()
+        if talk.fault is None:
+            self._beats.append((now + self._every_s, talk))
+        else:
+            self.hang_up(talk)
+
+
+def opening(address: Address, heartbeat_s: int = 0, channels: int = 0) -> Script:
+    """Open a connection and its channels 1 to `channels`, each called for when the one before is there."""
+    yield wire.PROTOCOL_HEADER, wire.CONNECTION_START
+    tune = yield wire.start_ok(address.user, address.password), wire.CONNECTION_TUNE
+    channel_max, frame_max, _ = wire.TUNE.unpack_from(tune, 4)
+    agreed = wire.method(0, wire.CONNECTION_TUNE_OK, wire.TUNE.pack(channel_max, frame_max, heartbeat_s))
+    vhost = wire.short_string(address.vhost) + b"\x00\x00"
+    yield agreed + wire.method(0, wire.CONNECTION_OPEN, vhost), wire.CONNECTION_OPEN_OK
+    for channel in range(1, channels + 1):
+        yield wire.method(channel, wire.CHANNEL_OPEN, b"\x00"), wire.CHANNEL_OPEN_OK
+
+
+def closing() -> Script:
+    """Close a connection as the specification says."""
+    yield wire.close(0, wire.CONNECTION_CLOSE), wire.CONNECTION_CLOSE_OK
+
+
+def _pending(connection: object) -> bool:
+    return isinstance(connection, ssl.SSLSocket) and connection.pending() > 0

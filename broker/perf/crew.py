@@ -1,0 +1,156 @@
+"""Runs the generator's processes: starts them together, passes words to and fro, and ends them whatever happens."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from types import TracebackType
+from typing import Any, Self
+
+from broker.perf.faults import Fault
+
+_END_LIMIT_S = 5.0
+_spawn = multiprocessing.get_context("spawn")  # a forked child would inherit the sockets of the bench
+
+Task = Callable[..., None]
+
+
+class RunFailed(Exception):
+    """A run did not reach its end; the text says what the generator saw."""
+
+
+class Line:
+    """A generator process's end of its pipe to the bench."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+
+    def tell(self, word: str, figures: Mapping[str, Any] | None = None) -> None:
+        """Report that a stage is reached."""
+        self._pipe.send((word, dict(figures or {})))
+
+    def fileno(self) -> int:
+        """Return what a selector waits for."""
+        return self._pipe.fileno()
+
+    def hear(self) -> Any:
+        """Return what the bench says next."""
+        return self._pipe.recv()
+
+    def await_word(self, word: str) -> None:
+        """Return when the bench says `word`."""
+        while self._pipe.recv() != word:
+            continue
+
+
+class Crew:
+    """The processes of one run, by role."""
+
+    def __init__(self, tasks: Mapping[str, Task], *arguments: object) -> None:
+        self._pipes: dict[str, Connection] = {}
+        self._processes = []
+        for role, task in tasks.items():
+            ours, theirs = _spawn.Pipe()
+            process = _spawn.Process(target=_guarded, args=(task, theirs, *arguments), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes[role] = ours
+            self._processes.append(process)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for pipe in self._pipes.values():
+            pipe.close()  # one that still waits for a word ends with this
+        for process in self._processes:
+            process.join(_END_LIMIT_S if error is None else 0.2)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    @property
+    def roles(self) -> frozenset[str]:
+        """Return who is in it."""
+        return frozenset(self._pipes)
+
+    def tell(self, word: object, roles: Collection[str] | None = None) -> None:
+        """Say a word to every process, or to those of some roles; one that ended does not hear it."""
+        for role in self._pipes if roles is None else roles:
+            with suppress(BrokenPipeError):
+                self._pipes[role].send(word)
+
+    def reports(self, limit_s: float) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return role, word and figures of what processes report, waiting up to `limit_s` for the first.
+
+        Raises: RunFailed as soon as any process failed or ended.
+        """
+        ready = wait(list(self._pipes.values()), limit_s)
+        return [(role, *_received(role, pipe)) for role, pipe in self._pipes.items() if pipe in ready]
+
+    def said(self, limit_s: float) -> bool:
+        """Return whether a process has something to report, waiting for it up to `limit_s`."""
+        return bool(wait(list(self._pipes.values()), limit_s))
+
+    def gather(self, word: str, limit_s: float, *, role: str = "") -> dict[str, dict[str, Any]]:
+        """Return what every process, or that of one role, reports with `word`, by role.
+
+        Raises: RunFailed as soon as any process failed, or after `limit_s`.
+        """
+        deadline = time.monotonic() + limit_s
+        reports: dict[str, dict[str, Any]] = {}
+        missing = {role} if role else set(self._pipes)
+        while missing:
+            watched = {name: pipe for name, pipe in self._pipes.items() if name not in reports}
+            ready = wait(list(watched.values()), max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise RunFailed(f"no {word!r} from {' and '.join(sorted(missing))} within {limit_s:.0f} s")
+            for name, pipe in watched.items():
+                if pipe in ready:
+                    reports[name] = _report(name, pipe, word)
+                    missing.discard(name)
+        return reports
+
+
+def _report(name: str, pipe: Connection, word: str) -> dict[str, Any]:
+    """Return what a process reports with `word`.
+
+    Raises: RunFailed when it reports a failure, or ended.
+    """
+    said, figures = _received(name, pipe)
+    if said != word:
+        raise RunFailed(f"{name}: {said}")
+    return figures
+
+
+def _received(name: str, pipe: Connection) -> tuple[str, dict[str, Any]]:
+    """Return the next word of a process and its figures.
+
+    Raises: RunFailed when it reports a failure, or ended.
+    """
+    try:
+        said, figures = pipe.recv()
+    except (EOFError, ConnectionResetError):
+        raise RunFailed(f"the {name}'s process ended") from None
+    if said == "failed":
+        raise RunFailed(f"{name}: {figures['error']}")
+    return said, dict(figures)
+
+
+def _guarded(task: Task, pipe: Connection, *arguments: object) -> None:
+    """Run a task in its process; what it raises is reported, not printed."""
+    line = Line(pipe)
+    try:
+        try:
+            task(line, *arguments)
+        except Fault as error:
+            line.tell("failed", {"error": str(error)})
+        except OSError as error:
+            line.tell("failed", {"error": f"{type(error).__name__}: {error}"})
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
+        return  # the bench is gone or going

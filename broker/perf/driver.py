@@ -1,0 +1,170 @@
+"""Drives the connections of one of the generator's processes, and tells the run how far they are."""
+
+from __future__ import annotations
+
+import heapq
+import resource
+import selectors
+import time
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from broker.perf.crew import Line
+from broker.perf.faults import Fault
+from broker.perf.histogram import Histogram
+from broker.perf.peer import Peer
+from broker.perf.sender import NEVER_NS
+from broker.perf.tally import Tally
+
+STOP: Final = "stop"  # words that the run says
+DRAIN: Final = "drain"
+TICK: Final = "tick"  # words that a process says
+
+_DRAIN_EVERY_NS: Final = 20_000_000
+_LONGEST_WAIT_S: Final = 0.5
+_PRECISE: Final = 256  # connections; select() waits for microseconds, epoll for milliseconds, but it looks at each one
+
+
+class Member(Protocol):
+    """A connection that is driven by events."""
+
+    peer: Peer
+
+    def interest(self, now_ns: int) -> int: ...
+    def wakes_ns(self) -> int: ...
+    def react(self, events: int, now_ns: int) -> None: ...
+
+
+class Crowd(Protocol):
+    """The connections of one process, which all have the same part."""
+
+    @property
+    def members(self) -> Sequence[Member]: ...
+    def start(self, at_ns: int) -> None: ...
+    def stop(self, now_ns: int) -> None: ...
+    def finished(self, now_ns: int) -> bool: ...
+    def tally(self) -> Tally: ...
+    def histograms(self) -> dict[str, Histogram]: ...
+
+
+class Driver:
+    """Waits for sockets, timers and the run's words, whichever comes first."""
+
+    def __init__(self, line: Line, crowd: Crowd, *, precise: bool) -> None:
+        """Prepare to drive; `precise` where timers have to be exact to less than a millisecond."""
+        self._line = line
+        self._crowd = crowd
+        self._members = crowd.members
+        self._places = {id(member): place for place, member in enumerate(self._members)}
+        exact = precise and len(self._members) <= _PRECISE
+        self._selector = selectors.SelectSelector() if exact else selectors.DefaultSelector()
+        self._masks = [0] * len(self._members)
+        self._armed = [NEVER_NS] * len(self._members)
+        self._timers: list[tuple[int, int]] = []
+        self._draining = False
+
+    def run(self, begin_ns: int, interval_ns: int, stop_ns: int) -> dict[str, Any]:
+        """Drive until the crowd is finished, and return the figures of this process.
+
+        Shapes: what ended a connection ends this, too, and stands in the figures as `fault`.
+        """
+        used_s, fault = _cpu_s(), ""
+        try:
+            self._loop(begin_ns, interval_ns, stop_ns)
+        except Fault as error:
+            fault = str(error)
+        except OSError as error:
+            fault = f"the connection to the broker broke: {error.strerror or error}"
+        busy_s, wall_s = _cpu_s() - used_s, (time.monotonic_ns() - begin_ns) / 1e9
+        return {
+            **self._figures(),
+            "cpu_s": busy_s,
+            "busy_share": min(1.0, busy_s / wall_s) if wall_s > 0 else 0.0,
+            "fault": fault,
+        }
+
+    def _loop(self, begin_ns: int, interval_ns: int, stop_ns: int) -> None:
+        crowd, selector, clock = self._crowd, self._selector, time.monotonic_ns
+        selector.register(self._line, selectors.EVENT_READ)
+        crowd.start(begin_ns)
+        self._arm_all(clock())
+        tick_ns = begin_ns + interval_ns
+        while not crowd.finished(now_ns := clock()):
+            wake_ns = min(tick_ns, stop_ns, self._timers[0][0] if self._timers else NEVER_NS)
+            for key, events in selector.select(min(_LONGEST_WAIT_S, max(0.0, (wake_ns - now_ns) / 1e9))):
+                place = key.data
+                if place is None:
+                    self._hear()
+                    continue
+                self._members[place].react(events, clock())
+                self._arm(place, clock())
+            self._fire(now_ns := clock())
+            if now_ns >= stop_ns:
+                stop_ns = NEVER_NS
+                crowd.stop(now_ns)
+                self._arm_all(now_ns)
+            if self._draining:
+                interval_ns = _DRAIN_EVERY_NS
+                tick_ns = min(tick_ns, now_ns + interval_ns)
+            if now_ns >= tick_ns:
+                self._line.tell(TICK, self._figures(clear=True))
+                tick_ns += interval_ns * (1 + (now_ns - tick_ns) // interval_ns)
+
+    def _fire(self, now_ns: int) -> None:
+        """Wake everyone whose time has come."""
+        timers, armed = self._timers, self._armed
+        while timers and timers[0][0] <= now_ns:
+            at_ns, place = heapq.heappop(timers)
+            if armed[place] != at_ns:
+                continue  # another timer took its place
+            armed[place] = NEVER_NS
+            self._members[place].react(0, now_ns)
+            self._arm(place, time.monotonic_ns())
+
+    def _arm_all(self, now_ns: int) -> None:
+        for place in range(len(self._members)):
+            self._arm(place, now_ns)
+
+    def _arm(self, place: int, now_ns: int) -> None:
+        """Wait for what a member can do next."""
+        member = self._members[place]
+        mask = member.interest(now_ns)
+        if mask != self._masks[place]:
+            self._change(member.peer, place, mask)
+        wakes_ns = member.wakes_ns()
+        if wakes_ns < self._armed[place]:
+            self._armed[place] = wakes_ns
+            heapq.heappush(self._timers, (wakes_ns, place))
+
+    def _change(self, peer: Peer, place: int, mask: int) -> None:
+        if not self._masks[place]:
+            self._selector.register(peer.socket, mask, place)
+        elif mask:
+            self._selector.modify(peer.socket, mask, place)
+        else:
+            self._selector.unregister(peer.socket)
+        self._masks[place] = mask
+
+    def _hear(self) -> None:
+        word = self._line.hear()
+        if word == STOP:
+            now_ns = time.monotonic_ns()
+            self._crowd.stop(now_ns)
+            self._arm_all(now_ns)
+        elif word == DRAIN:
+            self._draining = True
+
+    def _figures(self, *, clear: bool = False) -> dict[str, Any]:
+        """Return tally and histograms; the next ones begin anew with `clear`."""
+        histograms = self._crowd.histograms()
+        figures: dict[str, Any] = {"at_ns": time.monotonic_ns(), "tally": self._crowd.tally()}
+        figures |= {name: one.to_list() for name, one in histograms.items()}
+        if clear:
+            for one in histograms.values():
+                one.clear()
+        return figures
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,131 @@
+"""What a run came to, as its processes told it, and the result that is shown of it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from broker.perf.histogram import Histogram
+from broker.perf.machine import Machine
+from broker.perf.peer import Address
+from broker.perf.process_tree import Usage
+from broker.perf.result import Broker, Figure, Generator, Interval, Latency, Process, Result, Totals
+from broker.perf.tally import Tally
+
+BUSY_SHARE: Final = 0.9  # of a core: above it the generator's process is what limits a run
+_NOT_OPTIONS: Final = frozenset(("run", "scenario", "uri", "words", "json", "plot", "quiet", "pid", "version"))
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Counts and times of a run.
+
+    Units: `publish_s` and `deliver_s` from the beginning to the last publish (or its confirm) and to the last delivery.
+    """
+
+    tally: Tally = field(default_factory=Tally)
+    intervals: list[Interval] = field(default_factory=list)
+    seconds: float = 0.0
+    publish_s: float = 0.0
+    deliver_s: float = 0.0
+    due_times: Histogram = field(default_factory=Histogram)
+    sent_times: Histogram = field(default_factory=Histogram)
+    late_times: Histogram = field(default_factory=Histogram)
+    confirm_times: Histogram = field(default_factory=Histogram)
+    cpu_s: float = 0.0
+    busy_share: float = 0.0
+    before: Usage | None = None
+    after: Usage | None = None
+    left_behind: int = 0  # messages that were not delivered when time was over
+    failures: list[str] = field(default_factory=list)
+    interrupted: bool = False
+
+    def totals(self, body_bytes: int) -> Totals:
+        """Return the counts with their rates."""
+        tally = self.tally
+        return Totals(
+            published=tally.published,
+            confirmed=tally.confirmed,
+            nacked=tally.nacked,
+            returned=tally.returned,
+            delivered=tally.delivered,
+            acked=tally.acked,
+            publish_per_s=_per(tally.published, self.publish_s),
+            confirm_per_s=_per(tally.confirmed, self.publish_s),
+            deliver_per_s=_per(tally.delivered, self.deliver_s),
+            publish_bytes=tally.published * body_bytes,
+            deliver_bytes=tally.deliver_bytes,
+        )
+
+    def generator(self, ceiling_per_s: float | None) -> Generator:
+        """Return what the generator did."""
+        return Generator(self.cpu_s, self.busy_share, ceiling_per_s, self.busy_share > BUSY_SHARE)
+
+    def process(self) -> Process | None:
+        """Return what the broker's process used, where it was looked at."""
+        return used(self.before, self.after, max(self.tally.published, self.tally.delivered))
+
+
+def used(before: Usage | None, after: Usage | None, messages: int) -> Process | None:
+    """Return what a process used between two looks at it."""
+    if before is None or after is None:
+        return None
+    cpu_s = after.cpu_s - before.cpu_s
+    return Process(cpu_s, cpu_s / messages * 1e6 if messages else None, after.rss_bytes, after.peak_rss_bytes)
+
+
+def result_of(
+    options: argparse.Namespace,
+    product: str,
+    outcome: Outcome,
+    *,
+    figures: Mapping[str, Figure] | None = None,
+    ceiling_per_s: float | None = None,
+) -> Result:
+    """Return the document of a run that moved messages."""
+    address: Address = options.uri
+    return Result(
+        scenario=options.scenario,
+        arguments=tuple(getattr(options, "words", ())),
+        started=started(outcome.seconds),
+        broker=Broker(product, address.host, address.port),
+        options=shown_options(options),
+        seconds=outcome.seconds,
+        intervals=tuple(outcome.intervals),
+        totals=outcome.totals(options.size),
+        latency_us=Latency.of(outcome.due_times),
+        confirm_latency_us=Latency.of(outcome.confirm_times),
+        generator=outcome.generator(ceiling_per_s),
+        process=outcome.process(),
+        machine=Machine.here(),
+        figures=dict(figures or {}) | _left_behind(outcome),
+        failures=tuple(outcome.failures),
+    )
+
+
+def _left_behind(outcome: Outcome) -> dict[str, Figure]:
+    return {"left_behind": Figure(outcome.left_behind, "messages")} if outcome.left_behind else {}
+
+
+def shown_options(options: argparse.Namespace) -> dict[str, object]:
+    """Return what was asked for, as JSON can say it, without where it goes and who asks."""
+    return {name: _plain(value) for name, value in vars(options).items() if name not in _NOT_OPTIONS}
+
+
+def started(seconds: float) -> str:
+    """Return when something began that took so long and ends now, in UTC."""
+    return datetime.fromtimestamp(datetime.now(UTC).timestamp() - seconds, UTC).isoformat(timespec="seconds")[:19] + "Z"
+
+
+def _plain(value: Any) -> object:
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _per(count: int, seconds: float) -> float:
+    return count / seconds if seconds > 0 else 0.0

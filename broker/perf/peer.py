@@ -1,0 +1,232 @@
+"""One AMQP client connection over a blocking socket: handshake and topology calls, then the bare socket."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from types import MappingProxyType
+from typing import Self
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from broker.perf import wire
+from broker.perf.faults import Refusal
+from broker.perf.scanner import reason
+
+_CALL_LIMIT_S = 30.0
+_CLOSE_LIMIT_S = 2.0
+_CALLS_AT_ONCE = 100  # few enough for the answers to lie in the socket meanwhile
+_FRAME_MAX_BYTES = 131_072
+_PORTS = {"amqp": 5672, "amqps": 5671}
+_LOGIN = re.compile(r"//\S*@")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a broker listens and who we are there."""
+
+    host: str
+    port: int
+    user: str = "guest"
+    password: str = "guest"
+    vhost: str = "/"
+    tls: bool = False
+    ca_file: str | None = None
+    verify: bool = True
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """Return the parts of an amqp:// or amqps:// URL; what it leaves out is RabbitMQ's default.
+
+        Raises: ValueError, without the URL's password.
+        """
+        parts = urlsplit(url)
+        if parts.scheme not in _PORTS or not parts.hostname:
+            raise ValueError(f"not an amqp:// or amqps:// URL: {_LOGIN.sub('//***@', url)}")
+        try:
+            port = parts.port or _PORTS[parts.scheme]
+        except ValueError:
+            raise ValueError(f"the port is none: {_LOGIN.sub('//***@', url)}") from None
+        vhost = unquote(parts.path[1:]) if len(parts.path) > 1 else "/"
+        user, password = unquote(parts.username or "guest"), unquote(parts.password or "guest")
+        query = parse_qs(parts.query)
+        unknown = query.keys() - {"cacertfile", "verify"}
+        verify = query.get("verify", ["verify_peer"])[-1]
+        if unknown or verify not in ("verify_peer", "verify_none"):
+            raise ValueError("a URL has ?cacertfile=FILE and ?verify=verify_none or verify_peer, and nothing else")
+        ca_file = query.get("cacertfile", [None])[-1]
+        tls = parts.scheme == "amqps"
+        return cls(parts.hostname, port, user, password, vhost, tls, ca_file, verify == "verify_peer")
+
+    def connect(self, limit_s: float, receive_bytes: int = 0) -> socket.socket:
+        """Return a connected socket, through TLS where the URL says so.
+
+        Raises: OSError.
+        """
+        plain = socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET)
+        try:
+            plain.settimeout(limit_s)
+            if receive_bytes:
+                plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+            plain.connect((self.host, self.port))
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if not self.tls:
+                return plain
+            context = ssl.create_default_context(cafile=self.ca_file)
+            if not self.verify:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            return context.wrap_socket(plain, server_hostname=self.host)
+        except BaseException:
+            plain.close()
+            raise
+
+
+class Peer:
+    """A connection with one open channel, used call by call until messages flow."""
+
+    def __init__(self, address: Address, channel: int, *, receive_bytes: int = 0) -> None:
+        """Connect and open `channel`; `receive_bytes` bounds what the kernel takes in unread (0: its default)."""
+        self.channel = channel
+        self.product = ""
+        self.frame_max_bytes = _FRAME_MAX_BYTES
+        self.socket = address.connect(_CALL_LIMIT_S, receive_bytes)
+        self.received = bytearray()
+        try:
+            self._open(address)
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def _open(self, address: Address) -> None:
+        self.socket.sendall(wire.PROTOCOL_HEADER)
+        self.product = _product(self._await(wire.CONNECTION_START))
+        tune = self.call(wire.start_ok(address.user, address.password), wire.CONNECTION_TUNE)
+        channel_max, frame_max, _ = wire.TUNE.unpack_from(tune, 4)
+        self.frame_max_bytes = min(frame_max or _FRAME_MAX_BYTES, _FRAME_MAX_BYTES)
+        answer = wire.TUNE.pack(
+            channel_max, self.frame_max_bytes, 0
+        )  # no heartbeats: a timer would be one more thing measured
+        self.socket.sendall(wire.method(0, wire.CONNECTION_TUNE_OK, answer))
+        vhost = wire.short_string(address.vhost) + b"\x00\x00"
+        self.call(wire.method(0, wire.CONNECTION_OPEN, vhost), wire.CONNECTION_OPEN_OK)
+        self.call(wire.method(self.channel, wire.CHANNEL_OPEN, b"\x00"), wire.CHANNEL_OPEN_OK)
+
+    def call(self, request: bytes, answer: tuple[int, int]) -> bytes:
+        """Send a method and return the payload of its answer."""
+        self.socket.sendall(request)
+        return self._await(answer)
+
+    def _await(self, answer: tuple[int, int]) -> bytes:
+        """Return the payload of the next method frame, which must be `answer`.
+
+        Raises: Refusal.
+        """
+        payload = self._method_payload()
+        name = wire.METHOD_HEAD.unpack_from(payload)
+        if name == answer:
+            return payload
+        if name in (wire.CONNECTION_CLOSE, wire.CHANNEL_CLOSE):
+            raise Refusal(reason(payload))
+        raise Refusal(f"method {name} came in place of {answer}")
+
+    def _method_payload(self) -> bytes:
+        buffer = self.received
+        while True:
+            if len(buffer) >= wire.FRAME_OVERHEAD_BYTES:
+                kind, _, size = wire.FRAME_HEAD.unpack_from(buffer)
+                if len(buffer) >= size + wire.FRAME_OVERHEAD_BYTES:
+                    payload = bytes(buffer[7 : 7 + size])
+                    del buffer[: size + wire.FRAME_OVERHEAD_BYTES]
+                    if kind == wire.METHOD:
+                        return payload
+                    continue
+            chunk = self.socket.recv(65536)
+            if not chunk:
+                raise Refusal("the broker closed the socket")
+            buffer += chunk
+
+    def call_all(self, requests: Iterable[bytes], answer: tuple[int, int]) -> None:
+        """Send methods that have the same answer, many at a time.
+
+        Raises: Refusal.
+        """
+        waiting = iter(requests)
+        while some := list(islice(waiting, _CALLS_AT_ONCE)):
+            self.socket.sendall(b"".join(some))
+            for _ in some:
+                self._await(answer)
+
+    def declare_exchange(self, name: str, *, durable: bool, kind: str = "topic") -> None:
+        """Declare an exchange."""
+        request = wire.exchange_declare(self.channel, name, kind, durable=durable)
+        self.call(request, wire.EXCHANGE_DECLARE_OK)
+
+    def declare_queue(
+        self,
+        name: str,
+        *,
+        durable: bool,
+        passive: bool = False,
+        arguments: Mapping[str, str | int | bool] = MappingProxyType({}),
+    ) -> int:
+        """Declare a queue, or look for it if `passive`, and return how many messages are ready in it."""
+        request = wire.queue_declare(self.channel, name, durable=durable, passive=passive, arguments=arguments)
+        answer = self.call(request, wire.QUEUE_DECLARE_OK)
+        at = 5 + answer[4]
+        return int.from_bytes(answer[at : at + 4], "big")
+
+    def bind(self, queue: str, exchange: str, binding_key: str) -> None:
+        """Bind a queue to an exchange."""
+        self.call(wire.queue_bind(self.channel, queue, exchange, binding_key), wire.QUEUE_BIND_OK)
+
+    def delete(self, queue: str, exchange: str) -> None:
+        """Delete a queue and an exchange."""
+        self.call(wire.queue_delete(self.channel, queue), wire.QUEUE_DELETE_OK)
+        self.call(wire.exchange_delete(self.channel, exchange), wire.EXCHANGE_DELETE_OK)
+
+    def select_confirms(self) -> None:
+        """Put the channel into confirm mode."""
+        self.call(wire.method(self.channel, wire.CONFIRM_SELECT, b"\x00"), wire.CONFIRM_SELECT_OK)
+
+    def consume(self, queue: str, tag: str, *, auto_ack: bool, prefetch: int) -> None:
+        """Start a consumer; deliveries may already stand in `received` when this returns."""
+        if prefetch:
+            self.call(wire.basic_qos(self.channel, prefetch), wire.BASIC_QOS_OK)
+        request = wire.basic_consume(self.channel, queue, tag, auto_ack=auto_ack)
+        self.call(request, wire.BASIC_CONSUME_OK)
+
+    def settle(self) -> None:
+        """Return when the broker has read everything sent on the channel: one round trip behind the last ack."""
+        self.call(wire.basic_qos(self.channel, 0), wire.BASIC_QOS_OK)
+
+    def close(self) -> None:
+        """Close the connection as the specification says, so that no broker logs a warning for it.
+
+        Deliveries that are still under way are read and forgotten.
+        """
+        try:
+            stop_at = time.monotonic() + _CLOSE_LIMIT_S
+            self.socket.settimeout(_CLOSE_LIMIT_S)
+            self.socket.sendall(wire.close(0, wire.CONNECTION_CLOSE))
+            while wire.METHOD_HEAD.unpack_from(self._method_payload()) != wire.CONNECTION_CLOSE_OK:
+                if time.monotonic() > stop_at:
+                    break
+        except (OSError, Refusal):
+            pass  # it is gone, which is what was asked for
+        finally:
+            self.socket.close()
+
+
+def _product(start: bytes) -> str:
+    """Return "product version" out of connection.start, by searching the two names it is known to carry."""
+    found = []
+    for name in (b"product", b"version"):
+        match = re.search(bytes((len(name),)) + name + rb"S\x00\x00\x00(.)", start, re.DOTALL)
+        if match:
+            found.append(start[match.end() : match.end() + match[1][0]].decode(errors="replace"))
+    return " ".join(found)

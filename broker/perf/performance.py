@@ -1,0 +1,143 @@
+"""Performs a load from beginning to end: topology, ceiling, run, and the way back."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+from broker.perf.ceiling import ceiling_per_s
+from broker.perf.conductor import Conductor
+from broker.perf.faults import Refusal
+from broker.perf.interruption import Interruption
+from broker.perf.load import Load
+from broker.perf.outcome import Outcome, result_of
+from broker.perf.peer import Address, Peer
+from broker.perf.process_tree import ProcessTree
+from broker.perf.progress import Progress
+from broker.perf.receiver import Demand
+from broker.perf.result import Figure, Result
+from broker.perf.scenarios import BadOptions
+from broker.perf.tape import PUBLISH_CHANNEL
+from broker.perf.topology import Topology
+
+MOST_PROCESSES: Final = 4
+
+_REMOVE_LIMIT_S: Final = 10.0  # a queue of millions takes its time
+
+Figures = Callable[[Outcome], Mapping[str, Figure]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A broker with everything made that a run needs; `ready` messages lay in the queues before."""
+
+    control: Peer
+    ready: int
+    interruption: Interruption
+
+
+@contextmanager
+def stage(address: Address, topology: Topology, progress: Progress) -> Iterator[Stage]:
+    """Make what a run needs, and take it away afterwards, whatever happens.
+
+    Raises: Refusal, OSError; KeyboardInterrupt at the second Ctrl-C.
+    """
+    with Interruption() as interruption:
+        control = Peer(address, PUBLISH_CHANNEL)
+        try:
+            try:
+                yield Stage(control, topology.make(control, progress), interruption)
+            finally:
+                control.socket.settimeout(_REMOVE_LIMIT_S)
+                with suppress(OSError, Refusal):  # what was refused, or a broker that is gone, is told already
+                    topology.remove(control)
+        finally:
+            control.close()
+
+
+def perform(
+    options: argparse.Namespace,
+    progress: Progress,
+    topology: Topology,
+    load: Load,
+    figures: Figures = lambda _: {},
+) -> Result:
+    """Run a load and return its result.
+
+    Raises: BadOptions, Refusal, RunFailed, OSError before the first message; KeyboardInterrupt at the second Ctrl-C.
+    """
+    processes = watched(options)
+    with stage(load.address, topology, progress) as here:
+        ceiling = ceiling_of(options, load, progress, here.interruption)
+        outcome = Conductor(replace(load, ready=here.ready), progress, here.interruption, processes).run()
+    return result_of(options, here.control.product, outcome, figures=figures(outcome), ceiling_per_s=ceiling)
+
+
+def ceiling_of(options: argparse.Namespace, load: Load, progress: Progress, interruption: Interruption) -> float | None:
+    """Return the generator's ceiling, where it is asked for.
+
+    Raises: RunFailed.
+    """
+    if not options.ceiling:
+        return None
+    progress.say("measuring the generator against a bare relay ...")
+    return ceiling_per_s(load, interruption)
+
+
+def watched(options: argparse.Namespace) -> ProcessTree | None:
+    """Return the broker's processes that --pid names.
+
+    Raises: BadOptions where there are none.
+    """
+    if options.pid is None:
+        return None
+    tree = ProcessTree(options.pid)
+    if not tree.usage().rss_bytes:
+        raise BadOptions(f"--pid {options.pid}: no such process on this machine (this needs Linux)")
+    return tree
+
+
+def seconds_of(options: argparse.Namespace, default_s: float) -> float | None:
+    """Return how long a run goes on, None without an end of its own."""
+    if options.time is not None:
+        return options.time or None
+    return None if options.pmessages or options.cmessages else default_s
+
+
+def processes_of(options: argparse.Namespace) -> int:
+    """Return into how many processes publishers, and consumers, go at most."""
+    if options.processes:
+        return int(options.processes)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(MOST_PROCESSES, cores)
+
+
+def demand_of(options: argparse.Namespace) -> Demand:
+    """Return how consumers go on.
+
+    Raises: BadOptions.
+    """
+    if options.autoack and options.ack_every > 1:
+        raise BadOptions("--autoack and --multi-ack-every do not go together")
+    if not options.autoack and 0 < options.prefetch < options.ack_every:
+        raise BadOptions(f"--multi-ack-every {options.ack_every} is never reached with --qos {options.prefetch}")
+    return Demand(0 if options.autoack else options.ack_every, options.size, options.consumer_rate)
+
+
+def check_sides(options: argparse.Namespace) -> None:
+    """Check that there is somebody to do what is asked for.
+
+    Raises: BadOptions.
+    """
+    if not options.producers and not options.consumers:
+        raise BadOptions("-x 0 -y 0 leaves nothing to do")
+    if options.pmessages and not options.producers:
+        raise BadOptions("--pmessages needs a publisher")
+    if options.cmessages and not options.consumers:
+        raise BadOptions("--cmessages needs a consumer")
+    if options.confirm and not options.producers:
+        raise BadOptions("--confirm needs a publisher")

@@ -1,0 +1,103 @@
+"""Shows how a run goes on standard error: one line that is written over on a terminal, else a line now and then."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self, TextIO
+
+from broker.perf.numerals import duration_text, rate_text, share_text
+from broker.perf.result import Interval
+
+TERMINAL_EVERY_S: Final = 0.1
+ELSEWHERE_EVERY_S: Final = 5.0
+_COARSE_S: Final = 0.95  # shorter intervals need another digit to be told apart
+_ERASE: Final = "\r\x1b[K"
+
+
+class Progress:
+    """What the user sees until the result is there; nothing at all when quiet.
+
+    Invariant: on a terminal every line but those of `say` is written over by the next, and gone after `close`.
+    """
+
+    def __init__(
+        self, *, quiet: bool = False, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._quiet = quiet
+        self._live = self._stream.isatty()
+        self._clock = clock
+        self._stage = ""
+        self._shared_at: float | None = None
+        self._left_open = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def interval(self, interval: Interval, seconds: float) -> None:
+        """Show what happened in an interval of this length."""
+        self.show(interval_line(interval, seconds))
+
+    def share(self, stage: str, done: int, total: int) -> None:
+        """Show how far a stage is, as often as eyes follow; its begin and its end always."""
+        now = self._clock()
+        every_s = TERMINAL_EVERY_S if self._live else ELSEWHERE_EVERY_S
+        fresh = stage != self._stage
+        if not fresh and done < total and self._shared_at is not None and now - self._shared_at < every_s:
+            return
+        self._stage, self._shared_at = stage, now
+        part = f", {share_text(done / total)}" if total else ""
+        self.show(f"{stage}  {done:,} of {total:,}{part}")
+
+    def show(self, line: str) -> None:
+        """Show a line until the next."""
+        if self._quiet:
+            return
+        if not self._live:
+            self._write(f"{line}\n")
+            return
+        room = shutil.get_terminal_size().columns - 1  # a line that wraps cannot be written over
+        self._write(f"{_ERASE}{line[:room]}")
+        self._left_open = True
+
+    def say(self, line: str) -> None:
+        """Write a line that stays."""
+        if self._quiet:
+            return
+        self._write(f"{_ERASE if self._left_open else ''}{line}\n")
+        self._left_open = False
+
+    def close(self) -> None:
+        """Leave the terminal's line to what comes next."""
+        if self._left_open:
+            self._write(_ERASE)
+            self._left_open = False
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def interval_line(interval: Interval, seconds: float) -> str:
+    """Return an interval as one line: its end, the rates within it, its latency."""
+    parts = [f"time {interval.at_s:.{1 if seconds >= _COARSE_S else 2}f} s"]
+    for name, count in (
+        ("published", interval.published),
+        ("confirmed", interval.confirmed),
+        ("delivered", interval.delivered),
+    ):
+        if count or name != "confirmed":
+            parts.append(f"{name} {rate_text(count / seconds if seconds > 0 else 0)}")
+    if interval.latency_us is not None:
+        parts.append(f"p50 {duration_text(interval.latency_us.p50)}")
+        parts.append(f"p99 {duration_text(interval.latency_us.p99)}")
+    return "  ".join(parts)

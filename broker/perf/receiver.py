@@ -1,0 +1,219 @@
+"""One consuming connection, driven by events: counts by offset, acks, and looks at the stamps."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from dataclasses import dataclass
+from selectors import EVENT_READ, EVENT_WRITE
+from typing import Final
+
+from broker.perf import wire
+from broker.perf.faults import Refusal
+from broker.perf.histogram import Histogram
+from broker.perf.peer import Peer
+from broker.perf.scanner import Scanner
+from broker.perf.sender import NEVER_NS
+from broker.perf.stamp import DUE_BYTES, STAMP, STAMP_BYTES
+
+ROOM_BYTES: Final = 524_288  # for what one read brings
+_SAMPLES: Final = 64  # of the stamps that one read brings
+_SLOW_READ_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """How a receiver goes on.
+
+    Shapes: `ack_every` 0 is auto-ack; `per_s` may be None: as fast as possible.
+    """
+
+    ack_every: int
+    body_bytes: int
+    per_s: float | None = None
+
+
+class Quota:
+    """How many deliveries the receivers of a process may still count, all of them together."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, deliveries: int | None) -> None:
+        self.left = NEVER_NS if deliveries is None else deliveries
+
+    def take(self, deliveries: int) -> int:
+        """Return how many of these may be counted."""
+        taken = min(deliveries, self.left)
+        self.left -= taken
+        return taken
+
+
+class Watch:
+    """What receivers of a process saw: how long messages took, from when they were due and from when they were sent.
+
+    Invariant: a time that is not within the run is none of ours, and is left out.
+    """
+
+    __slots__ = ("_sent_too", "_since_ns", "_weights", "due_times", "late_times", "now_ns", "room", "sent_times")
+
+    def __init__(self, body_bytes: int) -> None:
+        self.due_times = Histogram()
+        self.sent_times = Histogram()
+        self.late_times = Histogram()  # how much later than due a message was sent
+        self.now_ns = 0
+        self.room = bytearray(ROOM_BYTES)  # where they read to, in turn
+        self._since_ns = NEVER_NS if body_bytes < DUE_BYTES else 0
+        self._sent_too = body_bytes >= STAMP_BYTES
+
+    def start(self, at_ns: int) -> None:
+        """Begin to look, if there is anything to see."""
+        self._since_ns = max(self._since_ns, at_ns)
+
+    def histograms(self) -> dict[str, Histogram]:
+        """Return what was seen, by name."""
+        return {"due_times": self.due_times, "sent_times": self.sent_times, "late_times": self.late_times}
+
+    def look(self, buffer: bytes | bytearray, at: int, stride: int, count: int) -> None:
+        """Record the times of `count` messages; of many a sample, each for its neighbours as well."""
+        now_ns, since_ns = self.now_ns, self._since_ns
+        step = 1 + count // _SAMPLES
+        for number in range(0, count, step):
+            place = at + number * stride
+            due_ns = int.from_bytes(buffer[place : place + DUE_BYTES], "big")
+            if not since_ns <= due_ns <= now_ns:
+                continue
+            weight = min(step, count - number)
+            self.due_times.record(now_ns - due_ns, weight)
+            if self._sent_too:
+                sent_ns = STAMP.unpack_from(buffer, place)[1]
+                if due_ns <= sent_ns <= now_ns:
+                    self.sent_times.record(now_ns - sent_ns, weight)
+                    self.late_times.record(sent_ns - due_ns, weight)
+
+
+class Receiver:
+    """Consumes until it is told to stop.
+
+    Invariant: no delivery above the quota is acked or counted.
+    """
+
+    __slots__ = (
+        "_acked", "_demand", "_out", "_quota", "_resume_ns", "_scanner", "_socket", "_start_ns", "_tail", "_tls",
+        "_watch", "delivered", "last_ns", "peer",
+    )  # fmt: skip
+
+    def __init__(self, peer: Peer, demand: Demand, watch: Watch, quota: Quota) -> None:
+        self.peer = peer
+        self.last_ns = 0
+        self.delivered = 0
+        self._socket = peer.socket
+        self._tls = isinstance(peer.socket, ssl.SSLSocket)
+        self._demand = demand
+        self._watch = watch
+        self._quota = quota
+        self._scanner = Scanner(watch=watch.look)
+        self._tail = bytes(peer.received)  # the frame that has come in part
+        self._out = b""
+        self._acked = 0
+        self._start_ns = 0
+        self._resume_ns = 0
+
+    def start(self, at_ns: int) -> None:
+        """Begin the schedule, and count what came with the answer to basic.consume."""
+        self._start_ns = at_ns
+        self._socket.setblocking(False)
+        self._watch.room[: len(self._tail)] = self._tail
+        self._scan(len(self._tail))
+
+    @property
+    def body_bytes(self) -> int:
+        deliveries = self._scanner.deliveries
+        return self._scanner.body_bytes * self.delivered // deliveries if deliveries else 0
+
+    @property
+    def acked(self) -> int:
+        return self._acked
+
+    def interest(self, now_ns: int) -> int:
+        """Return what the selector is to wait for: nothing to read before the rate allows it."""
+        read = EVENT_READ if self._resume_ns <= now_ns else 0
+        return read | EVENT_WRITE if self._out else read
+
+    def wakes_ns(self) -> int:
+        """When reading goes on; NEVER_NS if only an event can tell."""
+        return self._resume_ns or NEVER_NS
+
+    def react(self, events: int, now_ns: int) -> None:
+        """Do what has become possible.
+
+        Raises: Refusal, BrokenStream, OSError.
+        """
+        if events & EVENT_WRITE:
+            self._push()
+        if events & EVENT_READ:
+            self._pull()
+        elif self._resume_ns <= now_ns:
+            self._resume_ns = 0
+
+    def _pull(self) -> None:
+        """Read and count what has come, and ack it."""
+        room = self._watch.room
+        view = memoryview(room)
+        while True:
+            fill = len(self._tail)
+            room[:fill] = self._tail
+            stop = fill + _SLOW_READ_BYTES if self._demand.per_s else len(room)
+            try:
+                count = self._socket.recv_into(view[fill:stop])
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+            if not count:
+                raise Refusal("the broker closed a consumer's connection")
+            self._scan(fill + count)
+            if not self._tls or not self._socket.pending():  # type: ignore[attr-defined]
+                return
+
+    def _push(self) -> None:
+        """Send acks that wait."""
+        try:
+            self._out = self._out[self._socket.send(self._out) :]
+        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            return
+
+    def finish(self, limit_s: float) -> None:
+        """Ack everything that was counted.
+
+        Raises: OSError.
+        """
+        self._socket.settimeout(limit_s)
+        if self._demand.ack_every and self.delivered > self._acked:
+            self._out += wire.basic_ack(self.peer.channel, self.delivered, multiple=True)
+            self._acked = self.delivered
+        self._socket.sendall(self._out)
+        self._out = b""
+
+    def _scan(self, end: int) -> None:
+        """Count what stands in the room up to `end`."""
+        watch, scanner = self._watch, self._scanner
+        before = scanner.deliveries
+        watch.now_ns = time.monotonic_ns()
+        done = scanner.scan(watch.room, end)
+        self._tail = bytes(watch.room[done:end])
+        if scanner.deliveries == before:
+            return
+        self.last_ns = watch.now_ns
+        self.delivered += self._quota.take(scanner.deliveries - before)
+        every = self._demand.ack_every
+        if every and self.delivered - self._acked >= every:
+            self._ack(self.delivered - self.delivered % every)
+        if self._demand.per_s:
+            self._resume_ns = self._start_ns + int(self.delivered / self._demand.per_s * 1e9)
+
+    def _ack(self, upto: int) -> None:
+        """Ack in steps of the agreed size, as a client that counts would, all in one write."""
+        step, channel = self._demand.ack_every, self.peer.channel
+        tags = range(self._acked + step, upto + 1, step)
+        multiple = step > 1
+        self._out += b"".join([wire.basic_ack(channel, tag, multiple=multiple) for tag in tags])
+        self._acked = upto
+        self._push()

@@ -1,0 +1,145 @@
+"""A bare uvloop relay: answers the handshake, then passes a publisher's bytes to the consumer and confirms what it got.
+
+What the generator reaches against it is the generator's own ceiling, and its CPU time is what the kernel and the event
+loop alone ask for the same bytes. `python -m broker.perf.relay` prints one line with its URL and serves until its
+input ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import cast
+
+from broker.perf import wire
+
+_ANSWERS: dict[tuple[int, int], tuple[tuple[int, int], bytes]] = {
+    wire.CONNECTION_START_OK: (wire.CONNECTION_TUNE, wire.TUNE.pack(2047, 131_072, 0)),
+    wire.CONNECTION_OPEN: (wire.CONNECTION_OPEN_OK, b"\x00"),
+    wire.CONNECTION_CLOSE: (wire.CONNECTION_CLOSE_OK, b""),
+    wire.CHANNEL_OPEN: (wire.CHANNEL_OPEN_OK, wire.long_string(b"")),
+    wire.EXCHANGE_DECLARE: (wire.EXCHANGE_DECLARE_OK, b""),
+    wire.EXCHANGE_DELETE: (wire.EXCHANGE_DELETE_OK, b""),
+    wire.QUEUE_DECLARE: (wire.QUEUE_DECLARE_OK, wire.short_string("") + bytes(8)),
+    wire.QUEUE_BIND: (wire.QUEUE_BIND_OK, b""),
+    wire.QUEUE_DELETE: (wire.QUEUE_DELETE_OK, bytes(4)),
+    wire.BASIC_QOS: (wire.BASIC_QOS_OK, b""),
+    wire.BASIC_CONSUME: (wire.BASIC_CONSUME_OK, wire.short_string("")),
+    wire.CONFIRM_SELECT: (wire.CONFIRM_SELECT_OK, b""),
+}
+_PROPERTIES = wire.long_string(b"\x07productS" + wire.long_string(b"bare relay"))
+_START = b"\x00\x09" + _PROPERTIES + wire.long_string(b"PLAIN") + wire.long_string(b"en_US")
+
+
+class Relay(asyncio.Protocol):
+    """One connection: control until the first message, then a pipe into the consumer's."""
+
+    consumer: asyncio.Transport | None = None
+    publisher: asyncio.Transport | None = None
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport
+        self.held = b""
+        self.stride_bytes = 0
+        self.passed_bytes = 0
+        self.confirms = False
+        self.begun = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if Relay.consumer is self.transport:
+            Relay.consumer = None
+        if Relay.publisher is self.transport:
+            Relay.publisher = None
+
+    def pause_writing(self) -> None:
+        if Relay.publisher:
+            Relay.publisher.pause_reading()
+
+    def resume_writing(self) -> None:
+        if Relay.publisher:
+            Relay.publisher.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        if self.stride_bytes and not (self.passed_bytes % self.stride_bytes == 0 and _is_control(data)):
+            self._pass_on(data)
+        else:
+            self._control(data)
+
+    def _pass_on(self, data: bytes) -> None:
+        before = self.passed_bytes // self.stride_bytes
+        self.passed_bytes += len(data)
+        if Relay.consumer:
+            Relay.consumer.write(data)
+        if self.confirms and (tag := self.passed_bytes // self.stride_bytes) > before:
+            self.transport.write(wire.basic_ack(1, tag, multiple=True))
+
+    def _control(self, data: bytes) -> None:
+        data = self.held + data
+        at = 0
+        if not self.begun and len(data) >= len(wire.PROTOCOL_HEADER):
+            self.begun = True
+            at = len(wire.PROTOCOL_HEADER)
+            self.transport.write(wire.method(0, wire.CONNECTION_START, _START))
+        while len(data) - at >= wire.FRAME_OVERHEAD_BYTES + 4:
+            _, channel, size = wire.FRAME_HEAD.unpack_from(data, at)
+            name = cast("tuple[int, int]", wire.METHOD_HEAD.unpack_from(data, at + 7))
+            if name == wire.BASIC_DELIVER:
+                if self._learn(data, at):
+                    self.held = b""
+                    self._pass_on(data[at:])
+                    return
+                break
+            if len(data) - at < size + wire.FRAME_OVERHEAD_BYTES:
+                break
+            self._answer(channel, name)
+            at += size + wire.FRAME_OVERHEAD_BYTES
+        self.held = data[at:]
+
+    def _learn(self, data: bytes, at: int) -> bool:
+        """Take the size of the first message, all three frames, as the size of every one; return whether it is here."""
+        start = at
+        for _ in range(3):
+            if len(data) - at < wire.FRAME_OVERHEAD_BYTES:
+                return False
+            at += wire.FRAME_HEAD.unpack_from(data, at)[2] + wire.FRAME_OVERHEAD_BYTES
+        self.stride_bytes = at - start
+        Relay.publisher = self.transport
+        return True
+
+    def _answer(self, channel: int, name: tuple[int, int]) -> None:
+        if name == wire.BASIC_CONSUME:
+            Relay.consumer = self.transport
+        elif name == wire.CONFIRM_SELECT:
+            self.confirms = True
+        answer = _ANSWERS.get(name)
+        if answer:
+            self.transport.write(wire.method(channel, *answer))
+        if name == wire.CONNECTION_CLOSE:
+            self.transport.close()
+
+
+def _is_control(data: bytes) -> bool:
+    return data[0] == wire.METHOD and data[7:9] in (b"\x00\x0a", b"\x00\x14", b"\x00\x32", b"\x00\x28")
+
+
+async def serve() -> None:
+    """Listen on a free loopback port until standard input ends."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(Relay, "127.0.0.1", 0)
+    print(f"amqp://guest:guest@127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    await loop.run_in_executor(None, sys.stdin.buffer.read)
+    server.close()
+
+
+def main() -> None:
+    """Run the relay on uvloop."""
+    import uvloop
+
+    uvloop.run(serve())
+
+
+if __name__ == "__main__":
+    main()

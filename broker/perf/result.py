@@ -1,0 +1,173 @@
+"""Holds what a run measured: one document for the terminal's table, for `--json` and for the page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from broker.perf.document import BadDocument, decode, encode, parse
+from broker.perf.histogram import Histogram
+from broker.perf.machine import Machine
+
+FORMAT: Final = "slotmq-perf/1"
+
+_CURVE: Final = (0, 10, 25, 50, 75, 90, 95, 97.5, 99, 99.5, 99.75, 99.9, 99.95, 99.975, 99.99, 99.995, 99.999, 99.9999)
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Who was measured."""
+
+    product: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyPair:
+    """The latency within an interval."""
+
+    p50: float
+    p99: float
+
+    @classmethod
+    def of(cls, histogram: Histogram) -> Self | None:
+        """Return that of a histogram; None of an empty one."""
+        if not histogram.count:
+            return None
+        p50, p99 = histogram.percentiles((50, 99))
+        return cls(p50 / 1e3, p99 / 1e3)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """What happened since the interval before.
+
+    Units: `at_s` is its end, from the beginning of the run.
+    """
+
+    at_s: float
+    published: int = 0
+    confirmed: int = 0
+    delivered: int = 0
+    latency_us: LatencyPair | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long messages took.
+
+    Shapes: `distribution` has (percent, latency) pairs, both ascending, as far as `count` has a say.
+    """
+
+    count: int
+    min: float
+    mean: float
+    p50: float
+    p75: float
+    p95: float
+    p99: float
+    p99_9: float
+    max: float
+    distribution: tuple[tuple[float, float], ...] = ()
+
+    @classmethod
+    def of(cls, histogram: Histogram) -> Self | None:
+        """Return that of a histogram; None of an empty one."""
+        count = histogram.count
+        if not count:
+            return None
+        percents = [*(float(percent) for percent in _CURVE if count * (100 - percent) >= 100), 100.0]
+        curve = [value / 1e3 for value in histogram.percentiles(percents)]
+        p50, p75, p95, p99, p99_9 = (value / 1e3 for value in histogram.percentiles((50, 75, 95, 99, 99.9)))
+        pairs = tuple(zip(percents, curve, strict=True))
+        return cls(count, curve[0], histogram.mean_ns / 1e3, p50, p75, p95, p99, p99_9, curve[-1], pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What happened in all; the rates are of the run as a whole."""
+
+    published: int = 0
+    confirmed: int = 0
+    nacked: int = 0
+    returned: int = 0
+    delivered: int = 0
+    acked: int = 0
+    publish_per_s: float = 0.0
+    confirm_per_s: float = 0.0
+    deliver_per_s: float = 0.0
+    publish_bytes: int = 0
+    deliver_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """What the generator itself did: a run that it holds up says nothing about the broker."""
+
+    cpu_s: float = 0.0
+    busy_share: float = 0.0
+    ceiling_per_s: float | None = None
+    bottleneck: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What the broker's process used."""
+
+    cpu_s: float
+    cpu_us_per_message: float | None
+    rss_bytes: int
+    peak_rss_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number of the scenario's own.
+
+    Shapes: `unit` is us, s, bytes, per_s, share, or a noun that stands behind the number.
+    """
+
+    value: float
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A run.
+
+    Invariant: neither `arguments` nor `options` hold a password.
+    """
+
+    scenario: str
+    arguments: tuple[str, ...]
+    started: str
+    broker: Broker
+    options: dict[str, object]
+    seconds: float
+    intervals: tuple[Interval, ...] = ()
+    totals: Totals = field(default_factory=Totals)
+    latency_us: Latency | None = None
+    confirm_latency_us: Latency | None = None
+    generator: Generator = field(default_factory=Generator)
+    process: Process | None = None
+    machine: Machine | None = None
+    figures: dict[str, Figure] = field(default_factory=dict)
+    failures: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """Return the document, indented, in ASCII."""
+        return json.dumps({"format": FORMAT, **encode(self)}, indent=2, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return the result of a document.
+
+        Raises: BadDocument, in one line.
+        """
+        document = parse(text)
+        found = document.pop("format", None) if isinstance(document, dict) else None
+        if found != FORMAT:
+            raise BadDocument(f"not a document of format {FORMAT}")
+        return decode(cls, document)

@@ -1,0 +1,259 @@
+"""Counts deliveries and confirms in received bytes by offset, without decoding a message.
+
+A generator that walks three frames per delivery in Python costs as much as the broker it measures. Deliveries of a
+benchmark all have the same size, because its routing keys have, so a whole buffer of them is verified with strided
+slices, which run in C; anything else in between (a heartbeat, a confirm, another size) falls back to the frame walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.perf.confirms import Confirms
+from broker.perf.faults import BrokenStream, Refusal
+from broker.perf.wire import (
+    BASIC_ACK,
+    BASIC_CANCEL,
+    BASIC_DELIVER,
+    BASIC_NACK,
+    BASIC_QOS_OK,
+    BASIC_RETURN,
+    BODY,
+    CHANNEL_CLOSE,
+    CONNECTION_BLOCKED,
+    CONNECTION_CLOSE,
+    CONNECTION_UNBLOCKED,
+    FRAME_HEAD,
+    FRAME_OVERHEAD_BYTES,
+    HEADER,
+    HEARTBEAT,
+    METHOD,
+    METHOD_HEAD,
+)
+
+_FATAL = {
+    CONNECTION_CLOSE: "connection.close",
+    CHANNEL_CLOSE: "channel.close",
+    BASIC_CANCEL: "basic.cancel",
+}
+_END = 0xCE
+_HEAD_BYTES = 16  # of a body that is looked at in passing
+
+Watch = Callable[[bytes | bytearray, int, int, int], None]
+
+
+class Scanner:
+    """Counts what a broker sends on one connection.
+
+    Units: `deliveries` counts messages whose last body byte has arrived; `body_bytes` their bodies;
+    `walked` how many deliveries went through the frame walk (the rest were counted by stride).
+    Shapes: `watch(buffer, at, stride, count)` is shown `count` bodies, the first one at `at`, `stride` bytes apart; of
+    one that was walked it sees the first bytes only.
+    """
+
+    __slots__ = (
+        "_begun_at",
+        "_body_at",
+        "_body_left",
+        "_body_size",
+        "_head",
+        "_lenient",
+        "_probes",
+        "_returning",
+        "_shape",
+        "_sizes",
+        "_stride",
+        "_tag_at",
+        "_watch",
+        "blocked",
+        "blocked_for",
+        "body_bytes",
+        "confirms",
+        "deliveries",
+        "heartbeats",
+        "last_tag",
+        "nacked",
+        "returned",
+        "settled",
+        "walked",
+    )
+
+    def __init__(self, *, lenient: bool = False, watch: Watch | None = None) -> None:
+        """Begin to count; a `lenient` one counts refused and returned messages where another one raises."""
+        self.confirms = Confirms()
+        self.nacked = 0
+        self.returned = 0
+        self.settled = 0  # answers to basic.qos: everything sent before it was read
+        self.blocked_for = ""  # what connection.blocked said, until unblocked
+        self._lenient = lenient
+        self._watch = watch
+        self._returning = False
+        self._head = b""
+        self._body_at = 0
+        self.deliveries = 0
+        self.walked = 0
+        self.body_bytes = 0
+        self.heartbeats = 0
+        self.blocked = 0
+        self.last_tag = 0
+        self._begun_at = -1  # where in this buffer the delivery in progress began; -1: in an earlier one
+        self._body_left = 0
+        self._body_size = 0
+        self._sizes: list[int] = []  # frame sizes of the delivery in progress
+        self._shape: tuple[int, ...] = ()
+        self._stride = 0
+        self._tag_at = 0
+        self._probes: tuple[tuple[int, int], ...] = ()
+
+    def scan(self, buffer: bytearray, end: int) -> int:
+        """Count every whole frame in `buffer[:end]` and return how many bytes they took.
+
+        Raises: Refusal, BrokenStream.
+        Cost: a few slices per buffer of equal deliveries, else one step per frame.
+        """
+        at = 0
+        self._begun_at = -1
+        while at < end:
+            if self._stride and not self._sizes:
+                at = self._skip_equal(buffer, at, end)
+            after = self._walk(buffer, at, end)
+            if after == at:
+                break
+            at = after
+        return at
+
+    def _skip_equal(self, buffer: bytearray, at: int, end: int) -> int:
+        """Count deliveries of the known shape that start at `at` and return where they end.
+
+        Tries the whole buffer, then half of it and so on, so that one other frame in between costs a few slices.
+        """
+        stride = self._stride
+        count = (end - at) // stride
+        while count and not self._all_equal(buffer, at, count):
+            count //= 2
+        if not count:
+            return at
+        stop = at + count * stride
+        self.deliveries += count
+        self.body_bytes += count * self._body_size
+        tag_at = stop - stride + self._tag_at
+        self.last_tag = int.from_bytes(buffer[tag_at : tag_at + 8], "big")
+        if self._watch:
+            self._watch(buffer, at + self._body_at, stride, count)
+        return stop
+
+    def _all_equal(self, buffer: bytearray, at: int, count: int) -> bool:
+        stride = self._stride
+        stop = at + count * stride
+        return all(buffer[at + offset : stop : stride].count(octet) == count for offset, octet in self._probes)
+
+    def _walk(self, buffer: bytearray, at: int, end: int) -> int:
+        """Take whole frames one by one up to the end of the first complete delivery; return where the last one ends."""
+        while end - at >= FRAME_OVERHEAD_BYTES:
+            kind, _, size = FRAME_HEAD.unpack_from(buffer, at)
+            after = at + size + FRAME_OVERHEAD_BYTES
+            if after > end:
+                break
+            if buffer[after - 1] != _END:
+                raise BrokenStream(f"frame of type {kind} and {size} bytes does not end with 0xCE")
+            if kind == METHOD:
+                self._method(buffer, at, size)
+            elif kind == HEADER:
+                self._body_left = self._body_size = int.from_bytes(buffer[at + 11 : at + 19], "big")
+                self._sizes.append(size)
+            elif kind == BODY:
+                if self._watch and self._body_left == self._body_size:
+                    self._head = bytes(buffer[at + 7 : at + 7 + min(size, _HEAD_BYTES)])
+                self._body_left -= size
+                self._sizes.append(size)
+            elif kind == HEARTBEAT:
+                self.heartbeats += 1
+            else:
+                raise BrokenStream(f"frame type {kind}")
+            at = after
+            if kind in (HEADER, BODY) and self._body_left <= 0:
+                self._delivered(buffer, at)
+                break
+        return at
+
+    def _method(self, buffer: bytearray, at: int, size: int) -> None:
+        name = METHOD_HEAD.unpack_from(buffer, at + 7)
+        if name == BASIC_DELIVER:
+            self._sizes = [size]
+            self._begun_at = at
+            tag_at = at + 12 + buffer[at + 11]
+            self.last_tag = int.from_bytes(buffer[tag_at : tag_at + 8], "big")
+            self._tag_at = tag_at - at
+        elif name == BASIC_ACK:
+            self.confirms.add(int.from_bytes(buffer[at + 11 : at + 19], "big"), multiple=bool(buffer[at + 19] & 1))
+        elif name in _FATAL:
+            raise Refusal(f"{_FATAL[name]}: {reason(bytes(buffer[at + 7 : at + 7 + size]))}")
+        elif name == CONNECTION_BLOCKED:
+            self.blocked += 1
+            self.blocked_for = reason(bytes(buffer[at + 7 : at + 7 + size])) or "no reason given"
+        elif name == CONNECTION_UNBLOCKED:
+            self.blocked_for = ""
+        elif name == BASIC_QOS_OK:
+            self.settled += 1
+        else:
+            self._refused(buffer, at, size)
+
+    def _refused(self, buffer: bytearray, at: int, size: int) -> None:
+        """Count a message that the broker nacked or gives back.
+
+        Raises: Refusal unless lenient, BrokenStream for any other method.
+        """
+        name = METHOD_HEAD.unpack_from(buffer, at + 7)
+        if name not in (BASIC_NACK, BASIC_RETURN):
+            raise BrokenStream(f"method {name} was not expected while messages flow")
+        if not self._lenient:
+            which = "basic.nack" if name == BASIC_NACK else "basic.return"
+            raise Refusal(f"{which}: {reason(bytes(buffer[at + 7 : at + 7 + size]))}")
+        if name == BASIC_RETURN:
+            self._returning = True
+            self._sizes = [size]
+            return
+        settled = self.confirms.count
+        self.confirms.add(int.from_bytes(buffer[at + 11 : at + 19], "big"), multiple=bool(buffer[at + 19] & 1))
+        self.nacked += self.confirms.count - settled
+
+    def _delivered(self, buffer: bytearray, after: int) -> None:
+        """Count a walked delivery; two of one shape in a row become the stride."""
+        if self._returning:
+            self._returning, self._sizes = False, []
+            self.returned += 1
+            return
+        if self._watch and self._body_size:
+            self._watch(self._head, 0, 0, 1)
+        self.deliveries += 1
+        self.walked += 1
+        self.body_bytes += self._body_size
+        shape, self._sizes = tuple(self._sizes), []
+        if shape != self._shape:
+            self._shape, self._stride = shape, 0
+        elif not self._stride and len(shape) == 3:
+            stride = sum(shape) + 3 * FRAME_OVERHEAD_BYTES
+            if after - self._begun_at == stride and self._begun_at >= 0:  # in one piece, no other frame in between
+                self._stride = stride
+                self._learn(buffer, self._begun_at, shape)
+
+    def _learn(self, buffer: bytearray, first: int, shape: tuple[int, ...]) -> None:
+        """Derive from one delivery what all of its shape share: types, low octets of sizes and ids, ends."""
+        self._body_at = shape[0] + shape[1] + 2 * FRAME_OVERHEAD_BYTES + FRAME_HEAD.size
+        offsets = [8, 10]  # low octets of class and method id
+        start = 0
+        for size in shape:
+            offsets += [start, start + 5, start + 6, start + size + 7]
+            start += size + FRAME_OVERHEAD_BYTES
+        self._probes = tuple((offset, buffer[first + offset]) for offset in offsets)
+
+
+def reason(payload: bytes) -> str:
+    """Return what a close, cancel, return, nack or blocked method payload says, for a message to the user."""
+    name = METHOD_HEAD.unpack_from(payload)
+    if name in (CONNECTION_CLOSE, CHANNEL_CLOSE, BASIC_RETURN):
+        code = int.from_bytes(payload[4:6], "big")
+        return f"{code} {payload[7 : 7 + payload[6]].decode(errors='replace')}"
+    if name == BASIC_NACK:
+        return f"tag {int.from_bytes(payload[4:12], 'big')}"
+    return payload[5 : 5 + payload[4]].decode(errors="replace")

@@ -1,0 +1,223 @@
+"""One publishing connection, driven by events: sends as much as window, schedule and limit allow."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections import deque
+from dataclasses import dataclass
+from selectors import EVENT_READ, EVENT_WRITE
+from typing import Final
+
+from broker.perf import wire
+from broker.perf.faults import Refusal
+from broker.perf.histogram import Histogram
+from broker.perf.peer import Peer
+from broker.perf.scanner import Scanner
+from broker.perf.spool import Spool
+
+NEVER_NS: Final = 1 << 62
+_READ_BYTES: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a sender goes on.
+
+    Shapes: `window` 0 asks for no confirms; `messages` and `per_s` may be None: without end, as fast as possible.
+    """
+
+    window: int = 0
+    messages: int | None = None
+    per_s: float | None = None
+
+
+class Sender:
+    """Publishes a spool and counts what the broker says of it.
+
+    Invariant: never more than `window` messages are unconfirmed, and none is sent before it is due.
+    """
+
+    __slots__ = (
+        "_at", "_chunk_bytes", "_confirmed", "_fill", "_limit", "_pace", "_pending", "_period_ns", "_received",
+        "_scanner", "_settled", "_socket", "_spool", "_start_ns", "_taken", "_view", "_waiting", "confirm_times",
+        "peer",
+    )  # fmt: skip
+
+    def __init__(self, peer: Peer, spool: Spool, pace: Pace, confirm_times: Histogram) -> None:
+        self.peer = peer
+        self.confirm_times = confirm_times
+        self._socket = peer.socket
+        self._spool = spool
+        self._view = memoryview(spool.buffer)
+        self._pace = pace
+        self._limit = NEVER_NS if pace.messages is None else pace.messages
+        self._period_ns = 1e9 / pace.per_s if pace.per_s else 0.0
+        self._scanner = Scanner(lenient=True)
+        self._received = bytearray(_READ_BYTES + 2 * len(peer.received))
+        self._fill = len(peer.received)
+        self._received[: self._fill] = peer.received
+        self._pending = self._view[:0]
+        self._chunk_bytes = min(262_144, spool.length)
+        self._at = 0
+        self._taken = 0
+        self._confirmed = 0
+        self._settled = 0  # whose confirm's time is counted
+        self._start_ns = 0
+        self._waiting: deque[tuple[int, int]] = deque()  # last number of a slice, when it was due
+
+    def start(self, at_ns: int) -> None:
+        """Begin the schedule."""
+        self._start_ns = at_ns
+        self._socket.setblocking(False)
+
+    def stop(self) -> None:
+        """Take no more messages than were taken already."""
+        self._limit = min(self._limit, self._taken)
+
+    @property
+    def published(self) -> int:
+        """How many whole messages the kernel has taken."""
+        return self._taken - -(-len(self._pending) // self._spool.stride)
+
+    @property
+    def confirmed(self) -> int:
+        return self._confirmed - self._scanner.nacked
+
+    @property
+    def nacked(self) -> int:
+        return self._scanner.nacked
+
+    @property
+    def returned(self) -> int:
+        return self._scanner.returned
+
+    @property
+    def blocked_for(self) -> str:
+        """What the broker says it takes no messages for; empty while it does."""
+        return self._scanner.blocked_for
+
+    @property
+    def flushed(self) -> bool:
+        """Whether the connection is between two messages."""
+        return not self._pending
+
+    @property
+    def done(self) -> bool:
+        """Whether everything is sent, and confirmed where that was asked for."""
+        return (
+            self._taken >= self._limit
+            and not self._pending
+            and (not self._pace.window or self._confirmed >= self._taken)
+        )
+
+    def wakes_ns(self) -> int:
+        """When the next message is due that nothing else holds back; NEVER_NS if only an event can tell."""
+        if not self._period_ns or self._pending or self._allowed() <= 0:
+            return NEVER_NS
+        return self._start_ns + int(self._taken * self._period_ns)
+
+    def interest(self, now_ns: int) -> int:
+        """Return what the selector is to wait for."""
+        return EVENT_READ | EVENT_WRITE if self._pending or self._room(now_ns) > 0 else EVENT_READ
+
+    def react(self, events: int, now_ns: int) -> None:
+        """Do what has become possible; no events: a message is due.
+
+        Raises: Refusal, BrokenStream, OSError.
+        """
+        if events & EVENT_READ:
+            self.pull(now_ns)
+        self.push(now_ns)
+
+    def push(self, now_ns: int) -> None:
+        """Send what is pending, or else the next slice.
+
+        Raises: OSError.
+        """
+        if not self._pending and not self._take(now_ns):
+            return
+        try:
+            self._pending = self._pending[self._socket.send(self._pending) :]
+        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            return
+
+    def settle(self, limit_s: float) -> None:
+        """Return when the broker has read everything, and said what it gives back of it.
+
+        Raises: Refusal, BrokenStream, OSError.
+        """
+        self._socket.settimeout(limit_s)
+        self._socket.sendall(wire.basic_qos(self.peer.channel, 0))
+        while not self._scanner.settled:
+            self.pull(time.monotonic_ns())
+
+    def pull(self, now_ns: int) -> None:
+        """Read confirms, nacks and returns.
+
+        Raises: Refusal, BrokenStream, OSError.
+        """
+        buffer, fill = self._received, self._fill
+        try:
+            count = self._socket.recv_into(memoryview(buffer)[fill:])
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+        if not count:
+            raise Refusal("the broker closed a publisher's connection")
+        end = fill + count
+        done = self._scanner.scan(buffer, end)
+        self._fill = end - done
+        buffer[: self._fill] = buffer[done:end]
+        if self._fill == len(buffer):
+            self._received = buffer + bytearray(len(buffer))  # a frame that is larger than all: a returned body
+        self._count_confirms(now_ns)
+
+    def _allowed(self) -> int:
+        room = self._limit - self._taken
+        if self._pace.window:
+            room = min(room, self._pace.window - self._taken + self._confirmed)
+        return room
+
+    def _room(self, now_ns: int) -> int:
+        room = self._allowed()
+        if self._period_ns and room > 0:
+            room = min(room, int((now_ns - self._start_ns) // self._period_ns) + 1 - self._taken)
+        return room
+
+    def _take(self, now_ns: int) -> bool:
+        """Make the next slice pending, stamped; return whether there is one."""
+        room = self._room(now_ns)
+        if room <= 0:
+            return False
+        spool, at = self._spool, self._at
+        if not at and self._taken:
+            spool.renew()
+        stop = min(at + min(room, self._chunk_bytes // spool.stride or 1) * spool.stride, spool.length)
+        count = (stop - at) // spool.stride
+        if self._period_ns:
+            start_ns, period_ns, taken = self._start_ns, self._period_ns, self._taken
+            dues_ns = [start_ns + int(number * period_ns) for number in range(taken, taken + count)]
+            spool.stamp_each(at, dues_ns, now_ns)
+            now_ns = dues_ns[0]
+        else:
+            spool.stamp_all(at, stop, now_ns)
+        self._pending = self._view[at:stop]
+        self._taken += count
+        if self._pace.window:
+            self._waiting.append((self._taken, now_ns))
+        self._at = stop % spool.length
+        return True
+
+    def _count_confirms(self, now_ns: int) -> None:
+        confirms = self._scanner.confirms
+        self._confirmed = confirms.count
+        waiting = self._waiting
+        while waiting:
+            last, due_ns = waiting[0]
+            settled = min(last, confirms.watermark)
+            if settled > self._settled:
+                self.confirm_times.record(now_ns - due_ns, settled - self._settled)
+                self._settled = settled
+            if last > settled:
+                break
+            waiting.popleft()

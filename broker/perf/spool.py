@@ -1,0 +1,125 @@
+"""Holds a publisher's messages encoded beforehand, and writes into them what changes: stamps, and ever new keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from broker.perf import wire
+from broker.perf.stamp import DUE_BYTES, STAMP, STAMP_BYTES
+from broker.perf.tape import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
+
+CHUNK_BYTES: Final = 262_144
+PASS_DIGITS: Final = "~~~~~~"  # in a key: the place of six digits that count the passes over the spool
+_DUE: Final = STAMP.size // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What messages are made of.
+
+    Invariant: all keys are equally long; `renewed` ones hold PASS_DIGITS at one place.
+    """
+
+    exchange: str
+    keys: tuple[str, ...]
+    body_bytes: int
+    persistent: bool = False
+    mandatory: bool = False
+    renewed: bool = False
+    relayed: bool = False  # deliveries for a relay that passes bytes on and changes none
+
+
+class Spool:
+    """A buffer of equal strides that is sent around and around.
+
+    Units: `at` and `stride` in bytes.
+    """
+
+    __slots__ = ("_body_at", "_pass_at", "_passes", "_stamped", "buffer", "length", "stride")
+
+    def __init__(self, material: Material, first: int, room_bytes: int) -> None:
+        """Encode messages, beginning with key `first`: each key once, or as many as there is room for.
+
+        Raises: ValueError for keys of several lengths.
+        """
+        keys = _turned(material.keys, first)
+        pieces: list[bytes] = []
+        used = 0
+        while used < min(CHUNK_BYTES, room_bytes) or not pieces:  # one key makes a whole chunk, too
+            for key in keys:
+                if pieces and used >= room_bytes:
+                    break
+                piece = _encoded(material, key)
+                pieces.append(piece)
+                used += len(piece)
+        if len({len(piece) for piece in pieces}) > 1:
+            raise ValueError("the routing keys are not equally long")
+        self.buffer = bytearray(b"".join(pieces))
+        self.length = len(self.buffer)
+        self.stride = len(pieces[0])
+        self._body_at = self.stride - _tail_bytes(material.body_bytes)
+        self._stamped = STAMP_BYTES if material.body_bytes >= STAMP_BYTES else DUE_BYTES
+        if material.body_bytes < DUE_BYTES:
+            self._stamped = 0
+        self._passes = -1
+        self._pass_at = pieces[0].index(PASS_DIGITS.encode()) if material.renewed else -1
+        self.renew()
+
+    def stamp_each(self, at: int, dues_ns: Sequence[int], now_ns: int) -> None:
+        """Write into the messages from `at` on when each was due, and that it is sent now."""
+        place = at + self._body_at
+        if self._stamped == STAMP_BYTES:
+            for due_ns in dues_ns:
+                STAMP.pack_into(self.buffer, place, due_ns, now_ns)
+                place += self.stride
+        elif self._stamped:
+            for due_ns in dues_ns:
+                self.buffer[place : place + DUE_BYTES] = due_ns.to_bytes(DUE_BYTES, "big")
+                place += self.stride
+
+    def stamp_all(self, at: int, stop: int, now_ns: int) -> None:
+        """Write into the messages of `at` to `stop` that they are due now.
+
+        Cost: eight strided assignments, whatever their number.
+        """
+        if not self._stamped:
+            return
+        count = (stop - at) // self.stride
+        for place, octet in enumerate(now_ns.to_bytes(DUE_BYTES, "big"), at + self._body_at):
+            self.buffer[place : stop : self.stride] = bytes((octet,)) * count
+
+    def renew(self) -> None:
+        """Make every routing key one that was never sent, where the material says so."""
+        if self._pass_at < 0:
+            return
+        self._passes = (self._passes + 1) % 10 ** len(PASS_DIGITS)
+        count = self.length // self.stride
+        for place, digit in enumerate(f"{self._passes:06d}".encode(), self._pass_at):
+            self.buffer[place :: self.stride] = bytes((digit,)) * count
+
+
+def _turned(keys: Sequence[str], first: int) -> list[str]:
+    first %= len(keys)
+    return [*keys[first:], *keys[:first]]
+
+
+def _encoded(material: Material, key: str) -> bytes:
+    body = bytes(material.body_bytes)
+    if material.relayed:
+        return wire.deliver(CONSUME_CHANNEL, CONSUMER_TAG, material.exchange, key, body, persistent=material.persistent)
+    return wire.publish(
+        PUBLISH_CHANNEL, material.exchange, key, body, persistent=material.persistent, mandatory=material.mandatory
+    )
+
+
+def _tail_bytes(body_bytes: int) -> int:
+    """Return how far from a message's end its body begins."""
+    return (
+        len(wire.content(1, bytes(body_bytes), persistent=False))
+        - len(wire.content(1, b"", persistent=False))
+        - wire.FRAME_HEAD.size
+        if body_bytes
+        else 0
+    )

@@ -1,0 +1,25 @@
+"""Counts what happened to messages, in one process or in all."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Messages since the run began."""
+
+    published: int = 0
+    confirmed: int = 0
+    nacked: int = 0
+    returned: int = 0
+    delivered: int = 0
+    acked: int = 0
+    deliver_bytes: int = 0
+    blocked: int = 0  # publishers that the broker takes nothing from now
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(*map(sum, zip(astuple(self), astuple(other), strict=True)))
+
+    def __sub__(self, other: Tally) -> Tally:
+        return Tally(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))

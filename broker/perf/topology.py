@@ -1,0 +1,71 @@
+"""What a run needs in a broker: its exchange, queues and bindings, made before and taken away after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from broker.perf import wire
+from broker.perf.peer import Peer
+from broker.perf.progress import Progress
+
+_STEP = 5000  # bindings between two words of progress
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Names, and whether they are the run's own: what the user named is kept, and what is predeclared only looked at.
+
+    Shapes: `bindings` are pairs of queue and binding key; an `exchange` of "" is the default one.
+    """
+
+    queues: tuple[str, ...]
+    exchange: str = ""
+    kind: str = "topic"
+    bindings: tuple[tuple[str, str], ...] = ()
+    arguments: Mapping[str, str | int | bool] = field(default_factory=dict)
+    predeclared: bool = False
+    own_queues: bool = True
+    own_exchange: bool = True
+
+    def make(self, peer: Peer, progress: Progress) -> int:
+        """Make it all, durable, and return how many messages lie in the queues already.
+
+        Raises: Refusal, OSError.
+        """
+        if self.exchange and not self.predeclared:
+            peer.declare_exchange(self.exchange, durable=True, kind=self.kind)
+        elif self.exchange:
+            request = wire.exchange_declare(peer.channel, self.exchange, self.kind, durable=True, passive=True)
+            peer.call(request, wire.EXCHANGE_DECLARE_OK)
+        ready = 0
+        for number, queue in enumerate(self.queues):
+            ready += peer.declare_queue(queue, durable=True, passive=self.predeclared, arguments=self.arguments)
+            if len(self.queues) >= _STEP and not number % _STEP:
+                progress.share("queues", number, len(self.queues))
+        if not self.predeclared:
+            self.bind(peer, self.bindings, progress)
+        return ready
+
+    def bind(self, peer: Peer, bindings: Sequence[tuple[str, str]], progress: Progress) -> None:
+        """Bind more: pairs of queue and binding key.
+
+        Raises: Refusal, OSError.
+        """
+        for at in range(0, len(bindings), _STEP):
+            if len(bindings) >= _STEP:
+                progress.share("bindings", at, len(bindings))
+            some = bindings[at : at + _STEP]
+            requests = (wire.queue_bind(peer.channel, queue, self.exchange, key) for queue, key in some)
+            peer.call_all(requests, wire.QUEUE_BIND_OK)
+
+    def remove(self, peer: Peer) -> None:
+        """Take away what is the run's own.
+
+        Raises: Refusal, OSError.
+        """
+        if self.own_queues and not self.predeclared:
+            requests = (wire.queue_delete(peer.channel, queue) for queue in self.queues)
+            peer.call_all(requests, wire.QUEUE_DELETE_OK)
+        if self.exchange and self.own_exchange and not self.predeclared:
+            peer.call(wire.exchange_delete(peer.channel, self.exchange), wire.EXCHANGE_DELETE_OK)

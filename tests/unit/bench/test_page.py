@@ -1,0 +1,65 @@
+"""The page that shows a kept run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import page
+from bench.tables import TABLES
+
+PROJECT = Path(__file__).resolve().parents[3]
+PAGE = PROJECT / "docs" / "performance.md"
+MACHINE = {
+    "cpu": "a processor", "cores": 2, "memory_gib": 1.0, "kernel": "6", "python": "3.11", "file_system": "ext4",
+    "fdatasync_us": 100, "load": 0.0,
+}  # fmt: skip
+
+
+def content(**figures: float) -> dict[str, Any]:
+    """Return a kept run of one scenario."""
+    run = {"broker": "SlotMQ", "scenario": "S1-16", "round": 0, "figures": figures, "step_ns": 50.0}
+    return {
+        "machine": MACHINE, "products": {"SlotMQ": "SlotMQ 1"}, "limits": {"rounds": 1}, "quick": True,
+        "seconds": 1.0, "runs": [run], "titles": {"S1-16": "transient"}, "append_limits": {}, "least_calls": {},
+    }  # fmt: skip
+
+
+def test_a_place_on_the_page_is_filled_and_what_is_around_it_stays() -> None:
+    """Filling twice is filling once; another's marks are left alone; a place that nobody knows is an error."""
+    text = (
+        "before\n<!-- bench: cost -->\nold\n<!-- end of bench -->\n"
+        "<!-- growth: curves -->\ntheirs\n<!-- end of growth -->\n`bench/results/bench-1.json`\n"
+    )
+    kept = content(cpu_us=4.5, per_s=1234.0)
+    filled = page.filled(text, kept, "bench-2.json")
+    assert "old" not in filled
+    assert "| S1-16: transient | 4.50 / 1,234 | - |" in filled
+    assert filled.endswith("<!-- growth: curves -->\ntheirs\n<!-- end of growth -->\n`bench/results/bench-2.json`\n")
+    assert page.filled(filled, kept, "bench-2.json") == filled
+    with pytest.raises(KeyError):
+        page.filled(text.replace("cost", "nothing"), kept, "bench-2.json")
+
+
+def test_every_table_can_be_made_of_a_run_that_measured_little() -> None:
+    """A run of one scenario without RabbitMQ leaves tables short, and breaks none."""
+    places = "".join(f"<!-- bench: {name} -->\n<!-- end of bench -->\n" for name in ("machine", *TABLES))
+    assert "2 cores, a processor" in page.filled(places, content(cpu_us=4.5), "bench-1.json")
+
+
+def test_page_and_kept_run_agree() -> None:
+    """The tables of docs/performance.md are those of the run that it names, and it shows all of them."""
+    text = PAGE.read_text()
+    name = page.kept_name(text)
+    kept = page.load(PROJECT / "bench" / "results" / name)
+    assert page.filled(text, kept, name) == text
+    assert all(f"<!-- bench: {place} -->" in text for place in ("machine", *TABLES))
+
+
+def test_page_has_every_picture_that_is_drawn() -> None:
+    """No picture of the bench is drawn for nobody."""
+    drawn = {path.name for path in PAGE.parent.glob("performance-*.svg")}
+    assert {"performance-cost.svg", "performance-more.svg"} <= drawn
+    assert all(f"({name})" in PAGE.read_text() for name in drawn)

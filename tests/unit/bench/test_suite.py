@@ -1,0 +1,99 @@
+"""What is run when: stages, rounds, turns, failures and the time limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import inf
+
+from bench.brokers import Broker
+from bench.meter import Figures
+from bench.scenario import Limits
+from bench.suite import Suite
+from broker.perf.crew import RunFailed
+from broker.perf.peer import Address
+
+
+@dataclass
+class Scripted:
+    """A scenario that notes whom it was asked to measure, and fails where it is told to."""
+
+    name: str
+    stage: str = "one"
+    rounds: int = 99
+    relayed: bool = False
+    record_bytes: int = 0
+    title: str = ""
+    fails_for: str = ""
+    seen: list[str] = field(default_factory=list)
+
+    def measure(self, broker: Broker, limits: Limits) -> Figures:
+        self.seen.append(broker.name)
+        if broker.name == self.fails_for:
+            raise RunFailed("as told")
+        return {"cpu_us": 1.0}
+
+    def least_calls(self, limits: Limits) -> None:
+        """Return nothing."""
+
+
+def suite(
+    *scenarios: Scripted, rounds: int = 2, deadline: float = inf, together: bool = False
+) -> tuple[Suite, list[str]]:
+    """Return a suite over brokers A and B, and the list of stages that it will start."""
+    started: list[str] = []
+
+    @contextmanager
+    def start(stage: str) -> Iterator[list[Broker]]:
+        started.append(stage)
+        yield [Broker(name, Address("127.0.0.1", 1)) for name in "AB"]
+
+    return Suite(start, scenarios, Limits(rounds=rounds), deadline, lambda _: None, together), started
+
+
+def test_brokers_take_turns() -> None:
+    """A B A B, round by round; one that is to be run once is."""
+    often, once = Scripted("often"), Scripted("once", rounds=1)
+    made, _ = suite(often, once)
+    made.run()
+    assert (often.seen, once.seen) == (["A", "B", "A", "B"], ["A", "B"])
+    assert [(run.round, run.scenario, run.broker) for run in made.runs] == [
+        (0, "often", "A"), (0, "often", "B"), (0, "once", "A"), (0, "once", "B"), (1, "often", "A"), (1, "often", "B")
+    ]  # fmt: skip
+
+
+def test_each_stage_has_fresh_brokers() -> None:
+    """What shares a stage shares its brokers, also when others stand in between; a quick run has one stage."""
+    scenarios = [Scripted("a", "flow"), Scripted("b", "memory"), Scripted("c", "flow")]
+    made, started = suite(*scenarios)
+    made.run()
+    assert started == ["flow", "memory"]
+    assert [run.scenario for run in made.runs[:4]] == ["a", "a", "c", "c"]
+    made, started = suite(*scenarios, together=True)
+    made.run()
+    assert len(started) == 1
+
+
+def test_a_failed_run_is_kept_and_the_next_one_goes_on() -> None:
+    """The failure says who and what; the other broker is measured all the same."""
+    made, _ = suite(Scripted("a", fails_for="A"), rounds=1)
+    made.run()
+    assert made.failures == ["A, a: as told"]
+    assert [run.broker for run in made.runs] == ["B"]
+
+
+def test_nothing_begins_after_the_deadline() -> None:
+    """The run is cut short, and says so."""
+    scenario = Scripted("a")
+    made, started = suite(scenario, deadline=0.0)
+    made.run()
+    assert (scenario.seen, started, made.cut_short) == ([], [], True)
+
+
+def test_only_what_can_be_relayed_meets_the_relay() -> None:
+    """The ceiling is measured once per scenario that the bare relay can run."""
+    yes, no = Scripted("yes", relayed=True), Scripted("no")
+    made, _ = suite(yes, no)
+    made.run_ceiling(Broker("relay", Address("127.0.0.1", 1), relay=True))
+    assert (yes.seen, no.seen) == (["relay"], [])

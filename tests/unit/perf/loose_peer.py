@@ -1,0 +1,28 @@
+"""A connection without a broker: the test holds the other end of the socket."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+from broker.perf.peer import Peer
+
+
+class LoosePeer:
+    """What a sender or receiver needs of a peer."""
+
+    def __init__(self, end: socket.socket, channel: int) -> None:
+        self.socket = end
+        self.channel = channel
+        self.received = bytearray()
+
+
+@contextmanager
+def loose_peer(channel: int = 1) -> Iterator[tuple[Peer, socket.socket]]:
+    """Gives a peer and the broker's end of its socket."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    with ours, theirs:
+        yield cast("Peer", LoosePeer(ours, channel)), theirs

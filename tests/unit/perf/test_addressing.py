@@ -1,0 +1,100 @@
+"""Where messages go: what the flags come to."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.perf import scenarios
+from broker.perf.addressing import addressing_of, spread
+from broker.perf.load import Load
+from broker.perf.scenarios import BadOptions
+from broker.perf.scenarios.routing import binding_key, routing_keys
+from broker.perf.scenarios.throughput import load_of
+from broker.perf.spool import PASS_DIGITS
+from broker.routing.reference import matches
+
+
+def load(*words: str) -> Load:
+    """Returns what a throughput run would do."""
+    return load_of(scenarios.options("throughput", words), 10.0)[1]
+
+
+@pytest.mark.parametrize(
+    ("queues", "consumers", "each"),
+    [
+        (["a"], 3, (("a",), ("a",), ("a",))),
+        (["a", "b"], 3, (("a",), ("b",), ("a",))),
+        (["a", "b", "c"], 2, (("a", "c"), ("b",))),
+        (["a", "b"], 0, ()),
+    ],
+)
+def test_queues_are_spread_over_consumers(queues: list[str], consumers: int, each: tuple[tuple[str, ...], ...]) -> None:
+    """Each queue has a consumer if there is one."""
+    assert spread(queues, consumers) == each
+
+
+def test_a_number_of_messages_is_shared_to_the_last_one() -> None:
+    """Seven publishers in two processes publish 100 in all, and none waits for another's schedule."""
+    shares = load("-x", "7", "--processes", "2", "-C", "100", "-r", "10").publish_shares()
+    paces = [pace for share in shares for pace in share.paces]
+    assert (len(shares), len(paces)) == (2, 7)
+    assert sum(pace.messages or 0 for pace in paces) == 100
+    assert len({stagger for share in shares for stagger in share.stagger_s}) == 7
+
+
+def test_a_number_to_consume_is_counted_by_one_process() -> None:
+    """Nobody else knows how many are left."""
+    assert len(load("-y", "5", "--processes", "2", "-D", "10").consume_shares()) == 1
+    assert len(load("-y", "5", "--processes", "2").consume_shares()) == 2
+
+
+def test_named_things_are_not_the_runs_own() -> None:
+    """They are kept; what is predeclared is not even bound."""
+    options = scenarios.options("throughput", ["-u", "mine", "-e", "ours", "-k", "a.b"])
+    topology = addressing_of(options).topology
+    assert (topology.own_queues, topology.own_exchange) == (False, False)
+    assert topology.bindings == (("mine", "a.b"),)
+    options = scenarios.options("throughput", ["-u", "mine", "-e", "ours", "-k", "a.b", "-p"])
+    assert addressing_of(options).topology.bindings == ()
+
+
+def test_time_ends_a_run_unless_a_number_does() -> None:
+    """Ten seconds by default, none beside a number, 0 for none at all."""
+    assert [load(*words).seconds for words in ((), ("-C", "5"), ("-z", "0"), ("-z", "3", "-C", "5"))] == [
+        10.0, None, None, 3.0,
+    ]  # fmt: skip
+
+
+def test_how_many_copies_is_known_or_not() -> None:
+    """Limits, other people's bindings and keys that are nobody's queue leave it open."""
+    cases: dict[tuple[str, ...], int | None] = {
+        (): 1,
+        ("--keys", "5"): 1,
+        ("-t", "fanout", "--keys", "1", "--queues", "4"): 4,
+        ("-k", "elsewhere"): None,
+        ("--queue-args", "x-max-length=5"): None,
+        ("-e", "theirs", "-u", "mine", "-p"): None,
+        ("-u", "mine", "-p"): 1,
+    }
+    assert {words: load(*words).copies for words in cases} == cases
+
+
+@pytest.mark.parametrize(
+    "words", [["-u", "q" * 253, "--queues", "2"], ["--keys", "100", "-k", "k" * 252], ["-p"], ["-x", "0"]]
+)
+def test_what_amqp_cannot_carry_or_nobody_named_is_refused(words: list[str]) -> None:
+    """Before anything is made."""
+    with pytest.raises(BadOptions):
+        addressing_of(scenarios.options("throughput", words))
+
+
+def test_each_matching_key_matches_one_binding_and_the_others_none() -> None:
+    """So that the share that matches is the share that is delivered."""
+    bindings = [binding_key(number) for number in range(40)]
+    assert len(set(bindings)) == 40
+    keys = [key.replace(PASS_DIGITS, "000123") for key in routing_keys(40, 0.005)]
+    hits = [sum(matches(binding.split("."), key.split(".")) for binding in bindings) for key in keys[:200]]
+    assert set(hits) <= {0, 1}
+    matching = [key for key in keys if any(matches(binding.split("."), key.split(".")) for binding in bindings)]
+    assert (len(keys), len(matching)) == (10_000, 50)
+    assert len({len(key) for key in keys}) == 1

@@ -1,0 +1,217 @@
+"""The page: everything in one file, nothing from elsewhere, nothing that could run, readable as HTML and SVG."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from broker.perf.page import page
+from broker.perf.result import Broker, Generator, Interval, Latency
+from tests.perf_results import bare, histogram, result
+
+EVIL = "<script>alert(1)</script>\"'&\x1b[2J\x00"
+ALLOWED = set(
+    "html head meta title style body header h1 h2 p section div b span i small code footer figure figcaption ul li svg "
+    "line text polyline circle table thead tbody tr th td".split()
+)
+VOID = {"meta"}
+SELF_CLOSED = re.compile(r"<(line|polyline)[^>]*/>")
+
+
+class Reader(HTMLParser):
+    """Reads a page and fails where an element is not closed in its order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.texts: list[str] = []
+        self._open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            self.texts.append(data.strip())
+
+
+def read(html: str) -> Reader:
+    """Returns a page as a browser takes it apart."""
+    reader = Reader()
+    reader.feed(html)
+    reader.close()
+    assert not reader._open
+    return reader
+
+
+def figures(html: str) -> dict[str, ET.Element]:
+    """Returns the pictures by their names."""
+    pictures = [ET.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL)]
+    return {picture.attrib["aria-label"]: picture for picture in pictures}
+
+
+def lines(picture: ET.Element) -> list[list[tuple[float, float]]]:
+    """Returns the points of each line."""
+    return [
+        [(float(x), float(y)) for x, y in (point.split(",") for point in line.attrib["points"].split())]
+        for line in picture.iter("polyline")
+    ]
+
+
+def test_a_page_needs_nothing_else() -> None:
+    """No element or attribute that loads or runs something, and a policy that forbids what came in nevertheless."""
+    html = page([result(), result("Other 2.0")])
+    reader = read(html)
+    assert set(reader.tags) <= ALLOWED
+    assert not {name for name, _ in reader.attributes} & {"src", "href", "onload", "onclick", "srcset"}
+    assert "url(" not in html
+    assert "@import" not in html
+    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in reader.attributes
+    assert "prefers-color-scheme: dark" in html
+
+
+def test_nothing_that_a_broker_says_steers_the_page() -> None:
+    """A product, option, failure, figure or argument full of markup and control characters is shown as text."""
+    evil = result(
+        EVIL,
+        scenario=EVIL,
+        arguments=(EVIL,),
+        started=EVIL,
+        broker=Broker(EVIL, EVIL, 1),
+        options={EVIL: EVIL, "deep": {EVIL: [EVIL]}},
+        figures={EVIL: result().figures["messages_per_cpu_second"]},
+        failures=(EVIL,),
+    )
+    for html in (page([evil]), page([evil, evil, result()])):
+        assert set(read(html).tags) <= ALLOWED
+        assert not re.search("[\x00-\x08\x0b-\x1f]", html)
+        assert "<script" not in html.lower()
+        assert any("<script>alert(1)</script>" in text for text in read(html).texts)
+
+
+def test_a_page_of_one_shows_its_headline_charts_and_facts() -> None:
+    """Rates, latencies, broker, machine, options, command and what the generator did are all there."""
+    reader = read(page([result()]))
+    for text in (
+        "throughput: SlotMQ 1.0",
+        "1,000/s",
+        "500 us",
+        "990 us",
+        "60 MiB",
+        "busiest process 25 % busy, ceiling 2,000,000/s: not the bottleneck.",
+        "a processor, 2 cores",
+        "persistent",
+        "slotmq perf throughput -x 2 -u 'a queue'",
+    ):
+        assert text in reader.texts
+
+
+def test_a_line_has_a_point_for_each_interval() -> None:
+    """Published, confirmed and delivered are lines of all intervals, left to right, steady where the rate is."""
+    pictures = figures(page([result(seconds=7)]))
+    assert list(pictures) == ["Messages per second", "Latency, publish to deliver", "Latency by percentile"]
+    drawn = lines(pictures["Messages per second"])
+    assert [len(line) for line in drawn] == [7, 7, 7]
+    for line in drawn:
+        assert [x for x, _ in line] == sorted({x for x, _ in line})
+        assert len({y for _, y in line}) == 1
+    assert [len(line) for line in lines(pictures["Latency, publish to deliver"])] == [7, 7]
+
+
+def test_a_rate_is_that_of_its_interval() -> None:
+    """A count over twice the time is half as high; an interval of next to no length is not drawn."""
+    intervals = (Interval(1.0, 100), Interval(1.0, 50), Interval(3.0, 100), Interval(3.5, 50), Interval(3.6, 99))
+    (line,) = lines(figures(page([result(intervals=intervals)]))["Messages per second"])
+    assert len(line) == 3
+    first, slow, last = (y for _, y in line)
+    foot = 244.0
+    assert first == last
+    assert foot - slow == pytest.approx((foot - first) / 2, abs=0.2)
+
+
+def test_the_latency_rises_with_the_percentile() -> None:
+    """The distribution goes from left to right and never down, however rare its end."""
+    wide = Latency.of(histogram(*range(1, 5000), 3_000_000))
+    (line,) = lines(figures(page([result(latency_us=wide, confirm_latency_us=None)]))["Latency by percentile"])
+    assert len(line) >= 10
+    assert line == sorted(line, key=lambda point: (point[0], -point[1]))
+    assert [y for _, y in line] == sorted((y for _, y in line), reverse=True)
+
+
+def test_several_are_compared_with_the_first() -> None:
+    """Each has a column with its ratio to the first, coloured by whether more is better, and a line in each chart."""
+    html = page([result("A", 1000), result("B", 2000), result("C", 250)])
+    reader = read(html)
+    assert {"2,000/s", "2x", "0.25x"} <= set(reader.texts)
+    assert '<small class="good">2x</small>' in html
+    assert '<small class="bad">0.25x</small>' in html
+    assert "<b>125 us</b>" not in html
+    for picture in figures(html).values():
+        assert len(lines(picture)) == 3
+
+
+def test_less_latency_is_better() -> None:
+    """A ratio below one is good where the measure is a time."""
+    html = page(
+        [result("A", latency_us=Latency.of(histogram(1000))), result("B", latency_us=Latency.of(histogram(500)))]
+    )
+    assert '<b>500 us</b><small class="good">0.5x</small>' in html
+
+
+def test_runs_of_one_broker_are_told_apart_by_their_options() -> None:
+    """Names are never the same twice: what differs in the options is in them, else the number of the run."""
+    texts = read(page([result(options={"size": 16, "x": 1}), result(options={"size": 1024, "x": 1})])).texts
+    assert "SlotMQ 1.0, size 16" in texts
+    assert "SlotMQ 1.0, size 1024" in texts
+    assert "SlotMQ 1.0 (run 2)" in read(page([result(), result()])).texts
+
+
+def test_a_generator_that_held_up_the_run_is_seen() -> None:
+    """A run that measured its generator says so in red."""
+    html = page([result(generator=Generator(1.0, 0.97, None, bottleneck=True))])
+    assert '<p class="note bad"><b>Held up by the generator:</b>' in html
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"intervals": (Interval(0.0, 5),)},
+        {"intervals": (Interval(1.0),)},
+        {"figures": {}, "failures": ("the broker closed the socket",)},
+        {"latency_us": Latency(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)},
+        {"latency_us": Latency(3, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)},
+    ],
+)
+def test_a_page_is_made_of_whatever_there_is(changes: dict[str, Any]) -> None:
+    """A run that measured nothing, or only zeros, is still a page; and so are two of them."""
+    for html in (page([bare(**changes)]), page([bare(**changes), result()])):
+        read(html)
+        assert not re.search(r"\b(nan|inf)\b", "".join(re.findall(r"<svg.*?</svg>", html, re.DOTALL)))
+
+
+def test_many_results_keep_their_colours_apart() -> None:
+    """After six colours the lines are dashed."""
+    html = page([result(f"broker {number}") for number in range(8)])
+    assert html.count('class="line k1 dashed"') == html.count('class="line k1"') == len(figures(html))
+
+
+def test_no_result_is_no_page() -> None:
+    """A page of nothing is a mistake of the caller's."""
+    with pytest.raises(ValueError, match="at least one"):
+        page([])

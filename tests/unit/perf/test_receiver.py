@@ -1,0 +1,126 @@
+"""A consuming connection: what it counts, acks and sees."""
+
+from __future__ import annotations
+
+import socket
+import time
+from selectors import EVENT_READ
+
+import pytest
+from pamqp import commands, frame
+
+from broker.perf import wire
+from broker.perf.peer import Peer
+from broker.perf.receiver import Demand, Quota, Receiver, Watch
+from broker.perf.stamp import STAMP
+from tests.unit.perf.loose_peer import loose_peer
+
+
+def delivery(tag: int, body: bytes) -> bytes:
+    """Returns a delivery as pamqp encodes it."""
+    method = commands.Basic.Deliver("ctag", tag, redelivered=False, exchange="x", routing_key="key")
+    return frame.marshal(method, 2) + wire.content(2, body, persistent=False)
+
+
+def receiver(peer: Peer, demand: Demand, quota: Quota | None = None) -> tuple[Receiver, Watch]:
+    """Returns a receiver that has begun, and what it sees."""
+    watch = Watch(demand.body_bytes)
+    made = Receiver(peer, demand, watch, quota or Quota(None))
+    watch.start(1)
+    made.start(1)
+    return made, watch
+
+
+def acks(end: socket.socket) -> list[tuple[int, bool]]:
+    """Returns the acks that arrived, as tag and multiple."""
+    try:
+        rest = end.recv(1 << 16)
+    except BlockingIOError:
+        return []
+    found = []
+    while rest:
+        taken, _, method = frame.unmarshal(rest)
+        rest = rest[taken:]
+        assert isinstance(method, commands.Basic.Ack)
+        found.append((method.delivery_tag, method.multiple))
+    return found
+
+
+def test_acks_come_in_steps_and_the_rest_at_the_end() -> None:
+    """One for every three deliveries; what is left over is acked when the receiver is done."""
+    with loose_peer(2) as (peer, broker):
+        one, _ = receiver(peer, Demand(3, 4))
+        broker.send(b"".join(delivery(tag, b"body") for tag in range(1, 9)))
+        one.react(EVENT_READ, 1)
+        assert (one.delivered, one.acked, one.body_bytes) == (8, 6, 32)
+        assert acks(broker) == [(3, True), (6, True)]
+        one.finish(1.0)
+        assert (acks(broker), one.acked) == ([(8, True)], 8)
+
+
+def test_single_acks_are_single() -> None:
+    """One frame for each message, without `multiple`."""
+    with loose_peer(2) as (peer, broker):
+        one, _ = receiver(peer, Demand(1, 4))
+        broker.send(delivery(1, b"body") + delivery(2, b"body"))
+        one.react(EVENT_READ, 1)
+        assert acks(broker) == [(1, False), (2, False)]
+
+
+def test_auto_ack_acks_nothing() -> None:
+    """Neither on the way nor at the end."""
+    with loose_peer(2) as (peer, broker):
+        one, _ = receiver(peer, Demand(0, 4))
+        broker.send(delivery(1, b"body"))
+        one.react(EVENT_READ, 1)
+        one.finish(1.0)
+        assert (acks(broker), one.delivered) == ([], 1)
+
+
+def test_a_quota_is_shared_and_nothing_above_it_is_acked() -> None:
+    """Of two receivers that may count five, the second gets what the first left."""
+    quota = Quota(5)
+    with loose_peer(2) as (here, first), loose_peer(2) as (there, second):
+        one, _ = receiver(here, Demand(1, 4), quota)
+        other, _ = receiver(there, Demand(1, 4), quota)
+        first.send(b"".join(delivery(tag, b"body") for tag in range(1, 4)))
+        second.send(b"".join(delivery(tag, b"body") for tag in range(1, 5)))
+        one.react(EVENT_READ, 1)
+        other.react(EVENT_READ, 1)
+        assert (one.delivered, other.delivered, quota.left) == (3, 2, 0)
+        assert acks(second) == [(1, False), (2, False)]
+
+
+def test_times_are_from_due_and_from_sent() -> None:
+    """Of every message, also where a whole buffer is counted by stride; stamps of others are left out."""
+    with loose_peer(2) as (peer, broker):
+        one, watch = receiver(peer, Demand(0, 16))
+        now_ns = time.monotonic_ns()
+        bodies = [STAMP.pack(now_ns - 5_000_000, now_ns - 2_000_000)] * 40 + [STAMP.pack(1 << 61, 0), bytes(16)]
+        broker.send(b"".join(delivery(tag, body) for tag, body in enumerate(bodies, 1)))
+        one.react(EVENT_READ, 1)
+        assert one.delivered == 42
+        assert (watch.due_times.count, watch.sent_times.count, watch.late_times.count) == (40, 40, 40)
+        assert watch.due_times.percentile(1) >= 4_990_000
+        assert watch.late_times.percentile(99) == pytest.approx(3_000_000, rel=0.001)
+
+
+def test_of_many_messages_a_sample_stands_for_all() -> None:
+    """A full buffer is looked at in places, and counts as many times as there are messages."""
+    watch = Watch(16)
+    watch.start(1)
+    watch.now_ns = 1000
+    watch.look(STAMP.pack(400, 900) * 1000, 0, 16, 1000)
+    assert (watch.due_times.count, watch.due_times.percentile(50)) == (1000, 600)
+    assert (watch.sent_times.count, watch.sent_times.percentile(50)) == (1000, 100)
+
+
+def test_a_rate_pauses_reading() -> None:
+    """Ten per second: after two messages nothing is read for two tenths of a second."""
+    with loose_peer(2) as (peer, broker):
+        one, _ = receiver(peer, Demand(0, 4, per_s=10))
+        broker.send(delivery(1, b"body") + delivery(2, b"body"))
+        one.react(EVENT_READ, 1)
+        assert (one.delivered, one.wakes_ns(), one.interest(1)) == (2, 200_000_001, 0)
+        one.react(0, 200_000_001)
+        assert one.interest(200_000_001) == EVENT_READ

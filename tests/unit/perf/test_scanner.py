@@ -1,0 +1,197 @@
+"""The generator's offset parser against frames that pamqp encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pamqp import base, body, commands, frame, header, heartbeat
+
+from broker.perf.faults import BrokenStream, Refusal
+from broker.perf.scanner import Scanner
+
+CHANNEL = 2
+
+
+def delivery(
+    tag: int,
+    key: str = "bench.01.0001",
+    size: int = 16,
+    frame_max: int = 100_000,
+    mode: int = 1,
+    filling: bytes = b"",
+) -> bytes:
+    """Return a delivery as pamqp encodes it, the body split at `frame_max`."""
+    content = filling or bytes(size)
+    method = commands.Basic.Deliver("ctag", tag, redelivered=False, exchange="bench", routing_key=key)
+    properties = header.ContentHeader(body_size=size, properties=commands.Basic.Properties(delivery_mode=mode))
+    pieces = [frame.marshal(method, CHANNEL), frame.marshal(properties, CHANNEL)]
+    room = frame_max - 8
+    pieces += [frame.marshal(body.ContentBody(content[at : at + room]), CHANNEL) for at in range(0, size, room)]
+    return b"".join(pieces)
+
+
+def confirm(tag: int, *, multiple: bool) -> bytes:
+    """Return a confirm as pamqp encodes it."""
+    return frame.marshal(commands.Basic.Ack(tag, multiple), 1)
+
+
+HEARTBEAT = frame.marshal(heartbeat.Heartbeat(), 0)
+
+
+def feed(scanner: Scanner, stream: bytes, cuts: Iterable[int] = ()) -> None:
+    """Feed a stream in pieces as a socket would, keeping what the scanner leaves over."""
+    buffer = bytearray()
+    edges = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
+    for start, stop in pairwise(edges):
+        buffer += stream[start:stop]
+        del buffer[: scanner.scan(buffer, len(buffer))]
+    assert not buffer, "whole frames were left over"
+
+
+def test_equal_deliveries_are_counted_without_walking_each() -> None:
+    """A buffer of equal deliveries is counted by stride, with the tag of the last and the sum of the bodies."""
+    scanner = Scanner()
+    feed(scanner, b"".join(delivery(tag) for tag in range(1, 1001)))
+    assert (scanner.deliveries, scanner.last_tag, scanner.body_bytes) == (1000, 1000, 16_000)
+    assert scanner.walked < 10
+
+
+def test_one_other_frame_costs_few_walks() -> None:
+    """A heartbeat in the middle of a buffer does not send the rest of it through the frame walk."""
+    stream = b"".join(delivery(tag) for tag in range(1, 501)) + HEARTBEAT
+    stream += b"".join(delivery(tag) for tag in range(501, 1001))
+    scanner = Scanner()
+    feed(scanner, stream)
+    assert (scanner.deliveries, scanner.last_tag, scanner.heartbeats) == (1000, 1000, 1)
+    assert scanner.walked < 20
+
+
+def test_body_over_several_frames_counts_once() -> None:
+    """A delivery is complete with its last body byte, however many frames carry it."""
+    scanner = Scanner()
+    stream = b"".join(delivery(tag, size=1000, frame_max=308) for tag in (1, 2, 3))
+    feed(scanner, stream, cuts=[len(stream) - 1])
+    assert (scanner.deliveries, scanner.body_bytes, scanner.last_tag) == (3, 3000, 3)
+
+
+def test_delivery_without_a_body_is_complete_with_its_header() -> None:
+    """An empty body has no body frame; the header ends the message."""
+    scanner = Scanner()
+    feed(scanner, b"".join(delivery(tag, size=0) for tag in range(1, 6)))
+    assert (scanner.deliveries, scanner.body_bytes) == (5, 0)
+
+
+def test_incomplete_delivery_is_not_counted() -> None:
+    """Without its last byte a delivery does not count, and its bytes stay for the next read."""
+    stream = b"".join(delivery(tag) for tag in range(1, 11))
+    scanner = Scanner()
+    done = scanner.scan(bytearray(stream[:-1]), len(stream) - 1)
+    assert scanner.deliveries == 9
+    assert done < len(stream) - 1
+
+
+messages = st.one_of(
+    st.tuples(st.just("d"), st.sampled_from([0, 16, 300]), st.sampled_from(["k", "a.b", "a.c"])),
+    st.tuples(st.just("c"), st.booleans(), st.none()),
+    st.tuples(st.just("h"), st.none(), st.none()),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(messages, max_size=40), st.lists(st.integers(0, 5000), max_size=12), st.integers(1, 4))
+def test_any_mixture_in_any_pieces_counts_the_same(
+    mixture: list[tuple[str, int | bool | None, str | None]], cuts: list[int], runs: int
+) -> None:
+    """Deliveries of changing sizes, confirms and heartbeats, cut anywhere, are all counted, and nothing twice."""
+    stream, tag, confirmed, heartbeats, body_bytes = bytearray(), 0, 0, 0, 0
+    for kind, what, key in mixture:
+        for _ in range(runs):
+            if kind == "d":
+                tag += 1
+                body_bytes += int(what or 0)
+                stream += delivery(tag, key=key or "", size=int(what or 0))
+            elif kind == "c":
+                confirmed += 1
+                stream += confirm(confirmed, multiple=bool(what))
+            else:
+                heartbeats += 1
+                stream += HEARTBEAT
+    scanner = Scanner()
+    feed(scanner, bytes(stream), cuts)
+    assert (scanner.deliveries, scanner.last_tag, scanner.body_bytes) == (tag, tag, body_bytes)
+    assert (scanner.confirms.count, scanner.heartbeats) == (confirmed, heartbeats)
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        (commands.Channel.Close(404, "NOT_FOUND - no exchange 'x'", 60, 40), "404 NOT_FOUND - no exchange 'x'"),
+        (commands.Connection.Close(320, "CONNECTION_FORCED - bye", 0, 0), "320 CONNECTION_FORCED - bye"),
+        (commands.Basic.Cancel("ctag", nowait=True), "ctag"),
+        (commands.Basic.Nack(7, multiple=False, requeue=False), "tag 7"),
+    ],
+)
+def test_refusal_ends_the_run_with_the_brokers_words(method: base.Frame, said: str) -> None:
+    """What ends a run is reported with the code and text that the broker gave."""
+    scanner = Scanner()
+    stream = bytearray(delivery(1) + frame.marshal(method, 1))
+    with pytest.raises(Refusal, match=said):
+        scanner.scan(stream, len(stream))
+    assert scanner.deliveries == 1
+
+
+def test_wrong_end_octet_is_noticed_in_the_stride() -> None:
+    """A corrupted frame end between equal deliveries is not counted over."""
+    good = b"".join(delivery(tag) for tag in range(1, 4))
+    stream = bytearray(good + delivery(4)[:-1] + b"\x00" + delivery(5))
+    scanner = Scanner()
+    with pytest.raises(BrokenStream, match="0xCE"):
+        scanner.scan(stream, len(stream))
+    assert scanner.deliveries == 3
+
+
+def test_blocked_is_counted() -> None:
+    """connection.blocked is noticed and connection.unblocked passes."""
+    scanner = Scanner()
+    told = [commands.Connection.Blocked("memory"), commands.Connection.Unblocked()]
+    feed(scanner, b"".join(frame.marshal(method, 0) for method in told))
+    assert scanner.blocked == 1
+
+
+def test_a_lenient_scanner_counts_what_another_one_raises() -> None:
+    """Nacks by how many they settle, returns by their whole content; deliveries beside them are still counted."""
+    nack = frame.marshal(commands.Basic.Nack(5, True, False), 1)
+    returned = frame.marshal(commands.Basic.Return(312, "NO_ROUTE", "bench", "k"), 1) + delivery(1)[len(_method(1)) :]
+    scanner = Scanner(lenient=True)
+    feed(scanner, confirm(2, multiple=True) + nack + returned + delivery(1) + returned, cuts=[30, 60, 90])
+    assert (scanner.nacked, scanner.returned, scanner.deliveries, scanner.confirms.count) == (3, 2, 1, 5)
+    for stream in (nack, returned):
+        with pytest.raises(Refusal):
+            feed(Scanner(), stream)
+
+
+def _method(tag: int) -> bytes:
+    """Return the method frame of a delivery."""
+    method = commands.Basic.Deliver("ctag", tag, redelivered=False, exchange="bench", routing_key="bench.01.0001")
+    return frame.marshal(method, CHANNEL)
+
+
+@pytest.mark.parametrize("cuts", [[], [5, 70, 71, 500, 3001]])
+@pytest.mark.parametrize("frame_max", [100_000, 20])
+def test_every_body_is_shown_once(cuts: list[int], frame_max: int) -> None:
+    """However the stream is cut, and into however many frames a body is."""
+    seen: list[bytes] = []
+
+    def watch(buffer: bytes | bytearray, at: int, stride: int, count: int) -> None:
+        seen.extend(bytes(buffer[at + stride * number : at + stride * number + 8]) for number in range(count))
+
+    stream = b"".join(delivery(tag, frame_max=frame_max, filling=b"%08d-waiting" % tag) for tag in range(1, 41))
+    scanner = Scanner(watch=watch)
+    feed(scanner, stream, cuts)
+    assert scanner.deliveries == 40
+    assert seen == [b"%08d" % tag for tag in range(1, 41)]
+    assert scanner.walked == 40 if frame_max == 20 else scanner.walked < 40
