@@ -5,8 +5,10 @@
 #   make lint    ruff, formatting, types, floors
 #   make demo    336,776 flights through the broker, killed once on the way
 #   make demo-pipeline   the flights from a tap into a lake, asked and replayed by Spark
-#   make bench   CPU microseconds per message, beside RabbitMQ where it is installed
+#   make bench   S1 to S9: CPU microseconds per message, latency, restart, memory, beside RabbitMQ where it is installed;
+#                twenty minutes, ARGS=--quick two, ARGS="--only S1,S3" some of them
 #   make bench-topics   the engines of the topic index, beside the figures of the articles; ten minutes, ARGS=--quick one
+#   make bench-growth   whether a message costs the same in a large broker, and whether everybody has a share; under twelve minutes
 #   make bench-pipeline   the pipeline's jobs beside Spark's own reader and writer; ARGS=--quick
 #   make torture the long proofs      make fuzz the fuzz tests alone      make setup everything a developer needs
 
@@ -14,7 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: setup run test test-compiled lint format bench bench-topics bench-pipeline demo demo-pipeline torture fuzz
+.PHONY: setup run test test-compiled lint format bench bench-topics bench-growth bench-pipeline demo demo-pipeline torture fuzz
 .DEFAULT_GOAL := run
 .SUFFIXES:
 
@@ -47,6 +49,9 @@ bench: $(VENV)/.stamp-bench
 
 bench-topics: $(VENV)/.stamp-bench
 	@$(BIN)/python -m bench.topics $(ARGS)
+
+bench-growth: $(VENV)/.stamp-bench
+	@$(BIN)/python -m bench.growth $(ARGS)
 
 bench-pipeline: $(VENV)/.stamp-bench-pipeline
 	@$(BIN)/python -m bench.pipeline $(ARGS)

@@ -7,16 +7,15 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
-from weakref import WeakSet
 
 if TYPE_CHECKING:
-    from broker.net.transport import Transport
     from broker.server import Broker
 
 __all__ = ["CLOSED_MAX", "GROWTH", "Collector"]
 
 INTERVAL_S: Final = 1.0
 GROWTH: Final = 10_000  # so many bindings and queues more, and they are set aside
+CONNECTION: Final = 10  # a connection and its channel count as so many: it takes some forty objects
 CLOSED_MAX: Final = 1000  # so many connections closed of those that were set aside, and everything is looked at once
 
 
@@ -24,9 +23,9 @@ class Collector:
     """Sets aside what the broker has, when it has grown.
 
     CPython's collector now and then looks at every object there is, in the middle of whatever runs; with 100,000
-    bindings that takes longer than anybody should wait. What is set aside is not looked at, and still freed when
-    nothing refers to it. Connections are set aside with it, and those are circles, which the collector alone finds:
-    when too many of them have gone, everything is looked at once.
+    bindings or 5,000 connections that takes longer than anybody should wait. What is set aside is not looked at, and
+    still freed when nothing refers to it. Connections are circles, which the collector alone finds: when too many of
+    those that were set aside have gone, everything is looked at once.
     Source: the gc module's freeze(), from Instagram's web servers.
     """
 
@@ -35,7 +34,6 @@ class Collector:
         self._loop = loop
         self._alarm: asyncio.TimerHandle | None = None
         self._size = 0
-        self._present: WeakSet[Transport] = WeakSet()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -59,7 +57,7 @@ class Collector:
 
     def look(self) -> None:
         """Sets aside what the broker has if it has grown, or collects what has gone."""
-        if self._closed >= CLOSED_MAX:
+        if self._broker.listener.gone >= CLOSED_MAX:
             gc.unfreeze()
             gc.collect()
             self._set_aside()
@@ -77,13 +75,9 @@ class Collector:
         gc.collect(1)  # what is young and gone already is not worth keeping
         gc.freeze()
         self._size = self._now
-        self._present = WeakSet(self._broker.listener.transports)
+        self._broker.listener.count_gone()
 
     @property
     def _now(self) -> int:
-        return sum(vhost.bindings.count + len(vhost.queues) for vhost in self._broker.vhosts.values())
-
-    @property
-    def _closed(self) -> int:
-        """How many connections are gone of those that were set aside."""
-        return len(self._present) - sum(transport in self._present for transport in self._broker.listener.transports)
+        grown = sum(vhost.bindings.count + len(vhost.queues) for vhost in self._broker.vhosts.values())
+        return grown + CONNECTION * len(self._broker.listener.transports)

@@ -34,7 +34,7 @@ from broker.net.control_verbs import control_verbs
 from broker.net.http.server import HttpServer
 from broker.net.http.serving import http_server
 from broker.net.intake import Intake
-from broker.net.listener import Listener
+from broker.net.listener import STEPS, Listener
 from broker.net.password_check import PasswordThreads, logins_of
 from broker.net.tls import TlsContext
 from broker.net.transport import Transport
@@ -106,7 +106,7 @@ class Broker:
             self._folder.close()
             raise
         self._passwords = PasswordThreads(loop)
-        self.turn = Turn(loop, self._clock, self._fail)
+        self.turn = Turn(loop, self._clock, self._fail, settings.flow.read_budget_bytes)
         self.vhosts = Vhosts(
             self._folder, settings, self.turn, loop, generate=generate_name, fail=self._fail, sealed=slots.view.ends
         )
@@ -296,7 +296,7 @@ class Broker:
 
     def _periodic(self) -> list[tuple[float, Callable[[], None]]]:
         actions: list[tuple[float, Callable[[], None]]] = [
-            (1.0, self.listener.tick),
+            (1 / STEPS, self.listener.step),
             (self.settings.flow.check_interval_ms / 1000, self._alarms.measure),
             (0.1, self.vhosts.page),
             (0.1, self.taps.tick),

@@ -236,7 +236,11 @@ class Flow(Section):
     """How the broker shares itself among its clients."""
 
     read_budget_bytes: int = number(
-        256 * KiB, 4 * KiB, 64 * MiB, "bytes", "What is handled for one connection before the others have their turn."
+        128 * KiB,
+        4 * KiB,
+        64 * MiB,
+        "bytes",
+        "How much input of all connections is handled before deliveries have their turn.",
     )
     high_water_bytes: int = number(
         256 * KiB, 16 * KiB, 64 * MiB, "bytes", "A connection with so much unsent output gets no more deliveries."

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, TextIO, cast
 
 import structlog
@@ -23,6 +24,7 @@ LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 REDACTED: Final = "[redacted]"
 DEPTH_MAX: Final = 6  # values deeper than this are not looked through but replaced
 REMEMBERED_MAX: Final = 1024  # kinds of repeated warnings kept apart
+KEYS_MAX: Final = 1024  # keys that were looked through for what names a secret
 
 TEXT_MAX: Final = 1 << 15  # characters of one value; what a client sends may be longer than anyone reads
 
@@ -70,13 +72,12 @@ def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
 
 
 def _redacted(key: object, value: Any, depth: int) -> Any:
-    if isinstance(key, str) and SECRET_KEY.search(key) and value is not None:
+    if isinstance(key, str) and value is not None and names_secret(key):
         return REDACTED
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        value = bytes(value).decode(errors="backslashreplace")
     if isinstance(value, str):
-        value = value if len(value) <= TEXT_MAX else value[:TEXT_MAX] + "[cut]"
-        return SASL_PLAIN.sub(REDACTED, URI_CREDENTIALS.sub(rf"\1{REDACTED}@", value))
+        return _redacted_text(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return _redacted_text(bytes(value).decode(errors="backslashreplace"))
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if depth == 0:
@@ -86,6 +87,23 @@ def _redacted(key: object, value: Any, depth: int) -> Any:
     if isinstance(value, Sequence):
         return [_redacted(None, inner, depth - 1) for inner in value]
     return _redacted(None, str(value), depth - 1)  # an exception or a path: what the renderer would have printed
+
+
+@lru_cache(KEYS_MAX)
+def names_secret(key: str) -> bool:
+    """Tells whether the value of a key is a secret; the same few keys come with every event."""
+    return SECRET_KEY.search(key) is not None
+
+
+def _redacted_text(text: str) -> str:
+    """Returns a text without secrets. Hardly any has what a secret cannot be without, so that is looked for first."""
+    if len(text) > TEXT_MAX:
+        text = text[:TEXT_MAX] + "[cut]"
+    if "://" in text:
+        text = URI_CREDENTIALS.sub(rf"\1{REDACTED}@", text)
+    if "\0" in text or "\\" in text:
+        text = SASL_PLAIN.sub(REDACTED, text)
+    return text
 
 
 def spell_out(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

@@ -128,6 +128,7 @@ class Moved:
 
     seconds: float
     sent_each: tuple[int, ...]
+    confirmed_each: tuple[int, ...]
     got_each: tuple[int, ...]
 
     @property
@@ -168,6 +169,7 @@ class Herd:
         Raises: Stalled, Refusal, BrokenStream.
         """
         sent = [source.sent for source in self._sources]
+        confirmed = [source.scanner.confirms.count for source in self._sources]
         got = [sink.scanner.deliveries for sink in self._sinks]
         begun = moved_at = time.monotonic()
         moved = -1
@@ -180,6 +182,7 @@ class Herd:
         return Moved(
             time.monotonic() - begun,
             tuple([source.sent - before for source, before in zip(self._sources, sent, strict=True)]),
+            tuple([one.scanner.confirms.count - before for one, before in zip(self._sources, confirmed, strict=True)]),
             tuple([sink.scanner.deliveries - before for sink, before in zip(self._sinks, got, strict=True)]),
         )
 

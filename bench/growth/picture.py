@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ _TITLES = {
     "consumers": "consumers of one queue",
     "bindings": "bindings of the exchange",
 }
-_ZERO_AT = 0.5  # where no message at all stands on a scale without a zero
 
 
 def draw(path: Path, content: Mapping[str, Any]) -> Path:
@@ -46,21 +45,21 @@ def draw(path: Path, content: Mapping[str, Any]) -> Path:
 
 def _panel(axes: Any, panel: str, curves: Sequence[Mapping[str, Any]]) -> None:
     top = 0.0
+    places = _places(cell["size"] for curve in curves for cell in curve["cells"])
     for curve, colour in zip(curves, _COLOURS, strict=False):
         costs = medians(curve["cells"], "cpu_us")
-        places = [_place(size) for size in costs]
+        at = [places[size] for size in costs]
         smallest = next(iter(costs.values()))
-        axes.fill_between(places, smallest, smallest * FLAT, color=colour, alpha=0.12, linewidth=0)
-        axes.plot(places, list(costs.values()), marker="o", color=colour, label=f"{curve['title']}: {verdict(curve)}")
+        axes.fill_between(at, smallest, smallest * FLAT, color=colour, alpha=0.12, linewidth=0)
+        axes.plot(at, list(costs.values()), marker="o", color=colour, label=f"{curve['title']}: {verdict(curve)}")
         cells = curve["cells"]
-        axes.plot([_place(cell["size"]) for cell in cells], [cell["cpu_us"] for cell in cells], ".", color=colour,
+        axes.plot([places[cell["size"]] for cell in cells], [cell["cpu_us"] for cell in cells], ".", color=colour,
                   markersize=3, alpha=0.6)  # fmt: skip
         top = max(top, *costs.values())
     axes.set_xscale("log")
     axes.set_title(_TITLES[panel], fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
-    sizes = sorted({cell["size"] for curve in curves for cell in curve["cells"]})
-    axes.set_xticks([_place(size) for size in sizes], [f"{size:,}" for size in sizes], fontsize=8)
+    axes.set_xticks(list(places.values()), [f"{size:,}" for size in places], fontsize=8)
     axes.minorticks_off()
     if top:
         axes.set_ylim(0, top * 1.35)
@@ -68,5 +67,7 @@ def _panel(axes: Any, panel: str, curves: Sequence[Mapping[str, Any]]) -> None:
         axes.legend(frameon=False, fontsize=8, loc="upper left")
 
 
-def _place(size: int) -> float:
-    return size or _ZERO_AT
+def _places(sizes: Iterable[int]) -> dict[int, float]:
+    """Return where sizes stand on a scale that has no zero: a step below the smallest other."""
+    known = sorted(set(sizes))
+    return {size: size or min(known[1:], default=1) / 10 for size in known}

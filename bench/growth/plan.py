@@ -20,7 +20,7 @@ class Plan:
     bindings: tuple[int, ...] = (10, 100, 1_000, 10_000, 100_000)
     backlog: tuple[int, ...] = (0, 10_000, 100_000, 1_000_000, 10_000_000)
     crowd: int = 100
-    rounds: int = 5
+    rounds: int = 4
     seconds: float = 1.2
     settle_s: float = 0.2
     share_factor: float = 4.0

@@ -15,7 +15,6 @@ from bench.brokers import Broker, NotStarted
 from bench.growth.curve import Cell, Curve
 from bench.growth.herd import Herd
 from bench.growth.plan import Plan
-from bench.meter import calls
 from broker.perf.faults import Fault
 from broker.perf.process_tree import ProcessTree
 
@@ -101,9 +100,9 @@ def _cell(runner: _Runner, plan: Plan) -> Cell:
     """Return what one round cost. Raises: Stalled, Refusal, BrokenStream, OSError."""
     herd, processes = runner.herd, runner.processes
     herd.run(plan.settle_s)
-    before, calls_before = processes.usage(), calls(processes)
+    before = processes.usage()
     moved = herd.run(plan.seconds)
-    after, calls_after = processes.usage(), calls(processes)
+    after = processes.usage()
     messages = max(1.0, moved.messages)
     cpu_s = after.cpu_s - before.cpu_s
     return {
@@ -111,7 +110,5 @@ def _cell(runner: _Runner, plan: Plan) -> Cell:
         "per_s": messages / moved.seconds,
         "cpu_us": cpu_s / messages * 1e6,
         "busy_share": cpu_s / moved.seconds,
-        "reads": (calls_after[0] - calls_before[0]) / messages,
-        "writes": (calls_after[1] - calls_before[1]) / messages,
         "rss_bytes": after.rss_bytes,
     }

@@ -29,6 +29,8 @@ _HEAD_START_S = 0.5
 _PRESSURE_S = 120.0  # at most: it ends when the light client has seen enough
 _SILENT_MESSAGES = 200_000
 _SILENT_RECEIVE_BYTES = 65_536
+_FULL_LOOKS = 50
+_FULL_SHARE = 0.98  # of what is published reaches who reads: the silent one takes nothing more
 _CROWD_WINDOW = 100
 _CROWD_BUFFER_BYTES = 1 << 18
 _BUSY, _SILENT = "growth-busy", "growth-silent"
@@ -149,7 +151,7 @@ def press(line: Line, address: Address, pressure: Pressure) -> None:
     told.register(line, select.POLLIN)
     moved = herd.run(_PRESSURE_S, lambda: bool(told.poll(0)))
     figures = {
-        "published_per_s": sum(moved.sent_each) / moved.seconds,
+        "confirmed_per_s": sum(moved.confirmed_each) / moved.seconds,
         "delivered_per_s": sum(moved.got_each) / moved.seconds,
         **_spread(moved),
     }
@@ -165,7 +167,7 @@ def _sink(address: Address, queue: str) -> Sink:
 
 def _spread(moved: Moved) -> dict[str, float]:
     """Return the least that one of them had as a part of what they had on average."""
-    sides = {"published_least_share": moved.sent_each, "delivered_least_share": moved.got_each}
+    sides = {"confirmed_least_share": moved.confirmed_each, "delivered_least_share": moved.got_each}
     return {name: min(each) / fmean(each) for name, each in sides.items() if len(each) > 1 and any(each)}
 
 
@@ -188,6 +190,7 @@ def _silent(broker: Broker, track: Track) -> dict[str, Any]:
         for _ in range(track.plan.rounds):
             without = _cost(herd, broker, track)
             silent = [_silent_consumer(address, queue) for queue in (_SILENT, _BUSY)]
+            _run_until_full(herd, track)
             beside = _cost(herd, broker, track)
             for one in silent:
                 one.socket.close()  # it does not read, so no close-ok would come
@@ -208,6 +211,14 @@ def _silent_consumer(address: Address, queue: str) -> Peer:
     peer = Peer(address, CONSUME_CHANNEL, receive_bytes=_SILENT_RECEIVE_BYTES)
     peer.consume(queue, "silent", auto_ack=True, prefetch=0)
     return peer
+
+
+def _run_until_full(herd: Herd, track: Track) -> None:
+    """Publish until sockets and connection hold as much as they can of what the silent one does not read."""
+    for _ in range(_FULL_LOOKS):
+        moved = herd.run(track.plan.settle_s)
+        if sum(moved.got_each) >= sum(moved.sent_each) * _FULL_SHARE:
+            return
 
 
 def _cost(herd: Herd, broker: Broker, track: Track) -> tuple[float, float]:

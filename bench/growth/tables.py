@@ -35,7 +35,7 @@ def summary(content: Mapping[str, Any]) -> str:
     return "\n".join(lines + [f"failed: {text}" for text in content["failures"]])
 
 
-_SHARES = {"published_least_share": "published", "delivered_least_share": "delivered"}
+_SHARES = {"confirmed_least_share": "published", "delivered_least_share": "delivered"}
 
 
 def verdict(curve: Mapping[str, Any]) -> str:
@@ -48,14 +48,10 @@ def verdict(curve: Mapping[str, Any]) -> str:
 
 def cost_table(curves: Sequence[Mapping[str, Any]]) -> str:
     """Return a table in Markdown: a curve in each row, its costs by size, and the verdict."""
-    lines = ["| | CPU-µs per message at | writes per message | |", "|---|---|---|---|"]
+    lines = ["| | CPU-µs per message at | |", "|---|---|---|"]
     for curve in curves:
-        costs, writes = medians(curve["cells"], "cpu_us"), medians(curve["cells"], "writes")
-        at = ", ".join(f"{size:,}: {cost:.2f}" for size, cost in costs.items())
-        most = max(writes, key=lambda size: writes[size])
-        lines.append(
-            f"| {curve['panel']}: {curve['title']} | {at} | up to {writes[most]:.2f} at {most:,} | {verdict(curve)} |"
-        )
+        at = ", ".join(f"{size:,}: {cost:.2f}" for size, cost in medians(curve["cells"], "cpu_us").items())
+        lines.append(f"| {curve['panel']}: {curve['title']} | {at} | {verdict(curve)} |")
     return "\n".join(lines)
 
 
@@ -63,7 +59,7 @@ def light_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a table in Markdown: how long a light client's message takes, and the least share that one had."""
     lines = ["| beside | p50 | p99 | the others' messages/s | least share of one |", "|---|---|---|---|---|"]
     for row in rows:
-        rate = f"{row['published_per_s']:,.0f}" if "published_per_s" in row else ""
+        rate = f"{row['confirmed_per_s']:,.0f}" if "confirmed_per_s" in row else ""
         shares = [f"{part} {row[name]:.2f}" for name, part in _SHARES.items() if name in row]
         lines.append(
             f"| {row['title']} | {row['p50_ms']:.2f} ms | {row['p99_ms']:.2f} ms | {rate} | {', '.join(shares)} |"

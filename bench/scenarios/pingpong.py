@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.brokers import Broker
+from bench.brokers import Broker, relay
 from bench.meter import Figures
 from bench.scenario import Limits
 from bench.scenarios.perf_run import perf
@@ -17,7 +17,7 @@ class Pingpong:
     name: str = "S9"
     stage: str = "flow"
     rounds: int = 99
-    relayed: bool = False
+    relayed: bool = True
     record_bytes: int = 0
     pairs: int = 8
 
@@ -31,7 +31,13 @@ class Pingpong:
         return 1.0, 1.0
 
     def measure(self, broker: Broker, limits: Limits) -> Figures:
-        """Run it once. Raises: RunFailed, OSError."""
+        """Run it once. Raises: RunFailed, NotStarted, OSError."""
+        if broker.relay:
+            with relay("bench.pair_relay") as pair_relay:
+                return self._measure(pair_relay, limits)
+        return self._measure(broker, limits)
+
+    def _measure(self, broker: Broker, limits: Limits) -> Figures:
         result, used = perf(
             broker, "pingpong", "-x", str(self.pairs), "-z", f"{limits.seconds}s", limit_s=limits.stall_s
         )

@@ -19,6 +19,8 @@ _KEYS = 10_000
 def relayed(body_bytes: int, consumers: int, seconds: float, *, per_s: float | None = None) -> Figures:
     """Return what a relay that gives every byte to every consumer asks for, per delivery, and how long it takes.
 
+    Without consumers it reads, and that is all; the figures are per publish.
+
     Raises: RunFailed.
     """
     keys = tuple(f"bench.{number % 97:02d}.{number:08d}" for number in range(_KEYS))
@@ -37,11 +39,14 @@ def relayed(body_bytes: int, consumers: int, seconds: float, *, per_s: float | N
         )
         with Interruption() as interruption:
             outcome = Conductor(load, Progress(quiet=True), interruption, broker.processes).run()
-    used, delivered = outcome.process(), outcome.tally.delivered
-    if outcome.failures or not used or not delivered:
+    used = outcome.process()
+    count, took_s = outcome.tally.published, outcome.publish_s
+    if consumers:
+        count, took_s = outcome.tally.delivered, outcome.deliver_s
+    if outcome.failures or not used or not count:
         raise RunFailed(outcome.failures[0] if outcome.failures else "nothing came through the relay")
-    figures = {"messages": delivered, "cpu_us": used.cpu_s / delivered * 1e6, "per_s": delivered / outcome.deliver_s}
+    figures = {"messages": count, "cpu_us": used.cpu_s / count * 1e6}
     if not per_s:
-        return figures
+        return figures | {"per_s": count / took_s}
     p50, p99 = outcome.due_times.percentiles((50, 99))
-    return {"messages": delivered, "cpu_us": figures["cpu_us"], "p50_us": p50 / 1e3, "p99_us": p99 / 1e3}
+    return figures | {"p50_us": p50 / 1e3, "p99_us": p99 / 1e3}

@@ -10,6 +10,7 @@ from bench.companion import Companion
 from bench.meter import Figures, Meter
 from bench.scenario import CALL_BYTES, Limits
 from bench.scenarios.flow import message_bytes
+from bench.scenarios.relayed import relayed
 from bench.topics import load, workload
 from bench.topics.traffic import Keys
 from broker.perf.crew import RunFailed
@@ -113,7 +114,7 @@ class Routing:
     name: str
     topology: Topology
     rounds: int = 99
-    relayed: bool = False
+    relayed: bool = True
     record_bytes: int = 0
     _published: dict[str, int] = field(default_factory=dict)
 
@@ -133,6 +134,8 @@ class Routing:
 
     def measure(self, broker: Broker, limits: Limits) -> Figures:
         """Run it once. Raises: RunFailed, Fault, OSError."""
+        if broker.relay:
+            return relayed(len(load.BODY), 0, limits.seconds)
         if not broker.processes:
             raise RunFailed("needs --pid")
         self.topology.bind(broker, limits)

@@ -7,6 +7,8 @@ pamqp accepts truncated long strings and trailing octets, and its tables cost th
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
 from pamqp import base, commands
@@ -59,6 +61,16 @@ METHODS: Final[dict[bytes, type[Method]]] = {
 FIELDS: Final[dict[type[Method], tuple[tuple[str, str], ...]]] = {
     kind: tuple((name, kind.amqp_type(name)) for name in kind.__slots__) for kind in METHODS.values()
 }
+
+
+# Answers that are always the same: they have no arguments, or but a reserved one.
+RESERVED_ALONE: Final = (commands.Connection.OpenOk, commands.Channel.OpenOk, commands.Basic.GetEmpty)
+PREPARED: Final[dict[type[Method], bytes]] = {
+    kind: LONG.pack(kind.index) + kind().marshal()
+    for kind, fields in FIELDS.items()
+    if not fields or kind in RESERVED_ALONE
+}
+CLIENTS_MAX: Final = 64  # kinds of clients whose properties are kept decoded
 
 
 # pamqp refuses names outside [a-zA-Z0-9-_.:@#,/+ ] and beyond 127 characters, as the specification would; RabbitMQ
@@ -116,11 +128,36 @@ def read_integer(payload: bytes, at: int, layout: struct.Struct) -> tuple[int, i
     return int(layout.unpack_from(payload, at)[0]), end
 
 
-INTEGERS: Final[dict[str, struct.Struct]] = {
-    "octet": struct.Struct(">B"),
-    "short": SHORT,
-    "long": LONG,
-    "longlong": LONG_LONG,
+def read_long_string(payload: bytes, at: int) -> tuple[str | bytes, int]:
+    """Returns the long string at an offset, as text where it is text, and where it ends. Raises: 502."""
+    size, start = read_integer(payload, at, LONG)
+    end = start + size
+    if end > len(payload):
+        raise syntax_error("long string is cut short")
+    return read_text(payload[start:end]), end
+
+
+Read = Callable[[bytes, int], tuple[Any, int]]
+
+
+def integer_reader(layout: struct.Struct) -> Read:
+    """Returns what reads an unsigned integer at an offset, and where it ends."""
+    return lambda payload, at: read_integer(payload, at, layout)
+
+
+READERS: Final[dict[str, Read]] = {
+    "octet": integer_reader(struct.Struct(">B")),
+    "short": integer_reader(SHORT),
+    "long": integer_reader(LONG),
+    "longlong": integer_reader(LONG_LONG),
+    "shortstr": read_short_string,
+    "longstr": read_long_string,
+}
+# Class -> its fields in order, as (name, type, what reads it); bits share octets and tables have limits, so those two
+# have none.
+READS: Final[dict[type[Method], tuple[tuple[str, str, Read | None], ...]]] = {
+    kind: tuple((name, field_type, READERS.get(field_type)) for name, field_type in fields)
+    for kind, fields in FIELDS.items()
 }
 
 
@@ -136,18 +173,22 @@ def decode_method(payload: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max:
         raise unknown_method(payload)
     if len(payload) == SETTLEMENT_BYTES and kind in SETTLEMENTS:
         return decode_settlement(kind, payload)
+    if kind is commands.Connection.StartOk:
+        return decode_start_ok(payload, depth_max, entries_max)
     if kind is commands.Queue.Bind and payload.endswith(NO_ARGUMENTS):
         bind = decode_plain_bind(payload)
         if bind is not None:
             return bind
     # Without __init__, which would judge names, and warn of methods that the specification deprecates.
     method = kind.__new__(kind)
-    tables = TableReader(payload, depth_max, entries_max)
     at = 4
     bits = 8
-    for name, field_type in FIELDS[kind]:
+    for name, field_type, read in READS[kind]:
         value: Any
-        if field_type == "bit":
+        if read is not None:
+            bits = 8
+            value, at = read(payload, at)
+        elif field_type == "bit":
             # Neighbouring bits share octets, lowest first (section 4.2.5.2).
             if bits == 8:
                 if at >= len(payload):
@@ -155,23 +196,43 @@ def decode_method(payload: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max:
                 bits, at = 0, at + 1
             value = payload[at - 1] >> bits & 1 == 1
             bits += 1
-        else:
+        else:  # a table; no method has two
             bits = 8
-            if field_type == "shortstr":
-                value, at = read_short_string(payload, at)
-            elif field_type == "table":
-                value, at = tables.table(at, len(payload))
-            elif field_type == "longstr":
-                size, at = read_integer(payload, at, LONG)
-                if at + size > len(payload):
-                    raise syntax_error("long string is cut short")
-                value, at = read_text(payload[at : at + size]), at + size
-            else:
-                value, at = read_integer(payload, at, INTEGERS[field_type])
+            value, at = TableReader(payload, depth_max, entries_max).table(at, len(payload))
         setattr(method, name, value)
+    check_filled(kind, payload, at)
+    return method
+
+
+def check_filled(kind: type[Method], payload: bytes, at: int) -> None:
+    """Accepts arguments that end with the payload. Raises: 502."""
     if at != len(payload):
         raise syntax_error(f"{len(payload) - at} octets behind the arguments of {kind.name}")
-    return method
+
+
+def decode_start_ok(payload: bytes, depth_max: int, entries_max: int) -> Method:
+    """Returns a connection.start-ok, whose `client_properties` all clients that sent the same octets share.
+
+    Raises: as decode_method().
+    """
+    table_bytes = 4 + int.from_bytes(payload[4:8], "big")
+    start_ok = commands.Connection.StartOk.__new__(commands.Connection.StartOk)
+    start_ok.client_properties = read_client_properties(payload[4 : 4 + table_bytes], depth_max, entries_max)
+    start_ok.mechanism, at = read_short_string(payload, 4 + table_bytes)
+    response, at = read_long_string(payload, at)
+    start_ok.response = response  # type: ignore[assignment]  # octets where it is no text
+    start_ok.locale, at = read_short_string(payload, at)
+    check_filled(commands.Connection.StartOk, payload, at)
+    return start_ok
+
+
+@lru_cache(CLIENTS_MAX)
+def read_client_properties(table: bytes, depth_max: int, entries_max: int) -> dict[str, Any]:
+    """Returns what a client says of itself; nobody changes it.
+
+    A thousand connections of one program send the same octets, and the decoded table takes a kilobyte.
+    """
+    return TableReader(table, depth_max, entries_max).table(0, len(table))[0]
 
 
 def decode_settlement(kind: type[Method], payload: bytes) -> Method:
@@ -227,7 +288,8 @@ def unknown_method(payload: bytes) -> ConnectionFault:
 
 def encode_method(channel: int, method: Method) -> bytes:
     """Returns the method's whole frame."""
-    return encode_frame(FRAME_METHOD, channel, LONG.pack(method.index) + method.marshal())
+    payload = PREPARED.get(type(method)) or LONG.pack(method.index) + method.marshal()
+    return HEAD.pack(FRAME_METHOD, channel, len(payload)) + payload + FRAME_END_OCTET
 
 
 def encode_ack(channel: int, delivery_tag: int, multiple: bool) -> bytes:

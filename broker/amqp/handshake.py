@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 from pamqp import commands
 
+from broker.amqp.codec import Method
 from broker.amqp.errors import ConnectionFault
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
@@ -18,6 +20,8 @@ PROTOCOL_HEADER_BYTES: Final = 8
 
 MECHANISMS: Final = ("PLAIN", "AMQPLAIN")
 LOCALES: Final = "en_US"
+OFFERS_MAX: Final = 8  # different offers that are kept encoded; a broker makes one, or one for each kind of listener
+CLIENTS_MAX: Final = 64  # sets of capabilities that are kept
 
 # What this broker does beyond the specification. Clients change their behaviour upon these, so each is true.
 CAPABILITIES: Final = {
@@ -67,15 +71,46 @@ def serves(received: bytes) -> bool | None:
     return None if any(header.startswith(begun) for header in HEADERS_SERVED) else False
 
 
-def start(server_properties: Mapping[str, Any], mechanisms: Sequence[str] = MECHANISMS) -> commands.Connection.Start:
-    """Returns the connection.start that says who we are and what we can do."""
-    properties = {**server_properties, "capabilities": CAPABILITIES}
-    return commands.Connection.Start(server_properties=properties, mechanisms=" ".join(mechanisms), locales=LOCALES)
+class Repeated(Method):
+    """Is a method that many clients get, and that is encoded once."""
+
+    @cached_property
+    def octets(self) -> bytes:
+        """The encoded arguments."""
+        return super().marshal()
+
+    def marshal(self) -> bytes:
+        """Returns the encoded arguments."""
+        return self.octets
 
 
-def tune(limits: ConnectionLimits) -> commands.Connection.Tune:
+class Start(Repeated, commands.Connection.Start):
+    """Is a connection.start for every client."""
+
+
+class Tune(Repeated, commands.Connection.Tune):
+    """Is a connection.tune for every client."""
+
+
+def start(server_properties: Mapping[str, Any], mechanisms: Sequence[str] = MECHANISMS) -> Start:
+    """Returns the connection.start that says who we are and what we can do.
+
+    Shapes: the values of `server_properties` are hashable.
+    """
+    return start_with(tuple(server_properties.items()), tuple(mechanisms))
+
+
+@lru_cache(OFFERS_MAX)
+def start_with(server_properties: tuple[tuple[str, Any], ...], mechanisms: tuple[str, ...]) -> Start:
+    """Returns the one connection.start that has these."""
+    properties = {**dict(server_properties), "capabilities": CAPABILITIES}
+    return Start(server_properties=properties, mechanisms=" ".join(mechanisms), locales=LOCALES)
+
+
+@lru_cache(OFFERS_MAX)
+def tune(limits: ConnectionLimits) -> Tune:
     """Returns the connection.tune that proposes our limits."""
-    return commands.Connection.Tune(limits.channel_max, limits.frame_max_bytes, limits.heartbeat_s)
+    return Tune(limits.channel_max, limits.frame_max_bytes, limits.heartbeat_s)
 
 
 def check_tune_ok(limits: ConnectionLimits, answer: commands.Connection.TuneOk) -> None:
@@ -103,4 +138,10 @@ def capabilities_of(client_properties: Mapping[str, Any]) -> frozenset[str]:
     announced = client_properties.get("capabilities")
     if not isinstance(announced, dict):
         return frozenset()
-    return frozenset(name for name, value in announced.items() if value is True)
+    return shared(frozenset([name for name, value in announced.items() if value is True]))
+
+
+@lru_cache(CLIENTS_MAX)
+def shared(capabilities: frozenset[str]) -> frozenset[str]:
+    """Returns the one object that stands for this set: most clients announce the same."""
+    return capabilities

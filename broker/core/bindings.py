@@ -50,7 +50,8 @@ class Bindings:
         Raises: 403 for the default exchange, 404, 405, 406 for a binding key or an x-match that cannot be.
         """
         vhost = self._vhost
-        refuse_default(vhost.exchange_resource(exchange_name))
+        if not exchange_name:
+            refuse_default(vhost.exchange_resource(exchange_name))
         exchange = vhost.exchange(exchange_name)
         self._bind(exchange, vhost.queue(queue_name, owner), key, arguments)
 

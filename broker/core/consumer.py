@@ -37,6 +37,7 @@ class Consumer:
         "exclusive",
         "no_ack",
         "outflow",
+        "parked",
         "prefetch",
         "priority",
         "queue",
@@ -68,6 +69,7 @@ class Consumer:
         self.prefetch = prefetch
         self.priority = priority
         self.unacked = 0
+        self.parked = False  # its queue asks it for room again when somebody says that it may have some
         raw = tag.encode()
         self._tag_bytes = bytes((len(raw),)) + raw
         self._heads: dict[int, bytes] = {}

@@ -22,7 +22,7 @@ _STRIPPED: Final = str.maketrans("", "", "\r\n")  # RabbitMQ takes these out of 
 
 def strip_name(name: str) -> str:
     """Returns a declared name without line ends, as RabbitMQ keeps it."""
-    return name.translate(_STRIPPED)
+    return name.translate(_STRIPPED) if "\n" in name or "\r" in name else name
 
 
 def is_short_text(value: Any) -> bool:

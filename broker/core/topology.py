@@ -83,11 +83,12 @@ def _binding(
     change: str, destination: Queue | Exchange, exchange: Exchange, key: str, arguments: Mapping[str, Any]
 ) -> Change:
     to: Change
-    if isinstance(destination, Exchange):
-        to = {"destination": destination.name}
-    else:
+    if isinstance(destination, Queue):
         to = {"queue": destination.name, "number": destination.number}  # not that of a namesake which came later
-    return {"change": change, "exchange": exchange.name, **to, "key": key, "arguments": arguments_to_json(arguments)}
+    else:
+        to = {"destination": destination.name}
+    table = arguments_to_json(arguments) if arguments else {}
+    return {"change": change, "exchange": exchange.name, **to, "key": key, "arguments": table}
 
 
 class Snapshot:

@@ -1,8 +1,8 @@
 """The checkpointer: writes down where every queue stands, so that recovery is bounded and log segments can go.
 
-A checkpoint is taken when the log has rolled to a new segment, now and then, and at a clean stop. Its snapshot is of
-one loop turn; the work that grows with the traffic, completing the queue logs, is done before that, a few queues at a
-time.
+A checkpoint is taken when the log has rolled on far, now and then, and at a clean stop. It begins with the log's
+position and is taken slice by slice while the broker works: what happened meanwhile is in the log behind that position,
+and to replay what is known already changes nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from broker.event_log import get_logger
-from broker.slots.slot import Slot
+from broker.slots.slot import Fill, Tenure
 from broker.store.checkpoint import Checkpoint, QueueState, SlotState
 from broker.store.spill import is_spilled
 
@@ -22,11 +22,16 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.delivery.committer import Committer
     from broker.delivery.pager import Pager
+    from broker.slots.slot import Slot
     from broker.store.store import VhostStore
 
 __all__ = ["Checkpointer"]
 
-SLICE_STREAMS: Final = 64  # streams looked at per loop turn
+SLICE: Final = 400  # slots looked at between two turns of the loop; a stream costs as much as a slot
+WRITE_COST: Final = 20  # ... a write to a queue log as much as so many
+ENTRIES_COST: Final = 20  # ... and so many entries in it as much as one
+REPLAY_BYTES: Final = 16 * 1024 * 1024
+REPLAY_BYTES_SLOT: Final = 8 * 1024
 
 _log = get_logger()
 
@@ -48,13 +53,18 @@ class Checkpointer:
         self._pager = pager
         self._thread = thread
         self._position = store.log.position
+        self._slots = 0  # in the last checkpoint
+        self._left = 0  # of the present slice
         self._busy = asyncio.Lock()
         self.count = 0
 
     @property
     def rolled(self) -> bool:
-        """Whether the log has begun a segment since the last checkpoint: an older one may be given back now."""
-        return self._store.log.position >> 32 != self._position >> 32
+        """Whether the log has rolled on far since the last checkpoint: to a new segment, so that an older one may be
+        given back, or by so much that to replay it takes longer than to write the state down.
+        """
+        before, now = self._position, self._store.log.position
+        return before >> 32 != now >> 32 or now - before > max(REPLAY_BYTES, self._slots * REPLAY_BYTES_SLOT)
 
     @property
     def changed(self) -> bool:
@@ -64,65 +74,89 @@ class Checkpointer:
     async def take(self, *, clean: bool = False) -> None:
         """Takes a checkpoint. Raises: StoreFailed."""
         async with self._busy:
-            await self._complete_queue_logs()
             self._committer.check()  # what a broker that failed holds in memory is not to be written down
-            checkpoint = self._snapshot(clean=clean)
-            self._position = checkpoint.position
+            checkpoint = await self._snapshot(clean=clean)
             await self._committer.drain()  # the checkpoint may refer to what is on disk only
+            self._position = checkpoint.position
+            self._slots = sum([len(state.slots) for state in checkpoint.queues])
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._thread, self._store.write_checkpoint, checkpoint)
             self.count += 1
             _log.debug("checkpoint.written", queues=len(checkpoint.queues), clean=clean)
 
-    async def _complete_queue_logs(self) -> None:
-        """Writes most of the entries that the snapshot will need, a few queues per loop turn."""
-        await self._committer.drain()
-        for count, stream in enumerate(self._durable_streams(), 1):
-            if not stream.deleted:
-                for slot in list(stream.manager.slots.values()):
-                    self._pager.log_entries(stream, slot, for_checkpoint=True)
-            if count % SLICE_STREAMS == 0:
-                await asyncio.sleep(0)
+    async def _snapshot(self, *, clean: bool) -> Checkpoint:
+        """Returns the state, each queue's of its own moment: what happens behind the position is replayed over it.
 
-    def _snapshot(self, *, clean: bool) -> Checkpoint:
-        """Returns the state of this moment.
-
-        Cost: n slots, about 3 us each, and the entries of what was published since they were last completed.
+        Cost: n slots, about 2 us each, and the entries of what was published since the last one; in slices of about a
+        millisecond, between which the loop turns.
         """
-        states: list[QueueState] = []
-        for stream in self._durable_streams():
-            stream.log_settlements()
-            manager = stream.manager
-            for slot in manager.slots.values():
-                self._pager.log_entries(stream, slot, for_checkpoint=True)
-            slots = [self._slot_state(slot) for slot in manager.slots.values() if slot.length]
-            states.append(QueueState(number=stream.number, next_id=manager.next_id, slots=slots))
-        return Checkpoint(
-            position=self._store.log.position,
-            clean=clean,
-            topology=self._vhost.topology_snapshot(),
-            queues=states,
-            next_queue_number=self._vhost.next_queue_number,
-        )
+        streams = self._durable_streams()
+        if clean:
+            for stream in streams:
+                stream.log_settlements()  # nothing is behind a clean one
+        store, vhost = self._store, self._vhost
+        checkpoint = Checkpoint(store.log.position, clean, vhost.topology_snapshot(), [], vhost.next_queue_number)
+        self._left = SLICE
+        for stream in streams:
+            state = await self._state(stream)
+            if state is not None:
+                checkpoint.queues.append(state)
+        return checkpoint
+
+    async def _state(self, stream: Stream) -> QueueState | None:
+        """Returns where a stream stands, None when it was deleted.
+
+        Invariant: the slots that took messages meanwhile, and the next id, are of one moment, the last; so an id below
+            the next one that no slot has is settled.
+        """
+        manager = stream.manager
+        states: list[SlotState] = []
+        sealed = [slot for slot in manager.slots.values() if slot.fill is Fill.SEALED]
+        for slot in sealed:
+            if self._left <= 0:
+                await asyncio.sleep(0)
+                self._left = SLICE
+            if slot.tenure is not Tenure.DELETED:
+                states.append(self._slot_state(stream, slot))
+        if self._left <= 0:
+            await asyncio.sleep(0)
+            self._left = SLICE
+        if stream.deleted:
+            return None
+        end = sealed[-1].end if sealed else 0
+        rest = [slot for slot in manager.slots.values() if slot.first >= end and slot.length]
+        states.extend([self._slot_state(stream, slot) for slot in rest])
+        self._left -= 1
+        return QueueState(stream.number, manager.next_id, states)
 
     def _durable_streams(self) -> list[Stream]:
         return [stream for queue in self._vhost.queues.values() if queue.durable for stream in queue.streams]
 
-    @staticmethod
-    def _slot_state(slot: Slot) -> SlotState:
-        settled = slot.acks.bits.copy()
-        settled.extend(bytes(slot.length - len(settled)))
-        # A transient message ends with the process: it is marked when it is on disk, and listed when it is not.
-        if slot.volatile is not None:
-            settled[: len(slot.volatile)] |= slot.volatile
-        for index in slot.unlogged:
-            settled[index] = 1
+    def _slot_state(self, stream: Stream, slot: Slot) -> SlotState:
+        self._left -= 1
+        if slot.logged < slot.length:
+            self._left -= WRITE_COST + (slot.length - slot.logged) // ENTRIES_COST
+            self._pager.log_entries(stream, slot, for_checkpoint=True)
         return SlotState(
             first=slot.first,
             end=slot.end,
-            settled=settled.tobytes(),
+            settled=_settled(slot),
             counts=dict(slot.counts),
             segments={segment: 1 for segment in slot.segments if not is_spilled(segment)},
             size_bytes=slot.bytes,
             redelivered=slot.recovered,
         )
+
+
+def _settled(slot: Slot) -> bytes:
+    """Returns a bit for each message that has gone, or goes with the process."""
+    if slot.volatile is None and not slot.unlogged:
+        return slot.acks.bits.tobytes() if slot.acks.count else b""
+    settled = slot.acks.bits.copy()
+    settled.extend(bytes(slot.length - len(settled)))
+    # A transient message ends with the process: it is marked when it is on disk, and listed when it is not.
+    if slot.volatile is not None:
+        settled[: len(slot.volatile)] |= slot.volatile
+    for index in slot.unlogged:
+        settled[index] = 1
+    return settled.tobytes()

@@ -7,6 +7,7 @@ It works between two checkpoints, in the same task, one segment at a time; the o
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from broker.event_log import get_logger
@@ -53,9 +54,7 @@ class Compactor:
         for segment in self._store.compactable():
             holders = self._holders(segment)
             references = [
-                SlotReference(
-                    stream.number, slot.first, slot.first + slot.logged, list(slot.acks.unsettled(0, slot.logged))
-                )
+                SlotReference(stream.number, slot.first, slot.first + slot.logged, _unsettled(slot))
                 for stream, slot in holders
             ]
             relocation = await loop.run_in_executor(
@@ -98,3 +97,8 @@ class Compactor:
                     message.entry = (move.position, move.size)
             slot.segments.discard(segment)
             self._store.drop_live(segment, 1)
+
+
+def _unsettled(slot: Slot) -> Sequence[int]:
+    """Returns the messages of a slot that are not settled and have an entry, without a list where all of them are."""
+    return list(slot.acks.unsettled(0, slot.logged)) if slot.acks.count else range(slot.logged)

@@ -1,12 +1,14 @@
 """The pager: keeps the messages in memory within a budget by moving slots to disk.
 
 A sealed slot that nobody is being served from keeps only its range in memory; what is farthest from its queue's head
-goes first. A record that was logged is not written again, only its queue-log entry; a transient message goes to the
-spill.
+goes first. Of durable queues that nobody consumes from little stays at all: they only grow, and what they need on disk
+is written for the next checkpoint in any case. A record that was logged is not written again, only its queue-log entry;
+a transient message goes to the spill.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +28,25 @@ __all__ = ["Pager"]
 
 TURN_SLOTS: Final = 8  # a slot of 1,000 costs under a millisecond: what one loop turn may spend on paging
 RELIEF: Final = 0.75  # paging goes on until this share of the budget is left
+IDLE_SHARE: Final = 0.125  # of the budget is for queues that nobody consumes from
+LOOKS_MIN: Final = 2000  # slots looked at per tick, about a millisecond; or
+LOOKS_SHARE: Final = 10  # ... this part of all of them, so that each is looked at once a second
+
+
+class _Resident:
+    """A slot in memory.
+
+    Units: ``counted_bytes`` is what it amounted to at the last look, ``idle_bytes`` what it counts for the idle queues.
+    """
+
+    __slots__ = ("counted_bytes", "idle_bytes", "since_ms", "slot", "stream")
+
+    def __init__(self, stream: Stream, slot: Slot, since_ms: int) -> None:
+        self.stream = stream
+        self.slot = slot
+        self.since_ms = since_ms
+        self.counted_bytes = 0
+        self.idle_bytes = 0
 
 
 class Pager:
@@ -44,56 +65,139 @@ class Pager:
         self.resident_bytes = 0
         self.pressed = False
         self.paged_out = 0
-        self._resident: dict[Slot, tuple[Stream, int]] = {}
-        self._candidates: list[tuple[int, Slot, Stream]] = []
+        self._resident: dict[Slot, _Resident] = {}
+        self._round: list[_Resident] = []  # those to be looked at next, from the end
+        self._looks = LOOKS_MIN  # in this round, at each tick
+        self._young: list[_Resident] = []  # since the last tick
+        self._newest: dict[Stream, _Resident] = {}  # the open slot of each stream, and what was it last
+        self._idle_bytes = 0
+        self._leaving: deque[_Resident] = deque()  # of idle queues, as soon as their records are written
+        self._candidates: list[_Resident] = []
 
     def kept(self, stream: Stream, slot: Slot) -> None:
         """Hears that a slot begins to hold messages in memory."""
-        self._resident[slot] = (stream, self._clock.now_ms)
+        known = self._resident.get(slot)
+        young = self._resident[slot] = _Resident(stream, slot, self._clock.now_ms)
+        if known is not None:  # it went and came back between two looks
+            self._uncount(known)
+        self._young.append(young)
+        if slot.fill is Fill.OPEN:
+            before = self._newest.get(stream)
+            self._newest[stream] = young
+            if before is not None and before.slot in self._resident:
+                self._sealed(before)
 
     def tick(self) -> None:
         """Recounts what is resident, seals old slots, and decides whether there is pressure.
 
-        Cost: n resident slots; called ten times a second.
+        Cost: n resident slots, at most 2,000 of them or a tenth; called ten times a second.
         """
-        total = 0
         old_ms = self._clock.now_ms - self._window_ms
-        gone = []
-        aged = []
-        for slot, (stream, since_ms) in self._resident.items():
-            if slot.contents is None or slot.tenure is Tenure.DELETED:
-                gone.append(slot)
-                continue
-            if slot.fill is Fill.OPEN and since_ms < old_ms:
-                aged.append(stream)
-            total += slot.bytes * slot.unsettled // slot.length
-        for slot in gone:
-            del self._resident[slot]
-        for stream in aged:
-            stream.manager.seal()
-        self.resident_bytes = total
-        self.pressed = total > self.budget_bytes
-        if self.pressed:
+        if not self._round:
+            self._round = list(self._resident.values())
+            self._looks = max(LOOKS_MIN, -(-len(self._round) // LOOKS_SHARE))
+        looks = self._looks
+        aged: list[_Resident] = []
+        for resident in self._round[-looks:]:
+            self._look(resident)
+            slot = resident.slot
+            if slot.fill is Fill.OPEN and resident.since_ms < old_ms and slot.contents is not None:
+                aged.append(resident)
+        del self._round[-looks:]
+        for resident in self._young:
+            self._look(resident)
+        self._young = []
+        for resident in aged:
+            if resident.slot.tenure is not Tenure.DELETED:
+                resident.stream.manager.seal()
+                self._sealed(resident)
+        over = self.resident_bytes > self.budget_bytes
+        if over and not self._candidates:
             self._candidates = self._rank()
+        self.pressed = over or self._may_leave()
 
     def turn(self) -> None:
-        """Pages out a few slots, farthest from the head of their queue first."""
+        """Pages out a few slots: of idle queues, then those that are farthest from the head of their queue."""
         for _ in range(TURN_SLOTS):
-            if not self._candidates or self.resident_bytes <= self.budget_bytes * RELIEF:
+            if self._may_leave():
+                resident = self._leaving.popleft()
+                if not self._is_idle(resident.stream):
+                    continue
+            elif self._candidates and self.resident_bytes > self.budget_bytes * RELIEF:
+                resident = self._candidates.pop()
+            else:
                 self.pressed = False
-                self._candidates.clear()
+                self._candidates = []
                 return
-            _distance, slot, stream = self._candidates.pop()
-            if slot.contents is None or slot.tenure is Tenure.DELETED or stream.deleted or self._in_service(slot):
-                continue
-            if slot.fill is Fill.OPEN:
-                stream.manager.seal()
-            if not slot.unsettled or not self.log_entries(stream, slot):
-                continue
-            self.resident_bytes -= slot.bytes * slot.unsettled // slot.length
+            self._page_out(resident)
+
+    def _page_out(self, resident: _Resident) -> None:
+        slot, stream = resident.slot, resident.stream
+        if slot.contents is None or slot.tenure is Tenure.DELETED or stream.deleted or self._in_service(slot):
+            return
+        if slot.fill is Fill.OPEN:
+            stream.manager.seal()
+        if slot.unsettled and self.log_entries(stream, slot):
             slot.contents = None
             self.paged_out += 1
-            self._resident.pop(slot, None)
+            self._look(resident)
+
+    # -- what is in memory --------------------------------------------------------------------------------------------
+
+    def _look(self, resident: _Resident) -> None:
+        """Counts a slot again; one that is not in memory any more is forgotten."""
+        slot = resident.slot
+        current = self._resident.get(slot) is resident
+        if not current or slot.contents is None or slot.tenure is Tenure.DELETED:
+            if current:
+                del self._resident[slot]
+            if self._newest.get(resident.stream) is resident:
+                del self._newest[resident.stream]
+            self._uncount(resident)
+            return
+        counted_bytes = slot.bytes * (slot.length - slot.acks.count) // slot.length
+        self.resident_bytes += counted_bytes - resident.counted_bytes
+        resident.counted_bytes = counted_bytes
+
+    def _uncount(self, resident: _Resident) -> None:
+        self.resident_bytes -= resident.counted_bytes
+        self._idle_bytes -= resident.idle_bytes
+        resident.counted_bytes = resident.idle_bytes = 0
+
+    def _sealed(self, resident: _Resident) -> None:
+        """Decides whether a slot that was sealed stays, if its queue is idle."""
+        self._look(resident)
+        if not resident.counted_bytes or not self._is_idle(resident.stream) or not self._is_logged(resident.slot):
+            return
+        if self._idle_bytes + resident.counted_bytes <= self.budget_bytes * IDLE_SHARE:
+            resident.idle_bytes = resident.counted_bytes
+            self._idle_bytes += resident.idle_bytes
+        else:
+            self._leaving.append(resident)
+            if self._may_leave():
+                self.pressed = True
+
+    @staticmethod
+    def _is_idle(stream: Stream) -> bool:
+        """Tells whether a stream only grows; the broker's own queues are not asked."""
+        queue = stream.queue
+        return stream.durable and not (queue.consumers.present or queue.kept or queue.is_tap)
+
+    @staticmethod
+    def _is_logged(slot: Slot) -> bool:
+        """Tells whether the newest message of a slot has a record in the log, so that to page it out costs little."""
+        message: Message | None = slot.contents[-1] if slot.contents else None
+        return message is not None and message.entry is not None and message.entry[0] < SPILLED
+
+    def _may_leave(self) -> bool:
+        """Tells whether the first of the leaving slots can go: its records are in the log file."""
+        leaving = self._leaving
+        if not leaving:
+            return False
+        contents = leaving[0].slot.contents
+        return contents is None or not self._unwritten(contents)
+
+    # -- on disk ------------------------------------------------------------------------------------------------------
 
     def log_entries(self, stream: Stream, slot: Slot, *, for_checkpoint: bool = False) -> bool:
         """Writes the queue-log entries that a resident slot still lacks, and spills what has no record to point to.
@@ -107,22 +211,27 @@ class Pager:
         if not for_checkpoint and stream.durable and self._unwritten(slot.contents):
             return False
         start = slot.logged
-        entries: list[Entry | None] = []
-        unlogged: list[int] = []
-        for index in range(start, slot.length):
-            message: Message | None = slot.contents[index]
-            entry = None if message is None else message.entry
-            if message is not None and not self._serves(entry, stream):
-                entry = None
-                unlogged.append(index)
-            entries.append(entry)
-        if entries:
+        if start < slot.length:
+            entries = self._entries(stream, slot, start)
             self._write(stream, slot, start, entries)
             slot.logged = slot.length
-            slot.unlogged += unlogged
         if not for_checkpoint and slot.unlogged:
             self._spill(stream, slot)
         return True
+
+    def _entries(self, stream: Stream, slot: Slot, start: int) -> list[Entry | None]:
+        """Lists the entries from an index on; messages without a place on disk are noted in the slot."""
+        assert slot.contents is not None
+        contents: list[Message | None] = slot.contents[start:] if start else slot.contents
+        entries: list[Entry | None] = [None if message is None else message.entry for message in contents]
+        places = [entry[0] for entry in entries if entry is not None]
+        if stream.durable and len(places) == len(entries) and max(places) < SPILLED:
+            return entries  # mostly so: all of them are records of the log
+        for index, message in enumerate(contents, start):
+            if message is not None and not self._serves(message.entry, stream):
+                entries[index - start] = None
+                slot.unlogged.append(index)
+        return entries
 
     def _unwritten(self, contents: list[Message | None]) -> bool:
         """Tells whether the log file lacks a record of a durable queue's slot, whoever wrote its entry already.
@@ -135,11 +244,12 @@ class Pager:
         return False
 
     def _write(self, stream: Stream, slot: Slot, start: int, entries: list[Entry | None]) -> None:
-        for index, entry in enumerate(entries, start):
-            if entry is not None and entry[0] >= SPILLED:
-                stream.refer(slot, entry[0] >> 32)
-                if stream.durable:
-                    slot.mark_volatile(index)
+        if max([0 if entry is None else entry[0] for entry in entries]) >= SPILLED:
+            for index, entry in enumerate(entries, start):
+                if entry is not None and entry[0] >= SPILLED:
+                    stream.refer(slot, entry[0] >> 32)
+                    if stream.durable:
+                        slot.mark_volatile(index)
         self._store.page_out(stream.number, slot.first + start, entries)
 
     def _serves(self, entry: Entry | None, stream: Stream) -> bool:
@@ -181,15 +291,19 @@ class Pager:
             self._write(stream, slot, run.start, [entries[index] for index in run])
         slot.unlogged = []  # not before: were the spill to fail, they still have no place on disk
 
-    def _rank(self) -> list[tuple[int, Slot, Stream]]:
+    def _rank(self) -> list[_Resident]:
         """Lists what may be paged out; the last one goes first."""
-        ranked = []
-        for slot, (stream, _since) in self._resident.items():
+        heads: dict[Stream, int] = {}
+        ranked: list[tuple[int, int, int, _Resident]] = []
+        for place, resident in enumerate(self._resident.values()):
+            slot, stream = resident.slot, resident.stream
             if not stream.deleted and not self._in_service(slot):
-                head = next(iter(stream.manager.slots))
-                ranked.append((slot.first - head, slot.first, slot, stream))
-        ranked.sort(key=lambda entry: entry[:2])
-        return [(distance, slot, stream) for distance, _first, slot, stream in ranked]
+                head = heads.get(stream)
+                if head is None:
+                    head = heads[stream] = next(iter(stream.manager.slots))
+                ranked.append((slot.first - head, slot.first, place, resident))
+        ranked.sort()
+        return [resident for _distance, _first, _place, resident in ranked]
 
     @staticmethod
     def _in_service(slot: Slot) -> bool:

@@ -7,15 +7,19 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
+from bitarray import bitarray
+
 from broker.amqp.content_header import facts_of
 from broker.core.message import OVERHEAD_BYTES, Envelope, Message
 from broker.event_log import get_logger
 from broker.slots.slot import Tenure
+from broker.store.reading import route_names
 
 if TYPE_CHECKING:
+    from broker.amqp.content_header import HeaderFacts
     from broker.core.stream import Stream
     from broker.slots.slot import Slot
-    from broker.store.record import StoredMessage
+    from broker.store.queue_log import Entry
     from broker.store.store import VhostStore
 
 __all__ = ["SlotReader"]
@@ -23,6 +27,9 @@ __all__ = ["SlotReader"]
 _log = get_logger()
 
 ENVELOPES_MAX: Final = 8192
+HEADERS_MAX: Final = 1024
+HEADER_MAX_BYTES: Final = 512
+_SETTLED: Final = bitarray("1")
 
 
 class SlotReader:
@@ -47,9 +54,10 @@ class SlotReader:
         self._fail = fail
         self._schedule = schedule
         self._measuring = 0
-        self._thread = ThreadPoolExecutor(2, thread_name_prefix="slot-reader")
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="slot-reader")
         self._waiting: dict[Slot, list[Callable[[], None]]] = {}
-        self._envelopes: dict[tuple[str, str], Envelope] = {}
+        self._envelopes: dict[bytes, Envelope] = {}  # by route
+        self._headers: dict[bytes, tuple[bytes, HeaderFacts, int]] = {}  # with what a message without a body counts
         self.reads = 0
 
     @property
@@ -65,12 +73,12 @@ class SlotReader:
             return
         self._waiting[slot] = [then]
         self.reads += 1
-        wanted = list(slot.acks.unsettled(0, slot.length))
+        wanted = list(slot.acks.unsettled(0, slot.length)) if slot.acks.count else None
         needed = tuple(slot.segments)
         for segment in needed:
             self._store.add_live(segment, 1)  # the files stay until they are read, whatever becomes of the slot
         future = self._loop.run_in_executor(
-            self._thread, self._store.read_slot, stream.number, slot.first, slot.end, wanted
+            self._threads, self._store.read_slot, stream.number, slot.first, slot.end, wanted, self._message
         )
         future.add_done_callback(lambda done: self._loaded(done, stream, slot, needed))
 
@@ -88,16 +96,16 @@ class SlotReader:
         for segment in needed:
             self._store.add_live(segment, 1)
         future = self._loop.run_in_executor(
-            self._thread, self._store.body_sizes, stream.number, slot.first, slot.end, wanted
+            self._threads, self._store.body_sizes, stream.number, slot.first, slot.end, wanted
         )
         future.add_done_callback(lambda done: self._measured(done, stream, slot, needed))
 
     def close(self) -> None:
         """Ends the threads."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._threads.shutdown(wait=True, cancel_futures=True)
 
     def _loaded(
-        self, done: asyncio.Future[list[StoredMessage | None]], stream: Stream, slot: Slot, needed: tuple[int, ...]
+        self, done: asyncio.Future[list[Message | None]], stream: Stream, slot: Slot, needed: tuple[int, ...]
     ) -> None:
         waiting = self._waiting.pop(slot)
         if done.cancelled():
@@ -129,29 +137,41 @@ class SlotReader:
         except Exception as error:  # noqa: BLE001 - a lost store, or a defect: nothing may be confirmed after it
             self._fail(error)
 
-    def _load(self, stream: Stream, slot: Slot, found: list[StoredMessage | None]) -> None:
+    def _load(self, stream: Stream, slot: Slot, found: list[Message | None]) -> None:
         acks = slot.acks
-        slot.contents = [
-            None if stored is None or index in acks else self._message(stored) for index, stored in enumerate(found)
-        ]
+        if acks.count:  # some of it may have been settled while it was read
+            for index in acks.bits.search(_SETTLED):
+                found[index] = None
+        slot.contents = found
         # The pager takes the unsettled part of a slot's charge; what was settled before the read is not known any more.
-        charge = sum(message.charge for message in slot.contents if message is not None)
+        charge = sum([message.charge for message in found if message is not None])
         slot.bytes = charge * slot.length // max(slot.unsettled, 1)
-        lost = [index for index in slot.ready_indexes() if slot.contents[index] is None]
+        lost: list[int] = []
+        if found.count(None) > acks.count:
+            lost = [index for index in slot.ready_indexes() if found[index] is None]
         self._kept(stream, slot)
         if lost:
             _log.error("messages.lost", queue=stream.queue.name, slot=slot.first, count=len(lost))
             stream.lose(slot, lost)
 
-    def _message(self, stored: StoredMessage) -> Message:
-        address = (stored.exchange, stored.key)
-        envelope = self._envelopes.get(address)
+    def _message(
+        self, entry: Entry, timestamp_ms: int, _flags: int, _targets: bytes, route: bytes, header: bytes, body: bytes
+    ) -> Message:
+        """Returns a message; neighbours share envelopes and headers. It runs in the threads."""
+        envelope = self._envelopes.get(route)
         if envelope is None:
             if len(self._envelopes) >= ENVELOPES_MAX:
                 self._envelopes.clear()
-            envelope = self._envelopes[address] = Envelope(*address)
-        header = stored.header
-        charge = OVERHEAD_BYTES + len(header) + len(stored.body)
-        message = Message(envelope, header, stored.body, charge, facts_of(header), stored.timestamp_ms)
-        message.entry = (stored.position, stored.size)
+            envelope = self._envelopes[route] = Envelope(*route_names(route), route)
+        known = self._headers.get(header)
+        if known is None:
+            facts = facts_of(header)
+            known = (header, facts, OVERHEAD_BYTES + len(header))
+            if len(header) <= HEADER_MAX_BYTES and facts.mark is None:
+                if len(self._headers) >= HEADERS_MAX:
+                    self._headers.clear()
+                self._headers[header] = known
+        header, facts, charge = known
+        message = Message(envelope, header, body, charge + len(body), facts, timestamp_ms)
+        message.entry = entry
         return message

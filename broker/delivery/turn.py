@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from broker.delivery.engine import Engine
 
 __all__ = ["Outlet", "Turn"]
+
+SHARE_BYTES: Final = 128 << 10
+PIECE_MIN_BYTES: Final = 16 << 10  # less of one connection at a time would cost more than it evens out
 
 
 def _nothing() -> None:
@@ -27,7 +30,7 @@ class Outlet(Protocol):
         """Writes what the connection has to say, in one call."""
 
     def resume(self) -> None:
-        """Goes on reading after a turn's budget was used up."""
+        """Goes on reading: there is a share of the turn for it."""
 
 
 class Turn:
@@ -35,13 +38,20 @@ class Turn:
 
     Invariant: ``scheduled`` is set from when a turn was asked for until it runs.
     Units: ``now_ms`` is the wall clock when the present turn was asked for, which is as exact as a record's timestamp
-        needs.
+        needs. ``left_bytes`` is what is left of the share of input that is handled between two turns, of all
+        connections together; those that want more wait, and are resumed in the order in which they came.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, wall_clock_s: Callable[[], float], fail: Callable[[BaseException], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        wall_clock_s: Callable[[], float],
+        fail: Callable[[BaseException], None],
+        share_bytes: int = SHARE_BYTES,
     ) -> None:
         self._loop = loop
+        self._share_bytes = self._piece_bytes = share_bytes
+        self.left_bytes = share_bytes
         self._wall_clock_s = wall_clock_s
         self._fail = fail
         self.scheduled = False
@@ -71,10 +81,26 @@ class Turn:
     def touch(self, outlet: Outlet) -> None:
         """Has an outlet flushed at the end of the turn."""
         self._touched.append(outlet)
-        self.schedule()
+        if not self.scheduled:
+            self.schedule()
+
+    def waker(self, outlet: Outlet) -> Callable[[object], None]:
+        """Returns what has an outlet flushed, whoever says so."""
+        touched = self._touched
+
+        def wake(_source: object) -> None:
+            touched.append(outlet)
+            if not self.scheduled:
+                self.schedule()
+
+        return wake
+
+    def piece_bytes(self) -> int:
+        """Returns how much of one connection's input may be handled now."""
+        return max(0, min(self.left_bytes, self._piece_bytes))
 
     def pause(self, outlet: Outlet) -> None:
-        """Has an outlet resumed at the end of the turn: it used up its share of reading."""
+        """Has an outlet resumed when a turn has a share for it."""
         self._paused.append(outlet)
         self.schedule()
 
@@ -89,11 +115,26 @@ class Turn:
                 if engine.due or engine.stirred:
                     engine.turn()
             self.after()
-            touched, self._touched = self._touched, []
+            touched = self._touched[:]
+            self._touched.clear()
             for outlet in touched:
                 outlet.flush()
-            paused, self._paused = self._paused, []
-            for outlet in paused:
-                outlet.resume()
+            self.left_bytes = self._share_bytes
+            if self._paused:
+                self._resume()
         except Exception as error:  # noqa: BLE001  # a defect or a lost store: nothing may be confirmed after it
             self._fail(error)
+
+    def _resume(self) -> None:
+        """Resumes those that wait for a share, as far as this one goes; the others stand first for the next."""
+        paused, self._paused = self._paused, []
+        self._piece_bytes = max(PIECE_MIN_BYTES, self._share_bytes // len(paused))
+        for place, outlet in enumerate(paused):
+            if self.left_bytes <= 0:
+                self._paused[:0] = paused[place:]
+                break
+            outlet.resume()
+        if self._paused:
+            self.schedule()
+        else:
+            self._piece_bytes = self._share_bytes

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Worker", "Workers"]
 
 TURN_MESSAGES: Final = 1024  # per queue and loop turn: what one busy queue may take before the next one is served
-FULL_QUEUES: Final = 8  # so many busy queues fill a turn; those behind them have the next
+FULL_QUEUES: Final = 2  # so many busy queues fill a turn; those behind them have the next
 QUEUE_COST: Final = 8  # a queue that has but one message takes as long as so many of a busy one
 EXPIRED_COST: Final = 3  # what has expired may have to be dead-lettered, which takes longer than a delivery
 FAILURES_MAX: Final = 3  # a queue that ended so many workers is served when it is asked for, not again and again
@@ -50,8 +50,9 @@ class Worker:
         """Has the queue served in this loop turn."""
         if not queue.awake:
             queue.awake = True
+            if not self.ready:  # else a turn was asked for already
+                self._schedule()
             self.ready.append(queue)
-            self._schedule()
 
     def turn(self) -> int:
         """Serves every queue that is awake and returns how many messages were handed out.
@@ -120,7 +121,8 @@ class Worker:
                 return False
             if not slot.cursor:
                 self._reader.read_ahead(stream, slot)
-            rooms = [consumer.room() for consumer in consumers]
+            alone = consumers[0] if len(consumers) == 1 else None
+            rooms = [alone.room()] if alone is not None else [consumer.room() for consumer in consumers]
             indexes = manager.take(slot, min(sum(rooms), BATCH_MESSAGES))
             budget -= len(indexes)
             if queue.timed:
@@ -129,23 +131,26 @@ class Worker:
                 if not indexes or queue.deleted:
                     continue
             try:
-                left = self._deliver(stream, slot, indexes, consumers, rooms)
+                if alone is not None:
+                    sent = deliver(alone, stream, slot, indexes)
+                    left = indexes[sent:] if sent < len(indexes) else ()  # mypyc evaluates what bounds a slice twice
+                else:
+                    left = self._deliver(stream, slot, indexes, consumers, rooms)
             except Exception:
                 held = {index for consumer in consumers for index in consumer.session.unacked.indexes_of(slot)}
                 manager.put_back(slot, [i for i in indexes if i not in held and i not in slot.acks])
                 raise
             if left:
                 manager.put_back(slot, left)
+            elif not manager.ready and len(queue.streams) == 1:
+                return False  # a publish wakes it
         return True
 
     @staticmethod
     def _deliver(
         stream: Stream, slot: Slot, indexes: Sequence[int], consumers: list[Consumer], rooms: list[int]
     ) -> Sequence[int]:
-        """Delivers in a round and returns what nobody took."""
-        if len(consumers) == 1:
-            taken = deliver(consumers[0], stream, slot, indexes)
-            return indexes[taken:]  # mypyc evaluates what bounds a slice twice
+        """Delivers in a round to several and returns what nobody took."""
         left: list[int] = []
         last: Consumer | None = None
         for consumer, share in zip(consumers, spread(indexes, rooms), strict=True):
@@ -153,7 +158,8 @@ class Worker:
                 room = consumer.room()  # less than it was, when consumers share a prefetch or a connection
                 taken = deliver(consumer, stream, slot, share[:room])
                 left.extend(share[taken:])
-                last = consumer
+                if share[-1] == indexes[-1]:
+                    last = consumer  # the round ended here, which need not be at the end of the list
         if last is not None:
             stream.queue.consumers.served(last)
         left.sort()

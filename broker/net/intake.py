@@ -31,6 +31,7 @@ class Intake:
         self._backlog_max_bytes = backlog_max_bytes
         self._publishers: set[Transport] = set()
         self._lagging: set[Transport] = set()
+        self._behind = False  # more waited at the end of the last turn than may
 
     @property
     def alarmed(self) -> bool:
@@ -46,14 +47,18 @@ class Intake:
         """Hears that a connection which publishes, or is in the middle of its first message, was read."""
         if self._flow.alarms:
             self._block([transport])
-        elif self._pending_bytes() > self._backlog_max_bytes:
+        elif self._behind:
             self._lagging.add(transport)
             transport.stop(Stop.STORE)
         self._publishers.add(transport)
 
     def turn(self) -> None:
         """Lets paused publishers go on once the store has caught up."""
-        if self._lagging and self._pending_bytes() <= self._backlog_max_bytes // 2:
+        if not self._publishers:
+            return
+        pending_bytes = self._pending_bytes()
+        self._behind = pending_bytes > self._backlog_max_bytes
+        if self._lagging and pending_bytes <= self._backlog_max_bytes // 2:
             lagging, self._lagging = self._lagging, set()
             for transport in lagging:
                 transport.go(Stop.STORE)

@@ -6,6 +6,7 @@ import asyncio
 import platform
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from broker import __version__
@@ -32,6 +33,7 @@ __all__ = ["Listener"]
 _log = get_logger()
 
 FORCED: Final = 320  # connection-forced
+STEPS: Final = 10  # in so many steps a second every connection is looked after, so that many of them stop nobody
 
 SERVER_PROPERTIES: dict[str, Any] = {
     "product": "SlotMQ",
@@ -45,7 +47,9 @@ SERVER_PROPERTIES: dict[str, Any] = {
 class Listener:
     """Holds the connected clients.
 
+    Shapes: `transports` has the clients in the order in which they came, each with its number in it.
     Raises: OSError from `start` when the address cannot be listened on.
+    Invariant: `gone` is how many have gone of those that were here at the last `count_gone`.
     """
 
     def __init__(
@@ -77,6 +81,16 @@ class Listener:
             table_depth_max=settings.amqp.table_depth_max,
             table_entries_max=settings.amqp.table_entries_max,
         )
+        self._high_water_bytes = settings.flow.high_water_bytes
+        self._transport = partial(
+            Transport,
+            self._machine,
+            turn,
+            intake,
+            handshake_timeout_s=settings.server.handshake_timeout_ms / 1000,
+            on_made=self._made,
+            on_lost=self._lost,
+        )
         self._servers: list[asyncio.Server] = []
         self._tls = tls
         self._tls_bound: list[socket.socket] = []
@@ -85,7 +99,12 @@ class Listener:
         self.channel_opened: Callable[[SessionOfChannel], None] | None = None
         self._empty = asyncio.Event()
         self._empty.set()
-        self.transports: set[Transport] = set()
+        self.transports: dict[Transport, int] = {}
+        self._came = 0
+        self._counted = 0
+        self.gone = 0
+        self._round: list[Transport] = []
+        self._step = 0
         self._stopping = False
         self._descriptors_max = descriptors_for_clients()
         self.port = 0
@@ -147,17 +166,37 @@ class Listener:
             if matches(session):
                 session.force_close(reason)
 
+    def count_gone(self) -> None:
+        """Counts from here on how many go of those that are here."""
+        self._counted = self._came
+        self.gone = 0
+
+    def step(self) -> None:
+        """Looks after the next of the connections; called ten times a second, which is once for each of them."""
+        if not self._step:
+            self._round = list(self.transports)
+        count, step = len(self._round), self._step
+        self._step = (step + 1) % STEPS
+        self._look_after(self._round[count * step // STEPS : count * (step + 1) // STEPS])
+
     def tick(self) -> None:
-        """Looks after heartbeats, close deadlines and consumers that never ack; called once a second."""
-        for transport in list(self.transports):
+        """Looks after all connections at once, as a second's steps do."""
+        self._look_after(list(self.transports))
+
+    def _look_after(self, transports: list[Transport]) -> None:
+        """Looks after heartbeats, close deadlines and consumers that never ack."""
+        for transport in transports:
             transport.tick()
-        self.close_overdue()
+        self._close_overdue(transports)
 
     def close_overdue(self) -> None:
         """Closes the channels whose consumers have kept a delivery for too long."""
+        self._close_overdue(list(self.transports))
+
+    def _close_overdue(self, transports: list[Transport]) -> None:
         timeout_ms = self._settings.amqp.consumer_timeout_ms
         if timeout_ms:
-            for transport in list(self.transports):
+            for transport in transports:
                 if transport.is_open:
                     transport.session.close_overdue(self._turn.now_ms, timeout_ms)
 
@@ -197,39 +236,27 @@ class Listener:
         for transport in list(self.transports):
             transport.abort()
 
-    def _transport(self) -> Transport:
-        return Transport(
-            self._machine,
-            self._turn,
-            self._intake,
-            read_budget_bytes=self._settings.flow.read_budget_bytes,
-            handshake_timeout_s=self._settings.server.handshake_timeout_ms / 1000,
-            on_made=self._made,
-            on_lost=self._lost,
-        )
-
     def _machine(self, transport: Transport) -> Connection:
-        def session(connection: Connection) -> SessionOfConnection:
-            transport.session = SessionOfConnection(
-                connection,
-                logins=self._logins,
-                permissions=self._permissions,
-                vhosts=self._vhosts,
-                peer=transport.peer,
-                opened=self.channel_opened,
-            )
-            return transport.session
-
-        connection = Connection(
-            session,
+        return Connection(
+            partial(self._session, transport),
             self._limits,
             SERVER_PROPERTIES,
-            lambda _connection: self._turn.touch(transport),
+            self._turn.waker(transport),
             self._told,
             mechanisms=self._logins.mechanisms(transport.peer),
         )
-        transport.session.outflow.high_water_bytes = self._settings.flow.high_water_bytes
-        return connection
+
+    def _session(self, transport: Transport, connection: Connection) -> SessionOfConnection:
+        session = transport.session = SessionOfConnection(
+            connection,
+            logins=self._logins,
+            permissions=self._permissions,
+            vhosts=self._vhosts,
+            peer=transport.peer,
+            opened=self.channel_opened,
+        )
+        session.outflow.high_water_bytes = self._high_water_bytes
+        return session
 
     def _made(self, transport: Transport) -> bool:
         if self._stopping:
@@ -243,12 +270,15 @@ class Listener:
         if transport.descriptor >= self._descriptors_max:
             _log.warning("connection.refused", conn=transport.session.name, reason="few descriptors left: ulimit -n")
             return False
-        self.transports.add(transport)
+        self._came += 1
+        self.transports[transport] = self._came
         self._empty.clear()
         return True
 
     def _lost(self, transport: Transport) -> None:
-        self.transports.discard(transport)
+        number = self.transports.pop(transport, None)
+        if number is not None and number <= self._counted:
+            self.gone += 1
         if not self.transports:
             self._empty.set()
 

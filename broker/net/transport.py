@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from enum import IntFlag
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.connection import Connection, State
@@ -29,25 +28,52 @@ REPLIES_MAX_BYTES: Final = 512 << 10  # unread answers beyond this stop the read
 SILENT_INTERVALS: Final = 2  # AMQP 0-9-1, 4.2.7: two silent intervals and the peer is gone
 CLOSE_TICKS: Final = 5  # seconds that a client has to answer connection.close, and to close its socket
 
+SMALL_READ_BYTES: Final = 4096  # so little is handled at once, whoever has used up the turn's share
+# Members of an Enum are slow to reach; these are asked for at each read and write.
+RUNNING: Final = State.RUNNING
+CLOSED: Final = State.CLOSED
+
 _log = get_logger()
 
 
-class Stop(IntFlag):
-    """Why a connection is not read."""
+class Stop:
+    """Why a connection is not read: bits of an integer. An enum would compute with them in Python, at each write."""
 
-    TURN = 1
-    HELD = 2
-    OUTPUT = 4
-    ALARM = 8
-    STORE = 16
-    STOPPING = 32
+    TURN: Final = 1
+    HELD: Final = 2
+    OUTPUT: Final = 4
+    ALARM: Final = 8
+    STORE: Final = 16
+    STOPPING: Final = 32
 
 
 class Transport(asyncio.Protocol):
-    """Joins a socket to its connection machine.
+    """Joins a socket to its connection machine."""
 
-    Units: ``read_budget_bytes`` is what is handled for it before everybody else has their turn.
-    """
+    __slots__ = (
+        "_closing_ticks",
+        "_deadline",
+        "_finishing",
+        "_handshake_timeout_s",
+        "_heard",
+        "_intake",
+        "_machine",
+        "_on_lost",
+        "_on_made",
+        "_said",
+        "_silent_s",
+        "_socket",
+        "_stops",
+        "_turn",
+        "_unsaid_s",
+        "connection",
+        "peer",
+        "session",
+    )
+
+    _socket: asyncio.Transport
+    connection: Connection
+    session: SessionOfConnection
 
     def __init__(
         self,
@@ -55,7 +81,6 @@ class Transport(asyncio.Protocol):
         turn: Turn,
         intake: Intake,
         *,
-        read_budget_bytes: int,
         handshake_timeout_s: float,
         on_made: Callable[[Transport], bool],
         on_lost: Callable[[Transport], None],
@@ -63,20 +88,15 @@ class Transport(asyncio.Protocol):
         self._machine = machine
         self._turn = turn
         self._intake = intake
-        self._read_budget_bytes = read_budget_bytes
         self._handshake_timeout_s = handshake_timeout_s
         self._on_made = on_made
         self._on_lost = on_lost
-        self._socket: asyncio.Transport
         self._deadline: asyncio.TimerHandle | None = None
-        self._stops = Stop(0)
-        self._fed_bytes = 0
+        self._stops = 0
         self._heard = self._said = -1
         self._silent_s = self._unsaid_s = 0
         self._closing_ticks = 0
         self._finishing = False
-        self.connection: Connection
-        self.session: SessionOfConnection
         self.peer = Peer("")
 
     @property
@@ -100,19 +120,19 @@ class Transport(asyncio.Protocol):
         self._deadline = loop.call_later(self._handshake_timeout_s, self._handshake_late)
 
     def data_received(self, data: bytes) -> None:
-        """Feeds the machine and marks what a turn has to do."""
+        """Feeds the machine and marks what a turn has to do; what exceeds the turn's share waits for its turn."""
         if self._finishing:
             return
+        turn = self._turn
+        size_bytes = len(data)
         try:
-            self._feed(data)
+            if size_bytes <= SMALL_READ_BYTES or size_bytes <= turn.left_bytes:
+                turn.left_bytes -= size_bytes
+                self._feed(data)
+            else:
+                self._feed_share(data)
         except Exception as error:  # noqa: BLE001 - a lost store, or a defect: it must not end as one line of asyncio's
-            self._turn.fail(error)
-            return
-        self._fed_bytes += len(data)
-        if self._fed_bytes >= self._read_budget_bytes:
-            self._fed_bytes = 0
-            self.stop(Stop.TURN)
-            self._turn.pause(self)
+            turn.fail(error)
 
     def eof_received(self) -> bool:
         """Lets the socket close."""
@@ -152,17 +172,19 @@ class Transport(asyncio.Protocol):
         output = connection.take_output()
         if output:
             socket.write(output)
-        if connection.finished:
+        if connection.state is CLOSED:
             self._finish()
             return
         if not self.session.outflow.writable:
             if socket.get_write_buffer_size() > REPLIES_MAX_BYTES:
                 self.stop(Stop.OUTPUT)
             return
-        if self._stops & Stop.HELD and not connection.held:
-            self.go(Stop.HELD)
-        self.go(Stop.OUTPUT)
-        self._feed_starved()
+        if self._stops:
+            if self._stops & Stop.HELD and not connection.held:
+                self.go(Stop.HELD)
+            self.go(Stop.OUTPUT)
+        if self.session.outflow.starved:
+            self._feed_starved()
 
     def _finish(self) -> None:
         """Ends the output, and reads on until the client has closed too: to close a socket with unread input would make
@@ -174,7 +196,7 @@ class Transport(asyncio.Protocol):
             if isinstance(failure, Refused) and not self.connection.client_properties:  # it never came to a login
                 _log.warning("connection.refused", conn=self.session.name, reason=failure.reason)
             if self._stops:
-                self._stops = Stop(0)
+                self._stops = 0
                 self._socket.resume_reading()
             if self._socket.can_write_eof() and not self.connection.orderly:
                 try:
@@ -197,7 +219,7 @@ class Transport(asyncio.Protocol):
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def stop(self, reason: Stop) -> None:
+    def stop(self, reason: int) -> None:
         """Stops reading for one more reason."""
         if self._finishing:
             return
@@ -205,25 +227,44 @@ class Transport(asyncio.Protocol):
             self._socket.pause_reading()
         self._stops |= reason
 
-    def go(self, reason: Stop) -> None:
+    def go(self, reason: int) -> None:
         """Takes one reason back; reading goes on when it was the last."""
         if not self._stops & reason:
             return
         self._stops &= ~reason
         if self._stops or self._socket.is_closing():
             return
-        self._feed(b"")
+        self._feed_share(b"")
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Reads again, unless what was fed gave another reason not to."""
         if not self._stops and not self._socket.is_closing():
             self._socket.resume_reading()
 
-    def _feed(self, data: bytes) -> None:
+    def _feed_share(self, data: bytes) -> None:
+        """Feeds the machine as much as the turn has left for it."""
+        turn, connection = self._turn, self.connection
+        before_bytes = connection.buffered_bytes + len(data)
+        self._feed(data, turn.piece_bytes())
+        turn.left_bytes -= before_bytes - connection.buffered_bytes
+
+    def _feed(self, data: bytes, budget_bytes: int | None = None) -> None:
         connection = self.connection
-        self._turn.schedule()
-        if not connection.feed(data):
-            self.stop(Stop.HELD if connection.held else Stop.OUTPUT)
+        turn = self._turn
+        if not turn.scheduled:
+            turn.schedule()
+        if not connection.feed(data, budget_bytes):
+            if connection.held:
+                self.stop(Stop.HELD)
+            elif connection.out_bytes > connection.limits.unsent_max_bytes:
+                self.stop(Stop.OUTPUT)
+            else:
+                self.stop(Stop.TURN)
+                turn.pause(self)
         elif connection.held:
             self.stop(Stop.HELD)
-        if not self.is_open:
+        if connection.state is not RUNNING:
             return
         if self.session.publishing or (self._intake.alarmed and connection.unfinished_bytes):
             self._intake.published(self)
@@ -234,7 +275,7 @@ class Transport(asyncio.Protocol):
     @property
     def is_open(self) -> bool:
         """Whether the handshake is over and nobody has begun to close."""
-        return self.connection.state is State.RUNNING
+        return self.connection.state is RUNNING
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -244,13 +285,14 @@ class Transport(asyncio.Protocol):
         Source: AMQP 0-9-1, 4.2.7.
         """
         connection = self.connection
-        if connection.closing or connection.finished:
-            self._closing_ticks += 1
-            if self._closing_ticks > CLOSE_TICKS:
-                self._socket.abort()
+        if connection.state is not RUNNING:
+            if connection.closing or connection.finished:
+                self._closing_ticks += 1
+                if self._closing_ticks > CLOSE_TICKS:
+                    self._socket.abort()
             return
         interval = connection.heartbeat_s
-        if not interval or not self.is_open:
+        if not interval:
             return
         if connection.sent != self._said:
             self._said, self._unsaid_s = connection.sent, 0

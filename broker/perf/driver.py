@@ -22,6 +22,8 @@ TICK: Final = "tick"  # words that a process says
 
 _DRAIN_EVERY_NS: Final = 20_000_000
 _LONGEST_WAIT_S: Final = 0.5
+_EARLY_NS: Final = 80_000  # a sleeper wakes late: it is woken early, and looks around until it is time
+_MOST_EARLY_PER_S: Final = 2500.0  # at more timers than that it would do nothing else
 _PRECISE: Final = 256  # connections; select() waits for microseconds, epoll for milliseconds, but it looks at each one
 
 
@@ -50,18 +52,19 @@ class Crowd(Protocol):
 class Driver:
     """Waits for sockets, timers and the run's words, whichever comes first."""
 
-    def __init__(self, line: Line, crowd: Crowd, *, precise: bool) -> None:
-        """Prepare to drive; `precise` where timers have to be exact to less than a millisecond."""
+    def __init__(self, line: Line, crowd: Crowd, *, timers_per_s: float = 0.0) -> None:
+        """Prepare to drive; where `timers_per_s` are to be expected, they are exact to less than a millisecond."""
         self._line = line
         self._crowd = crowd
         self._members = crowd.members
         self._places = {id(member): place for place, member in enumerate(self._members)}
-        exact = precise and len(self._members) <= _PRECISE
+        exact = timers_per_s > 0 and len(self._members) <= _PRECISE
         self._selector = selectors.SelectSelector() if exact else selectors.DefaultSelector()
         self._masks = [0] * len(self._members)
         self._armed = [NEVER_NS] * len(self._members)
         self._timers: list[tuple[int, int]] = []
         self._draining = False
+        self._early_ns = _EARLY_NS if exact and timers_per_s <= _MOST_EARLY_PER_S else 0
 
     def run(self, begin_ns: int, interval_ns: int, stop_ns: int) -> dict[str, Any]:
         """Drive until the crowd is finished, and return the figures of this process.
@@ -90,7 +93,7 @@ class Driver:
         self._arm_all(clock())
         tick_ns = begin_ns + interval_ns
         while not crowd.finished(now_ns := clock()):
-            wake_ns = min(tick_ns, stop_ns, self._timers[0][0] if self._timers else NEVER_NS)
+            wake_ns = min(tick_ns, stop_ns, self._timers[0][0] - self._early_ns if self._timers else NEVER_NS)
             for key, events in selector.select(min(_LONGEST_WAIT_S, max(0.0, (wake_ns - now_ns) / 1e9))):
                 place = key.data
                 if place is None:

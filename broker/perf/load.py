@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from broker.perf.peer import Address
 from broker.perf.receiver import Demand
@@ -61,14 +61,6 @@ class Load:
     def consumers(self) -> int:
         """How many consumers there are."""
         return len(self.queues)
-
-    def without_publishers(self, deliveries: int | None) -> Load:
-        """Return what only consumes."""
-        return replace(self, producers=0, messages=None, deliveries=deliveries, ready=deliveries or 0)
-
-    def without_consumers(self) -> Load:
-        """Return what only publishes."""
-        return replace(self, queues=())
 
     def publish_shares(self) -> list[PublishShare]:
         """Return what each process of publishers does."""

@@ -179,5 +179,5 @@ class Pairs:
 def pair_part(share: PairShare, line: Line, interval_ns: int) -> None:
     """Be a process of pairs."""
     crowd = Pairs(share)
-    figures = drive(line, crowd, interval_ns, precise=False)
+    figures = drive(line, crowd, interval_ns)
     leave(line, crowd, figures | {"ended_ns": time.monotonic_ns()})

@@ -10,7 +10,7 @@ from typing import Any, Final
 from broker.perf.crew import Line
 from broker.perf.descriptors import make_room
 from broker.perf.driver import Crowd, Driver
-from broker.perf.faults import Refusal
+from broker.perf.faults import Fault, Refusal
 from broker.perf.histogram import Histogram
 from broker.perf.load import ConsumeShare, PublishShare
 from broker.perf.peer import Peer
@@ -30,7 +30,8 @@ LEFT: Final = "left"
 _SPOOLS_BYTES: Final = 268_435_456  # of all publishers of a process
 _FLUSH_NS: Final = 1_000_000_000  # to send what was begun when the time is over
 _CONFIRM_NS: Final = 5_000_000_000  # to get its confirms
-_SETTLE_LIMIT_S: Final = 5.0
+_SETTLE_LIMIT_S: Final = 30.0
+_ACK_LIMIT_S: Final = 5.0
 _SLACK = Path("/proc/self/timerslack_ns")
 
 
@@ -80,9 +81,11 @@ class Publishers:
         return now_ns - self._stop_ns > (_FLUSH_NS if flushing else _CONFIRM_NS)
 
     @property
-    def finished_well(self) -> bool:
-        """Whether nothing is left half sent."""
-        return all(member.flushed for member in self.members)
+    def unsettled(self) -> bool:
+        """Whether only an answer can tell that the broker has read everything, or given back what it will."""
+        material, whole = self._share.material, all(member.flushed for member in self.members)
+        confirmed = any(pace.window for pace in self._share.paces)
+        return whole and not material.relayed and not confirmed and (material.mandatory or not self._stop_ns)
 
     def settle(self) -> None:
         """Wait for what the broker gives back.
@@ -149,7 +152,7 @@ class Consumers:
         Raises: OSError.
         """
         for member in self.members:
-            member.finish(_SETTLE_LIMIT_S)
+            member.finish(_ACK_LIMIT_S)
 
     @property
     def last_ns(self) -> int:
@@ -173,31 +176,42 @@ class Consumers:
 def publish_part(share: PublishShare, line: Line, interval_ns: int) -> None:
     """Be a process of publishers."""
     crowd = Publishers(share)
-    timed = any(pace.per_s for pace in share.paces)
-    figures = drive(line, crowd, interval_ns, precise=timed)
-    if share.material.mandatory and crowd.finished_well and not figures["fault"]:
-        crowd.settle()
-        figures["tally"] = crowd.tally()
+    figures = drive(line, crowd, interval_ns, sum(pace.per_s or 0.0 for pace in share.paces))
+    if crowd.unsettled and not figures["fault"]:
+        figures |= _settle(crowd)
     blocked = next((member.blocked_for for member in crowd.members if member.blocked_for), "")
     leave(line, crowd, figures | {"ended_ns": time.monotonic_ns(), "blocked_for": blocked})
+
+
+def _settle(crowd: Publishers) -> dict[str, Any]:
+    """Return what the figures are when the broker has read everything."""
+    try:
+        crowd.settle()
+    except TimeoutError:
+        fault = f"the broker has not read everything {_SETTLE_LIMIT_S:.0f} s after the last message"
+    except (Fault, OSError) as error:
+        fault = str(error)
+    else:
+        fault = ""
+    return {"tally": crowd.tally(), "fault": fault}
 
 
 def consume_part(share: ConsumeShare, line: Line, interval_ns: int) -> None:
     """Be a process of consumers."""
     crowd = Consumers(share)
-    figures = drive(line, crowd, interval_ns, precise=share.demand.per_s is not None)
+    figures = drive(line, crowd, interval_ns)
     if not figures["fault"]:
         crowd.settle()
         figures["tally"] = crowd.tally()
     leave(line, crowd, figures | {"ended_ns": crowd.last_ns})
 
 
-def drive(line: Line, crowd: Crowd, interval_ns: int, *, precise: bool) -> dict[str, Any]:
+def drive(line: Line, crowd: Crowd, interval_ns: int, timers_per_s: float = 0.0) -> dict[str, Any]:
     """Drive a crowd through its run and return the figures."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run tells when to stop
-    if precise:
+    if timers_per_s:
         _tighten_timers()
-    driver = Driver(line, crowd, precise=precise)
+    driver = Driver(line, crowd, timers_per_s=timers_per_s)
     line.tell(CONNECTED)
     begin_ns, stop_ns = line.hear()
     return driver.run(begin_ns, interval_ns, stop_ns or NEVER_NS)

@@ -48,15 +48,24 @@ def stage(address: Address, topology: Topology, progress: Progress) -> Iterator[
     """
     with Interruption() as interruption:
         control = Peer(address, PUBLISH_CHANNEL)
+        in_step = False  # a channel that the broker closed, or that still waits for answers, can take nothing away
         try:
-            try:
-                yield Stage(control, topology.make(control, progress), interruption)
-            finally:
-                control.socket.settimeout(_REMOVE_LIMIT_S)
-                with suppress(OSError, Refusal):  # what was refused, or a broker that is gone, is told already
-                    topology.remove(control)
+            yield Stage(control, topology.make(control, progress), interruption)
+            in_step = True
         finally:
-            control.close()
+            with suppress(OSError, Refusal):  # a broker that is gone is told already
+                _clear(topology, control if in_step else Peer(address, PUBLISH_CHANNEL))
+            if not in_step:
+                control.close()
+
+
+def _clear(topology: Topology, peer: Peer) -> None:
+    """Take away what was made, and close."""
+    try:
+        peer.socket.settimeout(_REMOVE_LIMIT_S)
+        topology.remove(peer)
+    finally:
+        peer.close()
 
 
 def perform(

@@ -14,6 +14,7 @@ from broker.perf.faults import Refusal
 from broker.perf.histogram import Histogram
 from broker.perf.peer import Peer
 from broker.perf.scanner import Scanner
+from broker.perf.schedule import Schedule
 from broker.perf.spool import Spool
 
 NEVER_NS: Final = 1 << 62
@@ -39,8 +40,8 @@ class Sender:
     """
 
     __slots__ = (
-        "_at", "_chunk_bytes", "_confirmed", "_fill", "_limit", "_pace", "_pending", "_period_ns", "_received",
-        "_scanner", "_settled", "_socket", "_spool", "_start_ns", "_taken", "_view", "_waiting", "confirm_times",
+        "_at", "_chunk_bytes", "_confirmed", "_fill", "_limit", "_pace", "_pending", "_received",
+        "_scanner", "_schedule", "_settled", "_socket", "_spool", "_taken", "_view", "_waiting", "confirm_times",
         "peer",
     )  # fmt: skip
 
@@ -52,7 +53,7 @@ class Sender:
         self._view = memoryview(spool.buffer)
         self._pace = pace
         self._limit = NEVER_NS if pace.messages is None else pace.messages
-        self._period_ns = 1e9 / pace.per_s if pace.per_s else 0.0
+        self._schedule = Schedule(pace.per_s) if pace.per_s else None
         self._scanner = Scanner(lenient=True)
         self._received = bytearray(_READ_BYTES + 2 * len(peer.received))
         self._fill = len(peer.received)
@@ -63,12 +64,12 @@ class Sender:
         self._taken = 0
         self._confirmed = 0
         self._settled = 0  # whose confirm's time is counted
-        self._start_ns = 0
         self._waiting: deque[tuple[int, int]] = deque()  # last number of a slice, when it was due
 
     def start(self, at_ns: int) -> None:
         """Begin the schedule."""
-        self._start_ns = at_ns
+        if self._schedule:
+            self._schedule.start(at_ns)
         self._socket.setblocking(False)
 
     def stop(self) -> None:
@@ -113,9 +114,9 @@ class Sender:
 
     def wakes_ns(self) -> int:
         """When the next message is due that nothing else holds back; NEVER_NS if only an event can tell."""
-        if not self._period_ns or self._pending or self._allowed() <= 0:
+        if not self._schedule or self._pending or self._allowed() <= 0:
             return NEVER_NS
-        return self._start_ns + int(self._taken * self._period_ns)
+        return self._schedule.due_ns(self._taken)
 
     def interest(self, now_ns: int) -> int:
         """Return what the selector is to wait for."""
@@ -180,8 +181,8 @@ class Sender:
 
     def _room(self, now_ns: int) -> int:
         room = self._allowed()
-        if self._period_ns and room > 0:
-            room = min(room, int((now_ns - self._start_ns) // self._period_ns) + 1 - self._taken)
+        if self._schedule and room > 0:
+            room = min(room, self._schedule.due(now_ns) - self._taken)
         return room
 
     def _take(self, now_ns: int) -> bool:
@@ -194,9 +195,8 @@ class Sender:
             spool.renew()
         stop = min(at + min(room, self._chunk_bytes // spool.stride or 1) * spool.stride, spool.length)
         count = (stop - at) // spool.stride
-        if self._period_ns:
-            start_ns, period_ns, taken = self._start_ns, self._period_ns, self._taken
-            dues_ns = [start_ns + int(number * period_ns) for number in range(taken, taken + count)]
+        if self._schedule:
+            dues_ns = [self._schedule.due_ns(number) for number in range(self._taken, self._taken + count)]
             spool.stamp_each(at, dues_ns, now_ns)
             now_ns = dues_ns[0]
         else:

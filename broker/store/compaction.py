@@ -18,7 +18,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ class SlotReference(NamedTuple):
     queue_number: int
     first: int
     end: int
-    indexes: Iterable[int]
+    indexes: Sequence[int]
 
 
 class Move(NamedTuple):
@@ -77,6 +77,9 @@ def plan_relocation(
 
     Raises: CorruptRecord when a record that is needed is damaged; StoreFailed.
     """
+    slots = list(slots)
+    if _needs_more(queues, segment, slots, limit_bytes):
+        return None
     holders: dict[int, tuple[int, list[tuple[int, int]]]] = {}
     seen = []
     live_bytes = 0
@@ -101,6 +104,19 @@ def plan_relocation(
         targets = b"".join([TARGET.pack(*target) for target in needed])
         records.append((encode_moved(log.synced, record, targets), position, needed))
     return Relocation(segment, live_bytes, records, seen)
+
+
+def _needs_more(queues: QueueLogs, segment: int, slots: Sequence[SlotReference], limit_bytes: int) -> bool:
+    """Tells whether one queue alone needs too much, which is found out with little memory: it has each record once."""
+    needed: dict[int, int] = {}
+    for slot in slots:
+        entries = queues.read(slot.queue_number, slot.first, slot.end)
+        own = [entries[index] for index in slot.indexes]
+        own_bytes = sum([size for position, size in own if position >> OFFSET_BITS == segment])
+        needed[slot.queue_number] = needed.get(slot.queue_number, 0) + own_bytes
+        if needed[slot.queue_number] > limit_bytes:
+            return True
+    return False
 
 
 def append_relocation(log: MessageLog, relocation: Relocation) -> None:

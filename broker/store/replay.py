@@ -44,6 +44,7 @@ from broker.store.window import QueueReplay
 __all__ = ["Replay", "Stop", "UnknownRecord", "cut"]
 
 _NUMBER_BYTES: Final = 8
+_FRONT: Final = Struct(">II16xBB6xIQQ")  # of `record`: length, checksum, kind, flags, length of the targets, a target
 
 
 class Stop(NamedTuple):
@@ -99,51 +100,61 @@ class Replay:
         view = memoryview(block)
         size = len(block)
         last_head = size - HEAD_BYTES
-        unpack, unpack_target, iter_targets = HEAD.unpack_from, TARGET.unpack_from, TARGET.iter_unpack
-        queues = self.queues
-        records = 0
-        at = 0
+        padded = block + bytes(TARGET_BYTES)  # the first target is unpacked with the head, whether it is one or not
+        unpack, iter_targets, queues = _FRONT.unpack_from, TARGET.iter_unpack, self.queues
+        same = -1  # the number of `queue`, ...
+        queue: QueueReplay | None = None  # ... that of the record before
+        damage = ""
+        records = at = 0
         while at <= last_head:
-            length, checksum, _, _, kind, flags, _, _, targets_bytes = unpack(block, at)
-            end = at + PREFIX_BYTES + length
+            length, checksum, kind, flags, targets_bytes, number, message_id = unpack(padded, at)
+            record_bytes = length + PREFIX_BYTES
+            end = at + record_bytes
             if end > size or length < LENGTH_MIN:
                 break
             if crc32c(view[at + PREFIX_BYTES : end]) != checksum:
-                self.records += records
-                return Stop(at, "the checksum is wrong", 0)
-            targets_at = at + HEAD_BYTES
+                damage = "the checksum is wrong"
+                break
             if kind == MESSAGE:
-                for number, message_id in (
-                    (unpack_target(block, targets_at),)
-                    if targets_bytes == TARGET_BYTES
-                    else iter_targets(block[targets_at : targets_at + targets_bytes])
-                ):
-                    queue = queues.get(number)
-                    if queue is None:
-                        queue = self._begin(number, message_id)
-                        if queue is None:
-                            continue
-                    if message_id == queue.expected:
-                        queue.entries.append((base + at, end - at))
-                        queue.next_id = queue.expected = message_id + 1
-                        left = queue.left_bytes = queue.left_bytes - (end - at)
-                        if left <= 0 or message_id + 1 == queue.full:
+                if targets_bytes == TARGET_BYTES:
+                    if number != same:
+                        queue = queues.get(number)
+                        same = number
+                    if queue is not None and message_id == queue.expected:  # `follow`, without the call
+                        queue.entries.append((base + at, record_bytes))
+                        queue.next_id = queue.expected = message_id = message_id + 1
+                        left = queue.left_bytes = queue.left_bytes - record_bytes
+                        if left <= 0 or message_id == queue.full:
                             queue.seal()
                     else:
-                        queue.accept(message_id, base + at, end - at)
+                        queue = self._accept(number, message_id, base + at, record_bytes)
+                else:
+                    targets_at = at + HEAD_BYTES
+                    for number, message_id in iter_targets(block[targets_at : targets_at + targets_bytes]):
+                        self._accept(number, message_id, base + at, record_bytes)
             elif kind == MARK:
-                if MARK_TAIL.unpack_from(block, targets_at)[1] != base + at:
-                    self.records += records
-                    return Stop(at, "the record belongs elsewhere", 0)
+                if MARK_TAIL.unpack_from(block, at + HEAD_BYTES)[1] != base + at:
+                    damage = "the record belongs elsewhere"
+                    break
             else:
                 damage = self._apply(kind, block[at:end], flags, base + at)
                 if damage:
-                    self.records += records
-                    return Stop(at, damage, 0)
+                    break
+                same = -1  # it may have been the end of the queue
             records += 1
             at = end
         self.records += records
-        return cut(block, at, size)
+        return Stop(at, damage, 0) if damage else cut(block, at, size)
+
+    def _accept(self, number: int, message_id: int, position: int, size: int) -> QueueReplay | None:
+        """Applies one target of a message and returns the state of its queue, None when it has none."""
+        queue = self.queues.get(number) or self._begin(number, message_id)
+        if queue is not None:
+            if message_id == queue.expected:
+                queue.follow(position, size)
+            else:
+                queue.accept(message_id, position, size)
+        return queue
 
     def finish(self) -> None:
         """Seals every queue's last window, and adds the sequences that were met to the changes."""
@@ -193,9 +204,7 @@ class Replay:
     def message(self, record: bytes, flags: int, position: int) -> None:
         targets_end = HEAD_BYTES + HEAD.unpack_from(record)[8]
         for number, message_id in TARGET.iter_unpack(record[HEAD_BYTES:targets_end]):
-            queue = self.queues.get(number) or self._begin(number, message_id)
-            if queue is not None:
-                queue.accept(message_id, position, len(record))
+            self._accept(number, message_id, position, len(record))
 
     def settled(self, record: bytes, flags: int, position: int) -> None:
         number, *ids = _numbers(record)

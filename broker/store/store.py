@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar, overload
 
 from broker.event_log import get_logger
 from broker.store.checkpoint import Checkpoint, CheckpointFolder, QueueState
@@ -17,8 +17,8 @@ from broker.store.files import Files
 from broker.store.log_scan import LogFolder
 from broker.store.message_log import MessageLog
 from broker.store.queue_log import NO_ENTRY, Entry, QueueLogs
-from broker.store.reading import read_places, read_records
-from broker.store.record import HEAD_BYTES, TARGET, StoredMessage, body_bytes, decode_message
+from broker.store.reading import Make, StoredMessages, read_messages, read_places
+from broker.store.record import HEAD_BYTES, StoredMessage, body_bytes
 from broker.store.recovery import Recovered, Recovery, RecoveryProgress
 from broker.store.segment import OFFSET_BITS
 from broker.store.spill import Spill, is_spilled
@@ -30,6 +30,8 @@ _RUNNING: Final = "running"  # a file that is there while a broker works in the 
 _FOLDERS: Final = ("log", "spill", "queues")
 AT_ONCE: Final = 0  # a log position before every checkpoint
 RELOCATION_MAX_BYTES: Final = 64 * 1024 * 1024  # what one relocation holds in memory
+
+T = TypeVar("T")
 
 
 class VhostStore:
@@ -172,27 +174,40 @@ class VhostStore:
         """
         self._queues.write(queue_number, first, entries)
 
+    @overload
     def read_slot(
         self, queue_number: int, first: int, end: int, wanted: Iterable[int] | None = None
-    ) -> list[StoredMessage | None]:
+    ) -> list[StoredMessage | None]: ...
+
+    @overload
+    def read_slot(
+        self, queue_number: int, first: int, end: int, wanted: Iterable[int] | None, make: Make[T]
+    ) -> list[T | None]: ...
+
+    def read_slot(
+        self,
+        queue_number: int,
+        first: int,
+        end: int,
+        wanted: Iterable[int] | None = None,
+        make: Make[Any] | None = None,
+    ) -> list[Any]:
         """Reads messages of one queue back; index 0 is id `first`, None is what was not wanted. *Blocking.*
 
-        Shapes: wanted are indexes, all of them when None; every wanted one must have been paged out.
+        Shapes: wanted are indexes, all of them when None; every wanted one must have been paged out. `make` makes what
+            is returned for a message.
         Raises: CorruptRecord when a message is not what was written, unless the store was opened with quarantine: then
             it is None too, and logged. StoreFailed.
         Cost: one read of the queue log per 65,536 ids, one of the log per run of neighbours.
         """
         entries = self._queues.read(queue_number, first, end)
-        messages: list[StoredMessage | None] = [None] * (end - first)
-        places = self._places(queue_number, first, entries, wanted)
-        routes: dict[bytes, tuple[str, str]] = {}
-        for position, record, index in read_records(self._read_span, places):
-            message = None if record is None else decode_message(position, record, routes)
-            if message is None or not _holds(message.targets, queue_number, first + index):
-                self._report(position, queue_number, first + index)
-            else:
-                messages[index] = message
-        return messages
+
+        def report(position: int, index: int) -> None:
+            self._report(position, queue_number, first + index)
+
+        indexes = self._there(queue_number, first, entries, wanted)
+        make = StoredMessages().make if make is None else make
+        return read_messages(self._read_span, queue_number, first, entries, indexes, make, report)
 
     def body_sizes(self, queue_number: int, first: int, end: int, wanted: Iterable[int] | None = None) -> list[int]:
         """Returns how many bytes the bodies of messages of one queue have; index 0 is id `first`. *Blocking.*
@@ -206,7 +221,8 @@ class VhostStore:
         sizes = [0] * (end - first)
         heads = [
             (position, min(size, HEAD_BYTES), (size, index))
-            for position, size, index in self._places(queue_number, first, entries, wanted)
+            for index in self._there(queue_number, first, entries, wanted)
+            for position, size in (entries[index],)
         ]
         for position, head, (size, index) in read_places(self._read_span, heads):
             try:
@@ -321,17 +337,17 @@ class VhostStore:
     def _read_span(self, position: int, size: int) -> bytes:
         return (self.spill if is_spilled(position >> OFFSET_BITS) else self.log).read_span(position, size)
 
-    def _places(
+    def _there(
         self, queue_number: int, first: int, entries: Sequence[Entry], wanted: Iterable[int] | None
-    ) -> list[tuple[int, int, int]]:
-        """Returns (position, size, index) of the wanted messages; one without an entry is reported."""
-        places = []
-        for index in range(len(entries)) if wanted is None else wanted:
-            if entries[index] == NO_ENTRY:
-                self._report(0, queue_number, first + index)
-            else:
-                places.append((*entries[index], index))
-        return places
+    ) -> Sequence[int]:
+        """Returns the indexes of the wanted messages that have an entry; one without is reported."""
+        indexes = range(len(entries)) if wanted is None else list(wanted)
+        if NO_ENTRY not in entries:
+            return indexes
+        missing = [index for index in indexes if entries[index] == NO_ENTRY]
+        for index in missing:
+            self._report(0, queue_number, first + index)
+        return [index for index in indexes if entries[index] != NO_ENTRY] if missing else indexes
 
     def _report(self, position: int, queue_number: int, message_id: int) -> None:
         """Raises: CorruptRecord; with quarantine it is logged instead."""
@@ -344,13 +360,6 @@ class VhostStore:
 
 def _untold(progress: RecoveryProgress) -> None:
     """Tells nobody how far recovery is."""
-
-
-def _holds(targets: bytes, queue_number: int, message_id: int) -> bool:
-    """Tells whether a record may be that of a message: it names it, or it does not know the queue (a transient one)."""
-    if TARGET.pack(queue_number, message_id) in targets:
-        return True
-    return all(number != queue_number for number, _ in TARGET.iter_unpack(targets))
 
 
 def _segments_of(checkpoint: Checkpoint) -> set[int]:

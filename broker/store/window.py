@@ -116,6 +116,14 @@ class QueueReplay:
         self.full = 0  # the id with which the open window is full
         self.left_bytes = 0  # ... and the bytes
 
+    def follow(self, position: int, size: int) -> None:
+        """Takes the message that extends the open window."""
+        self.entries.append((position, size))
+        self.next_id = self.expected = expected = self.expected + 1
+        self.left_bytes -= size
+        if self.left_bytes <= 0 or expected == self.full:
+            self.seal()
+
     def accept(self, message_id: int, position: int, size: int) -> None:
         """Takes a message that does not simply follow the last one. One that is known already changes nothing."""
         next_id = self.next_id

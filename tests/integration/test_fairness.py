@@ -121,8 +121,8 @@ async def test_answers_wait_for_a_client_that_does_not_read(tmp_path: Path, monk
     unsent: list[int] = []
     feed = Transport._feed
 
-    def spy(transport: Transport, octets: bytes) -> None:
-        feed(transport, octets)
+    def spy(transport: Transport, octets: bytes, budget_bytes: int | None = None) -> None:
+        feed(transport, octets, budget_bytes)
         unsent.append(transport.connection.out_bytes + transport._socket.get_write_buffer_size())
 
     monkeypatch.setattr(Transport, "_feed", spy)

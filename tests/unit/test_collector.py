@@ -10,11 +10,19 @@ from typing import Any
 
 import pytest
 
-from broker.collector import CLOSED_MAX, GROWTH, Collector
+from broker.collector import CLOSED_MAX, CONNECTION, GROWTH, Collector
 
 
-class Transport:
-    """A connection."""
+class Listener:
+    """Has connections, and counts those that have gone since it was asked to."""
+
+    def __init__(self) -> None:
+        self.transports: list[object] = []
+        self.gone = 0
+
+    def count_gone(self) -> None:
+        """Counts from here on."""
+        self.gone = 0
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +36,7 @@ def _thawed() -> Iterator[None]:
 def broker() -> Any:
     """What the collector looks at: one vhost, no connection."""
     vhost = SimpleNamespace(bindings=SimpleNamespace(count=0), queues={})
-    return SimpleNamespace(vhosts={"/": vhost}, listener=SimpleNamespace(transports=set()))
+    return SimpleNamespace(vhosts={"/": vhost}, listener=Listener())
 
 
 async def test_what_is_there_is_set_aside_when_it_has_grown(broker: Any) -> None:
@@ -48,18 +56,26 @@ async def test_what_is_there_is_set_aside_when_it_has_grown(broker: Any) -> None
     assert gc.get_freeze_count() == 0
 
 
+async def test_many_connections_are_set_aside(broker: Any) -> None:
+    """They take more objects than as many bindings."""
+    collector = Collector(broker, asyncio.get_running_loop())
+    collector.start()
+    gc.unfreeze()
+    broker.listener.transports = [object()] * (GROWTH // CONNECTION)
+    collector.look()
+    assert gc.get_freeze_count() > 0
+    collector.close()
+
+
 async def test_what_went_with_many_connections_is_collected(broker: Any) -> None:
-    """Those that were set aside; the ones that came later are found without it."""
-    transports = [Transport() for _ in range(CLOSED_MAX)]
-    broker.listener.transports.update(transports)
+    """Once, when so many have gone of those that were set aside; then they are counted anew."""
     collector = Collector(broker, asyncio.get_running_loop())
     collector.start()
     collections = gc.get_stats()[2]["collections"]
-    broker.listener.transports.difference_update(transports[1:])
-    broker.listener.transports.update({Transport(), Transport()})
+    broker.listener.gone = CLOSED_MAX - 1
     collector.look()
     assert gc.get_stats()[2]["collections"] == collections
-    broker.listener.transports.discard(transports[0])
+    broker.listener.gone = CLOSED_MAX
     collector.look()
     assert gc.get_stats()[2]["collections"] == collections + 1
     collector.look()

@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 
 BROKER = Path(__file__).parents[2] / "broker"
-PIPELINE = BROKER / "pipeline"  # programs of their own beside the daemon, which read and write files as they need
-DAEMON = [path for path in BROKER.rglob("*.py") if PIPELINE not in path.parents]
+BESIDE = {BROKER / "pipeline", BROKER / "perf"}  # programs beside the daemon, which read and write files as they need
+DAEMON = [path for path in BROKER.rglob("*.py") if not BESIDE & set(path.parents)]
 
 # Beside store/files.py, the one place where the store's files are touched.
 MAY_CALL_FILES = {
     "store/files.py",
     "cli/broker_folder.py",  # reads the settings file for the data folder, and nothing else
     "cli/definitions.py",  # reads and writes the document that the user names
+    "cli/perf.py",  # writes the result to the files that the user names
+    "cli/perf_compare.py",  # reads results, and writes the page, where the user says
     "cli/rabbitmq_variables.py",  # reads the files that variables name
     "cli/settings_layers.py",  # reads the settings file
     "cli/standard_streams.py",  # opens the null device

@@ -87,6 +87,8 @@ class Logins:
 
     def mechanisms(self, peer: Peer) -> Sequence[str]:
         """Returns what is offered to a client: EXTERNAL where it was asked for a certificate."""
+        if EXTERNAL not in self._mechanisms:
+            return self._mechanisms
         return [name for name in self._mechanisms if name != EXTERNAL or (peer.tls is not None and peer.verified)]
 
     def decide(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
-from typing import Any
+from typing import Any, Final
 
 __all__ = ["Peer", "TlsFacts", "is_loopback"]
+
+ADDRESSES_MAX: Final = 1024  # addresses that are kept read: the same hosts come again and again
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +46,7 @@ class Peer:
     @property
     def network(self) -> str:
         """The address, or for IPv6 the network that one host is given: it may use all of its addresses."""
-        try:
-            parsed = ip_address(self.address.partition("%")[0])
-        except ValueError:
-            return self.address
-        if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is None:
-            return f"{int(parsed) >> 64:x}::/64"
-        return self.address
+        return network_of(self.address)
 
 
 def bracketed(address: str) -> str:
@@ -57,6 +54,19 @@ def bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
+@lru_cache(ADDRESSES_MAX)
+def network_of(address: str) -> str:
+    """Returns an IPv4 address itself, an IPv6 one's network; what cannot be read stands for itself."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is None:
+        return f"{int(parsed) >> 64:x}::/64"
+    return address
+
+
+@lru_cache(ADDRESSES_MAX)
 def is_loopback(address: str) -> bool:
     """Tells whether a peer's address is this machine's loopback; an address that cannot be read is not."""
     try:

@@ -4,7 +4,6 @@ step 12).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -69,7 +68,7 @@ class BasicSession:
         self.closed = False
         self.consumers: dict[str, Consumer] = {}
         self.consumers_max = channel.connection.limits.consumers_max
-        self._marks: deque[tuple[int, int]] = deque()  # (last delivery tag, when it was seen), for the consumer timeout
+        self._marks: list[tuple[int, int]] = []  # (last delivery tag, when it was seen), for the consumer timeout
         self.unacked = Unacked()
         self.outstanding = 0  # deliveries to consumers that wait for an ack; what basic.get fetched does not count
         self.prefetch_consumer = 0
@@ -304,7 +303,7 @@ class BasicSession:
         oldest = self.unacked.oldest
         marks = self._marks
         while marks and (oldest is None or marks[0][0] < oldest):
-            marks.popleft()
+            del marks[0]
         if self.unacked.last_tag and oldest is not None and (not marks or marks[-1][0] < self.unacked.last_tag):
             marks.append((self.unacked.last_tag, now_ms))
         return bool(marks) and now_ms - marks[0][1] >= timeout_ms

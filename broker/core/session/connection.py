@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionOfConnection"]
 
+_log = get_logger()
+
 
 class SessionOfConnection:
     """Is what a connection is to the broker, and the owner of its exclusive queues.
@@ -34,7 +36,6 @@ class SessionOfConnection:
     """
 
     __slots__ = (
-        "_log",
         "_logins",
         "_opened",
         "_vhosts",
@@ -72,7 +73,6 @@ class SessionOfConnection:
         self._opened = opened
         self._vhosts = vhosts
         self.name = peer.name
-        self._log = get_logger().bind(conn=self.name)
 
     # -- what the connection machine calls ----------------------------------------------------------------------------
 
@@ -88,11 +88,10 @@ class SessionOfConnection:
         if self.connection.finished:
             return
         if isinstance(verdict, Refused):
-            self._log.warning("connection.refused", reason=verdict.reason)
+            _log.warning("connection.refused", **self._facts, reason=verdict.reason)
             self.connection.refuse(verdict, mechanism)
             return
         self.user = verdict
-        self._log = self._log.bind(user=verdict.name)
         self.connection.admit()
 
     def open(self, vhost: str) -> None:
@@ -107,8 +106,7 @@ class SessionOfConnection:
         self.permissions.check_vhost(self.user, vhost)
         self.vhost = found
         self.allowance = Allowance(self.connection, found.ports)
-        self._log = self._log.bind(vhost=vhost)
-        self._log.info("connection.opened")
+        _log.info("connection.opened", **self._facts)
 
     def open_channel(self, channel: Channel) -> SessionOfChannel:
         """Returns the session of a channel that was opened."""
@@ -127,13 +125,23 @@ class SessionOfConnection:
             self.vhost.owner_gone(self)
             connection = self.connection
             if connection.orderly or connection.failure is not None:
-                self._log.info("connection.closed")
+                _log.info("connection.closed", **self._facts)
             else:
-                self._log.warning("connection.lost", reason="the client went away without closing")
+                _log.warning("connection.lost", **self._facts, reason="the client went away without closing")
 
     def crashed(self, error: Exception) -> None:
         """Logs an exception that nobody expected; the machine closes this connection with 541."""
-        self._log.error("connection.crashed", exc_info=error)
+        _log.error("connection.crashed", **self._facts, exc_info=error)
+
+    @property
+    def _facts(self) -> dict[str, str]:
+        """What each line of the log says of the connection, as far as it is known."""
+        facts = {"conn": self.name}
+        if self.user is not None:
+            facts["user"] = self.user.name
+        if self.vhost is not None:
+            facts["vhost"] = self.vhost.name
+        return facts
 
     def wake_consumers(self) -> None:
         """Has the queues of its consumers served: the client reads again. The channel served last is woken last."""
@@ -157,7 +165,7 @@ class SessionOfConnection:
             for consumer in list(basic.consumers.values()):
                 queue = consumer.queue
                 if not self.permissions.allows(self.user, self.vhost.queue_resource(queue.name), "read"):
-                    self._log.warning("consumer.revoked", channel=channel.number, queue=queue.name)
+                    _log.warning("consumer.revoked", **self._facts, channel=channel.number, queue=queue.name)
                     basic.consumer_cancelled(consumer)
                     queue.remove_consumer(consumer)
                     self.vhost.consumer_left(queue)

@@ -228,7 +228,7 @@ def channel_rows(session: SessionOfConnection) -> Iterator[Row]:
             "user": None if session.user is None else session.user.name,
             "vhost": None if session.vhost is None else session.vhost.name,
             "consumer_count": len(basic.consumers),
-            "messages_unacknowledged": len(basic.unacked.deliveries) + len(basic.unacked.aside),
+            "messages_unacknowledged": len(basic.unacked) + len(basic.unacked.aside),
             "prefetch_count": basic.prefetch_consumer,
             "global_prefetch_count": basic.prefetch_channel,
             "confirm": inner.publisher.confirming,

@@ -261,6 +261,7 @@ class IdleConsumer:
 
     exclusive = False
     priority = 0
+    parked = False
 
     def __init__(self) -> None:
         self.cancelled = False

@@ -121,6 +121,21 @@ ORDERS: dict[str, Callable[[int], list[int]]] = {
 
 
 @pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("run", [1, 3, 10])
+def test_a_tag_is_taken_once(order: str, run: int) -> None:
+    """A tag that was taken is refused for ever, and takes nothing, whatever else waits around it."""
+    made = unacked(60, run)
+    taken: list[int] = []
+    for tag in ORDERS[order](60):
+        made.take(tag, multiple=False)
+        taken.append(tag)
+        for gone in taken:
+            with pytest.raises(ChannelError):
+                made.take(gone, multiple=False)
+    assert len(made) == 0
+
+
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("run", [1, 100])
 def test_acks_cost_a_search_each_in_whatever_order_they_come(order: str, run: int) -> None:
     """Of many unacked runs an acknowledgement reads a few, as many as halving them takes, and moves few in the mean."""

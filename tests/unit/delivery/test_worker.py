@@ -25,6 +25,7 @@ class Taker:
         self.left = room
         self.priority = 0
         self.exclusive = False
+        self.parked = False
         self.session = SimpleNamespace(unacked=Unacked())
 
     def room(self) -> int:
@@ -91,7 +92,7 @@ class Office:
                 self.fails_at = None
                 raise self.error
             self.delivered.append(slot.contents[index])
-            consumer.session.unacked.add((queue, slot, index, None))
+            consumer.session.unacked.add(queue, slot, index)
             consumer.left -= 1
             taken += 1
         return taken
@@ -172,7 +173,7 @@ def test_what_was_taken_and_not_delivered_is_put_back(monkeypatch: pytest.Monkey
     office.fails_at = "q-9"
     with capture_logs():
         office.workers.turn()
-    held = len(first.session.unacked.deliveries) + len(second.session.unacked.deliveries)
+    held = len(first.session.unacked) + len(second.session.unacked)
     assert (queue.manager.ready, queue.manager.unacked) == (20 - held, held)
     assert 3 <= held < 20
     office.workers.turn()

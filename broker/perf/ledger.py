@@ -1,0 +1,127 @@
+"""Keeps what the processes of a run have told, shows it interval by interval, and sums it up."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any, Final
+
+from broker.perf.driver import TICK
+from broker.perf.histogram import Histogram
+from broker.perf.outcome import Outcome
+from broker.perf.parts import DONE
+from broker.perf.progress import Progress
+from broker.perf.result import Interval, LatencyPair
+from broker.perf.tally import Tally
+
+_TICK_GRACE_S: Final = 0.5  # for the ticks of an interval to arrive, on a machine that has better things to do
+_LEAST_INTERVAL_S: Final = 0.001
+
+
+class Ledger:
+    """Tallies and times by role.
+
+    Units: seconds from the beginning of the run, but for `begin_s`, which is on the monotonic clock.
+    Invariant: what the intervals of the outcome count adds up to its tally.
+    """
+
+    __slots__ = (
+        "_interval_s", "_outcome", "_progress", "_shown", "_shown_s", "_tallies", "_told_ns", "_within", "begin_s",
+        "done", "moved_s",
+    )  # fmt: skip
+
+    def __init__(self, outcome: Outcome, progress: Progress, interval_s: float) -> None:
+        self.begin_s = 0.0
+        self.moved_s = 0.0  # when a count changed last
+        self.done: dict[str, dict[str, Any]] = {}  # the last figures of those that are done
+        self._outcome = outcome
+        self._progress = progress
+        self._interval_s = interval_s
+        self._tallies: dict[str, Tally] = {}
+        self._told_ns: dict[str, int] = {}
+        self._within = Histogram()  # due times of the interval
+        self._shown = Tally()
+        self._shown_s = 0.0
+
+    @property
+    def sum(self) -> Tally:
+        """What was counted by all."""
+        return sum(self._tallies.values(), Tally())
+
+    def told_since(self, at_s: float, roles: frozenset[str]) -> bool:
+        """Whether all of these have told something of this time or later, or are done."""
+        at_ns = (self.begin_s + at_s) * 1e9
+        return all(role in self.done or self._told_ns.get(role, 0) >= at_ns for role in roles)
+
+    def take(self, reports: list[tuple[str, str, dict[str, Any]]]) -> None:
+        """Enter what was told."""
+        outcome = self._outcome
+        for role, word, figures in reports:
+            if word not in (TICK, DONE):
+                continue
+            if figures["tally"] != self._tallies.get(role):
+                self.moved_s = time.monotonic() - self.begin_s
+            self._tallies[role] = figures["tally"]
+            self._told_ns[role] = figures["at_ns"]
+            if "due_times" in figures:
+                times = Histogram.from_list(figures["due_times"])
+                outcome.due_times.merge(times)
+                self._within.merge(times)
+                outcome.sent_times.merge(Histogram.from_list(figures["sent_times"]))
+                outcome.late_times.merge(Histogram.from_list(figures["late_times"]))
+            else:
+                outcome.confirm_times.merge(Histogram.from_list(figures["confirm_times"]))
+            if word == DONE:
+                self.done[role] = figures
+
+    def show_intervals(self, at_s: float, roles: frozenset[str]) -> None:
+        """Show the intervals that are over, and that these have all told of."""
+        while at_s >= (end_s := self._shown_s + self._interval_s):
+            if at_s < end_s + _TICK_GRACE_S and not self.told_since(end_s, roles):
+                return
+            self._show(end_s)
+
+    def ended_s(self, roles: frozenset[str], now_s: float) -> float:
+        """Return when the last of these was done with its last message, `now_s` for one that is not done."""
+        if not roles:
+            return 0.0
+        if not roles <= self.done.keys():
+            return now_s
+        ended_ns: int = max(self.done[role]["ended_ns"] for role in roles)
+        return max(0.0, ended_ns / 1e9 - self.begin_s)
+
+    def conclude(self) -> None:
+        """Enter what is left, what the generator used, and what went wrong, into the outcome."""
+        outcome, last = self._outcome, self.done.values()
+        outcome.tally = self.sum
+        outcome.cpu_s = sum(figures["cpu_s"] for figures in last)
+        outcome.busy_share = max((figures["busy_share"] for figures in last), default=0.0)
+        outcome.failures += dict.fromkeys(figures["fault"] for figures in last if figures["fault"])
+        blocked = next((text for figures in last if (text := figures.get("blocked_for"))), "")
+        if blocked:
+            outcome.failures.append(f"the broker takes no messages (connection.blocked): {blocked}")
+        if outcome.seconds > self._shown_s + _LEAST_INTERVAL_S:
+            self._show(outcome.seconds)
+        elif outcome.intervals:
+            self._amend()
+
+    def _show(self, at_s: float) -> None:
+        """Add the interval that ends here."""
+        total, seconds = self.sum, at_s - self._shown_s
+        since = total - self._shown
+        latency = LatencyPair.of(self._within)
+        interval = Interval(at_s, since.published, since.confirmed, since.delivered, latency)
+        self._outcome.intervals.append(interval)
+        self._progress.interval(interval, seconds)
+        self._within.clear()
+        self._shown, self._shown_s = total, at_s
+
+    def _amend(self) -> None:
+        """Add to the last interval what was told after it."""
+        since, last = self.sum - self._shown, self._outcome.intervals[-1]
+        self._outcome.intervals[-1] = replace(
+            last,
+            published=last.published + since.published,
+            confirmed=last.confirmed + since.confirmed,
+            delivered=last.delivered + since.delivered,
+        )

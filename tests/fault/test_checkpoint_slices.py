@@ -1,0 +1,72 @@
+"""A checkpoint that is taken in slices, with everything going on between two of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from broker.delivery import checkpointer
+from broker.server import Broker
+from tests.in_process import queue_of
+from tests.raw_client import RawClient
+from tests.raw_talk import connect, consume, declare, get, mortal_broker, publish, talk
+
+SLOTS = {"slots": {"window_messages": 2}}
+
+
+def bodies(*numbers: int) -> list[bytes]:
+    """Returns the bodies of these messages."""
+    return [b"%d" % number for number in numbers]
+
+
+async def checkpoint_while(broker: Broker, work: Callable[[], None]) -> None:
+    """Takes a checkpoint; the work is begun and done between its first slice and its last."""
+    engine = broker.engines["/"]
+    state = engine.checkpointer._state
+    begun, done = asyncio.Event(), asyncio.Event()
+
+    async def gated(stream: object) -> object:
+        """Waits, behind the first stream, for the work."""
+        found = await state(stream)  # type: ignore[arg-type]
+        begun.set()
+        await done.wait()
+        return found
+
+    engine.checkpointer._state = gated  # type: ignore[method-assign, assignment]
+    taking = asyncio.create_task(engine.checkpointer.take())
+    await begun.wait()
+    await talk(broker, work)
+    done.set()
+    await taking
+    engine.checkpointer._state = state  # type: ignore[method-assign]
+
+
+def publish_and_settle(client: RawClient) -> None:
+    """Publishes to two queues, and takes from both."""
+    publish(client, "first", bodies(10, 11))
+    publish(client, "second", bodies(12))
+    assert [get(client, name)[0] for name in ("second", "second", "first")] == bodies(5, 6, 0)
+
+
+async def test_what_happens_between_two_slices_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages published and settled while a checkpoint is taken are there, or gone, after a kill; each once."""
+    monkeypatch.setattr(checkpointer, "SLICE", 1)
+    with ExitStack() as clients:
+        async with mortal_broker(tmp_path, SLOTS, crash=True) as broker:
+            client = clients.enter_context(await talk(broker, connect, broker))
+            await talk(broker, lambda: declare(client, "first", "second", durable=True))
+            await talk(broker, publish, client, "first", bodies(0, 1, 2, 3, 4))
+            await talk(broker, publish, client, "second", bodies(5, 6, 7))
+            await checkpoint_while(broker, lambda: publish_and_settle(client))
+            await broker.engines["/"].committer.drain()
+            assert broker.engines["/"].checkpointer.count == 1
+    async with mortal_broker(tmp_path, SLOTS) as broker:
+        assert (queue_of(broker, "first").ready, queue_of(broker, "second").ready) == (6, 2)
+        with ExitStack() as clients:
+            client = clients.enter_context(await talk(broker, connect, broker))
+            assert await talk(broker, consume, client, "first", 6) == bodies(1, 2, 3, 4, 10, 11)
+            assert await talk(broker, consume, client, "second", 2) == bodies(7, 12)

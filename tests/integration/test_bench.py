@@ -1,0 +1,125 @@
+"""The benchmark against a real broker: everything that is sent arrives, in two vhosts, and survives restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from bench import brokers
+from bench.companion import Companion
+from bench.scenario import QUICK
+from bench.scenarios.backlog import Backlog
+from bench.scenarios.connections import Connections
+from bench.scenarios.fanout import Fanout
+from bench.scenarios.flow import Flow
+from bench.scenarios.latency import Latency
+from bench.scenarios.pingpong import Pingpong
+from bench.scenarios.routing import Bindings, Routing, Topology
+from broker.perf.crew import RunFailed
+from broker.perf.faults import Refusal
+from broker.perf.peer import Peer
+
+pytestmark = pytest.mark.slow
+
+LIMITS = replace(
+    QUICK, rounds=2, messages=2_000, seconds=20.0, warm_up_rounds=1, keys=100, warm_up_seconds=20.0, fanout_seconds=0.3,
+    latency_seconds=0.5, connections=5, stock=3_000, bindings=(200,), new_keys=2_000,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[brokers.Broker]:
+    """SlotMQ as the bench starts it, with two users in two vhosts."""
+    with brokers.slotmq(tmp_path_factory.mktemp("bench"), tenants=True) as started:
+        yield started
+
+
+@pytest.mark.parametrize("body_bytes", [16, 204_800])
+def test_a_flow_counts_what_it_publishes(broker: brokers.Broker, body_bytes: int) -> None:
+    """Exactly the messages asked for are published, confirmed and delivered; those of the warm-up do not count."""
+    flow = Flow("S3-test", body_bytes, persistent=True, confirms=True, acks=True)
+    figures = flow.measure(broker, replace(LIMITS, messages=2_000 if body_bytes < 1024 else 50))
+    assert figures["messages"] == (2_000 if body_bytes < 1024 else 50)
+    assert figures["warm_up"] == 100
+    assert 0 < figures["confirm_frames"] <= figures["messages"]
+    assert figures["reads"] * figures["messages"] >= 1
+    assert figures["disk_bytes"] > 0
+
+
+def test_a_backlog_is_there_after_a_restart_and_after_a_kill(broker: brokers.Broker) -> None:
+    """All messages of the stock are counted after both, and drained in the end."""
+    figures = Backlog().measure(broker, LIMITS)
+    assert figures["messages"] == 3_000
+    assert {"restart_s", "crash_s", "drain_per_s"} <= figures.keys()
+
+
+def test_routing_publishes_what_no_broker_has_seen(broker: brokers.Broker) -> None:
+    """Bindings are declared once; each run has keys of its own, one in a hundred of which arrives."""
+    topology = Topology(0)
+    bindings, routing = Bindings(topology), Routing("S5", topology)
+    first = bindings.measure(broker, LIMITS)
+    assert (first["bindings"], bindings.measure(broker, LIMITS)) == (200, first)
+    runs = [routing.measure(broker, LIMITS) for _ in range(2)]
+    assert [(run["messages"], run["arrived"]) for run in runs] == [(2_000, 20), (2_000, 20)]
+    assert len(set(topology.batches[1]) & set(topology.batches[2])) == 0
+
+
+def test_connections_are_counted(broker: brokers.Broker) -> None:
+    """As many as asked for are opened, and each costs reads and writes; memory is told by the first round alone."""
+    connections = Connections()
+    first, second = (connections.measure(broker, LIMITS) for _ in range(2))
+    assert first["connections"] == second["connections"] == 5
+    assert first["reads"] >= 1
+    assert ("each_bytes" in first, "each_bytes" in second) == (True, False)
+
+
+@pytest.mark.parametrize("scenario", [Fanout("S4", 16, queues=3), Latency("S6", 16), Pingpong()])
+def test_what_slotmq_perf_measures_comes_with_the_brokers_figures(
+    broker: brokers.Broker, scenario: Fanout | Latency | Pingpong
+) -> None:
+    """The tool runs as a user with rights over its own names only, and its document is read."""
+    figures = scenario.measure(broker, replace(LIMITS, seconds=0.3))
+    assert figures["messages"] > 0
+    assert {"cpu_us", "reads", "writes", "peak_rss_bytes"} <= figures.keys()
+    if isinstance(scenario, Fanout):
+        assert figures["messages"] % 3 == 0
+    if isinstance(scenario, Latency):
+        assert 0 < figures["p50_us"] <= figures["p99_us"] <= figures["max_us"]
+
+
+def test_the_relay_runs_what_a_broker_runs() -> None:
+    """Its figures have the same names; a wide one gives each message to every consumer."""
+    with brokers.relay() as relay:
+        flow = Flow("S1", 16, persistent=False, confirms=False, acks=False).measure(relay, LIMITS)
+        short = replace(LIMITS, seconds=0.3)
+        wide = Fanout("S4", 16, queues=3).measure(relay, short)
+        pairs, reader = Pingpong().measure(relay, short), Routing("S5", Topology(0)).measure(relay, short)
+    assert flow["messages"] == 2_000
+    assert wide["messages"] % 3 == 0
+    assert all(figures["messages"] > 0 and figures["cpu_us"] >= 0 for figures in (wide, pairs, reader))
+
+
+def test_the_second_user_sees_nothing_of_the_first(broker: brokers.Broker) -> None:
+    """Each may enter one vhost only, and declares there only what it may."""
+    assert broker.other is not None
+    with pytest.raises(Refusal, match="access to vhost"):
+        Peer(replace(broker.other, vhost=broker.address.vhost), 1)
+    peer = Peer(broker.other, 1)
+    with pytest.raises(Refusal, match="403"):
+        peer.declare_queue("somebody-elses", durable=False)
+    peer.socket.close()
+    with Companion(broker) as companion:
+        pass
+    assert companion.delivered == companion.published > 0
+
+
+def test_a_second_user_who_is_refused_fails_the_run(broker: brokers.Broker) -> None:
+    """A figure that was taken without the second user's load is none."""
+    assert broker.other is not None
+    with (
+        pytest.raises(RunFailed, match="the second user"),
+        Companion(replace(broker, other=replace(broker.other, password="wrong"))),
+    ):
+        pass

@@ -1,0 +1,68 @@
+"""The handshake: what every client gets is encoded once, and what clients of one kind send is kept once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pamqp import commands
+
+from broker.amqp.codec import decode_method, encode_method
+from broker.amqp.errors import ConnectionFault
+from broker.amqp.handshake import CAPABILITIES, ConnectionLimits, capabilities_of, start, tune
+
+PROPERTIES: dict[str, Any] = {
+    "product": "a client",
+    "capabilities": {"basic.nack": True, "connection.blocked": False},
+}
+METHOD_AT = 7  # behind the head of the frame
+
+
+def start_ok(properties: dict[str, Any], response: str = "\0guest\0guest") -> bytes:
+    """The payload of a connection.start-ok."""
+    method = commands.Connection.StartOk(properties, "PLAIN", response, "en_US")
+    return encode_method(0, method)[METHOD_AT:-1]
+
+
+def test_every_client_gets_the_same_start() -> None:
+    """It is the one of the specification, also the second time; another listener's has its own mechanisms."""
+    ours: dict[str, Any] = {"product": "SlotMQ", "version": "1"}
+    properties: Any = {**ours, "capabilities": CAPABILITIES}
+    expected = commands.Connection.Start(server_properties=properties, mechanisms="PLAIN EXTERNAL", locales="en_US")
+    frames = [encode_method(0, start(ours, ["PLAIN", "EXTERNAL"])) for _ in range(2)]
+    assert frames == [encode_method(0, expected)] * 2
+    assert start(ours, ["PLAIN", "EXTERNAL"]) is start(dict(ours), ("PLAIN", "EXTERNAL"))
+    assert b"EXTERNAL" not in encode_method(0, start(ours, ["PLAIN"]))
+
+
+def test_tune_proposes_the_limits_of_its_listener() -> None:
+    """Those of another listener do not get in the way."""
+    for frame_max_bytes in (131072, 8192, 131072):
+        limits = ConnectionLimits(frame_max_bytes=frame_max_bytes)
+        proposed = decode_method(encode_method(0, tune(limits))[METHOD_AT:-1])
+        assert isinstance(proposed, commands.Connection.Tune)
+        assert (proposed.channel_max, proposed.frame_max, proposed.heartbeat) == (2047, frame_max_bytes, 60)
+
+
+def test_clients_of_one_kind_share_their_properties() -> None:
+    """Whoever sent the same octets; the answer to the login question is each one's own."""
+    first, second = (decode_method(start_ok(PROPERTIES, response)) for response in ("\0a\0one", "\0b\0two"))
+    other = decode_method(start_ok({**PROPERTIES, "connection_name": "mine"}))
+    assert isinstance(first, commands.Connection.StartOk) and isinstance(second, commands.Connection.StartOk)
+    assert isinstance(other, commands.Connection.StartOk)
+    assert first.client_properties == PROPERTIES
+    assert first.client_properties is second.client_properties
+    assert (first.response, second.response) == ("\0a\0one", "\0b\0two")
+    assert other.client_properties == {**PROPERTIES, "connection_name": "mine"}
+    assert capabilities_of(PROPERTIES) is capabilities_of({**PROPERTIES, "product": "another"})
+    assert capabilities_of(PROPERTIES) == {"basic.nack"}
+
+
+@pytest.mark.parametrize("cut_bytes", range(1, len(start_ok(PROPERTIES)) - 3))
+def test_a_start_ok_that_is_cut_short_is_refused(cut_bytes: int) -> None:
+    """Wherever it is cut, each time it comes, with the code for a frame that is malformed."""
+    payload = start_ok(PROPERTIES)[:-cut_bytes]
+    for _ in range(2):
+        with pytest.raises(ConnectionFault) as refused:
+            decode_method(payload)
+        assert refused.value.reply_code == 502

@@ -1,0 +1,68 @@
+"""`slotmq perf` on the command line: what was asked wrongly is told before anything is connected."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.cli.main import main
+
+NOBODY = "amqp://guest:hush-hush@127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("throughput", "-p"), "-u"),
+        (("throughput", "-x", "0", "-y", "0"), "nothing to do"),
+        (("throughput", "-x", "0"), "-u"),
+        (("throughput", "-y", "0", "-D", "5"), "consumer"),
+        (("throughput", "-q", "5", "-A", "6"), "--qos 5"),
+        (("throughput", "-a", "-A", "6"), "--autoack"),
+        (("throughput", "--pid", "999999999"), "no such process"),
+        (("throughput", "-s", "1x"), "size"),
+        (("throughput", "-C", "0"), "at least 1"),
+        (("throughput", "-q", "65536"), "65535"),
+        (("throughput", "--plot", "/no/such/folder/x.html"), "cannot write"),
+        (("throughput", "-i", "1ms"), "50ms"),
+        (("latency", "-s", "4"), "8 bytes"),
+        (("fanout", "-y", "0"), "consumer"),
+        (("nonsense",), "invalid choice"),
+        (("routing", "--match", "200%"), "more than all"),
+        (("routing", "--bindings", "6M"), "at most"),
+        (("backlog", "-x", "0"), "publisher"),
+        (("throughput", "-f", "hot"), "invalid choice"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With exit code 2, and without the password."""
+    try:
+        code = main(["perf", *words, "--uri", NOBODY])
+    except SystemExit as left:
+        code = int(str(left.code))
+    out, err = capsys.readouterr()
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert said in err
+    assert "hush" not in err
+
+
+@pytest.mark.parametrize("url", ["http://a:hush-hush@x", "amqp://a:hush-hush@x:y", "amqps://a:hush@h/?verify=no"])
+def test_a_wrong_url_is_told_without_its_password(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a terminal shows, others see."""
+    with pytest.raises(SystemExit):
+        main(["perf", "throughput", "--uri", url])
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "hush" not in err
+
+
+def test_every_scenario_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where -h is the broker's URL, --help is the help."""
+    from broker.perf.scenarios import SCENARIOS
+
+    for name in SCENARIOS:
+        with pytest.raises(SystemExit) as left:
+            main(["perf", name, "--help"])
+        assert left.value.code == 0
+        assert f"usage: slotmq perf {name} [-h URL]" in capsys.readouterr().out

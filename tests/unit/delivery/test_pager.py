@@ -1,0 +1,100 @@
+"""The pager's looks: how many slots one tick goes through, and what it makes of slots that went and came."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from broker.delivery import pager as module
+from broker.delivery.pager import Pager
+from broker.slots.manager import SlotManager
+from broker.slots.slot import Slot
+
+
+class Look(Pager):
+    """Counts the slots that it looks at."""
+
+    looks = 0
+
+    def _look(self, resident: Any) -> None:
+        self.looks += 1
+        super()._look(resident)
+
+
+class Line:
+    """A transient stream, as far as the pager asks."""
+
+    durable = False
+    deleted = False
+
+    def __init__(self, pager: Pager) -> None:
+        self.queue = SimpleNamespace(consumers=SimpleNamespace(present=False), kept=False, is_tap=False)
+        self.manager = SlotManager(10, 1 << 20, on_open=lambda slot: pager.kept(cast("Any", self), slot))
+
+
+def lines(count: int) -> tuple[Look, list[Line]]:
+    """Returns a pager that has heard of so many streams, each with one message of 100 bytes."""
+    pager = Look(cast("Any", None), 1 << 30, 10_000, cast("Any", SimpleNamespace(now_ms=0)))
+    found = [Line(pager) for _ in range(count)]
+    for line in found:
+        line.manager.publish("message", 100)
+    return pager, found
+
+
+def settle_all(line: Line) -> None:
+    """Takes and settles what a stream has, and seals its slot, which goes with that."""
+    slot = line.manager.open
+    line.manager.settle(slot, line.manager.take(slot, 10))
+    line.manager.seal()
+
+
+def test_one_tick_goes_through_a_part_of_very_many_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 200 old slots a tick looks at 20 of them, and ten ticks know of everything that has gone."""
+    monkeypatch.setattr(module, "LOOKS_MIN", 5)
+    pager, found = lines(200)
+    pager.tick()
+    assert pager.resident_bytes == 200 * 100  # a slot is looked at in the tick after it came
+    for line in found[:100]:
+        settle_all(line)
+    for _ in range(11):
+        pager.looks = 0
+        pager.tick()
+        assert pager.looks <= 20
+    assert pager.resident_bytes == 100 * 100
+
+
+def test_a_slot_that_went_and_came_between_two_looks_counts_once() -> None:
+    """What was paged out and read back is resident once, with what it has by then."""
+    pager, (line,) = lines(1)
+    pager.tick()
+    slot = line.manager.open
+    line.manager.seal()
+    slot.contents = None
+    slot.contents = ["message"]
+    pager.kept(cast("Any", line), slot)
+    for _ in range(3):
+        pager.tick()
+    assert pager.resident_bytes == 100
+
+
+def test_the_size_of_a_full_slot_is_known_when_the_next_one_begins() -> None:
+    """A queue that fills slot after slot is counted without waiting for a tick."""
+    pager, (line,) = lines(1)
+    for _ in range(20):
+        line.manager.publish("message", 100)
+    assert pager.resident_bytes == 20 * 100  # two full slots; the third is counted by the tick
+    pager.tick()
+    assert pager.resident_bytes == 21 * 100
+
+
+def test_an_old_open_slot_is_sealed_by_a_tick() -> None:
+    """A slot that is older than the window is sealed, and one that is not stays open."""
+    pager, (old,) = lines(1)
+    cast("Any", pager._clock).now_ms = 20_000
+    young = Line(pager)
+    young.manager.publish("message", 100)
+    slots: list[Slot] = [old.manager.open, young.manager.open]
+    pager.tick()
+    assert [slot is line.manager.open for slot, line in zip(slots, (old, young), strict=True)] == [False, True]

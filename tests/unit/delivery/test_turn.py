@@ -1,0 +1,84 @@
+"""A loop turn: how much input is handled between two of them, and whose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from broker.delivery.turn import PIECE_MIN_BYTES, Turn
+
+SHARE_BYTES = 4 * PIECE_MIN_BYTES
+
+
+class Reader:
+    """A connection that has much to read, and reads what its piece of a turn's share allows."""
+
+    def __init__(self, turn: Turn, name: str, waiting_bytes: int, read: list[tuple[str, int]]) -> None:
+        self._turn = turn
+        self._name = name
+        self._read = read
+        self.waiting_bytes = waiting_bytes
+
+    def flush(self) -> None:
+        """Has nothing to say."""
+
+    def resume(self) -> None:
+        """Reads its piece, and waits when there is more."""
+        piece_bytes = min(self._turn.piece_bytes(), self.waiting_bytes)
+        self._turn.left_bytes -= piece_bytes
+        self.waiting_bytes -= piece_bytes
+        self._read.append((self._name, piece_bytes))
+        if self.waiting_bytes:
+            self._turn.pause(self)
+
+
+def turn_of(asked: list[Callable[[], None]]) -> Turn:
+    """A turn whose loop notes what is asked of it."""
+    loop: Any = SimpleNamespace(call_soon=asked.append)
+
+    def fail(error: BaseException) -> None:
+        raise error
+
+    return Turn(loop, lambda: 0.0, fail, SHARE_BYTES)
+
+
+def test_a_turn_reads_one_share_whoever_waits() -> None:
+    """Each of those that wait gets a piece, in the order in which they came, and nobody a second one before."""
+    asked: list[Callable[[], None]] = []
+    turn = turn_of(asked)
+    read: list[tuple[str, int]] = []
+    for name in "abcdef":
+        turn.pause(Reader(turn, name, 2 * PIECE_MIN_BYTES, read))
+    turns = 0
+    while asked:
+        asked.pop()()
+        turns += 1
+        assert sum(size_bytes for _name, size_bytes in read) <= turns * SHARE_BYTES
+    assert [name for name, _size_bytes in read] == list("abcdefabcdef")
+    assert turns == 3  # twelve pieces, four a turn
+
+
+def test_who_waits_alone_has_the_whole_share() -> None:
+    """Nothing is kept back for others who do not want it."""
+    asked: list[Callable[[], None]] = []
+    turn = turn_of(asked)
+    read: list[tuple[str, int]] = []
+    turn.pause(Reader(turn, "a", 2 * SHARE_BYTES, read))
+    while asked:
+        asked.pop()()
+    assert read == [("a", SHARE_BYTES), ("a", SHARE_BYTES)]
+
+
+def test_a_waker_has_its_connection_flushed_once_a_turn_was_asked_for() -> None:
+    """One turn is asked for, however many connections have something to say."""
+    asked: list[Callable[[], None]] = []
+    turn = turn_of(asked)
+    flushed: list[str] = []
+    for name in "ab":
+        outlet: Any = SimpleNamespace(flush=lambda name=name: flushed.append(name))
+        turn.waker(outlet)(None)
+    assert len(asked) == 1
+    asked.pop()()
+    assert flushed == ["a", "b"]
+    assert not asked

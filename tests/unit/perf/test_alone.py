@@ -1,0 +1,30 @@
+"""The load generator stands alone: on the standard library, so that it measures any broker from any machine."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+PERF = Path(__file__).parents[3] / "broker" / "perf"
+ALSO = {"relay.py": {"uvloop"}}  # a process of its own, which shows what an event loop costs
+
+
+def imported(source: str) -> set[str]:
+    """Returns the packages that a source imports, our own as `broker.perf`."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+    return {".".join(name.split(".")[:2]) if name.startswith("broker") else name.split(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("module", sorted(path.relative_to(PERF).as_posix() for path in PERF.rglob("*.py")))
+def test_a_module_needs_nothing_but_python(module: str) -> None:
+    """Neither the broker nor a package that has to be installed."""
+    others = imported((PERF / module).read_text()) - {"broker.perf"} - sys.stdlib_module_names
+    assert others == ALSO.get(module, set())
