@@ -1,11 +1,13 @@
 """Compiles the modules that pay with mypyc: `python compiled_build.py FOLDER` writes a package beside its sources.
 
-The sources stay what they are and run interpreted, too. What is compiled is chosen by figures: docs/topic-index.md.
-Needs mypy, setuptools and a C compiler; a wheel is built without them just as well, only interpreted.
+The sources stay what they are and run interpreted, too. What is compiled is what every message goes through, on its way
+in, out, to disk and back, chosen by figures: docs/performance.md, docs/topic-index.md. Needs mypy, setuptools, what the
+package itself needs, and a C compiler; a wheel is built without them just as well, only interpreted.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -15,11 +17,21 @@ from pathlib import Path
 from typing import Final
 
 PACKAGE: Final = "broker"
+PLUGIN: Final = "pytest_slotmq.py"
 COMPILED: Final = (
-    "broker/routing/pattern.py",
-    "broker/routing/dialect.py",
+    "broker/amqp/channel.py",
+    "broker/amqp/connection.py",
+    "broker/amqp/content_header.py",
+    "broker/amqp/framing.py",
+    "broker/amqp/header_facts.py",
+    "broker/routing/cache.py",
     "broker/routing/destinations.py",
+    "broker/routing/dialect.py",
     "broker/routing/index.py",
+    "broker/routing/key_trie.py",
+    "broker/routing/pattern.py",
+    "broker/routing/route.py",
+    "broker/routing/route_cache.py",
     "broker/routing/engines/bitmap.py",
     "broker/routing/engines/bitmap_closed.py",
     "broker/routing/engines/bitmap_open.py",
@@ -34,7 +46,30 @@ COMPILED: Final = (
     "broker/routing/engines/trie.py",
     "broker/routing/engines/trie_node.py",
     "broker/routing/engines/trie_walk.py",
+    "broker/slots/acks.py",
+    "broker/slots/manager.py",
+    "broker/slots/slot.py",
+    "broker/store/batch.py",
+    "broker/store/id_ranges.py",
+    "broker/store/message_log.py",
+    "broker/store/queue_log.py",
+    "broker/store/reading.py",
+    "broker/store/record.py",
+    "broker/store/replay.py",
+    "broker/store/window.py",
+    "broker/core/consumer.py",
+    "broker/core/message.py",
+    "broker/core/outflow.py",
+    "broker/core/round.py",
+    "broker/core/stream.py",
+    "broker/core/unacked.py",
+    "broker/core/session/basic.py",
+    "broker/core/session/publish_entry.py",
+    "broker/core/session/publisher.py",
+    "broker/delivery/flusher.py",
+    "broker/delivery/worker.py",
 )
+STAMP: Final = "sources.sha256"
 SWITCH: Final = "SLOTMQ_COMPILE"
 """The environment variable that leaves compiling out when it is 0."""
 REQUIREMENTS: Final = ("mypy>=2.4,<3", "setuptools>=77")
@@ -63,14 +98,40 @@ def build(project: Path, folder: Path) -> list[Path]:
         raise NoCompiler(f"there is no C compiler named {compiler}")
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(project / PACKAGE, folder / PACKAGE, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.pyd"))
-    command = [sys.executable, "-m", "mypyc", *COMPILED]
-    environment = {**os.environ, "MYPYC_OPT_LEVEL": "3", "MYPYPATH": "."}
+    shutil.copy(project / PLUGIN, folder)  # its fixtures stand on the package beside it
+    # regex has no types in itself, and no compiled module uses any; what these do use has to be there
+    command = [sys.executable, "-m", "mypyc", "--disable-error-code=import-untyped", *COMPILED]
+    environment = {**os.environ, "MYPYC_OPT_LEVEL": "3", "MYPYC_DEBUG_LEVEL": "0", "MYPYPATH": "."}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()
         raise CompileError(said[-1] if said else f"mypyc ended with {done.returncode}")
     shutil.rmtree(folder / "build", ignore_errors=True)
+    return _made(folder)
+
+
+def refresh(project: Path, folder: Path) -> list[Path]:
+    """Build anew when a source differs from what the folder was made of, and return the compiled modules.
+
+    Raises: NoCompiler; CompileError.
+    """
+    stamp, digest = folder / STAMP, _digest(project)
+    if not stamp.exists() or stamp.read_text() != digest:
+        build(project, folder)
+        stamp.write_text(digest)
+    return _made(folder)
+
+
+def _made(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix in {".so", ".pyd"})
+
+
+def _digest(project: Path) -> str:
+    """Return one for all sources of the package, for what compiles them and for the interpreter."""
+    total = hashlib.sha256(sys.version.encode())
+    for path in [*sorted((project / PACKAGE).rglob("*.py")), project / Path(__file__).name]:
+        total.update(str(path.relative_to(project)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return total.hexdigest()
 
 
 def main(arguments: list[str]) -> int:
@@ -79,7 +140,7 @@ def main(arguments: list[str]) -> int:
         print("usage: python compiled_build.py FOLDER", file=sys.stderr)
         return 2
     try:
-        made = build(Path(__file__).parent, Path(arguments[0]).absolute())
+        made = refresh(Path(__file__).parent, Path(arguments[0]).absolute())
     except CompileError as error:
         print(f"cannot compile: {error}", file=sys.stderr)
         return 3 if isinstance(error, NoCompiler) else 2

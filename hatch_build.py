@@ -18,8 +18,13 @@ class CompiledBuild(BuildHookInterface[Any]):
     """Compiles into a folder of its own, and adds what came of it to the wheel."""
 
     def dependencies(self) -> list[str]:
-        """Return what compiling needs; nothing where it is switched off."""
-        return list(REQUIREMENTS) if wanted() and self.target_name == "wheel" else []
+        """Return what compiling needs; nothing where it is switched off.
+
+        That is also what the package runs on: mypyc stops at an import that it does not find.
+        """
+        if not wanted() or self.target_name != "wheel":
+            return []
+        return [*REQUIREMENTS, *self.metadata.core.dependencies]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, unless the wheel only points at the sources (editable) or the environment says no."""

@@ -16,6 +16,11 @@ __all__ = ["CLOSED_MAX", "GROWTH", "Collector"]
 INTERVAL_S: Final = 1.0
 GROWTH: Final = 10_000  # so many bindings and queues more, and they are set aside
 CONNECTION: Final = 10  # a connection and its channel count as so many: it takes some forty objects
+YOUNG: Final = 5000  # so many new objects, and the young are looked at: a turn's messages are mostly gone by then
+ROUNDS: Final = 4  # so many looks at the young, and at those that survived one
+NEVER: Final = 1 << 30
+IDLE_TURNS: Final = 20  # of the loop in a second: heartbeats, and little else
+IDLE_S: Final = 30  # so many such seconds in a row are the time to look at everything
 CLOSED_MAX: Final = 1000  # so many connections closed of those that were set aside, and everything is looked at once
 
 
@@ -25,7 +30,8 @@ class Collector:
     CPython's collector now and then looks at every object there is, in the middle of whatever runs; with 100,000
     bindings or 5,000 connections that takes longer than anybody should wait. What is set aside is not looked at, and
     still freed when nothing refers to it. Connections are circles, which the collector alone finds: when too many of
-    those that were set aside have gone, everything is looked at once.
+    those that were set aside have gone, everything is looked at once; and whenever the broker has had nothing to do for
+    a while, which is when nobody waits for it.
     Source: the gc module's freeze(), from Instagram's web servers.
     """
 
@@ -34,6 +40,9 @@ class Collector:
         self._loop = loop
         self._alarm: asyncio.TimerHandle | None = None
         self._size = 0
+        self._thresholds = gc.get_threshold()
+        self._turns = 0
+        self._idle_s = 0
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -46,18 +55,23 @@ class Collector:
 
     def start(self) -> None:
         """Sets aside what the broker began with, and looks once a second from then on."""
+        gc.set_threshold(YOUNG, ROUNDS, NEVER)
         self._set_aside()
         self._wait()
 
     def close(self) -> None:
-        """Ends the looks, and puts back what was set aside."""
+        """Ends the looks, and leaves the collector as it was."""
+        gc.set_threshold(*self._thresholds)
         if self._alarm is not None:
             self._alarm.cancel()
         gc.unfreeze()
 
     def look(self) -> None:
         """Sets aside what the broker has if it has grown, or collects what has gone."""
-        if self._broker.listener.gone >= CLOSED_MAX:
+        turns = self._broker.turn.count
+        self._idle_s = self._idle_s + 1 if turns - self._turns < IDLE_TURNS else 0
+        self._turns = turns
+        if self._broker.listener.gone >= CLOSED_MAX or self._idle_s == IDLE_S:
             gc.unfreeze()
             gc.collect()
             self._set_aside()

@@ -250,4 +250,5 @@ class QueueReplay:
 
     def _overlapping(self, first: int, end: int) -> Iterator[Window]:
         start = max(bisect_right(self.firsts, first) - 1, 0)
-        yield from self.windows[start : bisect_left(self.firsts, end)]
+        stop = bisect_left(self.firsts, end)
+        yield from self.windows[start:stop]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -13,6 +14,7 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from broker.amqp.codec import publish_fields
+from broker.amqp.errors import ProtocolError
 from broker.server import Broker as Server
 from broker.settings import Settings
 from broker.settings_problem import problem
@@ -262,14 +264,34 @@ class Broker:
     def _opened(self, session: SessionOfChannel) -> None:
         """Notes what a channel publishes; the broker's own road stays as it is."""
         session.rewired = self._opened
-        publish = session.publish
+        publish, publish_run, connection = session.publish, session.publish_run, session.channel.connection
 
         def noted(payload: bytes, header: bytes, body: bytes) -> None:
-            exchange, key, mandatory, _immediate = publish_fields(payload)
-            self.published.append(Published(exchange, key, body, mandatory, header))
+            self._note(payload, header, body)
             publish(payload, header, body)
 
-        session.publish = noted
+        def noted_run(payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
+            # By runs of one exchange and key, so that what is refused is the first of one.
+            place = start
+            for payload, alike in groupby(payloads[start:]):
+                end = place + len(list(alike))
+                try:
+                    taken = place + publish_run(payloads[place:end], headers[place:end], bodies[place:end], 0)
+                except ProtocolError:
+                    self._note(payload, headers[place], bodies[place])
+                    raise
+                for number in range(place, taken):
+                    self._note(payload, headers[number], bodies[number])
+                place = taken
+                if place < end or connection.held:
+                    break
+            return place
+
+        session.publish, session.publish_run = noted, noted_run
+
+    def _note(self, payload: bytes, header: bytes, body: bytes) -> None:
+        exchange, key, mandatory, _immediate = publish_fields(payload)
+        self.published.append(Published(exchange, key, body, mandatory, header))
 
     def _vhost(self, name: str) -> Vhost:
         return self.server.vhosts[name]

@@ -23,6 +23,7 @@ from structlog.testing import capture_logs
 from broker.net.address import AddressTaken
 from broker.testing import Broker, VirtualClock
 from tests.deadline import wait_until
+from tests.raw_client import RawClient, publish_frames
 
 
 @pytest.fixture
@@ -123,6 +124,22 @@ def test_published_in_a_transaction_and_with_confirms(threaded: Broker) -> None:
         (b"kept", False, None), (b"sure", True, 3),
     ]  # fmt: skip
     channel.connection.close()
+
+
+def test_published_in_one_piece_up_to_what_is_refused(threaded: Broker) -> None:
+    """Publishes that the broker takes by the run stand in `published` one by one, the refused one as the last."""
+    with RawClient("127.0.0.1", threaded.port) as client:
+        client.open()
+        client.open_channel(1)
+        client.declare_queue(1, "q")
+        keys = ["q", "q", "nowhere", "q"]
+        frames = [publish_frames(1, "", key, b"%d" % number) for number, key in enumerate(keys)]
+        client.send(*frames, publish_frames(1, "gone", "q", b"refused"), publish_frames(1, "", "q", b"too late"))
+        client.expect_channel_close(1, 404)
+        assert bodies(threaded, "q") == [b"0", b"1", b"3"]
+        assert [(one.exchange, one.routing_key, one.body) for one in threaded.published] == [
+            *(("", key, b"%d" % number) for number, key in enumerate(keys)), ("gone", "q", b"refused"),
+        ]  # fmt: skip
 
 
 def test_messages_on_disk_and_of_every_priority_are_seen() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.amqp.header_facts import HeaderFacts
@@ -16,6 +17,8 @@ from broker.core.queue import Queue, QueuePorts
 from broker.core.rules import DROP_HEAD, REJECT_PUBLISH, QueueRules
 from broker.core.stream import Stream
 from broker.slots.slot import Owner, Slot
+
+pytestmark = pytest.mark.interpreted("the store, the facts and the worker are stand-ins")
 
 ENVELOPE = Envelope("", "q")
 
@@ -118,6 +121,8 @@ class Model:
         lives = [one for one in (ttl_ms, rules.ttl_ms) if one is not None]
         expires_ms = self.now_ms + min(lives) if lives else None
         self.waiting.append((-min(priority, rules.max_priority), number, expires_ms, size))
+        self.waiting.sort()
+        self.expire()
         self.tidy()
         return True
 
@@ -128,11 +133,11 @@ class Model:
         return by_length or (rules.max_bytes is not None and size > rules.max_bytes)
 
     def tidy(self) -> None:
+        """Limits come first, and then another message may be at the head."""
         self.waiting.sort()
-        self.expire()
         while self.rules.overflow == DROP_HEAD and self.over():
             self.drop("maxlen")
-            self.waiting.sort()
+        self.expire()
 
     def expire(self) -> None:
         while self.waiting and self.waiting[0][2] is not None and self.waiting[0][2] <= self.now_ms:
@@ -164,6 +169,11 @@ STEPS = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(RULES, STEPS)
+@example(QueueRules(max_bytes=1), [("publish", 0, None), ("publish", 0, 0)])
+@example(
+    QueueRules(max_length=1, dead_letter_exchange="dlx"),
+    [("publish", 0, 5), ("get", 0, None), ("pass", 10, None), ("publish", 0, None), ("requeue", 0, None)],
+)
 def test_a_queue_keeps_its_rules(rules: QueueRules, steps: list[tuple[str, int, int | None]]) -> None:
     """Order, expiry, limits, refusals, returns and dead letters are those of the model after each step."""
     bench, model = Bench(rules), Model(rules)

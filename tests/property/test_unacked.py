@@ -14,6 +14,8 @@ from broker.amqp.errors import ChannelError
 from broker.core.unacked import Delivery, Unacked, by_slot
 from broker.slots.slot import Slot
 
+pytestmark = pytest.mark.interpreted("the streams are stand-ins")
+
 STREAMS: tuple[Any, ...] = ("stream-0", "stream-1")
 CONSUMERS: tuple[Any, ...] = ("consumer-0", "consumer-1")
 WINDOW = 40  # messages of a slot

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker.collector import CLOSED_MAX, CONNECTION, GROWTH, Collector
+from broker.collector import CLOSED_MAX, CONNECTION, GROWTH, IDLE_S, IDLE_TURNS, Collector
 
 
 class Listener:
@@ -28,7 +28,9 @@ class Listener:
 @pytest.fixture(autouse=True)
 def _thawed() -> Iterator[None]:
     """Leaves the collector of the test's own process as it was."""
+    thresholds = gc.get_threshold()
     yield
+    gc.set_threshold(*thresholds)
     gc.unfreeze()
 
 
@@ -36,7 +38,7 @@ def _thawed() -> Iterator[None]:
 def broker() -> Any:
     """What the collector looks at: one vhost, no connection."""
     vhost = SimpleNamespace(bindings=SimpleNamespace(count=0), queues={})
-    return SimpleNamespace(vhosts={"/": vhost}, listener=Listener())
+    return SimpleNamespace(vhosts={"/": vhost}, listener=Listener(), turn=SimpleNamespace(count=0))
 
 
 async def test_what_is_there_is_set_aside_when_it_has_grown(broker: Any) -> None:
@@ -96,3 +98,25 @@ async def test_nothing_is_collected_during_a_recovery(broker: Any) -> None:
     with pytest.raises(OSError, match="disk"):
         fail()
     assert [*enabled, gc.isenabled()] == [True, False, True]
+
+
+async def test_everything_is_looked_at_when_nobody_waits(broker: Any) -> None:
+    """Never by itself in the middle of work: once, when there was nothing but heartbeats for a while."""
+    before = gc.get_threshold()
+    collector = Collector(broker, asyncio.get_running_loop())
+    collector.start()
+    assert gc.get_threshold()[2] >= 1 << 30
+    collections = gc.get_stats()[2]["collections"]
+    for _ in range(IDLE_S - 1):
+        broker.turn.count += IDLE_TURNS - 1
+        collector.look()
+    broker.turn.count += IDLE_TURNS  # a busy second
+    for _ in range(IDLE_S):
+        collector.look()
+        assert gc.get_stats()[2]["collections"] == collections
+    for _ in range(3 * IDLE_S):
+        collector.look()
+    assert gc.get_stats()[2]["collections"] == collections + 1
+    assert gc.get_freeze_count() > 0
+    collector.close()
+    assert gc.get_threshold() == before

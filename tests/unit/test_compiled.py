@@ -1,5 +1,6 @@
 """Compiled or interpreted: the same sources, and the tests know which they test."""
 
+import ast
 import importlib
 import os
 from pathlib import Path
@@ -37,3 +38,37 @@ def test_the_switch(value: str | None, expected: bool, monkeypatch: pytest.Monke
     if value is not None:
         monkeypatch.setenv("SLOTMQ_COMPILE", value)
     assert compiled_build.wanted() == expected
+
+
+# ---- what mypyc is not to be given -----------------------------------------------------------------------------------
+
+HARMLESS = {"len", "min", "max"}
+
+
+def repeated(source: str) -> list[int]:
+    """Return the lines of slice bounds that do more than look."""
+    found: list[int] = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Slice):
+            continue
+        bounds = [bound for bound in (node.lower, node.upper, node.step) if bound is not None]
+        for part in [part for bound in bounds for part in ast.walk(bound)]:
+            named = isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id in HARMLESS
+            if isinstance(part, ast.Call | ast.Await | ast.NamedExpr | ast.Yield | ast.YieldFrom) and not named:
+                found.append(part.lineno)
+    return found
+
+
+@pytest.mark.parametrize("path", compiled_build.COMPILED)
+def test_a_slice_bound_does_nothing(path: str) -> None:
+    """mypyc works a slice bound out twice: one that takes something, or counts, would do it twice."""
+    source = (Path(compiled_build.__file__).parent / path).read_text(encoding="utf-8")
+    assert not repeated(source)
+
+
+@pytest.mark.parametrize("bound", ["take()", "self.take() :", ": len(take())", "(at := at + 1) :", "::step()"])
+def test_a_slice_bound_that_does_something_is_found(bound: str) -> None:
+    """Whatever calls or assigns is found, wherever in the bound it stands; len, min and max only look."""
+    text = bound if ":" in bound.replace(":=", "") else f"{bound}:"
+    assert repeated(f"messages[{text}]") == [1]
+    assert not repeated("messages[start + 1 : min(len(messages), limit)]")

@@ -93,16 +93,19 @@ class Permissions:
         answer = self._answers.get(key)
         if answer is None:
             answer = self._answer(user.name, resource, kind)
+            if answer is None:
+                return False
             if len(self._answers) >= ANSWERS_MAX:
                 self._answers.clear()
             self._answers[key] = answer
         return answer
 
-    def _answer(self, user: str, resource: Resource, kind: Kind) -> bool:
+    def _answer(self, user: str, resource: Resource, kind: Kind) -> bool | None:
+        """Tells what is right, None where a pattern takes too long: that is refused, but not for good."""
         if self._users.is_configured(user):
             return True
         rights = self._rights.get((user, resource.vhost))
-        return rights is not None and rights[kind].search(named(resource).name)
+        return False if rights is None else rights[kind].told(named(resource).name)
 
     # -- changes ------------------------------------------------------------------------------------------------------
 

@@ -210,7 +210,8 @@ class ConstituentBitmap(Generic[T]):
         if opened is not None:
             last = len(opened.fits) - 1
             row = opened.fits[min(place, last)] if word is None else opened.head.row(place, word)
-            text += row.to01()[: opened.width()]
+            width = opened.width()
+            text += row.to01()[:width]
         return text
 
     def _in_front(self, pattern: Pattern) -> bool:

@@ -66,7 +66,8 @@ class ClosedTables(Section[T]):
         """Return what a pattern wants of a key of this length; behind the end of that it takes any words."""
         if HASH not in words:
             return words
-        head = words[: words.index(HASH)]
+        first_hash = words.index(HASH)
+        head = words[:first_hash]
         backwards = words[::-1]
         tail_length = backwards.index(HASH)
         if not tail_length:

@@ -105,4 +105,5 @@ def size_of(words: Sequence[str]) -> int:
 def _tail(words: tuple[str, ...]) -> tuple[str, ...]:
     """Return the words behind the last `#`, from the right."""
     backwards = words[::-1]
-    return backwards[: backwards.index(HASH)]
+    length = backwards.index(HASH)
+    return backwards[:length]

@@ -10,6 +10,8 @@ import pytest
 from broker.core.consumer import UNLIMITED, Consumer
 from broker.core.outflow import Outflow
 
+pytestmark = pytest.mark.interpreted("the connection and the session are stand-ins")
+
 
 class Place:
     """A channel's session with what a consumer asks of it."""

@@ -141,6 +141,7 @@ def test_nowhere_to_go(yard: Graveyard, arguments: dict[str, Any]) -> None:
     assert yard.store.log.records == []
 
 
+@pytest.mark.interpreted("a stand-in for a compiled object")
 def test_records(yard: Graveyard) -> None:
     """A persistent message has one record for all its queues, in front of the record that its source is settled."""
     queue = yard.queue("q", durable=True, dead_letter_exchange="fanout")

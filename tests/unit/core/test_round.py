@@ -9,6 +9,8 @@ import pytest
 
 from broker.core.round import BATCH_MESSAGES, ROW_MESSAGES, Round
 
+pytestmark = pytest.mark.interpreted("the consumers are stand-ins")
+
 
 class Taker:
     """A consumer with so much room, which counts how often it is asked for it."""

@@ -12,6 +12,8 @@ import pytest
 from broker.core.arguments import from_json, to_json
 from tests.unit.core.room import Room
 
+pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
+
 ARGUMENTS: dict[str, Any] = {
     "text": "caf\u00e9",
     "octets": b"\xff\x00",

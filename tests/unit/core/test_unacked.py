@@ -13,6 +13,8 @@ from broker.amqp.errors import ChannelError
 from broker.core.unacked import Delivery, Unacked, by_slot
 from broker.slots.slot import Slot
 
+pytestmark = pytest.mark.interpreted("the streams are stand-ins")
+
 QUEUE: Any = object()
 CONSUMER: Any = object()
 SLOT = Slot(1)

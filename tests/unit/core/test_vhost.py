@@ -124,6 +124,7 @@ def test_an_auto_delete_exchange_goes_with_its_last_binding(way: str) -> None:
     assert kinds(room) == [("exchange_declared", "x"), ("exchange_deleted", "x")]
 
 
+@pytest.mark.interpreted("a stand-in for a compiled object")
 def test_an_auto_delete_queue_goes_with_its_last_consumer() -> None:
     """Not before it had one, and not while one is left."""
     room = Room()
@@ -140,6 +141,7 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer() -> None:
     assert not vhost.consumer_left(queue)
 
 
+@pytest.mark.interpreted("a stand-in for a compiled object")
 def test_a_queue_without_auto_delete_outlives_its_consumers() -> None:
     """The last consumer may leave."""
     vhost = Room().vhost
@@ -150,6 +152,7 @@ def test_a_queue_without_auto_delete_outlives_its_consumers() -> None:
     assert "q" in vhost.queues
 
 
+@pytest.mark.interpreted("a stand-in for a compiled object")
 def test_a_namesake_is_not_deleted_for_a_queue_that_is_gone() -> None:
     """A late word about the old queue does not touch the new one."""
     vhost = Room().vhost
@@ -192,6 +195,7 @@ def test_each_queue_gets_a_number_of_its_own() -> None:
     assert numbers == [1, 2, 3]
 
 
+@pytest.mark.interpreted("a stand-in for a compiled object")
 def test_the_journal_hears_of_what_is_durable_and_of_nothing_else() -> None:
     """Transient things, and bindings with a transient end, leave no trace; found again is no change."""
     room = Room()
@@ -275,6 +279,7 @@ def test_a_user_has_one_publish_cache() -> None:
     assert vhost.publish_cache(alice) is not vhost.publish_cache(bob)
 
 
+@pytest.mark.interpreted("a stand-in for a compiled object")
 def test_a_change_of_rights_drops_what_that_users_publishes_came_to() -> None:
     """The others' entries stay; a change that concerns all of them drops all."""
     room = Room()

@@ -19,6 +19,8 @@ from broker.delivery.flusher import deliver, spread
 from broker.slots.manager import SlotManager
 from broker.slots.slot import Owner, Slot
 
+pytestmark = pytest.mark.interpreted("the stream, the queue and the connection are stand-ins")
+
 OWNER = Owner("node", "worker")
 
 

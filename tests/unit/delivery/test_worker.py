@@ -17,6 +17,8 @@ from broker.delivery.worker import FAILURES_MAX, FULL_QUEUES, QUEUE_COST, TURN_M
 from broker.slots.manager import SlotManager
 from broker.slots.slot import Slot
 
+pytestmark = pytest.mark.interpreted("consumers and queues are stand-ins, and what delivers is replaced")
+
 
 class Taker:
     """A consumer with room for so many messages more, which it never acks."""

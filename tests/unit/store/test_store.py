@@ -32,6 +32,7 @@ def test_a_slot_paged_out_is_read_back() -> None:
     assert [None if one is None else one.body for one in messages] == [b"1", None, None, b"4", None, b"6"]
 
 
+@pytest.mark.interpreted("a method of the log is replaced")
 def test_neighbours_are_read_together() -> None:
     """A thousand neighbours cost a handful of file calls."""
     room = Room()
@@ -107,6 +108,7 @@ def test_body_sizes_are_those_of_the_bodies() -> None:
         room.store.body_sizes(1, 1, 8)
 
 
+@pytest.mark.interpreted("a method of the log is replaced")
 def test_body_sizes_read_heads_only() -> None:
     """Big bodies are not read; small ones are, where that takes fewer calls."""
     room = Room()

@@ -185,6 +185,7 @@ def test_no_batch_is_taken_inside() -> None:
             log.take()
 
 
+@pytest.mark.interpreted("a constant of the log is replaced")
 def test_a_transaction_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would make it longer than a record may be is refused before it is in; the rest stands."""
     monkeypatch.setattr("broker.store.message_log.RECORD_MAX_BYTES", HEAD_BYTES + 2 * len(message(1, 1)))

@@ -11,8 +11,11 @@ from broker.amqp.codec import Method
 from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.core.auth.permissions import KINDS, Kind, Permissions
 from broker.core.auth.users import User, Users
+from broker.core.bounded_pattern import BoundedPattern
 from broker.core.resource import Resource
 from tests.unit.core.room import Room
+
+pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
 
 CONFIGURED, ALICE, MALLORY = User("configured", "c"), User("alice"), User("mallory")
 QUEUE = Resource("queue", "/", "q")
@@ -65,6 +68,14 @@ def test_a_right_is_an_expression_over_names(kind: Kind, resource: Resource, all
     assert permissions.allows(ALICE, resource, kind) is allowed
     assert permissions.allows(ALICE, resource, kind) is allowed  # the answer that was kept
     assert not permissions.allows(MALLORY, resource, kind)
+
+
+def test_a_right_that_could_not_be_told_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An expression that ran out of time refuses this once; only what is known is kept."""
+    told = iter([None, True])
+    monkeypatch.setattr(BoundedPattern, "told", lambda _pattern, _name: next(told))
+    permissions = rights()
+    assert [permissions.allows(ALICE, QUEUE, "write") for _ in range(3)] == [False, True, True]
 
 
 @pytest.mark.parametrize(

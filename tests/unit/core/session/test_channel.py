@@ -8,6 +8,8 @@ from pamqp import commands
 from broker.amqp.codec import Method
 from tests.unit.core.room import Room
 
+pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
+
 
 @pytest.mark.parametrize(
     ("method", "close"),

@@ -18,6 +18,8 @@ from tests.raw_client import body_frame, frame, header_frame
 from tests.unit.core.room import Client, Room, describe
 from tests.unit.core.session.publishing import declare, publish, ready
 
+pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
+
 NEW = count()
 METHOD = 1
 

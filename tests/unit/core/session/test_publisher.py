@@ -13,6 +13,8 @@ from broker.store.record import decode_message
 from tests.unit.core.room import Client, Room
 from tests.unit.core.session.publishing import confirms, declare, publish, ready
 
+pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
+
 USER = "user_id property set to 'alice' but authenticated user was 'guest'"
 
 

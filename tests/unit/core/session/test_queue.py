@@ -11,6 +11,8 @@ from pamqp import commands
 from broker.amqp.codec import Method
 from tests.unit.core.room import Client, Room, consume, put
 
+pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
+
 Declare, Bind, Unbind = commands.Queue.Declare, commands.Queue.Bind, commands.Queue.Unbind
 Purge, Delete = commands.Queue.Purge, commands.Queue.Delete
 

@@ -12,6 +12,8 @@ from broker.core.session.tx import TxSession
 from tests.unit.core.room import Client, Room, describe
 from tests.unit.core.session.publishing import declare, publish, ready
 
+pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
+
 Basic, Tx, Confirm = commands.Basic, commands.Tx, commands.Confirm
 PARTIAL = "channel 406 PRECONDITION_FAILED - partial tx completion"
 
