@@ -21,7 +21,10 @@ ROUNDS: Final = 4  # so many looks at the young, and at those that survived one
 NEVER: Final = 1 << 30
 IDLE_TURNS: Final = 20  # of the loop in a second: heartbeats, and little else
 IDLE_S: Final = 30  # so many such seconds in a row are the time to look at everything
-CLOSED_MAX: Final = 1000  # so many connections closed of those that were set aside, and everything is looked at once
+OLD: Final = (
+    20  # so many times the young have grown old: 400,000 objects more than there were, or as many gone unnoticed
+)
+CLOSED_MAX: Final = 1000  # so many connections closed that were there at a look, and everything is looked at once
 
 
 class Collector:
@@ -29,9 +32,10 @@ class Collector:
 
     CPython's collector now and then looks at every object there is, in the middle of whatever runs; with 100,000
     bindings or 5,000 connections that takes longer than anybody should wait. What is set aside is not looked at, and
-    still freed when nothing refers to it. Connections are circles, which the collector alone finds: when too many of
-    those that were set aside have gone, everything is looked at once; and whenever the broker has had nothing to do for
-    a while, which is when nobody waits for it.
+    still freed when nothing refers to it. Connections are circles, which the collector alone finds, and none that is
+    old, set aside or not, is found by its looks at the young; channels and queues are such circles too. Everything is
+    looked at once when too many connections that were there at a look have gone, when there is much less than there
+    was, when very much has grown old, and when the broker has had nothing to do for a while: then nobody waits for it.
     Source: the gc module's freeze(), from Instagram's web servers.
     """
 
@@ -71,12 +75,16 @@ class Collector:
         turns = self._broker.turn.count
         self._idle_s = self._idle_s + 1 if turns - self._turns < IDLE_TURNS else 0
         self._turns = turns
-        if self._broker.listener.gone >= CLOSED_MAX or self._idle_s == IDLE_S:
+        grown = self._now - self._size
+        gone = self._broker.listener.gone >= CLOSED_MAX or grown <= -GROWTH
+        if gone or self._idle_s == IDLE_S or gc.get_count()[2] >= OLD:
             gc.unfreeze()
             gc.collect()
             self._set_aside()
-        elif abs(self._now - self._size) >= GROWTH:
+            self._broker.listener.count_gone()
+        elif grown >= GROWTH:
             self._set_aside()
+        self._broker.listener.count_more()
 
     def _wait(self) -> None:
         self._alarm = self._loop.call_later(INTERVAL_S, self._ring)
@@ -89,7 +97,6 @@ class Collector:
         gc.collect(1)  # what is young and gone already is not worth keeping
         gc.freeze()
         self._size = self._now
-        self._broker.listener.count_gone()
 
     @property
     def _now(self) -> int:

@@ -165,9 +165,14 @@ class Pager:
         resident.counted_bytes = resident.idle_bytes = 0
 
     def _sealed(self, resident: _Resident) -> None:
-        """Decides whether a slot that was sealed stays, if its queue is idle."""
+        """Decides whether a slot that was sealed stays, if its queue is idle; once, however often it is told of it."""
         self._look(resident)
-        if not resident.counted_bytes or not self._is_idle(resident.stream) or not self._is_logged(resident.slot):
+        if (
+            resident.idle_bytes
+            or not resident.counted_bytes
+            or not self._is_idle(resident.stream)
+            or not self._is_logged(resident.slot)
+        ):
             return
         if self._idle_bytes + resident.counted_bytes <= self.budget_bytes * IDLE_SHARE:
             resident.idle_bytes = resident.counted_bytes

@@ -49,7 +49,8 @@ class Listener:
 
     Shapes: `transports` has the clients in the order in which they came, each with its number in it.
     Raises: OSError from `start` when the address cannot be listened on.
-    Invariant: `gone` is how many have gone of those that were here at the last `count_gone`.
+    Invariant: `gone` is how many have gone since the last `count_gone`, of those that were here at the last
+        `count_more` before they went.
     """
 
     def __init__(
@@ -168,8 +169,12 @@ class Listener:
 
     def count_gone(self) -> None:
         """Counts from here on how many go of those that are here."""
-        self._counted = self._came
         self.gone = 0
+        self.count_more()
+
+    def count_more(self) -> None:
+        """Counts those as well that came meanwhile, when they go."""
+        self._counted = self._came
 
     def step(self) -> None:
         """Looks after the next of the connections; called ten times a second, which is once for each of them."""

@@ -14,6 +14,7 @@ from pamqp import commands
 
 from broker.core.deadlines import TURN_SHARE
 from broker.core.policy import Policy
+from broker.core.session import allowance
 from broker.server import Broker
 from tests.deadline import wait_until_async
 from tests.in_process import queue_of
@@ -202,3 +203,24 @@ async def test_a_dead_letter_that_comes_back_does_not_overfill_a_consumer(tmp_pa
             assert queue.ready == 31
             assert await talk(broker, take, client) == [b"0", b"1", b"2"]
             assert (queue.unacked, queue.ready) == (3, 27)
+
+
+async def test_a_publish_that_costs_more_than_a_share_is_made_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no route is remembered, each publish to very many queues is resolved once, and those behind it follow."""
+    monkeypatch.setattr(allowance, "ALLOWANCE", 3)
+    names = [f"q{number}" for number in range(24)]  # four units
+
+    def work(client: RawClient) -> None:
+        declare(client, *names, fanout=True)
+        client.declare_queue(1, "limited", arguments={"x-max-length": 100})  # a publish has to look at it
+        client.call(1, Queue.Bind(queue="limited", exchange="amq.fanout"), Queue.BindOk)
+        client.send(*(publish_frames(1, "amq.fanout", f"k{number}", b"%d" % number) for number in range(3)))
+
+    async with mortal_broker(tmp_path, {"routing": {"cache_entries": 0}}) as broker:
+        with await asyncio.to_thread(connect, broker) as client:
+            await talk(broker, work, client)
+            await until(broker, "limited", 3)
+            assert [queue_of(broker, name).ready for name in names] == [3] * len(names)
+            assert await talk(broker, consume, client, "limited", 3) == [b"0", b"1", b"2"]

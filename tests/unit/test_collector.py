@@ -7,22 +7,28 @@ import gc
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 import pytest
 
-from broker.collector import CLOSED_MAX, CONNECTION, GROWTH, IDLE_S, IDLE_TURNS, Collector
+from broker.collector import CLOSED_MAX, CONNECTION, GROWTH, IDLE_S, IDLE_TURNS, OLD, Collector
 
 
 class Listener:
-    """Has connections, and counts those that have gone since it was asked to."""
+    """Has connections, and counts those that have gone since it was asked to, if they were there at a look."""
 
     def __init__(self) -> None:
         self.transports: list[object] = []
         self.gone = 0
+        self.looks = 0
 
     def count_gone(self) -> None:
         """Counts from here on."""
         self.gone = 0
+
+    def count_more(self) -> None:
+        """Counts those as well that came meanwhile."""
+        self.looks += 1
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +91,20 @@ async def test_what_went_with_many_connections_is_collected(broker: Any) -> None
     collector.close()
 
 
+async def test_connections_that_come_and_go_are_collected_where_nothing_grows(broker: Any) -> None:
+    """Each look counts those that came since the last one; what is set aside in between is not forgotten by that."""
+    collector = Collector(broker, asyncio.get_running_loop())
+    collector.start()
+    for looks in range(1, 4):
+        collector.look()
+        assert broker.listener.looks == looks
+    broker.listener.gone = CLOSED_MAX - 1
+    broker.vhosts["/"].bindings.count = GROWTH
+    collector.look()
+    assert broker.listener.gone == CLOSED_MAX - 1
+    collector.close()
+
+
 async def test_nothing_is_collected_during_a_recovery(broker: Any) -> None:
     """It goes on behind it, also when that fails."""
     collector = Collector(broker, asyncio.get_running_loop())
@@ -120,3 +140,41 @@ async def test_everything_is_looked_at_when_nobody_waits(broker: Any) -> None:
     assert gc.get_freeze_count() > 0
     collector.close()
     assert gc.get_threshold() == before
+
+
+async def test_everything_is_looked_at_when_there_is_much_less(broker: Any) -> None:
+    """What was set aside and is gone in circles, a deleted queue, is not set aside for good."""
+    collector = Collector(broker, asyncio.get_running_loop())
+    broker.vhosts["/"].bindings.count = GROWTH
+    collector.start()
+    collections = gc.get_stats()[2]["collections"]
+    broker.vhosts["/"].bindings.count = 1
+    collector.look()
+    assert gc.get_stats()[2]["collections"] == collections
+    broker.vhosts["/"].bindings.count = 0
+    collector.look()
+    assert gc.get_stats()[2]["collections"] == collections + 1
+    collector.close()
+
+
+async def test_circles_are_collected_though_nothing_grows(broker: Any) -> None:
+    """A client that opens and closes channels for ever leaves circles that have grown old: they are found too."""
+
+    class Circle:
+        """Refers to itself."""
+
+        def __init__(self) -> None:
+            self.itself = self
+
+    collector = Collector(broker, asyncio.get_running_loop())
+    collector.start()
+    kept = Circle()
+    seen = ref(kept)
+    for _ in range(OLD):
+        gc.collect(1)  # what survives is old
+    del kept
+    gc.collect(1)
+    assert seen() is not None
+    collector.look()
+    assert seen() is None
+    collector.close()

@@ -93,7 +93,8 @@ class Publisher:
         self._user_name = session.user.name
         self._producers = vhost.producers
         self._producer: Producer | None = None  # whose number came last
-        self._resolved: tuple[bytes, PublishEntry] | None = None  # the payload that publish_run() stopped at
+        # The payload that publish_run() stopped at, and whether what it comes to is to be paid for.
+        self._resolved: tuple[bytes, PublishEntry, bool] | None = None
         self._cache = vhost.publish_cache(session.user)
         self._entries: dict[bytes, PublishEntry] = {}  # those of the cache from the first publish on
         self.closed = False  # the channel is gone: nobody hears a confirm
@@ -129,16 +130,18 @@ class Publisher:
             while place < len(payloads):
                 payload = payloads[place]
                 entry = entries.get(payload)
-                held = False
+                resolved = False
                 if entry is None or not entry.route.live:
                     if not payload.startswith(PUBLISH):
                         break
                     entry = self._resolve(payload)
                     entries = self._entries
-                    held = self._connection.held
+                    resolved = True
                 if not entry.straight:
-                    self._resolved = (payload, entry)
+                    # Paid for when it is published: held before, it would come again and be no better known then.
+                    self._resolved = (payload, entry, resolved)
                     break
+                held = resolved and self._pay(entry)
                 if headers[place] is not header:
                     header = headers[place]
                     content_bytes = len(header) + len(bodies[place])
@@ -205,11 +208,21 @@ class Publisher:
 
     def _entry_of(self, payload: bytes) -> PublishEntry:
         """Returns what a publish comes to, which publish_run() may just have found out."""
-        resolved, self._resolved = self._resolved, None
-        if resolved is not None and resolved[0] is payload:
-            return resolved[1]
-        entry = self._entries.get(payload)
-        return self._resolve(payload) if entry is None or not entry.route.live else entry
+        stopped_at, self._resolved = self._resolved, None
+        if stopped_at is not None and stopped_at[0] is payload:
+            entry, resolved = stopped_at[1], stopped_at[2]
+        else:
+            known = self._entries.get(payload)
+            resolved = known is None or not known.route.live
+            entry = self._resolve(payload) if known is None or resolved else known
+        if resolved:
+            self._pay(entry)
+        return entry
+
+    def _pay(self, entry: PublishEntry) -> bool:
+        """Counts what it cost to resolve a publish, and tells whether the connection is to wait for its next turn."""
+        self._session.allowance.spend(1 + len(entry.queues) // QUEUES_PER_UNIT)
+        return self._connection.held
 
     # -- numbered publishes -------------------------------------------------------------------------------------------
 
@@ -340,9 +353,7 @@ class Publisher:
             raise
         if entrance.narrowed:
             self._session.check_topic(entrance.resource, key, "write")
-        entry = self._find(payload, entrance, key)
-        self._session.allowance.spend(1 + len(entry.queues) // QUEUES_PER_UNIT)
-        return entry
+        return self._find(payload, entrance, key)
 
     def _find(self, payload: bytes, entrance: Entrance, key: str) -> PublishEntry:
         """Returns what a publish comes to that may be made: what leads nowhere and is not to be cached costs little."""

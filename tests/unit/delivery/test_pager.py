@@ -98,3 +98,20 @@ def test_an_old_open_slot_is_sealed_by_a_tick() -> None:
     slots: list[Slot] = [old.manager.open, young.manager.open]
     pager.tick()
     assert [slot is line.manager.open for slot, line in zip(slots, (old, young), strict=True)] == [False, True]
+
+
+def test_a_slot_of_an_idle_queue_that_was_sealed_for_its_age_counts_once() -> None:
+    """The message that comes next opens another slot, and does not have the old one counted again."""
+    pager, _ = lines(0)
+    line = Line(pager)
+    line.durable = True
+    logged = SimpleNamespace(entry=(1, 100))
+    line.manager.publish(logged, 100)
+    cast("Any", pager._clock).now_ms = 20_000
+    pager.tick()
+    line.manager.publish(logged, 100)
+    assert pager._idle_bytes == 100
+    settled = next(iter(line.manager.slots.values()))
+    line.manager.settle(settled, settled.take(1))
+    pager.tick()
+    assert pager._idle_bytes == 0

@@ -67,3 +67,14 @@ def test_who_has_gone_is_counted_of_those_who_were_here(listener: Listener) -> N
     listener.count_gone()
     assert listener.gone == 0
     assert list(listener.transports) == [second]
+
+
+def test_those_who_came_later_are_counted_once_that_was_asked_for(listener: Listener) -> None:
+    """Beside those who had gone by then."""
+    (first,) = come(listener, 1)
+    listener.count_gone()
+    listener._lost(first)
+    (later,) = come(listener, 1)
+    listener.count_more()
+    listener._lost(later)
+    assert listener.gone == 2
