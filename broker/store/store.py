@@ -259,8 +259,8 @@ class VhostStore:
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Syncs the queue logs, writes the checkpoint and removes what nobody needs any more. *Blocking.*
 
-        The checkpoint must be a snapshot taken in one turn at ``position``, with the entries of all its slots paged
-        out, and the log confirmable up to there.
+        Each queue of the checkpoint was captured at ``position`` or later, with the entries of all its slots paged out,
+        and the log is confirmable up to where the last one was: replaying a record twice changes nothing.
         Raises: StoreFailed; RuntimeError when the log is not that far, or a relocation is half done.
         """
         if self.log.confirmable < checkpoint.position:
