@@ -66,6 +66,7 @@ COMPILED: Final = (
     "broker/core/session/basic.py",
     "broker/core/session/publish_entry.py",
     "broker/core/session/publisher.py",
+    "broker/core/session/resolver.py",
     "broker/delivery/flusher.py",
     "broker/delivery/worker.py",
 )

@@ -171,9 +171,7 @@ class Connection:
                         # Without its channel a publish is refused or discarded whole, at its method frame.
                         self._accept(FRAME_METHOD if kind == RUN_OF_PUBLISHES else kind, number, payload)
                     elif run is not None:
-                        taken = channel.accept_run(run)
-                        if taken < len(run.bodies):
-                            self._cutter.take_back(run, taken)
+                        self._cutter.take_back(run, channel.accept_run(run))
                     else:
                         channel.accept(kind, payload)
                     if self.held or self.out_bytes > limit_bytes:

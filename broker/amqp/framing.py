@@ -175,7 +175,7 @@ class FrameCutter:
 
     def take_back(self, run: PublishRun, taken: int) -> None:
         """Has the frames of a run yielded again but for the first `taken` publishes; does nothing after clear()."""
-        if self._buffer:
+        if taken < len(run.bodies) and self._buffer:
             at = run.at
             for place in range(taken):
                 at += len(run.payloads[place]) + len(run.headers[place]) + len(run.bodies[place])

@@ -369,13 +369,7 @@ class Queue(Destination):
     def lease(self) -> tuple[Stream, Slot] | None:
         """Leases the slot with the next message to its worker, of the highest level that has one."""
         owner = self.worker.owner
-        streams = self.streams
-        if len(streams) == 1:
-            stream = streams[0]
-            if not stream.manager.ready or (slot := stream.manager.get(owner)) is None:
-                return None
-            return stream, slot
-        for stream in reversed(streams):
+        for stream in reversed(self.streams):
             if stream.manager.ready and (slot := stream.manager.get(owner)) is not None:
                 return stream, slot
         return None

@@ -8,17 +8,15 @@ from bisect import bisect_right
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from broker.amqp.codec import BasicReturn, publish_fields
+from broker.amqp.codec import BasicReturn
 from broker.amqp.content_header import PROPERTIES_AT
-from broker.amqp.errors import ConnectionFault
 from broker.amqp.framing import PUBLISH
-from broker.core.message import OVERHEAD_BYTES, Envelope, Message
+from broker.core.message import OVERHEAD_BYTES, Message
 from broker.core.posting import all_admit, charge_bytes, post
-from broker.core.reply_to import REPLY_PREFIX
 from broker.core.sequences import BLOCK_SHIFT
-from broker.core.session.entrance import Entrance
 from broker.core.session.publication import Publication, look_closely
 from broker.core.session.publish_entry import WIDE_QUEUES, PublishEntry
+from broker.core.session.resolver import Resolver
 from broker.core.stream import NO_SEGMENT, Stream, take_in
 from broker.store.record import PERSISTENT, TARGET, encode_message
 
@@ -38,8 +36,6 @@ QUEUES_PER_UNIT: Final = 8  # so many queues take a message in the ten microseco
 _CONFIRM: Final = Struct(">BHIHHQBB")  # basic.ack, basic.nack: type, channel, size, class, method, tag, bits, frame end
 _ACK: Final = 80
 _NACK: Final = 120
-_MANDATORY: Final = 1
-_IMMEDIATE: Final = 2
 _REQUEUE: Final = 2  # the bit that RabbitMQ sets in every nack; it means nothing to a publisher
 
 
@@ -54,19 +50,18 @@ class Publisher:
     """
 
     __slots__ = (
-        "_cache",
         "_channel",
         "_clock",
         "_committer",
         "_connection",
         "_deadlines",
-        "_entries",
         "_log",
         "_number",
         "_producer",
         "_producers",
         "_refused",
         "_resolved",
+        "_resolver",
         "_session",
         "_user_name",
         "_vhost",
@@ -95,8 +90,7 @@ class Publisher:
         self._producer: Producer | None = None  # whose number came last
         # The payload that publish_run() stopped at, and whether what it comes to is to be paid for.
         self._resolved: tuple[bytes, PublishEntry, bool] | None = None
-        self._cache = vhost.publish_cache(session.user)
-        self._entries: dict[bytes, PublishEntry] = {}  # those of the cache from the first publish on
+        self._resolver = Resolver(channel, session, vhost)
         self.closed = False  # the channel is gone: nobody hears a confirm
         self.confirming = False
         self.waiting = False  # stands on the committer's list
@@ -120,7 +114,7 @@ class Publisher:
         log = self._log
         now_ms = self._clock.now_ms
         segment = log.position >> 32
-        entries = self._entries
+        entries = self._resolver.entries
         header = b""
         content_bytes = 0
         logged = 0
@@ -134,8 +128,8 @@ class Publisher:
                 if entry is None or not entry.route.live:
                     if not payload.startswith(PUBLISH):
                         break
-                    entry = self._resolve(payload)
-                    entries = self._entries
+                    entry = self._resolver.resolve(payload)
+                    entries = self._resolver.entries
                     resolved = True
                 if not entry.straight:
                     # Paid for when it is published: held before, it would come again and be no better known then.
@@ -212,9 +206,9 @@ class Publisher:
         if stopped_at is not None and stopped_at[0] is payload:
             entry, resolved = stopped_at[1], stopped_at[2]
         else:
-            known = self._entries.get(payload)
+            known = self._resolver.entries.get(payload)
             resolved = known is None or not known.route.live
-            entry = self._resolve(payload) if known is None or resolved else known
+            entry = self._resolver.resolve(payload) if known is None or resolved else known
         if resolved:
             self._pay(entry)
         return entry
@@ -327,64 +321,6 @@ class Publisher:
         publication = look_closely(self._session, self._vhost, entry, mark.facts, bare, body, self.replies)
         publication.producer, publication.sequence, publication.original = producer, sequence, header
         return publication
-
-    def _resolve(self, payload: bytes) -> PublishEntry:
-        if self._entries is not self._cache.entries:
-            # The channel's first publish: an alarm blocks this connection from now on, though the entry be another's.
-            self._session.publishing = True
-            self._entries = self._cache.entries
-            known = self._entries.get(payload)
-            if known is not None and known.route.live:
-                return known
-        cache = self._cache
-        try:
-            at = 7 + payload[6]  # behind the exchange's name; the routing key is all of the rest but the flags
-            entrance = cache.exchanges.get(payload[6:at])
-            if (
-                entrance is None
-                or not entrance.standing.live
-                or at + payload[at] + 2 != len(payload)
-                or payload[-1] & _IMMEDIATE
-            ):
-                entrance = self._enter(payload)
-            key = payload[at + 1 : -1].decode()
-        except (IndexError, UnicodeDecodeError):
-            publish_fields(payload)  # says what is wrong
-            raise
-        if entrance.narrowed:
-            self._session.check_topic(entrance.resource, key, "write")
-        return self._find(payload, entrance, key)
-
-    def _find(self, payload: bytes, entrance: Entrance, key: str) -> PublishEntry:
-        """Returns what a publish comes to that may be made: what leads nowhere and is not to be cached costs little."""
-        exchange = entrance.exchange
-        mandatory = payload[-1] & _MANDATORY == _MANDATORY
-        dynamic = False
-        if entrance.plain:
-            route = exchange.route(key)
-            if not (route.destinations or route.live or mandatory or self._channel.facts.special) and entrance.named:
-                return entrance.nowhere
-        else:
-            router = self._vhost.router
-            dynamic = router.dynamic(exchange)
-            route = router.route(exchange, key)
-        envelope = Envelope(exchange.name, key, payload[6:-1])
-        entry = PublishEntry(envelope, exchange, route, mandatory=mandatory, dynamic=dynamic)
-        if entrance.named or not key.startswith(REPLY_PREFIX):  # who waits for an answer changes without a route
-            self._cache.offer(payload, entry)
-        return entry
-
-    def _enter(self, payload: bytes) -> Entrance:
-        """Returns the exchange of a publish, and keeps it in mind.
-
-        Raises: ChannelError 403, 404; ConnectionFault 501, 502, 540.
-        """
-        name, _key, _mandatory, immediate = publish_fields(payload)
-        if immediate:
-            raise ConnectionFault(540, "immediate=true")
-        entrance = Entrance(self._session, self._vhost, name)
-        self._cache.know_exchange(payload[6 : 7 + payload[6]], entrance)
-        return entrance
 
     # -- confirm ------------------------------------------------------------------------------------------------------
 

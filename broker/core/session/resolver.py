@@ -1,0 +1,101 @@
+"""The resolver: finds what the payload of a basic.publish comes to, for one channel (street steps 5 and 6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.amqp.codec import publish_fields
+from broker.amqp.errors import ConnectionFault
+from broker.core.message import Envelope
+from broker.core.reply_to import REPLY_PREFIX
+from broker.core.session.entrance import Entrance
+from broker.core.session.publish_entry import PublishEntry
+
+if TYPE_CHECKING:
+    from broker.amqp.channel import Channel
+    from broker.core.session.connection import SessionOfConnection
+    from broker.core.vhost import Vhost
+
+__all__ = ["Resolver"]
+
+_MANDATORY: Final = 1
+_IMMEDIATE: Final = 2
+
+
+class Resolver:
+    """Looks up rights, exchange and route of a publish, and has them kept for the user's next one.
+
+    Shapes: ``entries`` maps payloads to what they came to; none before the channel's first publish.
+    """
+
+    __slots__ = ("_cache", "_channel", "_session", "_vhost", "entries")
+
+    def __init__(self, channel: Channel, session: SessionOfConnection, vhost: Vhost) -> None:
+        assert session.user is not None
+        self._channel = channel
+        self._session = session
+        self._vhost = vhost
+        self._cache = vhost.publish_cache(session.user)
+        self.entries: dict[bytes, PublishEntry] = {}
+
+    def resolve(self, payload: bytes) -> PublishEntry:
+        """Returns what a payload that is not in ``entries``, or dead there, comes to.
+
+        Raises: ChannelError 403, 404; ConnectionFault 501, 502, 540.
+        """
+        if self.entries is not self._cache.entries:
+            # The channel's first publish: an alarm blocks this connection from now on, though the entry be another's.
+            self._session.publishing = True
+            self.entries = self._cache.entries
+            known = self.entries.get(payload)
+            if known is not None and known.route.live:
+                return known
+        cache = self._cache
+        try:
+            at = 7 + payload[6]  # behind the exchange's name; the routing key is all of the rest but the flags
+            entrance = cache.exchanges.get(payload[6:at])
+            if (
+                entrance is None
+                or not entrance.standing.live
+                or at + payload[at] + 2 != len(payload)
+                or payload[-1] & _IMMEDIATE
+            ):
+                entrance = self._enter(payload)
+            key = payload[at + 1 : -1].decode()
+        except (IndexError, UnicodeDecodeError):
+            publish_fields(payload)  # says what is wrong
+            raise
+        if entrance.narrowed:
+            self._session.check_topic(entrance.resource, key, "write")
+        return self._find(payload, entrance, key)
+
+    def _find(self, payload: bytes, entrance: Entrance, key: str) -> PublishEntry:
+        """Returns what a publish comes to that may be made: what leads nowhere and is not to be cached costs little."""
+        exchange = entrance.exchange
+        mandatory = payload[-1] & _MANDATORY == _MANDATORY
+        dynamic = False
+        if entrance.plain:
+            route = exchange.route(key)
+            if not (route.destinations or route.live or mandatory or self._channel.facts.special) and entrance.named:
+                return entrance.nowhere
+        else:
+            router = self._vhost.router
+            dynamic = router.dynamic(exchange)
+            route = router.route(exchange, key)
+        envelope = Envelope(exchange.name, key, payload[6:-1])
+        entry = PublishEntry(envelope, exchange, route, mandatory=mandatory, dynamic=dynamic)
+        if entrance.named or not key.startswith(REPLY_PREFIX):  # who waits for an answer changes without a route
+            self._cache.offer(payload, entry)
+        return entry
+
+    def _enter(self, payload: bytes) -> Entrance:
+        """Returns the exchange of a publish, and keeps it in mind.
+
+        Raises: ChannelError 403, 404; ConnectionFault 501, 502, 540.
+        """
+        name, _key, _mandatory, immediate = publish_fields(payload)
+        if immediate:
+            raise ConnectionFault(540, "immediate=true")
+        entrance = Entrance(self._session, self._vhost, name)
+        self._cache.know_exchange(payload[6 : 7 + payload[6]], entrance)
+        return entrance
