@@ -15,11 +15,12 @@ from typing import Any
 
 import compiled_build
 from bench import brokers, machine, page, plot
+from bench.choices import choices
 from bench.measured import COMPILED, INTERPRETED, Measured
 from bench.packages import compiled_package
 from bench.physical_limits import append_limits, least_calls
 from bench.report import ceiling_text, goals_text, report_text, steadiness_text
-from bench.results import RESULTS, keep, leave
+from bench.results import RESULTS, keep, leave, load
 from bench.rows import NUMBERS, rows, titles
 from bench.scenario import QUICK, Limits
 from bench.suite import Suite
@@ -36,7 +37,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, leave)
     options = _options()
     if options.kept:
-        return _show(page.load(options.kept), options.kept.name, options)
+        return _show(load(options.kept), options.kept.name, options)
     try:
         return _bench(options)
     except brokers.NotStarted as error:
@@ -198,7 +199,7 @@ def _options() -> argparse.Namespace:
     defaults = Limits()
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short round with small numbers, under two minutes")
-    parser.add_argument("--only", type=_numbers, default=NUMBERS, help=f"some of {','.join(NUMBERS)}")
+    parser.add_argument("--only", type=choices(NUMBERS), default=NUMBERS, help=f"some of {','.join(NUMBERS)}")
     parser.add_argument("--rounds", type=int, help=f"rounds over all scenarios and brokers ({defaults.rounds})")
     parser.add_argument("--messages", type=int, default=defaults.messages, help="at most so many per run (%(default)s)")
     parser.add_argument("--seconds", type=float, help=f"publish at most so long per run ({defaults.seconds:g})")
@@ -206,7 +207,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--keys", type=int, default=defaults.keys, help="distinct routing keys (%(default)s)")
     parser.add_argument("--window", type=int, default=defaults.window, help="unconfirmed messages (%(default)s)")
     parser.add_argument(
-        "--brokers", type=_names, default=_BROKERS, help=f"which to start: {','.join(_BROKERS)}; may be empty"
+        "--brokers",
+        type=choices(_BROKERS, empty=True),
+        default=_BROKERS,
+        help=f"which to start: {','.join(_BROKERS)}; may be empty",
     )
     parser.add_argument("--package", type=Path, help="a folder with the compiled package, instead of compiling it")
     parser.add_argument("--no-sync", action="store_true", help="start SlotMQ without fsync")
@@ -231,22 +235,6 @@ def _options() -> argparse.Namespace:
         window=options.window,
     )
     return options
-
-
-def _numbers(text: str) -> tuple[str, ...]:
-    return _some_of(text, NUMBERS)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return _some_of(text, _BROKERS) if text else ()
-
-
-def _some_of(text: str, known: Sequence[str]) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known are {', '.join(known)}")
-    return names
 
 
 def _tell(text: str) -> None:

@@ -20,6 +20,12 @@ def keep(content: dict[str, Any], path: Path | None, kind: str) -> str:
     return path.name
 
 
+def load(path: Path) -> dict[str, Any]:
+    """Return the content of a kept run."""
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content
+
+
 def leave(number: int, _frame: FrameType | None) -> NoReturn:
     """End in order on a signal, so that the brokers started here are stopped."""
     raise SystemExit(128 + number)

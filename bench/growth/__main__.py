@@ -18,13 +18,14 @@ from typing import Any
 import compiled_build
 from bench import machine
 from bench.brokers import PROJECT
+from bench.choices import choices
 from bench.growth import page, picture, race, sharing, tables
 from bench.growth.curves import PANELS, curves
 from bench.growth.plan import FULL, QUICK
 from bench.growth.race import Track
 from bench.packages import compiled_package
 from bench.plot import NoPicture
-from bench.results import RESULTS, keep, leave
+from bench.results import RESULTS, keep, leave, load
 
 PARTS = (*PANELS, "fairness")
 _LIMIT_S = 660.0  # and what runs then may end: under twelve minutes in all
@@ -96,7 +97,7 @@ def _package(options: argparse.Namespace) -> tuple[Path, bool]:
 
 def _show(kept: Path, target: Path) -> int:
     """Draw a kept run beside a page, and fill the page's section with its tables."""
-    content = page.load(kept)
+    content = load(kept)
     try:
         drawn = picture.draw(target.parent / "growth.svg", content)
     except NoPicture as error:
@@ -114,7 +115,7 @@ def _show(kept: Path, target: Path) -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.growth", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two sizes of each, short rounds: about a minute")
-    parser.add_argument("--only", type=_parts, default=PARTS, help=f"which parts, by commas: {','.join(PARTS)}")
+    parser.add_argument("--only", type=choices(PARTS), default=PARTS, help=f"which parts, by commas: {','.join(PARTS)}")
     parser.add_argument("--limit", type=float, default=_LIMIT_S, help="begin nothing later than this (%(default)g s)")
     parser.add_argument("--interpreted", action="store_true", help="do not compile: measure the sources as they are")
     parser.add_argument("--package", type=Path, help="a folder that compiled_build.py has written already")
@@ -126,14 +127,6 @@ def _options() -> argparse.Namespace:
     if options.dir and not options.dir.is_dir():
         parser.error(f"--dir: {options.dir} is no folder")
     return options
-
-
-def _parts(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    unknown = [name for name in names if name not in PARTS]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known are {', '.join(PARTS)}")
-    return names
 
 
 def _tell(text: str) -> None:

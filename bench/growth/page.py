@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from bench.growth.curve import FLAT
@@ -25,12 +23,6 @@ _SECTION = re.compile(f"{BEGIN}.*?{END}", re.DOTALL)
 
 class NoSection(Exception):
     """The page has no place for the section."""
-
-
-def load(path: Path) -> dict[str, Any]:
-    """Return the content of a kept run."""
-    content: dict[str, Any] = json.loads(path.read_text())
-    return content
 
 
 def filled(text: str, content: Mapping[str, Any], name: str) -> str:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -83,12 +84,16 @@ def _runners(curve: Curve, track: Track, folder: Path, stack: ExitStack) -> Iter
             herd = curve.prepare(broker.address, size, track.tell)
             stack.callback(herd.close)
             target = herd.published + curve.warm_up(size)
-            herd.run(_WARM_UP_S, lambda herd=herd, target=target: herd.published >= target)  # type: ignore[misc]
+            herd.run(_WARM_UP_S, partial(_has_published, herd, target))
         except (Fault, OSError, NotStarted) as error:
             track.fail(f"{curve.name} at {size:,}: {error}")
             continue
         track.tell(f"{curve.name:28} {size:>10,}  ready after {time.monotonic() - begun:.1f} s")
         yield _Runner(size, _processes(broker), herd)
+
+
+def _has_published(herd: Herd, target: int) -> bool:
+    return herd.published >= target
 
 
 def _processes(broker: Broker) -> ProcessTree:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 import tempfile
@@ -14,13 +13,14 @@ from typing import Any
 
 from bench import machine
 from bench.brokers import NotStarted
+from bench.choices import choices
 from bench.pipeline import archiving, growth, latency, picture, querying, replaying, routing
 from bench.pipeline.goals import goals
 from bench.pipeline.plan import PARTS, QUICK, WHOLE
 from bench.pipeline.show import Show
 from bench.pipeline.stage import Stage, WrongResult
 from bench.plot import NoPicture
-from bench.results import keep, leave
+from bench.results import keep, leave, load
 from broker.pipeline.job import JobFailed
 
 _LIMIT_S = 1800.0
@@ -39,7 +39,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, leave)
     options = _options()
     if options.kept:
-        return _draw(json.loads(options.kept.read_text()), options.plot)
+        return _draw(load(options.kept), options.plot)
     begun = time.monotonic()
     if options.dir is not None:
         Path(options.dir).mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def _draw(content: dict[str, Any], target: Path) -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.pipeline", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, few rounds: two minutes")
-    parser.add_argument("--only", type=_parts, default=PARTS, help=f"which parts, by commas: {','.join(PARTS)}")
+    parser.add_argument("--only", type=choices(PARTS), default=PARTS, help=f"which parts, by commas: {','.join(PARTS)}")
     parser.add_argument("--limit", type=float, default=_LIMIT_S, help="begin no part later than this (%(default)g s)")
     parser.add_argument("--dir", type=Path, help="where slots, lakes and the brokers' data folders go")
     parser.add_argument("--json", type=Path, help="write the figures here instead of bench/results")
@@ -110,14 +110,6 @@ def _options() -> argparse.Namespace:
     if options.kept and not options.plot:
         parser.error("--kept needs --plot")
     return options
-
-
-def _parts(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    unknown = [name for name in names if name not in PARTS]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known are {', '.join(PARTS)}")
-    return names
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ from typing import Any
 
 from bench import machine
 from bench.brokers import NotStarted
+from bench.choices import choices
 from bench.plot import NoPicture
-from bench.results import RESULTS, keep, leave
+from bench.results import RESULTS, keep, leave, load
 from bench.topics import blog, caching, claims, hostility, page, pictures, sizes, traffic
 from bench.topics.cell import INTERPRETED, NoAnswer, Package, compiled_package
 from bench.topics.plan import PARTS, QUICK, WHOLE
@@ -71,7 +72,7 @@ def main() -> int:
         "seconds": round(time.monotonic() - begun, 1),
     }
     if options.into:
-        content = _replaced(page.load(options.into), content)
+        content = _replaced(load(options.into), content)
         options.json = options.into
     kept = keep(content, options.json, "topics-quick" if options.quick else "topics")
     _tell(f"Every figure is in {kept}; this took {time.monotonic() - begun:.0f} s.")
@@ -104,7 +105,7 @@ def _packages(options: argparse.Namespace, folder: Path) -> list[Package]:
 
 def _show(kept: Path, target: Path) -> int:
     """Draw the pictures and write the tables of a kept run into a page and beside it."""
-    content = page.load(kept)
+    content = load(kept)
     try:
         drawn = pictures.draw_all(content, target.parent)
     except NoPicture as error:
@@ -118,7 +119,7 @@ def _show(kept: Path, target: Path) -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.topics", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, few rounds, not compiled: a minute")
-    parser.add_argument("--only", type=_parts, default=PARTS, help=f"which parts, by commas: {','.join(PARTS)}")
+    parser.add_argument("--only", type=choices(PARTS), default=PARTS, help=f"which parts, by commas: {','.join(PARTS)}")
     parser.add_argument("--limit", type=float, default=_LIMIT_S, help="begin no engine later than this (%(default)g s)")
     parser.add_argument("--interpreted", action="store_true", help="do not compile: measure the sources as they are")
     parser.add_argument("--compiled", type=Path, help="a folder that compiled_build.py has written already")
@@ -128,14 +129,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--page", type=Path, help="fill the tables of this page and draw the pictures beside it")
     parser.add_argument("--kept", type=Path, help="with --page: measure nothing, show this run")
     return parser.parse_args()
-
-
-def _parts(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    unknown = [name for name in names if name not in PARTS]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known are {', '.join(PARTS)}")
-    return names
 
 
 def _tell(text: str) -> None:

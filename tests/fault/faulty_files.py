@@ -42,10 +42,11 @@ class TornContent(Content):
             apply(self.durable, offset, block)
         self.unsynced.clear()
 
-    def after_loss(self, random: Random) -> bytearray:
+    def after_loss(self, random: Random, kept: float | None = None) -> bytearray:
         """Returns what the disk shows after the power came back."""
         found = bytearray(self.durable)
-        kept = random.choice((0.0, 0.3, 0.7, 0.95, 1.0))
+        if kept is None:
+            kept = random.choice((0.0, 0.3, 0.7, 0.95, 1.0))
         pieces: list[tuple[int, bytes | None]] = []
         for offset, block in self.unsynced:
             if block is TRUNCATE:
@@ -242,13 +243,16 @@ class FaultyFiles(MemoryFiles):
         self.entries, self.durable_folders = tree.entries, tree.folders
         self.changes = [change for change in self.changes if change[1].parent != folder]
 
-    def after_loss(self, seed: int) -> FaultyFiles:
-        """Returns the files as they are when the power is back."""
+    def after_loss(self, seed: int, *, kept: float | None = None) -> FaultyFiles:
+        """Returns the files as they are when the power is back.
+
+        Shapes: ``kept`` is the share of what was not synced that is there all the same, drawn by the seed unless told.
+        """
         random = Random(seed)
         tree = DiskTree(dict(self.entries), set(self.durable_folders), self.changes)
-        kept = random.choice((0.0, 0.5, 0.9, 1.0))
+        kept_changes = random.choice((0.0, 0.5, 0.9, 1.0)) if kept is None else kept
         for change in self.changes:
-            if random.random() < kept:
+            if random.random() < kept_changes:
                 tree.change(change)
         after = FaultyFiles()
         after.folders = {folder for folder in tree.folders if tree.folders.issuperset(folder.parents)}
@@ -256,7 +260,7 @@ class FaultyFiles(MemoryFiles):
             if path.parent in after.folders:
                 assert isinstance(content, TornContent)
                 found = TornContent()
-                found.block = content.after_loss(random)
+                found.block = content.after_loss(random, kept)
                 found.durable = bytearray(found.block)
                 after.contents[path] = found
         return after._as_on_disk(self)

@@ -131,6 +131,11 @@ class Publisher:
                     entry = self._resolver.resolve(payload)
                     entries = self._resolver.entries
                     resolved = True
+                if entry.nowhere:
+                    place += 1
+                    if resolved and self._pay(entry):
+                        break
+                    continue
                 if not entry.straight:
                     # Paid for when it is published: held before, it would come again and be no better known then.
                     self._resolved = (payload, entry, resolved)

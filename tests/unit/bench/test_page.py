@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bench import page
+from bench.results import load
 from bench.tables import TABLES
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -53,7 +54,7 @@ def test_page_and_kept_run_agree() -> None:
     """The tables of docs/performance.md are those of the run that it names, and it shows all of them."""
     text = PAGE.read_text()
     name = page.kept_name(text)
-    kept = page.load(PROJECT / "bench" / "results" / name)
+    kept = load(PROJECT / "bench" / "results" / name)
     assert page.filled(text, kept, name) == text
     assert all(f"<!-- bench: {place} -->" in text for place in ("machine", *TABLES))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bench.results import load
 from bench.topics import article, page
 from bench.topics.claims import ratios
 from bench.topics.goals import AUTO_ENGINE, goals
@@ -123,7 +124,7 @@ def test_page_and_kept_run_agree() -> None:
     """The tables of docs/topic-index.md are those of the run that it names."""
     text = PAGE.read_text()
     name = page.kept_name(text)
-    content = page.load(PROJECT / "bench" / "results" / name)
+    content = load(PROJECT / "bench" / "results" / name)
     assert page.filled(text, content, name) == text
 
 

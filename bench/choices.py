@@ -1,0 +1,24 @@
+"""Names that are chosen on a command line, several by commas."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Collection
+
+__all__ = ["choices"]
+
+
+def choices(known: Collection[str], *, empty: bool = False) -> Callable[[str], tuple[str, ...]]:
+    """Return what turns "a,b" into names, for argparse's `type`; it refuses names that are not known.
+
+    Nothing chosen is refused, too, unless it may be `empty`.
+    """
+
+    def names_of(text: str) -> tuple[str, ...]:
+        names = tuple(text.split(",")) if text or not empty else ()
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known are {', '.join(known)}")
+        return names
+
+    return names_of
