@@ -19,6 +19,7 @@ from bench.choices import choices
 from bench.measured import COMPILED, INTERPRETED, Measured
 from bench.packages import compiled_package
 from bench.physical_limits import append_limits, least_calls
+from bench.places import page_at
 from bench.report import ceiling_text, goals_text, report_text, steadiness_text
 from bench.results import RESULTS, keep, leave, load
 from bench.rows import NUMBERS, rows, titles
@@ -222,7 +223,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--dir", type=Path, help="where the brokers' data folders go, on the disk to measure")
     parser.add_argument("--json", type=Path, help="write the runs here instead of bench/results")
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="draw the pictures into a folder")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="draw them beside this page and fill its tables")
+    parser.add_argument("--page", type=page_at, metavar="FILE", help="draw them beside this page and fill its tables")
     parser.add_argument("--kept", type=Path, metavar="FILE", help="measure nothing, show this run")
     options = parser.parse_args()
     base = QUICK if options.quick else defaults

@@ -7,9 +7,19 @@ are others' business.
 from __future__ import annotations
 
 import re
+from argparse import ArgumentTypeError
 from collections.abc import Callable
+from pathlib import Path
 
-__all__ = ["Places"]
+__all__ = ["Places", "page_at"]
+
+
+def page_at(text: str) -> Path:
+    """Return the path of a page, for argparse's `type`: that it is missing is told before anything takes time."""
+    path = Path(text)
+    if not path.is_file():
+        raise ArgumentTypeError(f"{text} is not there")
+    return path
 
 
 class Places:

@@ -17,6 +17,8 @@ _STOP_LIMIT_S = 20.0
 _LOOK_S = 0.01
 _TAIL_LINES = 15
 
+_NOT_THEIRS = ("SLOTMQ_", "RABBITMQ_", "PYTHONDONTWRITEBYTECODE")
+
 
 class NotStarted(Exception):
     """A broker did not become ready."""
@@ -104,5 +106,8 @@ def _kill(pids: Sequence[int]) -> None:
 
 
 def _clean_environment() -> dict[str, str]:
-    """Return our environment without the settings of any broker, so that each runs as it is shipped."""
-    return {name: text for name, text in os.environ.items() if not name.startswith(("SLOTMQ_", "RABBITMQ_"))}
+    """Return our environment without the settings of any broker, so that each runs as it is shipped.
+
+    Python may keep what it makes of the sources, or every start would pay for it again.
+    """
+    return {name: text for name, text in os.environ.items() if not name.startswith(_NOT_THEIRS)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -17,6 +17,9 @@ from broker.perf.faults import Fault
 
 _CEILING_SECONDS = 0.5
 _CEILING_MESSAGES = 2_000_000
+_REST_SECONDS = 3.0
+_LOOK_SECONDS = 0.25
+_REST_SHARE = 0.1  # of a core, for the timers of all of them
 
 Start = Callable[[str], AbstractContextManager[Sequence[Broker]]]
 
@@ -67,12 +70,17 @@ class Suite:
                 with self.start(stage) as brokers:
                     self._run_stage(brokers, scenarios)
 
-    def _run_stage(self, brokers: Iterable[Broker], scenarios: Sequence[Scenario]) -> None:
-        """Measure the scenarios against the brokers in turn, A B A B, until rounds or time are used up."""
+    def _run_stage(self, brokers: Sequence[Broker], scenarios: Sequence[Scenario]) -> None:
+        """Measure the scenarios against the brokers in turn, A B C, B C A, until rounds or time are used up.
+
+        Who comes first changes, and none begins before the one before it has cleared up: RabbitMQ does so for a while.
+        """
         for number in range(self.limits.rounds):
+            first = number % len(brokers) if brokers else 0
             for scenario in scenarios:
-                for broker in brokers:
+                for broker in [*brokers[first:], *brokers[:first]]:
                     if number < scenario.rounds and not self._late():
+                        _rest(brokers)
                         self._one(broker, scenario, self.limits, number)
 
     def _late(self) -> bool:
@@ -92,6 +100,18 @@ class Suite:
             return
         self.runs.append(Run(broker.name, scenario.name, number, figures, step_ns))
         self.tell(f"{broker.name:18} {scenario.name:9} {_said(figures)}  ({time.monotonic() - begun:.0f} s)")
+
+
+def _rest(brokers: Sequence[Broker]) -> None:
+    """Return when the brokers started here do nothing for a moment, or after a few seconds."""
+    trees = [broker.processes for broker in brokers if broker.processes is not None]
+    deadline = time.monotonic() + _REST_SECONDS
+    spent_s = -1.0
+    while time.monotonic() < deadline:
+        before_s, spent_s = spent_s, sum(tree.usage().cpu_s for tree in trees)
+        if spent_s - before_s <= _REST_SHARE * _LOOK_SECONDS:
+            return
+        time.sleep(_LOOK_SECONDS)
 
 
 def _said(figures: Figures) -> str:

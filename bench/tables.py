@@ -64,6 +64,18 @@ def _footprint(measured: Measured) -> str:
     return table(["", *(f"{broker}, peak RSS / disk" for broker in measured.brokers)], lines)
 
 
+def _cores(measured: Measured) -> str:
+    """Return how much of a core SlotMQ used at the rate that was measured, and how much of that was the loop's."""
+    lines = []
+    for scenario, title in _usual(measured):
+        figures = measured.figures(measured.ours, scenario)
+        if figures.get("loop_cpu_us") and "per_s" in figures:
+            cores = figures["cpu_us"] * figures["per_s"] / 1e6
+            share = min(1.0, figures["loop_cpu_us"] / figures["cpu_us"])
+            lines.append([f"{scenario}: {title}", rate(figures["per_s"]), f"{cores:.2f}", f"{share:.0%}"])
+    return table(["", "messages/s", "cores used", "of that on the loop's thread"], lines)
+
+
 def _other(measured: Measured) -> str:
     """Return the scenarios with figures of their own, a table for each."""
     tables = []
@@ -166,6 +178,7 @@ TABLES: dict[str, Callable[[Measured], str]] = {
     "cost": _cost,
     "limits": _limits,
     "footprint": _footprint,
+    "cores": _cores,
     "other": _other,
     "floors": _floors,
     "goals": _goals,

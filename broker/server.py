@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker import __version__
 from broker.core.auth.first_user import everybody_knows
@@ -31,8 +31,6 @@ from broker.net.address import bind, close
 from broker.net.alarms import Alarms, watermarks
 from broker.net.control import ControlSocket
 from broker.net.control_verbs import control_verbs
-from broker.net.http.server import HttpServer
-from broker.net.http.serving import http_server
 from broker.net.intake import Intake
 from broker.net.listener import STEPS, Listener
 from broker.net.password_check import PasswordThreads, logins_of
@@ -43,6 +41,9 @@ from broker.store.data_folder import DataFolder
 from broker.store.definitions_file import DefinitionsFile
 from broker.store.files import Files
 from broker.store.slot_folder import SlotFolder
+
+if TYPE_CHECKING:
+    from broker.net.http.server import HttpServer
 
 __all__ = ["Broker"]
 
@@ -144,6 +145,8 @@ class Broker:
             verbs = control_verbs(self.administration, rehearsal, self.listener, self.taps, self._facts)
             self._control = ControlSocket(self._folder.path, verbs)
             if http_bound:
+                from broker.net.http.serving import http_server  # noqa: PLC0415 - without HTTP a start is shorter
+
                 self.http = http_server(
                     settings,
                     logins=logins,

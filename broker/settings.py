@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from broker.settings_access import Auth, Http, Tls
 from broker.settings_fields import GiB, KiB, MiB, Section, number, text
@@ -260,12 +259,10 @@ class Log(Section):
     )
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """All settings. `Settings(server={"port": 0})` takes nothing from the environment; `load` does."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, hide_input_in_errors=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     server: Server = Server()
     amqp: Amqp = Amqp()
@@ -307,13 +304,6 @@ class Settings(BaseSettings):
     def http_host(self) -> str:
         """The address of the HTTP server."""
         return self.http.host or self.server.host
-
-    @classmethod
-    def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *others: Any, **layers: Any
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Leaves what the caller passes; cli/settings_layers adds the others and knows which one is wrong."""
-        return (init_settings,)
 
 
 def sections() -> Iterator[tuple[str, type[Section], Mapping[str, FieldInfo]]]:

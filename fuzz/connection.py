@@ -115,9 +115,9 @@ def converse(chunks: list[bytes], seed: int, budget_bytes: int | None) -> tuple[
             through = connection.feed(b"", budget_bytes)
         assert connection.buffered_bytes <= connection.frame_max + 8, "no more is kept than one frame"
         was_finished = connection.finished
-        said += connection.take_output()
+        said += b"".join(connection.take_output())
         assert connection.feed(b"") or was_finished
-        assert connection.take_output() == b"", "nothing is said without a reason"
+        assert connection.take_output() == [], "nothing is said without a reason"
     return connection, sessions[0], said
 
 

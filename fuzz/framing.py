@@ -37,9 +37,10 @@ def check(rng: Random) -> str:
     """Cuts one spoiled conversation, and returns how it ended."""
     frames = conversation(rng)
     spoil(rng, frames)
-    octets = b"".join(frames)
     if rng.random() < 0.1:
-        octets += frame(3, 1, rng.randbytes(rng.choice([8192, 8193, 20000])))
+        large = frame(3, 1, rng.randbytes(rng.choice([8192, 8193, 20000, 100_000])))
+        frames.insert(rng.randrange(len(frames) + 1), large)
+    octets = b"".join(frames)
     limit_bytes = rng.choice([100, 4096, 8192, 131072])
     expected, ending = reference(octets, limit_bytes)
     cutter = FrameCutter(limit_bytes)

@@ -21,7 +21,7 @@ from broker.testing import VirtualClock
 async def running_broker(folder: Path, files: Files | None = None, **sections: dict[str, Any]) -> AsyncIterator[Broker]:
     """Yields a broker on a free port with its data in `folder`, on `files` or real ones; stops it in good order."""
     server = {"port": 0, "data_dir": folder, **sections.pop("server", {})}
-    broker = Broker(Settings(server=server, **sections), files)  # type: ignore[arg-type]
+    broker = Broker(Settings(server=server, **sections), files)
     await broker.start()
     try:
         yield broker

@@ -24,6 +24,7 @@ from bench.growth.curves import PANELS, curves
 from bench.growth.plan import FULL, QUICK
 from bench.growth.race import Track
 from bench.packages import compiled_package
+from bench.places import page_at
 from bench.plot import NoPicture
 from bench.results import RESULTS, keep, leave, load
 
@@ -121,7 +122,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--package", type=Path, help="a folder that compiled_build.py has written already")
     parser.add_argument("--dir", type=Path, help="where the brokers' data folders go; they take up to 3 GB")
     parser.add_argument("--json", type=Path, help="write the figures here instead of bench/results")
-    parser.add_argument("--page", type=Path, help="fill the section of this page and draw the picture beside it")
+    parser.add_argument("--page", type=page_at, help="fill the section of this page and draw the picture beside it")
     parser.add_argument("--kept", type=Path, help="measure nothing, show this run (on docs/performance.md or --page)")
     options = parser.parse_args()
     if options.dir and not options.dir.is_dir():

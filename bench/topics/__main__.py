@@ -14,6 +14,7 @@ from typing import Any
 from bench import machine
 from bench.brokers import NotStarted
 from bench.choices import choices
+from bench.places import page_at
 from bench.plot import NoPicture
 from bench.results import RESULTS, keep, leave, load
 from bench.topics import blog, caching, claims, hostility, page, pictures, sizes, traffic
@@ -126,7 +127,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--dir", type=Path, help="where temporary files and the brokers' data folders go")
     parser.add_argument("--json", type=Path, help="write the figures here instead of bench/results")
     parser.add_argument("--into", type=Path, help="replace what is measured in this kept run, which says so")
-    parser.add_argument("--page", type=Path, help="fill the tables of this page and draw the pictures beside it")
+    parser.add_argument("--page", type=page_at, help="fill the tables of this page and draw the pictures beside it")
     parser.add_argument("--kept", type=Path, help="with --page: measure nothing, show this run")
     return parser.parse_args()
 

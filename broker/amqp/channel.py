@@ -22,6 +22,7 @@ from broker.amqp.framing import (
     FRAME_HEADER,
     FRAME_HEARTBEAT,
     FRAME_METHOD,
+    LARGE_BYTES,
     PUBLISH,
     PublishRun,
     broken_frame,
@@ -168,13 +169,13 @@ class Channel:
         self._limit_bytes = limits.max_message_size_bytes
         self._gauge = gauge_of(limits.table_depth_max, limits.table_entries_max)
         self._known = self._gauge.known
-        self._body = bytearray()
+        self._body: list[bytes | bytearray] = []
         self._seen_header = b""
 
     @property
     def unfinished_bytes(self) -> int:
         """Returns how many body bytes of a message that is not complete yet are held."""
-        return len(self._body)
+        return sum(map(len, self._body))
 
     def start(self, session: ChannelSession) -> None:
         """Opens the channel upon its session, and tells the client."""
@@ -262,7 +263,7 @@ class Channel:
         """Sends a method with its content."""
         if self.state is IS_OPEN:
             frames = content_frames(self.number, header, body, self.connection.frame_max)
-            self.connection.write(encode_method(self.number, method), frames)
+            self.connection.write(encode_method(self.number, method), *frames)
 
     def begin_closing(self, error: ChannelError) -> None:
         """Sends channel.close, closes the session, and discards what comes until close-ok."""
@@ -327,23 +328,32 @@ class Channel:
 
     def _content_body(self, payload: bytes) -> None:
         missing_bytes = self._missing_bytes - len(payload)
-        if missing_bytes == 0 and not self._body:
-            body = payload
-        elif missing_bytes < 0:
+        if missing_bytes < 0:
             raise ConnectionFault(501, "content body frame exceeds remaining content size")
-        else:
-            self._body += payload
+        if missing_bytes:
             self._missing_bytes = missing_bytes
-            if missing_bytes:
-                return
-            body = bytes(self._body)
-            self._body = bytearray()
+            self._keep(payload)
+            return
+        body = payload
+        if self._body:
+            body = b"".join((*self._body, payload))
+            self._body.clear()
         self._expects = FRAME_METHOD
         self.session.publish(self._publish, self._header, body)
 
+    def _keep(self, payload: bytes) -> None:
+        """Keeps a part of a body: a large one as it is, small ones in a row together, or each would be an object."""
+        body = self._body
+        if len(payload) >= LARGE_BYTES:
+            body.append(payload)
+        elif body and isinstance(body[-1], bytearray):
+            body[-1] += payload
+        else:
+            body.append(bytearray(payload))
+
     def _forget_content(self) -> None:
         self._publish = self._header = b""
-        self._body = bytearray()
+        self._body.clear()
 
     def _refuse_frame(self, kind: int, payload: bytes) -> None:
         """Discards a frame of a closing channel, and refuses one that is out of sequence."""

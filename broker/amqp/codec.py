@@ -16,7 +16,16 @@ from pamqp import base, commands
 from broker.amqp.access import ACCESS_METHODS
 from broker.amqp.content_header import Properties, decode_properties
 from broker.amqp.errors import ConnectionFault
-from broker.amqp.framing import FRAME_BODY, FRAME_END_OCTET, FRAME_HEADER, FRAME_METHOD, HEAD, PUBLISH, encode_frame
+from broker.amqp.framing import (
+    FRAME_BODY,
+    FRAME_END_OCTET,
+    FRAME_HEADER,
+    FRAME_METHOD,
+    HEAD,
+    PUBLISH,
+    Octets,
+    encode_frame,
+)
 from broker.amqp.tables import TABLE_DEPTH_MAX, TABLE_ENTRIES_MAX, TableReader, read_text, syntax_error
 
 __all__ = [
@@ -315,16 +324,22 @@ def publish_fields(payload: bytes) -> tuple[str, str, bool, bool]:
     return exchange, routing_key, bits & 1 == 1, bits & 2 == 2
 
 
-def content_frames(channel: int, header: bytes, body: bytes, frame_max_bytes: int) -> bytes:
-    """Returns the frames of a content: its header, and its body cut for the peer's frame size (0: no limit)."""
-    head = encode_frame(FRAME_HEADER, channel, header)
+def content_frames(channel: int, header: bytes, body: bytes, frame_max_bytes: int) -> list[Octets]:
+    """Returns the frames of a content: its header, and its body cut for the peer's frame size (0: no limit).
+
+    They come in pieces that have to be joined, or written one behind the other. The body in them is not copied.
+    """
+    front = encode_frame(FRAME_HEADER, channel, header)
     if not body:
-        return head
-    piece_bytes = frame_max_bytes - 8 if frame_max_bytes else len(body)
-    if len(body) <= piece_bytes:
-        return b"".join((head, HEAD.pack(FRAME_BODY, channel, len(body)), body, FRAME_END_OCTET))
-    pieces = [head]
-    for at in range(0, len(body), piece_bytes):
-        piece = body[at : at + piece_bytes]
-        pieces += (HEAD.pack(FRAME_BODY, channel, len(piece)), piece, FRAME_END_OCTET)
-    return b"".join(pieces)
+        return [front]
+    part_bytes = frame_max_bytes - 8 if frame_max_bytes else len(body)
+    if len(body) <= part_bytes:
+        return [front + HEAD.pack(FRAME_BODY, channel, len(body)), body, FRAME_END_OCTET]
+    pieces: list[Octets] = []
+    view = memoryview(body)
+    for at in range(0, len(body), part_bytes):
+        part = view[at : at + part_bytes]
+        pieces += (front + HEAD.pack(FRAME_BODY, channel, len(part)), part)
+        front = FRAME_END_OCTET
+    pieces.append(front)
+    return pieces

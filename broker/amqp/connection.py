@@ -23,8 +23,10 @@ from broker.amqp.framing import (
     HEARTBEAT,
     RUN_OF_PUBLISHES,
     FrameCutter,
+    Octets,
     broken_frame,
     describe_frame,
+    join_small,
 )
 from broker.amqp.handshake import (
     MECHANISMS,
@@ -67,6 +69,7 @@ class Connection:
         "frame_max",
         "heartbeat_s",
         "held",
+        "large_at",
         "limits",
         "mechanisms",
         "orderly",
@@ -87,9 +90,8 @@ class Connection:
         on_error: Callable[[Connection, int, ProtocolError | Refused], None] | None = None,
         mechanisms: Sequence[str] = MECHANISMS,
     ) -> None:
-        """`wake` is called once when output appears, until it is taken.
-
-        `on_error` sees each error that closes a channel or the connection, with the channel's number.
+        """`wake` is called once when output appears, until it is taken. `on_error` sees each error that closes a
+        channel or the connection, with the channel's number.
         """
         self.limits = limits
         self.mechanisms = mechanisms
@@ -100,7 +102,8 @@ class Connection:
         self.frame_max = limits.frame_max_bytes
         self.channel_max = limits.channel_max
         self.heartbeat_s = limits.heartbeat_s
-        self.out: list[bytes] = []
+        self.out: list[Octets] = []
+        self.large_at: list[int] = []  # where in `out` pieces are that are too large to be joined with others
         self.out_bytes = 0
         self.received = 0
         self.sent = 0
@@ -184,7 +187,8 @@ class Connection:
                 self._blame(error, channel)
                 self.fail(error, 0 if self._cutter.broken else number)
             except Exception as error:  # noqa: BLE001 - whatever it is, it ends this connection and no other
-                self._crash(error)
+                self.session.crashed(error)
+                self.fail(ConnectionFault(541, "unexpected error, see the broker's log"))
             held = self.held or self.out_bytes > limit_bytes
         return not self._cutter.has_frame
 
@@ -201,6 +205,7 @@ class Connection:
         """Closes every session, because the transport is gone."""
         self.finish()
         self.out.clear()
+        self.large_at.clear()
         self.out_bytes = 0
 
     # ---- output ------------------------------------------------------------------------------------------------------
@@ -209,8 +214,8 @@ class Connection:
         """Sends a method."""
         self.write(encode_method(channel, method))
 
-    def write(self, *frames: bytes) -> None:
-        """Appends whole frames to the output."""
+    def write(self, *frames: Octets) -> None:
+        """Appends whole frames, also in pieces, to the output."""
         if self.state is CLOSED:
             return
         self.out += frames
@@ -227,14 +232,15 @@ class Connection:
             self._woken = True
             self._wake(self)
 
-    def take_output(self) -> bytes:
-        """Returns what is to be written, and forgets it."""
+    def take_output(self) -> list[Octets]:
+        """Returns what is to be written, in pieces that are large or that stand between large ones, and forgets it."""
         self._woken = False
-        octets = b"".join(self.out)
+        pieces = join_small(self.out, self.large_at)
         self.out.clear()
+        self.large_at.clear()
         self.out_bytes = 0
-        self.sent += len(octets)
-        return octets
+        self.sent += sum(map(len, pieces))
+        return pieces
 
     # ---- failure and end ---------------------------------------------------------------------------------------------
 
@@ -322,10 +328,6 @@ class Connection:
         if self._cutter.broken:
             self.finish()
 
-    def _crash(self, error: Exception) -> None:
-        self.session.crashed(error)
-        self.fail(ConnectionFault(541, "unexpected error, see the broker's log"))
-
     def _blame(self, error: ProtocolError, channel: Channel | None) -> None:
         """Fills in the method at fault, where the error does not name one."""
         if error.class_id == 0 and not self._cutter.broken:
@@ -350,8 +352,7 @@ class Connection:
         verdict = serves(self._greeting)
         if verdict is None:
             return b""
-        rest = self._greeting[PROTOCOL_HEADER_BYTES:]
-        self._greeting = b""
+        rest, self._greeting = self._greeting[PROTOCOL_HEADER_BYTES:], b""
         if verdict:
             self.send(0, start(self._server_properties, self.mechanisms))
             self.state = State.STARTING

@@ -32,6 +32,9 @@ MIN_CONTENT_BYTES: Final = 2 * FRAME_OVERHEAD_BYTES
 BASIC_CONTENT: Final = b"\x00\x3c\x00\x00"
 PROPERTIES_AT: Final = 12
 
+# Octets so many are handed on as they are: to join them with others would cost more than a piece of its own does.
+LARGE_BYTES: Final = 32 << 10
+
 # Quite a few clients count the negotiated size without the head and the end octet; RabbitMQ lets these 8 octets pass.
 FUDGE_BYTES: Final = FRAME_OVERHEAD_BYTES
 
@@ -63,16 +66,19 @@ class PublishRun:
 
 # Type, channel and payload; of a run of publishes the run.
 Frame = tuple[int, int, bytes, PublishRun | None]
+# Frames, or what they are put together of.
+Octets = bytes | memoryview
 
 
 class FrameCutter:
     """Cuts frames out of the received bytes by offset, each when it is asked for.
 
     Invariant: a frame is cut once; an iteration that was left early is taken up by the next call of frames().
-    Cost: one copy per payload, and one per chunk for a frame that came in several chunks.
+    Cost: one copy per payload. Small chunks are copied once more to join a frame that came in several.
     """
 
     __slots__ = (
+        "_ahead",
         "_at",
         "_between",
         "_body_bytes",
@@ -93,6 +99,8 @@ class FrameCutter:
         # Chunks that cannot complete a frame yet wait apart, so that a large frame in small chunks is joined once.
         self._late: list[bytes] = []
         self._missing_bytes = 0
+        # A frame that came in several chunks, and that all in the buffer is behind of.
+        self._ahead: Frame | None = None
         # What stood between method and body of the last whole publish: a publisher repeats its content header and its
         # body size, so that one comparison tells what three would have to read. The header, the channel and the body's
         # size are what it stands for.
@@ -104,11 +112,14 @@ class FrameCutter:
     @property
     def buffered_bytes(self) -> int:
         """Returns how many received bytes are not cut yet."""
-        return len(self._buffer) - self._at + sum(map(len, self._late))
+        ahead_bytes = 0 if self._ahead is None else len(self._ahead[2]) + FRAME_OVERHEAD_BYTES
+        return ahead_bytes + len(self._buffer) - self._at + sum(map(len, self._late))
 
     @property
     def has_frame(self) -> bool:
         """Returns whether frames() would give a frame, or raise, without more bytes."""
+        if self._ahead is not None:
+            return True
         if self._late:
             return False
         at = self._at
@@ -124,14 +135,37 @@ class FrameCutter:
             self._missing_bytes -= len(data)
             self._late.append(data)
             return
-        rest = self._buffer[self._at :]
-        self._buffer = b"".join((rest, *self._late, data)) if rest else data
-        self._at = 0
+        if not self._complete(data):
+            rest = self._buffer[self._at :]
+            self._buffer = b"".join((rest, *self._late, data)) if rest else data
+            self._at = 0
         self._late.clear()
         self._missing_bytes = 0
 
+    def _complete(self, data: bytes) -> bool:
+        """Joins the payload of a frame that these bytes complete, and leaves what is behind it where it is.
+
+        Returns False, and does nothing, where there is none, where that does not pay, and where frames() has to judge.
+        """
+        buffer = self._buffer
+        start = self._at + HEAD_BYTES
+        if start > len(buffer):
+            return False
+        kind, channel, size = HEAD.unpack_from(buffer, self._at)
+        if (size < LARGE_BYTES and len(data) < LARGE_BYTES) or size > self.limit_bytes or self._ahead is not None:
+            return False
+        last = start + size - len(buffer) - sum(map(len, self._late))
+        if last < 0 or last >= len(data) or data[last] != FRAME_END:
+            return False
+        payload = b"".join((memoryview(buffer)[start:], *self._late, memoryview(data)[:last]))
+        self._ahead = kind, channel, payload, None
+        self._buffer = data
+        self._at = last + 1
+        return True
+
     def clear(self) -> None:
         """Forgets every byte that is not cut yet."""
+        self._ahead = None
         self._buffer = b""
         self._at = 0
         self._late.clear()
@@ -143,6 +177,12 @@ class FrameCutter:
         Publishes that have come whole are yielded as runs; what the caller did not take of one it gives to take_back().
         Raises: 501 at the broken frame, after the good ones; bytes behind it have no meaning any more.
         """
+        ahead = self._ahead
+        if ahead is not None and (budget_bytes is None or budget_bytes > 0):
+            self._ahead = None
+            if budget_bytes is not None:
+                budget_bytes -= len(ahead[2]) + FRAME_OVERHEAD_BYTES
+            yield ahead
         unpack = HEAD.unpack_from
         buffer = self._buffer
         at = self._at
@@ -263,6 +303,23 @@ class FrameCutter:
 def encode_frame(kind: int, channel: int, payload: bytes) -> bytes:
     """Returns the whole frame around a payload."""
     return HEAD.pack(kind, channel, len(payload)) + payload + FRAME_END_OCTET
+
+
+def join_small(out: list[Octets], large_at: list[int]) -> list[Octets]:
+    """Returns the output in as few pieces as pays: what stands between large ones is joined.
+
+    Shapes: `large_at` ascends, and tells where in `out` the large ones are.
+    """
+    if not large_at:
+        return [b"".join(out)] if out else []
+    pieces: list[Octets] = []
+    at = 0
+    for place in large_at:
+        pieces.append(b"".join(out[at:place]))
+        pieces.append(out[place])
+        at = place + 1
+    pieces.append(b"".join(out[at:]))
+    return pieces
 
 
 def describe_frame(kind: int, payload: bytes) -> str:

@@ -12,36 +12,46 @@ TYPE_CHECKING = False  # typing's own costs a health check more than its questio
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
-    from typing import Final
+    from typing import Any, Final
 
 __all__ = ["main"]
 
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells say it
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Returns the parser of `slotmq`; each command sets `run`, which takes the arguments and returns the exit code."""
-    from broker.cli.definitions import add_definitions
-    from broker.cli.listing import add_listing
+def build_parser(command: str = "") -> argparse.ArgumentParser:
+    """Returns the parser of `slotmq`; each command sets `run`, which takes the arguments and returns the exit code.
+
+    When the first word is `serve`, no command but it and its neighbours is needed, and a broker starts sooner.
+    """
     from broker.cli.parser import OneLineParser
-    from broker.cli.perf import add_perf
-    from broker.cli.pipeline import add_pipeline
-    from broker.cli.resources import add_resources
     from broker.cli.running import add_running
-    from broker.cli.slots import add_slots
-    from broker.cli.taps import add_taps
-    from broker.cli.users import add_users
     from broker.cli.version import ShowVersion
-    from broker.cli.vhosts import add_vhosts
 
     parser = OneLineParser(prog="slotmq", description="SlotMQ, an AMQP 0-9-1 topic broker.", allow_abbrev=False)
     parser.add_argument("--version", action=ShowVersion, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (add_running, add_listing, add_slots, add_taps, add_resources, add_users, add_vhosts, add_definitions):
+    add_running(commands)
+    if command != "serve":
+        _add_others(commands)
+    return parser
+
+
+def _add_others(commands: Any) -> None:
+    from broker.cli.definitions import add_definitions
+    from broker.cli.listing import add_listing
+    from broker.cli.perf import add_perf
+    from broker.cli.pipeline import add_pipeline
+    from broker.cli.resources import add_resources
+    from broker.cli.slots import add_slots
+    from broker.cli.taps import add_taps
+    from broker.cli.users import add_users
+    from broker.cli.vhosts import add_vhosts
+
+    for add in (add_listing, add_slots, add_taps, add_resources, add_users, add_vhosts, add_definitions):
         add(commands)
     add_perf(commands)
     add_pipeline(commands)
-    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,7 +76,7 @@ def _run(words: Sequence[str]) -> int:
     take_standard_streams()
     try:
         try:
-            arguments = build_parser().parse_args(words)
+            arguments = build_parser("".join(words[:1])).parse_args(words)
             code: int = arguments.run(arguments)
         finally:
             sys.stdout.flush()  # at the interpreter's end nobody could say anymore why it failed

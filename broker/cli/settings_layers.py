@@ -7,13 +7,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, get_origin
 
 from pydantic import SecretStr, ValidationError
-from pydantic_settings import EnvSettingsSource
 
 from broker.cli.rabbitmq_variables import VARIABLES, rabbitmq_layer, variable_of
 from broker.settings import PREFIX, Settings, sections
@@ -52,7 +51,7 @@ def load(
     layers: list[tuple[Callable[[str], str], Mapping[str, Any]]] = [
         (lambda key: f"{file}: {key}", from_file),
         (lambda key: variable_of(key, os.environ), first_user),
-        (lambda key: _variable(key) if "." in key else key, EnvSettingsSource(Settings)() if environment else {}),
+        (lambda key: _variable(key) if "." in key else key, read_environment(os.environ) if environment else {}),
         (lambda key: "--" + key.rpartition(".")[2].replace("_", "-"), flags or {}),
     ]
     merged: dict[str, Any] = {}
@@ -66,6 +65,8 @@ def load(
 
 def read_file(file: Path) -> dict[str, Any]:
     """Reads a TOML file. Raises: SettingsError when it cannot be read, is no TOML, or is over FILE_BYTES_MAX."""
+    import tomllib  # a broker without a file starts without
+
     try:
         with file.open("rb") as stream:
             content = stream.read(FILE_BYTES_MAX + 1)
@@ -80,7 +81,7 @@ def read_file(file: Path) -> dict[str, Any]:
 
 
 def check_environment(environ: Mapping[str, str]) -> None:
-    """Refuses SLOTMQ_ variables that are no setting; the source would pass over most of them in silence.
+    """Refuses SLOTMQ_ variables that are no setting; `read_environment` passes over them in silence.
 
     Raises: SettingsError naming each and the nearest known one. A value may be a password: it is never repeated.
     """
@@ -101,6 +102,29 @@ def check_environment(environ: Mapping[str, str]) -> None:
             problems.append(f"{name}: not valid JSON")
     if problems:
         raise SettingsError(problems)
+
+
+def read_environment(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Returns the settings of the environment that `check_environment` has passed, by section and key.
+
+    Tables and lists are JSON. One entry of a table may be said by itself, over what the JSON of the table says.
+    """
+    fields = {section: fields for section, _model, fields in sections()}
+    said: dict[str, dict[str, Any]] = {}
+    by_name = [(name.lower(), value) for name, value in environ.items()]
+    for name, value in sorted(by_name, key=itemgetter(0)):  # a table before its entries
+        section, *path = name.removeprefix(PREFIX.lower()).split(DELIMITER)
+        if not name.startswith(PREFIX.lower()) or not path or path[0] not in fields.get(section, ()):
+            continue
+        is_json = len(path) == 1 and _is_entries_or_list(fields[section][path[0]].annotation)
+        inner: Any = said.setdefault(section, {})
+        for table in path[:-1]:
+            inner = inner.setdefault(table, {})
+            if not isinstance(inner, dict):  # what was to be a table is none, and refused for it
+                break
+        else:
+            inner[path[-1]] = json.loads(value) if is_json else value
+    return said
 
 
 def _variable(key: str) -> str:

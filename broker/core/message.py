@@ -11,6 +11,7 @@ from mypy_extensions import mypyc_attr
 
 from broker.amqp.content_header import HeaderFacts
 from broker.store.record import encode_route
+from broker.store.spill import SPILLED
 
 __all__ = ["OVERHEAD_BYTES", "Envelope", "Message"]
 
@@ -42,11 +43,11 @@ class Message:
     Shapes: ``header`` is the payload of the content header frame (class, weight, body size, flags, properties).
     Units: ``charge`` is what each holding slot counts for it, in bytes: its share of the memory. ``timestamp_ms`` is
         when the broker took it, on the broker's clock; what expires counts from there.
-    Invariant: ``entry`` is None until a record of it was appended; then the record's position, in the log or the spill,
-        and its length, which is what a queue log keeps of it.
+        ``position`` and ``record_bytes`` are what a queue log keeps of its record in the log or the spill.
+    Invariant: ``position`` is 0, where no record is, until a record of it was appended.
     """
 
-    __slots__ = ("body", "charge", "entry", "envelope", "facts", "header", "timestamp_ms")
+    __slots__ = ("body", "charge", "envelope", "facts", "header", "position", "record_bytes", "timestamp_ms")
 
     def __init__(
         self, envelope: Envelope, header: bytes, body: bytes, charge: int, facts: HeaderFacts, timestamp_ms: int
@@ -57,7 +58,13 @@ class Message:
         self.charge = charge
         self.facts = facts
         self.timestamp_ms = timestamp_ms
-        self.entry: tuple[int, int] | None = None
+        self.position = 0
+        self.record_bytes = 0
+
+    @property
+    def logged(self) -> bool:
+        """Whether its record is one of the log, and not of the spill."""
+        return 0 < self.position < SPILLED
 
     def body_bytes(self) -> int:
         """Returns how long the body is."""

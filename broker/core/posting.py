@@ -74,4 +74,5 @@ def _log(vhost: Vhost, message: Message, streams: Sequence[Stream], number: byte
         message.body,
         targets,
     )
-    message.entry = (log.append(record), len(record))
+    message.position = log.append(record)
+    message.record_bytes = len(record)

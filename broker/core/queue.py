@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.core.expiry import expired_among
 from broker.core.message import Message
 from broker.core.queue_ports import Clock, QueuePorts, QueueWorker
 from broker.core.round import Round
@@ -311,9 +312,9 @@ class Queue(Destination):
         """
         if self._pressing:
             return indexes
+        assert slot.contents is not None
         now_ms = self._ports.clock.now_ms
-        moments_ms = zip(indexes, self._moments_ms(slot, indexes), strict=True)
-        expired = [index for index, at_ms in moments_ms if at_ms is not None and at_ms < now_ms]
+        expired = expired_among(slot.contents, indexes, self.rules.ttl_ms, self.expires_ms, now_ms)
         if not expired:
             return indexes
         gone = set(expired)

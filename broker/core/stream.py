@@ -14,7 +14,6 @@ from broker.core.message import Message
 from broker.slots.manager import SlotManager
 from broker.slots.slot import Slot, Tenure
 from broker.store.record import encode_purged, encode_queue_deleted, encode_requeued, encode_settled
-from broker.store.spill import SPILLED
 
 if TYPE_CHECKING:
     from broker.core.queue import Queue, QueuePorts
@@ -45,6 +44,7 @@ class Stream:
         "level",
         "manager",
         "number",
+        "octets",
         "queue",
     )
 
@@ -52,6 +52,7 @@ class Stream:
         self.queue = queue
         self.level = level
         self.number = number
+        self.octets = number.to_bytes(8, "big")  # as the targets of a record have it
         self.durable = queue.durable
         self.deleted = False
         self.last_segment = -1  # the log segment that last_slot is known to count in
@@ -332,7 +333,7 @@ class Stream:
             if message is None:  # it could not be read
                 if not slot.is_volatile(index):
                     logged.append(index)
-            elif message.entry is not None and message.entry[0] < SPILLED:
+            elif message.logged:
                 logged.append(index)
         return logged
 

@@ -94,7 +94,7 @@ class Compactor:
                 stream.refer(slot, move.position >> 32)
                 message = slot.contents[index] if slot.contents is not None else None
                 if message is not None:
-                    message.entry = (move.position, move.size)
+                    message.position, message.record_bytes = move.position, move.size
             slot.segments.discard(segment)
             self._store.drop_live(segment, 1)
 

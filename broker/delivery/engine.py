@@ -166,8 +166,10 @@ class Engine:
             self._arm()
             self._schedule()
             self.deadlines.begin_turn()  # publishers have a share of their own, however much is due
-        if self._settled:
-            self._schedule()  # what was delivered without acknowledgement is logged by the next turn
+        if self._settled:  # what was delivered without acknowledgement
+            self._log_settlements()
+            if self.store.log.pending_bytes:
+                self._schedule()
         if self.pager.pressed:
             self.pager.turn()
             self._schedule()

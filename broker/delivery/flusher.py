@@ -11,6 +11,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from broker.amqp.codec import content_frames
+from broker.amqp.framing import LARGE_BYTES
 from broker.core.delivery_count import with_delivery_count
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ _TAGS: Final = 256  # so many tags in a row have all octets but the last in comm
 pack_tag: Final = _TAG.pack
 pack_frame: Final = _FRAME.pack
 pack_after: Final = _FRAME_AFTER.pack
-# The last octet of a delivery tag, and the octet behind it: not redelivered.
+# The last octet of a delivery tag, and the octet behind it: whether it is redelivered.
 _LAST_OCTETS: Final = [bytes((octet, 0)) for octet in range(_TAGS)]
+_LAST_OCTETS_AGAIN: Final = [bytes((octet, 1)) for octet in range(_TAGS)]
 
 
 def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[int]) -> int:
@@ -40,7 +42,8 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
     Stops when the connection's output reaches high water; the caller puts the rest back. What needs no acknowledgement
     is settled here.
     Shapes: ``indexes`` ascend and are resident in ``slot``.
-    Cost: one append of some byte strings per message; they are joined once per loop turn.
+    Cost: one append of some byte strings per message; they are joined once per loop turn, but for large bodies, which
+        are not copied.
     Source: AMQP 0-9-1, 4.2.3 and 4.2.6.
     """
     session = consumer.session
@@ -53,7 +56,8 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
     body_max = connection.frame_max - 8 if connection.frame_max else 1 << 62
     number = session.number
     tag = session.unacked.last_tag
-    plain = not slot.recovered and not slot.counts  # every message is delivered for the first time
+    plain = slot.recovered or not slot.counts  # all of them are redelivered, or none is
+    last_octets = _LAST_OCTETS_AGAIN if slot.recovered else _LAST_OCTETS
     counted = stream.queue.rules.counts_deliveries and bool(slot.counts)
     heads: dict[int, bytes] = {}  # by length of the suffix: the frame up to the last octet of the tag
     header = b""
@@ -79,17 +83,21 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
                 if counted:
                     header = with_delivery_count(header, slot.counts.get(index, 0))
                 size = len(body)
-                one_frame = 0 < size <= body_max
+                one_frame = 0 < size <= body_max and size < LARGE_BYTES
                 if one_frame:
                     middle = pack_frame(2, number, len(header)) + header + pack_after(0xCE, 3, number, size)
-            octets = _LAST_OCTETS[tag % _TAGS] if plain else pack_tag(tag, slot.redelivered(index))[7:]
+            octets = last_octets[tag % _TAGS] if plain else pack_tag(tag, slot.redelivered(index))[7:]
             if one_frame:
                 out += (head, octets, suffix, middle, body, _END)
                 out_bytes += length + len(header) + len(body) + _OVERHEAD_BYTES
             else:
-                frames = content_frames(number, header, body, connection.frame_max)
-                out += (head, octets, suffix, frames)
-                out_bytes += length + len(frames) + _OVERHEAD_BYTES
+                out += (head, octets, suffix)
+                out_bytes += length + _OVERHEAD_BYTES
+                for piece in content_frames(number, header, body, connection.frame_max):
+                    if len(piece) >= LARGE_BYTES:
+                        connection.large_at.append(len(out))
+                    out.append(piece)
+                    out_bytes += len(piece)
             taken += 1
     finally:  # whatever happens, a tag that went out is not given again
         connection.out_bytes = out_bytes

@@ -192,7 +192,7 @@ class Pager:
     def _is_logged(slot: Slot) -> bool:
         """Tells whether the newest message of a slot has a record in the log, so that to page it out costs little."""
         message: Message | None = slot.contents[-1] if slot.contents else None
-        return message is not None and message.entry is not None and message.entry[0] < SPILLED
+        return message is not None and message.logged
 
     def _may_leave(self) -> bool:
         """Tells whether the first of the leaving slots can go: its records are in the log file."""
@@ -228,13 +228,19 @@ class Pager:
         """Lists the entries from an index on; messages without a place on disk are noted in the slot."""
         assert slot.contents is not None
         contents: list[Message | None] = slot.contents[start:] if start else slot.contents
-        entries: list[Entry | None] = [None if message is None else message.entry for message in contents]
-        places = [entry[0] for entry in entries if entry is not None]
-        if stream.durable and len(places) == len(entries) and max(places) < SPILLED:
-            return entries  # mostly so: all of them are records of the log
+        entries: list[Entry | None] = []
+        positions = [message.position for message in contents if message is not None]
+        if stream.durable and len(positions) == len(contents) and min(positions) > 0 and max(positions) < SPILLED:
+            # Mostly so: all of them are records of the log.
+            entries.extend(zip(positions, [message.record_bytes for message in contents if message], strict=True))
+            return entries
         for index, message in enumerate(contents, start):
-            if message is not None and not self._serves(message.entry, stream):
-                entries[index - start] = None
+            if message is None:
+                entries.append(None)
+            elif self._serves(message.position, stream):
+                entries.append((message.position, message.record_bytes))
+            else:
+                entries.append(None)
                 slot.unlogged.append(index)
         return entries
 
@@ -244,8 +250,8 @@ class Pager:
         Records lie in the order of their ids, and those that were relocated are on disk: the last one tells.
         """
         for message in reversed(contents):
-            if message is not None and message.entry is not None and message.entry[0] < SPILLED:
-                return message.entry[0] >= self._store.log.written
+            if message is not None and message.logged:
+                return message.position >= self._store.log.written
         return False
 
     def _write(self, stream: Stream, slot: Slot, start: int, entries: list[Entry | None]) -> None:
@@ -257,17 +263,15 @@ class Pager:
                         slot.mark_volatile(index)
         self._store.page_out(stream.number, slot.first + start, entries)
 
-    def _serves(self, entry: Entry | None, stream: Stream) -> bool:
+    def _serves(self, position: int, stream: Stream) -> bool:
         """Tells whether a record that a message has already is one that this queue's slots may point to.
 
         A durable queue's slots keep the log segments they need on disk; for any other queue the log may be reclaimed,
         so it needs the spill, and there only what some slot still keeps.
         """
-        if entry is None:
-            return False
-        if entry[0] < SPILLED:
-            return stream.durable
-        return entry[0] >> 32 in self._store.spill.live
+        if position < SPILLED:
+            return stream.durable and position > 0
+        return position >> 32 in self._store.spill.live
 
     def _spill(self, stream: Stream, slot: Slot) -> None:
         """Writes what is still in memory alone to the spill, with one call, and then its entries."""
@@ -290,8 +294,8 @@ class Pager:
         positions = self._store.spill.extend(records)
         for index, message, record, position in zip(indexes, messages, records, positions, strict=True):
             entries[index] = (position, len(record))
-            if message.entry is None or message.entry[0] >= SPILLED:
-                message.entry = entries[index]  # other transient queues that hold it may point there too
+            if not message.logged:  # other transient queues that hold it may point there too
+                message.position, message.record_bytes = position, len(record)
         for run in _runs(indexes):
             self._write(stream, slot, run.start, [entries[index] for index in run])
         slot.unlogged = []  # not before: were the spill to fail, they still have no place on disk

@@ -9,26 +9,20 @@ from typing import TYPE_CHECKING, Final
 
 from bitarray import bitarray
 
-from broker.amqp.content_header import facts_of
-from broker.core.message import OVERHEAD_BYTES, Envelope, Message
+from broker.delivery.revival import Revival, weigh
 from broker.event_log import get_logger
 from broker.slots.slot import Tenure
-from broker.store.reading import route_names
 
 if TYPE_CHECKING:
-    from broker.amqp.content_header import HeaderFacts
+    from broker.core.message import Message
     from broker.core.stream import Stream
     from broker.slots.slot import Slot
-    from broker.store.queue_log import Entry
     from broker.store.store import VhostStore
 
 __all__ = ["SlotReader"]
 
 _log = get_logger()
 
-ENVELOPES_MAX: Final = 8192
-HEADERS_MAX: Final = 1024
-HEADER_MAX_BYTES: Final = 512
 _SETTLED: Final = bitarray("1")
 
 
@@ -56,8 +50,7 @@ class SlotReader:
         self._measuring = 0
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="slot-reader")
         self._waiting: dict[Slot, list[Callable[[], None]]] = {}
-        self._envelopes: dict[bytes, Envelope] = {}  # by route
-        self._headers: dict[bytes, tuple[bytes, HeaderFacts, int]] = {}  # with what a message without a body counts
+        self._revival = Revival()
         self.reads = 0
 
     @property
@@ -78,7 +71,7 @@ class SlotReader:
         for segment in needed:
             self._store.add_live(segment, 1)  # the files stay until they are read, whatever becomes of the slot
         future = self._loop.run_in_executor(
-            self._threads, self._store.read_slot, stream.number, slot.first, slot.end, wanted, self._message
+            self._threads, self._store.read_slot, stream.number, slot.first, slot.end, wanted, self._revival
         )
         future.add_done_callback(lambda done: self._loaded(done, stream, slot, needed))
 
@@ -144,34 +137,12 @@ class SlotReader:
                 found[index] = None
         slot.contents = found
         # The pager takes the unsettled part of a slot's charge; what was settled before the read is not known any more.
-        charge = sum([message.charge for message in found if message is not None])
+        charge, missing = weigh(found)
         slot.bytes = charge * slot.length // max(slot.unsettled, 1)
         lost: list[int] = []
-        if found.count(None) > acks.count:
+        if missing > acks.count:
             lost = [index for index in slot.ready_indexes() if found[index] is None]
         self._kept(stream, slot)
         if lost:
             _log.error("messages.lost", queue=stream.queue.name, slot=slot.first, count=len(lost))
             stream.lose(slot, lost)
-
-    def _message(
-        self, entry: Entry, timestamp_ms: int, _flags: int, _targets: bytes, route: bytes, header: bytes, body: bytes
-    ) -> Message:
-        """Returns a message; neighbours share envelopes and headers. It runs in the threads."""
-        envelope = self._envelopes.get(route)
-        if envelope is None:
-            if len(self._envelopes) >= ENVELOPES_MAX:
-                self._envelopes.clear()
-            envelope = self._envelopes[route] = Envelope(*route_names(route), route)
-        known = self._headers.get(header)
-        if known is None:
-            facts = facts_of(header)
-            known = (header, facts, OVERHEAD_BYTES + len(header))
-            if len(header) <= HEADER_MAX_BYTES and facts.mark is None:
-                if len(self._headers) >= HEADERS_MAX:
-                    self._headers.clear()
-                self._headers[header] = known
-        header, facts, charge = known
-        message = Message(envelope, header, body, charge + len(body), facts, timestamp_ms)
-        message.entry = entry
-        return message

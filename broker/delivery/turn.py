@@ -36,7 +36,8 @@ class Outlet(Protocol):
 class Turn:
     """Runs at most once per loop iteration, and only when something asked for it.
 
-    Invariant: ``scheduled`` is set from when a turn was asked for until it runs.
+    Invariant: ``scheduled`` is set from when a turn was asked for until it runs. Who is touched while the engines work
+        is flushed by the same turn, and asks for no other.
     Units: ``now_ms`` is the wall clock when the present turn was asked for, which is as exact as a record's timestamp
         needs. ``left_bytes`` is what is left of the share of input that is handled between two turns, of all
         connections together; those that want more wait, and are resumed in the order in which they came.
@@ -55,6 +56,7 @@ class Turn:
         self._wall_clock_s = wall_clock_s
         self._fail = fail
         self.scheduled = False
+        self._flushes = False  # a turn has begun, and will flush whoever is touched
         self._touched: list[Outlet] = []
         self._paused: list[Outlet] = []
         self.engines: list[Engine] = []
@@ -81,7 +83,7 @@ class Turn:
     def touch(self, outlet: Outlet) -> None:
         """Has an outlet flushed at the end of the turn."""
         self._touched.append(outlet)
-        if not self.scheduled:
+        if not self.scheduled and not self._flushes:
             self.schedule()
 
     def waker(self, outlet: Outlet) -> Callable[[object], None]:
@@ -90,7 +92,7 @@ class Turn:
 
         def wake(_source: object) -> None:
             touched.append(outlet)
-            if not self.scheduled:
+            if not self.scheduled and not self._flushes:
                 self.schedule()
 
         return wake
@@ -110,11 +112,13 @@ class Turn:
         if self.dead:
             return
         self.count += 1
+        self._flushes = True
         try:
             for engine in self.engines:
                 if engine.due or engine.stirred:
                     engine.turn()
             self.after()
+            self._flushes = False
             touched = self._touched[:]
             self._touched.clear()
             for outlet in touched:

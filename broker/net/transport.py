@@ -169,9 +169,13 @@ class Transport(asyncio.Protocol):
         if socket.is_closing():
             connection.take_output()
             return
-        output = connection.take_output()
-        if output:
-            socket.write(output)
+        pieces = connection.take_output()
+        if len(pieces) == 1:
+            socket.write(pieces[0])
+        elif pieces:
+            socket.writelines(pieces)
+            # To set the limit is to have it looked at: some releases of asyncio's own loop forget that (gh-127655).
+            socket.set_write_buffer_limits(high=self.session.outflow.high_water_bytes)
         if connection.state is CLOSED:
             self._finish()
             return

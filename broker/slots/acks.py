@@ -55,6 +55,9 @@ class Acks:
                 self.settle(index)
             return
         start, stop = indexes.start, indexes.stop
+        if stop == start + 1:
+            self.settle(start)
+            return
         bits = self.bits
         if bits.count(1, start, stop):
             raise ValueError(f"some message in {start}..{stop - 1} of the slot is settled already")

@@ -269,7 +269,7 @@ class Slot:
         self.acks.settle_all(indexes)
         contents = self.contents
         if contents is not None:
-            if isinstance(indexes, range):
+            if isinstance(indexes, range) and len(indexes) > 1:
                 contents[indexes.start : indexes.stop] = [None] * len(indexes)
             else:
                 for index in indexes:

@@ -85,9 +85,9 @@ def plan_relocation(
     live_bytes = 0
     for slot in slots:
         seen.append((slot.queue_number, slot.first, slot.end))
-        entries = queues.read(slot.queue_number, slot.first, slot.end)
+        positions, sizes = queues.read(slot.queue_number, slot.first, slot.end)
         for index in slot.indexes:
-            position, size = entries[index]
+            position, size = positions[index], sizes[index]
             if position >> OFFSET_BITS != segment:
                 continue
             if position not in holders:
@@ -110,9 +110,8 @@ def _needs_more(queues: QueueLogs, segment: int, slots: Sequence[SlotReference],
     """Tells whether one queue alone needs too much, which is found out with little memory: it has each record once."""
     needed: dict[int, int] = {}
     for slot in slots:
-        entries = queues.read(slot.queue_number, slot.first, slot.end)
-        own = [entries[index] for index in slot.indexes]
-        own_bytes = sum([size for position, size in own if position >> OFFSET_BITS == segment])
+        positions, sizes = queues.read(slot.queue_number, slot.first, slot.end)
+        own_bytes = sum([sizes[index] for index in slot.indexes if positions[index] >> OFFSET_BITS == segment])
         needed[slot.queue_number] = needed.get(slot.queue_number, 0) + own_bytes
         if needed[slot.queue_number] > limit_bytes:
             return True

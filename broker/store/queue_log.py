@@ -26,9 +26,10 @@ from broker.store.files import File, Files
 from broker.store.id_ranges import IdRanges
 from broker.store.open_files import OpenFiles
 
-__all__ = ["CHUNK_IDS", "NO_ENTRY", "Entry", "QueueLogs"]
+__all__ = ["CHUNK_IDS", "NO_ENTRY", "Entries", "Entry", "QueueLogs"]
 
 Entry = tuple[int, int]  # position and size of a record
+Entries = tuple[list[int], list[int]]  # the positions and the sizes of many
 NO_ENTRY: Final[Entry] = (0, 0)
 CHUNK_IDS: Final = 65_536
 
@@ -108,16 +109,18 @@ class QueueLogs:
         """Notes that the entries of the ids first <= id < end, which are on disk, are needed."""
         self._live.setdefault(queue_number, IdRanges()).add(first, end)
 
-    def read(self, queue_number: int, first: int, end: int) -> list[Entry]:
-        """Returns the entries of the ids first <= id < end; NO_ENTRY where nothing was written.
+    def read(self, queue_number: int, first: int, end: int) -> Entries:
+        """Returns the entries of the ids first <= id < end; those of NO_ENTRY where nothing was written.
 
         Raises: StoreFailed when a chunk cannot be read or is none.
         """
-        entries: list[Entry] = []
+        positions: list[int] = []
+        sizes: list[int] = []
         chunks = self._chunks.get(queue_number, set())
         for chunk, at, start, stop in _pieces(first, end):
             if chunk not in chunks:
-                entries.extend([NO_ENTRY] * (stop - start))
+                positions += [NO_ENTRY[0]] * (stop - start)
+                sizes += [NO_ENTRY[1]] * (stop - start)
                 continue
             path = self._path(queue_number, chunk)
             if not self._is_one(queue_number, chunk):
@@ -125,8 +128,10 @@ class QueueLogs:
             size = (stop - start) * _ENTRY_BYTES
             with self._readers.borrow(path) as file:
                 block = file.read_at(at, size)
-            entries.extend(_ENTRY.iter_unpack(block.ljust(size, b"\0")))
-        return entries
+            flat = _unpacked(block.ljust(size, b"\0"))
+            positions += flat[::2]
+            sizes += flat[1::2]
+        return positions, sizes
 
     def drop(self, queue_number: int, first: int, end: int, position: int) -> None:
         """Gives up the entries of the ids first <= id < end, of a slot that was deleted at log position `position`."""
@@ -242,6 +247,17 @@ def _packed(entries: Sequence[Entry | None]) -> bytes:
     packed = [_MANY_ENTRIES.pack(*flat[at : at + 2 * _MANY]) for at in range(0, whole, 2 * _MANY)]
     packed += map(_ENTRY.pack, flat[whole::2], flat[whole + 1 :: 2])
     return b"".join(packed)
+
+
+def _unpacked(block: bytes) -> list[int]:
+    """Returns position and size of each entry, one after the other."""
+    flat: list[int] = []
+    whole = len(block) - len(block) % (_MANY * _ENTRY_BYTES)
+    for many in _MANY_ENTRIES.iter_unpack(block[:whole]):
+        flat += many
+    for entry in _ENTRY.iter_unpack(block[whole:]):
+        flat += entry
+    return flat
 
 
 def _pieces(first: int, end: int) -> Iterator[tuple[int, int, int, int]]:

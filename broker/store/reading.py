@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from crc32c import crc32c
 
+from broker.store.queue_log import Entries
 from broker.store.record import (
     HEAD_BYTES,
     INNER,
@@ -20,21 +21,45 @@ from broker.store.record import (
     is_whole,
 )
 
-__all__ = ["Make", "StoredMessages", "read_messages", "read_places", "read_records", "route_names"]
+__all__ = ["Maker", "StoredMessages", "read_messages", "read_places", "read_records", "route_names"]
 
 GAP_MAX_BYTES: Final = 16 * 1024  # a second call costs about as much as reading so much more from the page cache
 SPAN_MAX_BYTES: Final = 4 * 1024 * 1024  # what one call holds in memory
+COPY_MAX_BYTES: Final = 4 * 1024  # a copy of so much costs less than a view of it
 
-_MESSAGE_HEAD: Final = Struct(">II8xQBBHII")  # of `record`, without what the log had synced
+_MESSAGE_HEAD: Final = Struct(">II8xQBBHIIQQ")  # of `record`, without what the log had synced, and the first target
+_MESSAGE_MIN_BYTES: Final = HEAD_BYTES + TARGET_BYTES  # two names and a content header alone take as much as a target
 _MESSAGE_KINDS: Final = frozenset((MESSAGE, MOVED, MESSAGE | INNER, MOVED | INNER))
+_Head = tuple[int, int, int, int, int, int, int, int, int, int]
 
 T = TypeVar("T")
-Entry = tuple[int, int]
-Make = Callable[[Entry, int, int, bytes, bytes, bytes, bytes], T]
-"""Makes one message: of its entry, timestamp, flags, targets, route, content header and body."""
 
 
-class StoredMessages:
+class Maker(Generic[T]):
+    """Makes what is wanted of a message from the block that its record was read with."""
+
+    def make(
+        self,
+        position: int,
+        size: int,
+        timestamp_ms: int,
+        flags: int,
+        block: bytes,
+        targets_at: int,
+        route_at: int,
+        header_at: int,
+        body_at: int,
+        stop: int,
+    ) -> T:
+        """Returns one message. HOT.
+
+        Shapes: the record has `size` bytes at log position `position`; the parts of it that have no fixed width follow
+            each other in the block, from the offset `targets_at` to `stop`.
+        """
+        raise NotImplementedError
+
+
+class StoredMessages(Maker[StoredMessage]):
     """Makes messages as the log has them; neighbours share few routes, and their names."""
 
     __slots__ = ("_routes",)
@@ -43,13 +68,25 @@ class StoredMessages:
         self._routes: dict[bytes, tuple[str, str]] = {}
 
     def make(
-        self, entry: Entry, timestamp_ms: int, flags: int, targets: bytes, route: bytes, header: bytes, body: bytes
+        self,
+        position: int,
+        size: int,
+        timestamp_ms: int,
+        flags: int,
+        block: bytes,
+        targets_at: int,
+        route_at: int,
+        header_at: int,
+        body_at: int,
+        stop: int,
     ) -> StoredMessage:
         """Returns one message."""
+        route = block[route_at:header_at]
         names = self._routes.get(route)
         if names is None:
             names = self._routes[route] = route_names(route)
-        return StoredMessage(entry[0], entry[1], timestamp_ms, flags, route, names, header, body, targets)
+        header, body, targets = block[header_at:body_at], block[body_at:stop], block[targets_at:route_at]
+        return StoredMessage(position, size, timestamp_ms, flags, route, names, header, body, targets)
 
 
 def route_names(route: bytes) -> tuple[str, str]:
@@ -62,55 +99,54 @@ def read_messages(
     read_span: Callable[[int, int], bytes],
     queue_number: int,
     first: int,
-    entries: Sequence[Entry],
-    wanted: Iterable[int],
-    make: Make[T],
+    entries: Entries,
+    wanted: Sequence[int],
+    maker: Maker[T],
     report: Callable[[int, int], None],
 ) -> list[T | None]:
     """Returns the wanted messages of a slot; index 0 is id `first`, None is what was not wanted or is not there.
 
     Shapes: report(position, index) hears of each that is no whole record of that message.
-    Cost: one call per run of neighbours; per message an unpacking, a checksum and four slices, no object beside it.
+    Cost: one call per run of neighbours; per message an unpacking and a checksum, beside what is made of it. HOT.
     """
-    messages: list[T | None] = [None] * len(entries)
-    unpack, pack_target = _MESSAGE_HEAD.unpack_from, TARGET.pack
-    for begin, end, indexes in _spans(entries, wanted):
+    positions, sizes = entries
+    messages: list[T | None] = [None] * len(positions)
+    unpack, checksum_of = _MESSAGE_HEAD.unpack_from, crc32c
+    for begin, end, indexes in _spans(positions, sizes, wanted):
         block = read_span(begin, end - begin)
         view = memoryview(block)
         have = len(block)
         for index in indexes:
-            entry = entries[index]
-            position, size = entry
+            position = positions[index]
+            size = sizes[index]
             at = position - begin
             stop = at + size
-            if size < HEAD_BYTES or stop > have:
+            if size < _MESSAGE_MIN_BYTES or stop > have:
                 report(position, index)
                 continue
-            length, checksum, timestamp_ms, kind, flags, route_bytes, header_bytes, targets_bytes = unpack(block, at)
+            head: _Head = unpack(block, at)
+            length, checksum, timestamp_ms, kind, flags, route_bytes, header_bytes, targets_bytes, number, one = head
+            content_at = at + PREFIX_BYTES
+            content = block[content_at:stop] if size <= COPY_MAX_BYTES else view[content_at:stop]
             targets_at = at + HEAD_BYTES
             route_at = targets_at + targets_bytes
             header_at = route_at + route_bytes
             body_at = header_at + header_bytes
+            message_id = first + index
             if (
                 length + PREFIX_BYTES != size
-                or crc32c(view[at + PREFIX_BYTES : stop]) != checksum
+                or checksum_of(content) != checksum
                 or kind not in _MESSAGE_KINDS
                 or body_at > stop
+                or (
+                    (number != queue_number or one != message_id or targets_bytes < TARGET_BYTES)
+                    and not _holds(block[targets_at:route_at], queue_number, message_id)
+                )
             ):
                 report(position, index)
                 continue
-            targets = block[targets_at:route_at]
-            if targets != pack_target(queue_number, first + index) and not _holds(targets, queue_number, first + index):
-                report(position, index)
-                continue
-            messages[index] = make(
-                entry,
-                timestamp_ms,
-                flags,
-                targets,
-                block[route_at:header_at],
-                block[header_at:body_at],
-                block[body_at:stop],
+            messages[index] = maker.make(
+                position, size, timestamp_ms, flags, block, targets_at, route_at, header_at, body_at, stop
             )
     return messages
 
@@ -123,23 +159,36 @@ def _holds(targets: bytes, queue_number: int, message_id: int) -> bool:
     return bool(found) or all(number != queue_number for number, _ in TARGET.iter_unpack(targets))
 
 
-def _spans(entries: Sequence[Entry], wanted: Iterable[int]) -> Iterator[tuple[int, int, list[int]]]:
-    """Yields (begin, end, indexes) of what is to be read with one call each, in the order of the log."""
-    positions = [position for position, _ in entries]
-    indexes = sorted(wanted, key=positions.__getitem__)
-    if not indexes:
-        return
+def _in_log_order(positions: list[int], wanted: Sequence[int]) -> Sequence[int]:
+    """Returns the wanted indexes in the order of their positions, which they mostly have."""
+    before = 0
+    for index in wanted:
+        position = positions[index]
+        if position < before:
+            return sorted(wanted, key=positions.__getitem__)
+        before = position
+    return wanted
+
+
+def _spans(positions: list[int], sizes: list[int], wanted: Sequence[int]) -> list[tuple[int, int, Sequence[int]]]:
+    """Returns (begin, end, indexes) of what is to be read with one call each, in the order of the log."""
+    spans: list[tuple[int, int, Sequence[int]]] = []
+    if not wanted:
+        return spans
+    indexes = _in_log_order(positions, wanted)
     begin = end = positions[indexes[0]]
     start = 0
     for place, index in enumerate(indexes):
-        position, size = entries[index]
-        if position - end > GAP_MAX_BYTES or (position + size - begin > SPAN_MAX_BYTES and place > start):
-            yield begin, end, indexes[start:place]
+        position = positions[index]
+        after = position + sizes[index]
+        if position - end > GAP_MAX_BYTES or (after - begin > SPAN_MAX_BYTES and place > start):
+            spans.append((begin, end, indexes[start:place]))
             begin = end = position
             start = place
-        if position + size > end:
-            end = position + size
-    yield begin, end, indexes[start:]
+        if after > end:
+            end = after
+    spans.append((begin, end, indexes[start:] if start else indexes))
+    return spans
 
 
 def read_records(

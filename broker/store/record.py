@@ -71,6 +71,7 @@ __all__ = [
     "encode_mark",
     "encode_message",
     "encode_moved",
+    "encode_prefix",
     "encode_purged",
     "encode_queue_deleted",
     "encode_requeued",
@@ -78,6 +79,7 @@ __all__ = [
     "encode_settled",
     "encode_topology",
     "is_whole",
+    "message_front",
 ]
 
 MESSAGE: Final = 1
@@ -105,7 +107,6 @@ TARGET_BYTES: Final = TARGET.size
 MARK_TAIL: Final = Struct(">16sQ")
 MARK_BYTES: Final = HEAD_BYTES + MARK_TAIL.size
 
-_PREFIX_PACK: Final = Struct(">II").pack
 _FRONT_PACK: Final = Struct(">QQBBHII").pack
 _NUMBER: Final = Struct(">Q")
 
@@ -129,18 +130,22 @@ def encode_message(
 
     Shapes: targets is ``TARGET.pack(queue number, message id)`` of each queue, joined; header is the payload of the
         content header frame.
-    Cost: one pack, one join, one checksum: it runs for every persistent message.
     """
-    content = b"".join(
-        (
-            _FRONT_PACK(synced, timestamp_ms, MESSAGE, flags, len(route), len(header), len(targets)),
-            targets,
-            route,
-            header,
-            body,
-        )
-    )
-    return _PREFIX_PACK(len(content), crc32c(content)) + content
+    front = message_front(synced, timestamp_ms, flags, len(route), len(header), len(targets))
+    content = b"".join((front, targets, route, header, body))
+    return encode_prefix(content) + content
+
+
+def message_front(
+    synced: int, timestamp_ms: int, flags: int, route_bytes: int, header_bytes: int, targets_bytes: int
+) -> bytes:
+    """Returns what stands between prefix and targets of a message's record: the same for many that come at once."""
+    return _FRONT_PACK(synced, timestamp_ms, MESSAGE, flags, route_bytes, header_bytes, targets_bytes)
+
+
+def encode_prefix(content: bytes) -> bytes:
+    """Returns what stands in front of a record's content: its length and its checksum."""
+    return (len(content) << 32 | crc32c(content)).to_bytes(PREFIX_BYTES, "big")
 
 
 def encode_moved(synced: int, record: bytes, targets: bytes) -> bytes:
@@ -151,7 +156,7 @@ def encode_moved(synced: int, record: bytes, targets: bytes) -> bytes:
     _, _, _, timestamp_ms, _, flags, route_bytes, header_bytes, targets_bytes = HEAD.unpack_from(record)
     front = _FRONT_PACK(synced, timestamp_ms, MOVED, flags, route_bytes, header_bytes, len(targets))
     content = b"".join((front, targets, record[HEAD_BYTES + targets_bytes :]))
-    return _PREFIX_PACK(len(content), crc32c(content)) + content
+    return encode_prefix(content) + content
 
 
 def encode_settled(synced: int, timestamp_ms: int, queue_number: int, ids: Sequence[int]) -> bytes:
@@ -312,4 +317,4 @@ def _decode_route(route: bytes) -> tuple[str, str]:
 
 def _encode(synced: int, timestamp_ms: int, kind: int, flags: int, tail: bytes) -> bytes:
     content = _FRONT_PACK(synced, timestamp_ms, kind, flags, 0, 0, 0) + tail
-    return _PREFIX_PACK(len(content), crc32c(content)) + content
+    return encode_prefix(content) + content

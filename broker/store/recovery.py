@@ -283,7 +283,7 @@ class Recovery:
                 entries = self._queue_logs.read(number, window.first, window.end)
                 lost = window.look(entries, self.log.segments)
                 if lost:
-                    self._lose(number, window.first + lost[0], len(lost), entries[lost[0]][0])
+                    self._lose(number, window.first + lost[0], len(lost), entries[0][lost[0]])
                     for index in lost:
                         window.bits[index] = 1
 

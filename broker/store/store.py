@@ -16,8 +16,8 @@ from broker.store.damage import CorruptRecord, Finding
 from broker.store.files import Files
 from broker.store.log_scan import LogFolder
 from broker.store.message_log import MessageLog
-from broker.store.queue_log import NO_ENTRY, Entry, QueueLogs
-from broker.store.reading import Make, StoredMessages, read_messages, read_places
+from broker.store.queue_log import Entries, Entry, QueueLogs
+from broker.store.reading import Maker, StoredMessages, read_messages, read_places
 from broker.store.record import HEAD_BYTES, StoredMessage, body_bytes
 from broker.store.recovery import Recovered, Recovery, RecoveryProgress
 from broker.store.segment import OFFSET_BITS
@@ -181,7 +181,7 @@ class VhostStore:
 
     @overload
     def read_slot(
-        self, queue_number: int, first: int, end: int, wanted: Iterable[int] | None, make: Make[T]
+        self, queue_number: int, first: int, end: int, wanted: Iterable[int] | None, maker: Maker[T]
     ) -> list[T | None]: ...
 
     def read_slot(
@@ -190,12 +190,12 @@ class VhostStore:
         first: int,
         end: int,
         wanted: Iterable[int] | None = None,
-        make: Make[Any] | None = None,
+        maker: Maker[Any] | None = None,
     ) -> list[Any]:
         """Reads messages of one queue back; index 0 is id `first`, None is what was not wanted. *Blocking.*
 
-        Shapes: wanted are indexes, all of them when None; every wanted one must have been paged out. `make` makes what
-            is returned for a message.
+        Shapes: wanted are indexes, all of them when None; every wanted one must have been paged out. `maker` makes
+            what is returned for a message.
         Raises: CorruptRecord when a message is not what was written, unless the store was opened with quarantine: then
             it is None too, and logged. StoreFailed.
         Cost: one read of the queue log per 65,536 ids, one of the log per run of neighbours.
@@ -206,8 +206,8 @@ class VhostStore:
             self._report(position, queue_number, first + index)
 
         indexes = self._there(queue_number, first, entries, wanted)
-        make = StoredMessages().make if make is None else make
-        return read_messages(self._read_span, queue_number, first, entries, indexes, make, report)
+        maker = StoredMessages() if maker is None else maker
+        return read_messages(self._read_span, queue_number, first, entries, indexes, maker, report)
 
     def body_sizes(self, queue_number: int, first: int, end: int, wanted: Iterable[int] | None = None) -> list[int]:
         """Returns how many bytes the bodies of messages of one queue have; index 0 is id `first`. *Blocking.*
@@ -218,11 +218,11 @@ class VhostStore:
         Cost: reads 36 bytes a message; bodies are read along where they are shorter than what a call costs.
         """
         entries = self._queues.read(queue_number, first, end)
+        positions, lengths = entries
         sizes = [0] * (end - first)
         heads = [
-            (position, min(size, HEAD_BYTES), (size, index))
+            (positions[index], min(lengths[index], HEAD_BYTES), (lengths[index], index))
             for index in self._there(queue_number, first, entries, wanted)
-            for position, size in (entries[index],)
         ]
         for position, head, (size, index) in read_places(self._read_span, heads):
             try:
@@ -337,17 +337,16 @@ class VhostStore:
     def _read_span(self, position: int, size: int) -> bytes:
         return (self.spill if is_spilled(position >> OFFSET_BITS) else self.log).read_span(position, size)
 
-    def _there(
-        self, queue_number: int, first: int, entries: Sequence[Entry], wanted: Iterable[int] | None
-    ) -> Sequence[int]:
+    def _there(self, queue_number: int, first: int, entries: Entries, wanted: Iterable[int] | None) -> Sequence[int]:
         """Returns the indexes of the wanted messages that have an entry; one without is reported."""
-        indexes = range(len(entries)) if wanted is None else list(wanted)
-        if NO_ENTRY not in entries:
+        sizes = entries[1]
+        indexes = range(len(sizes)) if wanted is None else list(wanted)
+        if 0 not in sizes:
             return indexes
-        missing = [index for index in indexes if entries[index] == NO_ENTRY]
+        missing = [index for index in indexes if not sizes[index]]
         for index in missing:
             self._report(0, queue_number, first + index)
-        return [index for index in indexes if entries[index] != NO_ENTRY] if missing else indexes
+        return [index for index in indexes if sizes[index]] if missing else indexes
 
     def _report(self, position: int, queue_number: int, message_id: int) -> None:
         """Raises: CorruptRecord; with quarantine it is logged instead."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from bitarray import bitarray
 from bitarray.util import zeros
 
 from broker.store.checkpoint import QueueState, SlotState
-from broker.store.queue_log import Entry, QueueLogs
+from broker.store.queue_log import Entries, Entry, QueueLogs
 from broker.store.segment import OFFSET_BITS, OFFSET_MASK
 from broker.store.spill import is_spilled
 
@@ -61,16 +61,17 @@ class Window:
         settled = self.bits.tobytes()
         return SlotState(self.first, self.end, settled, counts, self.segments, self.size_bytes, self.redelivered)
 
-    def look(self, entries: Sequence[Entry], segments: Mapping[int, int]) -> list[int]:
+    def look(self, entries: Entries, segments: Mapping[int, int]) -> list[int]:
         """Counts its messages by segment after their entries; returns the indexes of those whose record is gone.
 
         Shapes: segments maps the number of each segment to its bytes.
         What lay in the spill is settled: the spill does not outlive the process.
         """
         lost = []
+        positions, sizes = entries
         counted: Counter[int] = Counter()
         for index in self.bits.search(bitarray("0")):
-            position, size = entries[index]
+            position, size = positions[index], sizes[index]
             segment = position >> OFFSET_BITS
             if is_spilled(segment):
                 self.bits[index] = 1

@@ -17,8 +17,6 @@ from broker.routing.reference import matches
 from broker.routing.route import Route
 from tests.unit.core.room import Room
 
-pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
-
 CHUNK = 2
 EXCHANGES = ("x", "y")
 QUEUES = ("q", "r")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -17,14 +17,14 @@ from broker.core.queue import Queue, QueuePorts
 from broker.core.rules import DROP_HEAD, REJECT_PUBLISH, QueueRules
 from broker.core.stream import Stream
 from broker.slots.slot import Owner, Slot
-
-pytestmark = pytest.mark.interpreted("the store, the facts and the worker are stand-ins")
+from broker.store.memory_files import MemoryFiles
+from broker.store.store import VhostStore
 
 ENVELOPE = Envelope("", "q")
 
 
 class Bench:
-    """A queue on its own: no store behind it, a clock that the test moves, and a list of what was buried."""
+    """A queue on its own: a store in memory behind it, a clock that the test moves, and a list of what was buried."""
 
     def __init__(self, rules: QueueRules) -> None:
         self.clock = SimpleNamespace(now_ms=1000)
@@ -33,14 +33,7 @@ class Bench:
         self.on_disk: list[tuple[Stream, Slot, Callable[[], None]]] = []
         self.ids: dict[int, Message] = {}
         worker: Any = SimpleNamespace(owner=Owner("n", "w"), wake=lambda _queue: None, serve=lambda _queue: None)
-        log = SimpleNamespace(synced=0, append=lambda _record: 0, add_live=lambda *_: None, drop_live=lambda *_: None)
-        store: Any = SimpleNamespace(
-            log=log,
-            drop_live=lambda *_: None,
-            add_live=lambda *_: None,
-            drop_entries=lambda *_, **__: None,
-            forget_queue=lambda *_, **__: None,
-        )
+        store, _ = VhostStore.open(MemoryFiles(), Path("/data/vhosts/v"), segment_bytes=1 << 31, sync=True)
         ports = QueuePorts(
             store=store,
             assign=lambda _queue: worker,
@@ -67,7 +60,7 @@ class Bench:
 
     def publish(self, number: int, priority: int, ttl_ms: int | None) -> bool:
         """Offers a message as a publisher's slow road does, and tells whether the queue took it."""
-        facts: Any = SimpleNamespace(priority=priority, expiration_ms=ttl_ms)
+        facts = HeaderFacts(persistent=False, priority=priority, expiration_ms=ttl_ms)
         message = Message(ENVELOPE, b"", b"%d" % number, 1, facts, self.clock.now_ms)
         if not self.queue.admits(message):
             return False
@@ -212,8 +205,3 @@ def test_a_queue_keeps_its_rules(rules: QueueRules, steps: list[tuple[str, int, 
         assert bench.queue.ready == len(model.waiting)
         assert bench.queue.unacked == len(held)
     assert not bench.on_disk
-
-
-def test_facts_have_what_the_rules_look_at() -> None:
-    """The stand-in for a message's facts has no attribute that the real ones lack."""
-    assert {"priority", "expiration_ms"} <= set(HeaderFacts.__slots__)

@@ -6,14 +6,11 @@ import json
 from contextlib import suppress
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.amqp.errors import ProtocolError
 from tests.unit.core.room import Room
-
-pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
 
 DEEP = {"x-match": "any", "raw": b"\xff", "true": True, "deep": {"list": [1, None, 1.0]}}
 # Few and concrete, so that names meet each other often: durable and transient, and a namesake after a deletion.

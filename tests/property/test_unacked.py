@@ -13,11 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from broker.amqp.errors import ChannelError
 from broker.core.unacked import Delivery, Unacked, by_slot
 from broker.slots.slot import Slot
+from tests.unit.core.room import Room
 
-pytestmark = pytest.mark.interpreted("the streams are stand-ins")
-
-STREAMS: tuple[Any, ...] = ("stream-0", "stream-1")
-CONSUMERS: tuple[Any, ...] = ("consumer-0", "consumer-1")
+ROOM = Room()
+CLIENT = ROOM.enter()
+STREAMS = tuple(ROOM.vhost.declare_queue(name).stream for name in ("q-0", "q-1"))
+CONSUMERS = tuple(CLIENT.consumer(stream.queue) for stream in STREAMS)
 WINDOW = 40  # messages of a slot
 
 Entry = tuple[Any, Slot, int, Any]

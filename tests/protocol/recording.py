@@ -152,7 +152,7 @@ class Peer:
 
     def answers(self) -> list[tuple[int, Any]]:
         """Returns what the broker said since the last call, as channel and method, Properties, octets or heartbeat."""
-        return list(read_frames(self.connection.take_output()))
+        return list(read_frames(b"".join(self.connection.take_output())))
 
     def log_in(self, *, until: str = "running", frame_max: int = 131072, channel_max: int = 2047) -> Peer:
         """Goes through the handshake as far as a state, and drops what was said."""

@@ -10,6 +10,7 @@ from pamqp import commands
 
 from broker.amqp.connection import ConnectionLimits
 from broker.amqp.errors import ChannelError
+from broker.amqp.framing import LARGE_BYTES
 from tests.protocol.recording import Peer, closes, header_payload, method_frame, publish_frames, raw_frame
 
 PUBLISH = commands.Basic.Publish(exchange="x", routing_key="k")
@@ -170,12 +171,44 @@ def test_unknown_persistence_is_not_kept_from_the_message_before() -> None:
     assert [event[5] for event in peer.events[3:]] == [True, False, True, False]
 
 
+def test_parts_of_a_body_are_kept_as_they_come() -> None:
+    """Every octet of them is counted until the last is there; small ones take one object, however many they are."""
+    peer = open_peer()
+    sizes = [LARGE_BYTES, *[2] * 1000, 0, LARGE_BYTES, LARGE_BYTES + 1, *[LARGE_BYTES - 1] * 3, 1]
+    parts = [bytes([1 + place % 255]) * size for place, size in enumerate(sizes)]
+    peer.say(method_frame(1, PUBLISH), raw_frame(2, 1, header_payload(sum(sizes))))
+    for place, part in enumerate(parts[:-1], 1):
+        peer.say(raw_frame(3, 1, part))
+        assert peer.connection.unfinished_bytes == sum(sizes[:place])
+    assert len(peer.connection.channels[1]._body) == 5
+    assert len(peer.events) == 3
+    peer.say(raw_frame(3, 1, parts[-1]))
+    assert peer.events[3][4] == b"".join(parts)
+    assert peer.connection.unfinished_bytes == 0
+    peer.say(publish_frames(1, b"next", pieces=2))
+    assert peer.events[4][4] == b"next"
+
+
+@pytest.mark.parametrize("size", [2, LARGE_BYTES])
+def test_parts_of_a_body_go_with_their_channel(size: int) -> None:
+    """Nothing is held any more when it closes in the middle of a content, and the next on its number begins anew."""
+    peer = open_peer()
+    peer.say(method_frame(1, PUBLISH), raw_frame(2, 1, header_payload(2 * size)), raw_frame(3, 1, bytes(size)))
+    channel = peer.connection.channels[1]
+    peer.connection.fail(ChannelError(404, "gone"), 1)
+    assert (channel.unfinished_bytes, peer.connection.unfinished_bytes) == (0, 0)
+    peer.say(method_frame(1, commands.Channel.CloseOk()))
+    peer.open_channel()
+    peer.say(publish_frames(1, b"ab", pieces=2))
+    assert peer.events[-1][4] == b"ab"
+
+
 def test_replies_with_content_are_cut_for_the_peer() -> None:
     """Content goes out in frames no larger than negotiated (section 4.2.6.2), and joins to what it was."""
     peer = Peer().log_in(frame_max=4096).open_channel()
     header, body = header_payload(10_000, app_id="a"), bytes(range(250)) * 40
     peer.connection.channels[1].send_content(commands.Basic.Return(312, "NO_ROUTE", "x", "k"), header, body)
-    output = peer.connection.take_output()
+    output = b"".join(peer.connection.take_output())
     sizes, at = [], 0
     while at < len(output):
         sizes.append(struct.unpack_from(">I", output, at + 3)[0] + 8)

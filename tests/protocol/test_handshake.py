@@ -246,5 +246,5 @@ def test_a_verdict_for_a_client_that_is_gone_changes_nothing() -> None:
         peer = held_peer()
         peer.connection.lost()
         verdict(peer)
-        assert peer.connection.finished and peer.connection.take_output() == b""
+        assert peer.connection.finished and peer.connection.take_output() == []
         assert peer.events.count(("closed",)) == 1

@@ -99,7 +99,7 @@ def converse(pieces: Iterator[bytes]) -> tuple[object, ...]:
     answers = b""
     for piece in pieces:
         peer.connection.feed(piece)
-        answers += peer.connection.take_output()
+        answers += b"".join(peer.connection.take_output())
     assert peer.session.crashes == []
     return answers, peer.events, peer.errors, peer.connection.state, str(peer.connection.failure)
 
@@ -134,7 +134,7 @@ def test_budget(name: str, budget_bytes: int) -> None:
     while not through:
         through = peer.connection.feed(b"", budget_bytes)
         rounds += 1
-    result = (peer.connection.take_output(), peer.events, peer.errors, peer.connection.state)
+    result = (b"".join(peer.connection.take_output()), peer.events, peer.errors, peer.connection.state)
     assert result == converse(iter([octets]))[:4]
     # A round stops with the frame (or the three frames of a publish) that passes the budget.
     assert rounds <= len(octets) // budget_bytes + 2

@@ -64,6 +64,19 @@ async def test_what_is_there_is_set_aside_when_it_has_grown(broker: Any) -> None
     assert gc.get_freeze_count() == 0
 
 
+async def test_a_start_looks_at_nothing(broker: Any) -> None:
+    """What a recovery made is set aside unseen, however much it is: the first client would wait for the look."""
+    collector = Collector(broker, asyncio.get_running_loop())
+    with collector.paused():
+        before = [generation["collections"] for generation in gc.get_stats()]
+        made: list[list[int]] = [[] for _ in range(100 * gc.get_threshold()[0])]
+    made.append([])  # would be the one at which all of them are looked at
+    collector.start()
+    assert [generation["collections"] for generation in gc.get_stats()] == before
+    assert gc.get_freeze_count() > len(made) - 1
+    collector.close()
+
+
 async def test_many_connections_are_set_aside(broker: Any) -> None:
     """They take more objects than as many bindings."""
     collector = Collector(broker, asyncio.get_running_loop())

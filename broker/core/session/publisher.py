@@ -16,9 +16,10 @@ from broker.core.posting import all_admit, charge_bytes, post
 from broker.core.sequences import BLOCK_SHIFT
 from broker.core.session.publication import Publication, look_closely
 from broker.core.session.publish_entry import WIDE_QUEUES, PublishEntry
+from broker.core.session.recorder import Recorder
 from broker.core.session.resolver import Resolver
 from broker.core.stream import NO_SEGMENT, Stream, take_in
-from broker.store.record import PERSISTENT, TARGET, encode_message
+from broker.store.record import TARGET
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
@@ -59,6 +60,7 @@ class Publisher:
         "_number",
         "_producer",
         "_producers",
+        "_recorder",
         "_refused",
         "_resolved",
         "_resolver",
@@ -83,6 +85,7 @@ class Publisher:
         self._clock = vhost.ports.clock
         self._deadlines = vhost.ports.deadlines
         self._log = vhost.ports.store.log
+        self._recorder = Recorder(self._log)
         self._committer = vhost.committer
         assert session.user is not None
         self._user_name = session.user.name
@@ -148,19 +151,7 @@ class Publisher:
                 message = Message(entry.envelope, header, bodies[place], charge, facts, now_ms)
                 place += 1
                 if persistent and entry.durable:
-                    if len(entry.durable) == 1:
-                        stream = entry.durable[0]
-                        targets = pack_target(stream.number, stream.enter(message, touched))
-                    else:
-                        targets = b"".join(
-                            [pack_target(stream.number, stream.enter(message, touched)) for stream in entry.durable]
-                        )
-                    for stream in entry.transient:
-                        stream.enter(message, touched)
-                    record = encode_message(
-                        log.synced, now_ms, PERSISTENT, entry.envelope.route, header, message.body, targets
-                    )
-                    message.entry = (log.append(record), len(record))
+                    self._recorder.record(message, entry, touched)
                     logged = place - start
                     if log.position >> 32 != segment:
                         take_in(touched, segment)

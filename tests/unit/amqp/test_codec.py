@@ -164,7 +164,7 @@ def test_content_is_cut_for_the_frame_size(size: int, frame_max: int) -> None:
     """A body goes out in as few frames as the size allows, and an empty one in none."""
     payload = header.ContentHeader(body_size=size).marshal()
     text = bytes(place % 251 for place in range(size))
-    octets = content_frames(9, payload, text, frame_max)
+    octets = b"".join(content_frames(9, payload, text, frame_max))
     found: list[bytes] = []
     while octets:
         used, channel, value = frame.unmarshal(octets)
@@ -177,6 +177,15 @@ def test_content_is_cut_for_the_frame_size(size: int, frame_max: int) -> None:
         octets = octets[used:]
     assert b"".join(found) == text
     assert len(found) == (-(-size // 92) if frame_max else min(size, 1))
+
+
+@pytest.mark.parametrize("frame_max", [0, 4096])
+def test_a_body_is_not_copied_into_its_frames(frame_max: int) -> None:
+    """It is there as it is where one frame holds it, and as views of it where it takes several."""
+    text = bytes(10_000)
+    parts = content_frames(9, header.ContentHeader(body_size=len(text)).marshal(), text, frame_max)[1::2]
+    assert all((part.obj if isinstance(part, memoryview) else part) is text for part in parts)
+    assert sum(map(len, parts)) == len(text)
 
 
 @pytest.mark.parametrize("nowait", [False, True])

@@ -51,10 +51,30 @@ def test_output_is_counted() -> None:
     peer.connection.feed(PROTOCOL_HEADER)
     waiting = peer.connection.out_bytes
     assert waiting == sum(map(len, peer.connection.out)) > 0
-    assert len(peer.connection.take_output()) == waiting
+    assert sum(map(len, peer.connection.take_output())) == waiting
     assert (peer.connection.out_bytes, peer.connection.sent, peer.connection.received) == (0, waiting, 8)
     peer.connection.write(b"ab", b"cde")
-    assert (peer.connection.out_bytes, peer.connection.take_output()) == (5, b"abcde")
+    assert (peer.connection.out_bytes, peer.connection.take_output()) == (5, [b"abcde"])
+
+
+def test_large_pieces_of_the_output_stand_by_themselves() -> None:
+    """They are counted, taken as they are, and forgotten with the rest; nothing is left of them for the next."""
+    peer = open_peer()
+    connection = peer.connection
+    sent = connection.sent
+    large = memoryview(bytes(1 << 20))
+    connection.write(b"ab", b"cd")
+    connection.large_at.append(len(connection.out))
+    connection.write(large, b"e")
+    assert connection.out_bytes == len(large) + 5
+    assert connection.take_output() == [b"abcd", large, b"e"]
+    assert connection.sent == sent + len(large) + 5
+    connection.write(b"ab", b"cd", b"e")
+    assert connection.take_output() == [b"abcde"]
+    connection.large_at.append(len(connection.out))
+    connection.write(large)
+    connection.lost()
+    assert (connection.out_bytes, connection.take_output()) == (0, [])
 
 
 def test_heartbeat_is_sent() -> None:
@@ -141,7 +161,7 @@ def test_forced_in_the_greeting() -> None:
     peer = Peer()
     peer.connection.fail(ConnectionFault(320, "shutdown"))
     assert peer.connection.finished
-    assert peer.connection.take_output() == b""
+    assert peer.connection.take_output() == []
     assert closings(peer) == [("closed",)]
 
 
@@ -239,7 +259,7 @@ def test_every_session_is_closed_once(ending: Callable[[Peer], None]) -> None:
     assert Counter(closings(peer)) == Counter([*[("channel closed", number) for number in (1, 2, 3)], ("closed",)])
     assert closings(peer)[-1] == ("closed",)
     assert peer.connection.finished
-    assert peer.connection.take_output() == b""
+    assert peer.connection.take_output() == []
 
 
 def test_session_that_cannot_be_closed() -> None:

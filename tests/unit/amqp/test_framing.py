@@ -5,7 +5,16 @@ import struct
 import pytest
 
 from broker.amqp.errors import ConnectionFault
-from broker.amqp.framing import RUN_MAX, RUN_OF_PUBLISHES, FrameCutter, PublishRun, describe_frame, encode_frame
+from broker.amqp.framing import (
+    LARGE_BYTES,
+    RUN_MAX,
+    RUN_OF_PUBLISHES,
+    FrameCutter,
+    PublishRun,
+    describe_frame,
+    encode_frame,
+    join_small,
+)
 
 PUBLISH = b"\x00\x3c\x00\x28\x00\x00\x01x\x01k\x00"
 
@@ -256,3 +265,117 @@ def test_clear_ends_an_iteration() -> None:
         cutter.clear()
     assert (seen, cutter.buffered_bytes) == (1, 0)
     assert cut(cutter, encode_frame(1, 1, b"b")) == [(1, 1, b"b")]
+
+
+# ---- large frames ----------------------------------------------------------------------------------------------------
+
+LARGE = bytes(range(256)) * (LARGE_BYTES // 256)
+LARGE_FRAMES = [(8, 0, b""), (2, 1, header_of(1)), (3, 1, LARGE), (3, 2, b"x"), (1, 1, PUBLISH), (2, 1, header_of(1))]
+
+
+def octets_of(frames: list[tuple[int, int, bytes]]) -> bytes:
+    """Returns frames as they are sent."""
+    return b"".join(encode_frame(*frame) for frame in frames)
+
+
+@pytest.mark.parametrize("budget_bytes", [None, 1, LARGE_BYTES])
+def test_a_large_frame_may_be_cut_anywhere(budget_bytes: int | None) -> None:
+    """At each octet of it, with small frames in front and behind; every octet is counted until its frame is cut."""
+    octets = octets_of(LARGE_FRAMES)
+    for at in range(1, len(octets), 1 if budget_bytes is None else 5):
+        cutter = FrameCutter(1 << 17)
+        found: list[tuple[int, int, bytes]] = []
+        fed = 0
+        for chunk in (octets[:at], octets[at:]):
+            cutter.feed(chunk)
+            fed += len(chunk)
+            while True:
+                found += [frame[:3] for frame in cutter.frames(budget_bytes)]
+                assert cutter.buffered_bytes == fed - sum(len(frame[2]) + 8 for frame in found)
+                if not cutter.has_frame:
+                    break
+        assert found == LARGE_FRAMES, f"cut at {at}"
+
+
+@pytest.mark.parametrize("size", [1000, 4096, LARGE_BYTES - 1])
+def test_a_large_frame_in_many_chunks(size: int) -> None:
+    """The frames are the same, and none is given before it is whole."""
+    octets = octets_of(LARGE_FRAMES * 3)
+    cutter = FrameCutter(1 << 17)
+    found: list[tuple[int, int, bytes]] = []
+    for at in range(0, len(octets), size):
+        found += cut(cutter, octets[at : at + size])
+        cut_bytes = sum(len(frame[2]) + 8 for frame in found)
+        assert cutter.buffered_bytes == min(at + size, len(octets)) - cut_bytes
+    assert found == LARGE_FRAMES * 3
+
+
+@pytest.mark.parametrize("budget_bytes", [None, 17])
+def test_what_is_behind_a_large_frame_stays_where_it_is(budget_bytes: int | None) -> None:
+    """The rest of the chunk that completes it is cut in place; also where a budget ended in front of the frame."""
+    octets = octets_of(LARGE_FRAMES)
+    cutter = FrameCutter(1 << 17)
+    cutter.feed(octets[:60])
+    found = [frame[:3] for frame in cutter.frames(budget_bytes)]
+    assert found == LARGE_FRAMES[:2]
+    rest = octets[60:]
+    cutter.feed(rest)
+    assert cutter._buffer is rest
+    assert cut(cutter) == LARGE_FRAMES[2:]
+
+
+def test_a_large_frame_waits_for_the_budget() -> None:
+    """It is there, and counts, until a budget lets it out; it uses that up, and more bytes may come before."""
+    octets = octets_of(LARGE_FRAMES)
+    cutter = FrameCutter(1 << 17)
+    assert cut(cutter, octets[:100]) == LARGE_FRAMES[:2]
+    cutter.feed(octets[100:])
+    waiting = cutter.buffered_bytes
+    assert list(cutter.frames(0)) == []
+    assert (cutter.has_frame, cutter.buffered_bytes) == (True, waiting)
+    cutter.feed(octets[:-5])
+    assert [frame[:3] for frame in cutter.frames(len(LARGE) + 8)] == [LARGE_FRAMES[2]]
+    assert cutter.buffered_bytes == waiting + len(octets) - 5 - len(LARGE) - 8
+    assert cut(cutter) == LARGE_FRAMES[3:] + LARGE_FRAMES[:-1]
+    assert cut(cutter, octets[-5:]) == LARGE_FRAMES[-1:]
+
+
+def test_an_iteration_may_end_at_a_large_frame() -> None:
+    """What is behind it is given by the next; after clear() nothing is left of it."""
+    octets = octets_of(LARGE_FRAMES)
+    cutter = FrameCutter(1 << 17)
+    cut(cutter, octets[:100])
+    cutter.feed(octets[100:])
+    assert next(cutter.frames())[2] == LARGE
+    assert cut(cutter) == LARGE_FRAMES[3:]
+    cut(cutter, octets[:100])
+    cutter.feed(octets[100:])
+    cutter.clear()
+    assert (cutter.buffered_bytes, cutter.has_frame, cut(cutter)) == (0, False, [])
+
+
+def test_a_large_frame_in_two_chunks_is_judged_like_any_other() -> None:
+    """By its end octet, and by a limit that has changed since its head came."""
+    octets = octets_of(LARGE_FRAMES[:3])[:-1] + b"\x00"
+    cutter = FrameCutter(1 << 17)
+    assert cut(cutter, octets[:100]) == LARGE_FRAMES[:2]
+    with pytest.raises(ConnectionFault, match="invalid_frame_end_marker,0"):
+        cut(cutter, octets[100:])
+    cutter = FrameCutter(1 << 17)
+    cutter.feed(octets_of(LARGE_FRAMES)[:100])
+    assert len(list(cutter.frames(1))) == 1
+    cutter.limit_bytes = 4096
+    cutter.feed(octets_of(LARGE_FRAMES)[100:])
+    with pytest.raises(ConnectionFault, match=f"frame_too_large,{LARGE_BYTES}"):
+        cut(cutter)
+
+
+def test_output_is_joined_but_for_what_is_large() -> None:
+    """Large pieces are handed on as they are, and everything else comes in between."""
+    assert join_small([], []) == []
+    assert join_small([b"a", memoryview(b"bc")[1:], b"d"], []) == [b"acd"]
+    body = memoryview(LARGE)
+    pieces = join_small([b"a", b"b", body, b"c", LARGE, b"d", b"e"], [2, 4])
+    assert pieces == [b"ab", LARGE, b"c", LARGE, b"de"]
+    assert pieces[1] is body
+    assert pieces[3] is LARGE

@@ -155,6 +155,17 @@ def test_export_is_for_its_owner_alone(broker: Asked, tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("words", [["serve", "--help"], ["serve", "--bogus"], ["serve", "--port", "x"], ["serve", "y"]])
+def test_serve_says_the_same_without_the_other_commands(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A start leaves them out, which nobody can tell by its help or by what it says is wrong."""
+    said = []
+    for command in ("", "serve"):
+        with pytest.raises(SystemExit) as ended:
+            build_parser(command).parse_args(words)
+        said.append((ended.value.code, capsys.readouterr()))
+    assert said[0] == said[1]
+
+
 def test_every_command_has_help() -> None:
     """`slotmq --help` names each of them with a word of what it does."""
     text = build_parser().format_help()

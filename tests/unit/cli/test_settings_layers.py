@@ -70,6 +70,7 @@ def test_unknown_variable_names_the_nearest(name: str, meant: str, monkeypatch: 
         ("SLOTMQ_PORT_5672_TCP_ADDR", "10.0.0.1"),
         ("SLOTMQ_SERVICE_HOST", "10.0.0.1"),
         ("SLOTMQ_SERVER_SERVICE_PORT_AMQP", "5672"),
+        ("SLOTMQ_SERVER__SERVICE_HOST", "10.0.0.1"),
     ],
 )
 def test_service_links_of_kubernetes_are_no_settings(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,6 +112,34 @@ def test_users_come_by_name_or_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLOTMQ_AUTH__USERS__ALICE")
     monkeypatch.setenv("SLOTMQ_AUTH__USERS", '{"Bob": "x"}')
     assert list(load().auth.users) == ["Bob"]
+
+
+def test_one_user_comes_over_the_json_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of the two the environment has first."""
+    monkeypatch.setenv("SLOTMQ_AUTH__USERS__ALICE", "late")
+    monkeypatch.setenv("SLOTMQ_AUTH__USERS", '{"alice": "early", "bob": "x"}')
+    monkeypatch.setenv("SLOTMQ_AUTH__LOOPBACK_USERS", '["bob"]')
+    auth = load().auth
+    assert {name: secret.get_secret_value() for name, secret in auth.users.items()} == {"alice": "late", "bob": "x"}
+    assert auth.loopback_users == ("bob",)
+
+
+@pytest.mark.parametrize(
+    ("environment", "key"),
+    [
+        ({"SLOTMQ_AUTH__USERS__a__b": "x"}, "SLOTMQ_AUTH__USERS__A"),
+        ({"SLOTMQ_AUTH__USERS": "[1]"}, "SLOTMQ_AUTH__USERS"),
+        ({"SLOTMQ_AUTH__USERS": "[1]", "SLOTMQ_AUTH__USERS__a": "x"}, "SLOTMQ_AUTH__USERS"),
+    ],
+)
+def test_users_that_are_no_table_of_passwords_are_refused(
+    environment: dict[str, str], key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one line that names the variable, not in a traceback."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    (problem,) = problems()
+    assert problem.startswith(f"{key}: input should be a valid ")
 
 
 @pytest.mark.parametrize("name", ["SLOTMQ_AUTH__USERS", "SLOTMQ_AUTH__LOOPBACK_USERS"])

@@ -1,13 +1,13 @@
-"""A vhost with nothing around it, and a client that talks to its sessions through the pure connection machine."""
+"""A vhost on a store in memory, and a client that talks to its sessions through the pure connection machine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 from struct import Struct
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pamqp import commands
 
@@ -19,60 +19,27 @@ from broker.core.auth.logins import Logins
 from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Permissions
 from broker.core.auth.users import User, Users
+from broker.core.consumer import Consumer
 from broker.core.deadlines import Deadlines
 from broker.core.message import Envelope, Message
 from broker.core.queue import Queue, QueuePorts
+from broker.core.session.basic import BasicSession
+from broker.core.session.channel import SessionOfChannel
 from broker.core.session.connection import SessionOfConnection
 from broker.core.vhost import Vhost
 from broker.routing.pattern import PatternLimits
 from broker.slots.slot import Owner
+from broker.store.memory_files import MemoryFiles
+from broker.store.record import HEAD, KIND_AT, MARK, PREFIX_BYTES, TRANSACTION, is_whole
+from broker.store.segment import HEADER_BYTES, OFFSET_BITS
+from broker.store.store import VhostStore
+from broker.store.transaction import inner_records
 
 GUEST = User("guest", "guest", ("administrator",))
 Reply = TypeVar("Reply")
+FOLDER = Path("/data/vhosts/v")
 FRAME_HEAD = Struct(">BHI")
 NO_PROPERTIES = b"\x00\x3c" + bytes(12)  # a content header of an empty body
-
-
-class RecordingLog:
-    """Keeps the records that would go to disk."""
-
-    def __init__(self) -> None:
-        self.records: list[bytes] = []
-        self.groups: list[list[bytes]] = []
-        self.position = 0
-        self.synced = 0
-
-    def append(self, record: bytes) -> int:
-        self.records.append(record)
-        self.position = len(self.records)
-        return self.position - 1
-
-    @contextmanager
-    def group(self) -> Iterator[None]:
-        """Notes which records were appended inside."""
-        begin = len(self.records)
-        yield
-        self.groups.append(self.records[begin:])
-
-
-class RecordingStore:
-    """Keeps what the queues would write, and which queues it was told to forget."""
-
-    def __init__(self) -> None:
-        self.log = RecordingLog()
-        self.forgotten: list[int] = []
-
-    def forget_queue(self, number: int, *, at_once: bool) -> None:
-        self.forgotten.append(number)
-
-    def drop_entries(self, number: int, first: int, end: int, *, at_once: bool) -> None:
-        """Has no entries to drop."""
-
-    def add_live(self, segment: int, number: int) -> None:
-        """Counts nothing."""
-
-    def drop_live(self, segment: int, number: int) -> None:
-        """Counts nothing."""
 
 
 class IdleWorker:
@@ -103,8 +70,7 @@ class Room:
     def __init__(self, name: str = "/", pattern_limits: PatternLimits | None = None) -> None:
         self.journal: list[dict[str, Any]] = []
         self.retired: list[str] = []
-        self.store = RecordingStore()
-        store: Any = self.store
+        self.store, _ = VhostStore.open(MemoryFiles(), FOLDER, segment_bytes=1 << 31, sync=True)
         names = (f"{number:022}" for number in count(1))
         worker = IdleWorker()
         self.assigned: list[int] = []
@@ -116,7 +82,7 @@ class Room:
         self.clock = SimpleNamespace(now_ms=0)
         self.deadlines = Deadlines()
         ports = QueuePorts(
-            store=store,
+            store=self.store,
             assign=assign,
             retire=lambda queue: self.retired.append(queue.name),
             kept=lambda _queue, _slot: None,
@@ -136,6 +102,35 @@ class Room:
             generate=lambda: next(names),
             pattern_limits=pattern_limits,
         )
+
+    def groups(self) -> list[list[bytes]]:
+        """Has what was appended written, and returns every record that the log's file holds, in order.
+
+        Shapes: those of one transaction together, one that stands alone by itself; no marks.
+        """
+        log = self.store.log
+        batch = log.take()
+        if batch is not None:
+            log.write(batch)
+            log.complete(batch)
+        ((segment, size),) = log.segments.items()
+        block = log.read_span(segment << OFFSET_BITS, size)
+        found: list[list[bytes]] = []
+        at = HEADER_BYTES
+        while at < size:
+            end = at + PREFIX_BYTES + HEAD.unpack_from(block, at)[0]
+            record = block[at:end]
+            assert is_whole(record)
+            if record[KIND_AT] == TRANSACTION:
+                found.append([inner for _, inner in inner_records(record)])
+            elif record[KIND_AT] != MARK:
+                found.append([record])
+            at = end
+        return found
+
+    def records(self) -> list[bytes]:
+        """Has what was appended written, and returns every record that the log's file holds, in order."""
+        return [record for group in self.groups() for record in group]
 
     def _bury(self, queue: Queue, message: Message, reason: str) -> None:
         self.vhost.dead_letters.bury(queue, message, reason)
@@ -176,9 +171,13 @@ class Client:
             self.sessions.append(session)
             return session
 
-        self.machine = Connection(enter, ConnectionLimits(), {}, lambda _connection: None)
+        self.wakes = 0  # how often the machine said that there is output
+        self.machine = Connection(enter, ConnectionLimits(), {}, self._woken)
         self.machine.feed(b"AMQP\x00\x00\x09\x01")
         list(self.replies())
+
+    def _woken(self, _machine: Connection) -> None:
+        self.wakes += 1
 
     @property
     def session(self) -> SessionOfConnection:
@@ -226,12 +225,38 @@ class Client:
         """Publishes a message and returns what comes back, as text."""
         header = b"\x00\x3c\x00\x00" + len(body).to_bytes(8, "big") + b"\x00\x00"
         frames = encode_method(channel, commands.Basic.Publish(exchange=exchange, routing_key=key))
-        self.machine.feed(frames + content_frames(channel, header, body, 0))
+        self.machine.feed(b"".join((frames, *content_frames(channel, header, body, 0))))
         return [describe(method) for _, method in self.replies()]
+
+    def basic(self, channel: int = 1) -> BasicSession:
+        """Returns the broker's side of what a channel consumes and acknowledges."""
+        return cast("SessionOfChannel", self.machine.channels[channel].session).basic
+
+    def consumer(
+        self,
+        queue: Queue,
+        tag: str = "tag",
+        channel: int = 1,
+        *,
+        prefetch: int = 0,
+        priority: int = 0,
+        no_ack: bool = False,
+    ) -> Consumer:
+        """Returns a consumer that its queue has not heard of."""
+        session = self.basic(channel)
+        return Consumer(
+            tag, queue, session, no_ack=no_ack, exclusive=False, arguments={}, prefetch=prefetch, priority=priority
+        )
+
+    def consume(self, queue: str) -> Consumer:
+        """Starts a consumer on channel 1 and returns the broker's side of it."""
+        tag = self.call(1, commands.Basic.Consume(queue=queue), commands.Basic.ConsumeOk).consumer_tag
+        assert tag is not None
+        return self.basic().consumers[tag]
 
     def replies(self) -> Iterator[tuple[int, Method]]:
         """Returns the methods in the output."""
-        octets, at = self.machine.take_output(), 0
+        octets, at = b"".join(self.machine.take_output()), 0
         while at < len(octets):
             kind, channel, size = FRAME_HEAD.unpack_from(octets, at)
             if kind == FRAME_METHOD:
@@ -254,28 +279,3 @@ def put(queue: Queue, number: int = 1) -> None:
     """Has a queue accept transient messages."""
     for _ in range(number):
         queue.stream.accept(Message(Envelope("", queue.name), NO_PROPERTIES, b"", 1, facts_of(NO_PROPERTIES), 0))
-
-
-class IdleConsumer:
-    """Takes nothing and remembers that it was cancelled."""
-
-    exclusive = False
-    priority = 0
-    parked = False
-
-    def __init__(self) -> None:
-        self.cancelled = False
-
-    def room(self) -> int:
-        return 0
-
-    def cancelled_by_broker(self) -> None:
-        self.cancelled = True
-
-
-def consume(queue: Queue) -> IdleConsumer:
-    """Gives a queue a consumer that takes nothing."""
-    idle = IdleConsumer()
-    consumer: Any = idle
-    queue.add_consumer(consumer)
-    return idle

@@ -40,7 +40,6 @@ def test_a_message_goes_through_exchanges_and_stops_where_a_binding_went() -> No
     assert reached(vhost, "c") == ["q"]
 
 
-@pytest.mark.interpreted("a stand-in for a compiled object")
 def test_auto_delete_looks_at_bindings_from_an_exchange_and_goes_on_with_those_that_led_to_it() -> None:
     """The last exchange loses its queue, so all of them lose what they led to."""
     vhost = Room().vhost

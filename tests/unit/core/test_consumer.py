@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
+from broker.amqp.connection import Connection
 from broker.core.consumer import UNLIMITED, Consumer
-from broker.core.outflow import Outflow
+from tests.unit.core.room import Room
 
-pytestmark = pytest.mark.interpreted("the connection and the session are stand-ins")
-
-
-class Place:
-    """A channel's session with what a consumer asks of it."""
-
-    number = 3
-
-    def __init__(self, shared: int) -> None:
-        connection: Any = SimpleNamespace(out_bytes=0)
-        self.connection = connection
-        self.outflow = Outflow(connection)
-        self.shared = shared
-
-    def room(self) -> int:
-        """Returns what the channel's prefetch leaves."""
-        return self.shared
+CHANNEL = 3
 
 
 def consumer(
     prefetch: int, shared: int = UNLIMITED, *, no_ack: bool = False, tag: str = "tag"
-) -> tuple[Consumer, Place]:
-    """Returns a consumer and the session it stands on."""
-    place: Any = Place(shared)
-    queue: Any = None
-    made = Consumer(tag, queue, place, no_ack=no_ack, exclusive=False, arguments={}, prefetch=prefetch)
-    return made, place
+) -> tuple[Consumer, Connection]:
+    """Returns a consumer on a channel whose own prefetch leaves so much, and its connection."""
+    room = Room()
+    client = room.enter()
+    client.open_channel(CHANNEL)
+    session = client.basic(CHANNEL)
+    if shared != UNLIMITED:
+        session.prefetch_channel, session.outstanding = shared + 1, 1
+    queue = room.vhost.declare_queue("q")
+    return client.consumer(queue, tag, CHANNEL, prefetch=prefetch, no_ack=no_ack), client.machine
 
 
 @pytest.mark.parametrize(
@@ -64,16 +50,16 @@ def test_room_is_the_least_of_the_limits(prefetch: int, unacked: int, shared: in
 @pytest.mark.parametrize("no_ack", [False, True])
 def test_there_is_no_room_while_the_client_does_not_read(no_ack: bool) -> None:
     """Output at high water, or a socket that takes no more, leaves no room, and is noted for whoever wakes it."""
-    made, place = consumer(10, no_ack=no_ack)
-    outflow = place.outflow
-    place.connection.out_bytes = outflow.high_water_bytes - 1
+    made, connection = consumer(10, no_ack=no_ack)
+    outflow = made.outflow
+    connection.out_bytes = outflow.high_water_bytes - 1
     assert made.room() > 0
     assert not outflow.starved
-    place.connection.out_bytes += 1
+    connection.out_bytes += 1
     assert made.room() == 0
     assert outflow.starved
     outflow.starved = False
-    place.connection.out_bytes = 0
+    connection.out_bytes = 0
     outflow.writable = False
     assert made.room() == 0
     assert outflow.starved

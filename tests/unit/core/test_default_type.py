@@ -8,8 +8,6 @@ from pamqp import commands
 from broker.core.default_type import check_default_type, default_type, ignored_default_type
 from tests.unit.core.room import Room
 
-pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
-
 
 @pytest.mark.parametrize(
     ("facts", "expected"),

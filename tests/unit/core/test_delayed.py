@@ -19,8 +19,6 @@ from broker.core.vhost import Vhost
 from broker.slots.slot import Slot
 from tests.unit.core.room import NO_PROPERTIES, Room
 
-pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
-
 HOLDING = "amq.delayed.x"
 REFUSED = (
     f"channel 403 ACCESS_REFUSED - queue '{HOLDING}' in vhost '/' holds delayed messages: "

@@ -260,7 +260,6 @@ def test_auto_delete_exchanges_go_at_once_one_after_the_other(delete: Callable[[
     assert not vhost.bindings.remains
 
 
-@pytest.mark.interpreted("a stand-in for a compiled object")
 def test_a_crash_amid_the_chunks_finds_the_deletion_whole() -> None:
     """Neither the journal nor a snapshot of any moment has a binding of what was deleted."""
     room = Room()

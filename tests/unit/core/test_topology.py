@@ -12,8 +12,6 @@ import pytest
 from broker.core.arguments import from_json, to_json
 from tests.unit.core.room import Room
 
-pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
-
 ARGUMENTS: dict[str, Any] = {
     "text": "caf\u00e9",
     "octets": b"\xff\x00",
@@ -80,7 +78,7 @@ def test_a_queue_that_was_deleted_does_not_come_to_life_while_restoring() -> Non
     room.vhost.declare_queue("q", durable=True)
     again.vhost.restore(room.journal)
     assert again.assigned == [2]
-    assert again.store.log.records == []
+    assert again.records() == []
 
 
 def test_a_binding_is_unbound_by_arguments_that_are_equal() -> None:

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from broker.amqp.errors import ChannelError
+from broker.core.consumer import Consumer
 from broker.core.unacked import Delivery, Unacked, by_slot
 from broker.slots.slot import Slot
+from tests.unit.core.room import Room
 
-pytestmark = pytest.mark.interpreted("the streams are stand-ins")
-
-QUEUE: Any = object()
-CONSUMER: Any = object()
+ROOM = Room()
+CLIENT = ROOM.enter()
+STREAM = ROOM.vhost.declare_queue("q").stream
+CONSUMER = CLIENT.consumer(STREAM.queue)
 SLOT = Slot(1)
 
 
@@ -24,19 +26,19 @@ def unacked(count: int, run: int = 1) -> Unacked:
     """Returns the tags 1 to `count`, all waiting, in runs of so many; each stands for the index that is its tag."""
     made = Unacked()
     for first in range(1, count + 1, run):
-        made.handed_out(QUEUE, SLOT, range(first, first + run), consumer_of(first))
+        made.handed_out(STREAM, SLOT, range(first, first + run), consumer_of(first))
     assert made.last_tag == count
     return made
 
 
-def consumer_of(number: int) -> Any:
+def consumer_of(number: int) -> Consumer:
     """Returns a consumer of its own for each number: its run is not joined to the one before."""
-    return f"consumer-{number}"
+    return CLIENT.consumer(STREAM.queue, f"consumer-{number}")
 
 
 def tags(deliveries: Sequence[Delivery]) -> list[int]:
     """Returns what the deliveries stand for."""
-    return [index for _queue, _slot, indexes, _consumer in deliveries for index in indexes]
+    return [index for _stream, _slot, indexes, _consumer in deliveries for index in indexes]
 
 
 @pytest.mark.parametrize("run", [1, 2, 5, 10])
@@ -49,7 +51,7 @@ def test_a_tag_names_one_delivery_or_all_up_to_it(run: int) -> None:
     assert tags(made.take(7, multiple=True)) == [6, 7]
     assert (len(made), made.oldest) == (2, 8)
     assert tags(made.take(0, multiple=True)) == [8, 10]
-    assert made.add(QUEUE, SLOT, 11) == 11
+    assert made.add(STREAM, SLOT, 11) == 11
     assert tags(made.take_all()) == [11]
     assert made.take(0, multiple=True) == []
     assert (len(made), made.oldest) == (0, None)
@@ -61,7 +63,7 @@ def test_a_tag_that_does_not_wait_is_an_error(tag: int, multiple: bool) -> None:
     """A tag that was settled, or never given, or given to what needs no ack, is 406 and takes nothing."""
     made = unacked(10, 5)
     made.last_tag += 2
-    made.handed_out(QUEUE, SLOT, range(13, 14), None)
+    made.handed_out(STREAM, SLOT, range(13, 14), None)
     made.take(3, multiple=False)
     made.take(13, multiple=False)
     with pytest.raises(ChannelError, match=f"unknown delivery tag {tag}$") as refused:
@@ -74,12 +76,12 @@ def test_what_is_handed_out_in_one_piece_is_taken_in_one() -> None:
     """A dense piece of a slot is one range however many hand-outs it took, an ack in its middle splits nothing."""
     made = Unacked()
     for start in range(0, 1000, 250):
-        made.handed_out(QUEUE, SLOT, list(range(start, start + 250)), CONSUMER)
-    assert made.take(100, multiple=True) == [(QUEUE, SLOT, range(100), CONSUMER)]
+        made.handed_out(STREAM, SLOT, list(range(start, start + 250)), CONSUMER)
+    assert made.take(100, multiple=True) == [(STREAM, SLOT, range(100), CONSUMER)]
     made.take(502, multiple=False)
-    made.handed_out(QUEUE, SLOT, range(1000, 1010), CONSUMER)
+    made.handed_out(STREAM, SLOT, range(1000, 1010), CONSUMER)
     rest = [*range(100, 501), *range(502, 1000)]
-    assert made.take_all() == [(QUEUE, SLOT, rest, CONSUMER), (QUEUE, SLOT, range(1000, 1010), CONSUMER)]
+    assert made.take_all() == [(STREAM, SLOT, rest, CONSUMER), (STREAM, SLOT, range(1000, 1010), CONSUMER)]
 
 
 class CountedList(list[Any]):
@@ -137,6 +139,7 @@ def test_a_tag_is_taken_once(order: str, run: int) -> None:
     assert len(made) == 0
 
 
+@pytest.mark.interpreted("the list of runs counts what is read of it")
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("run", [1, 100])
 def test_acks_cost_a_search_each_in_whatever_order_they_come(order: str, run: int) -> None:
@@ -152,6 +155,7 @@ def test_acks_cost_a_search_each_in_whatever_order_they_come(order: str, run: in
         assert counted.steps <= 8 * runs * run
 
 
+@pytest.mark.interpreted("the list of runs counts what is read of it")
 @pytest.mark.parametrize("step", [1, 7])
 def test_acks_with_multiple_visit_each_run_a_few_times(step: int) -> None:
     """Acknowledging a long list from its front, bit by bit, costs each run a few steps and not the list each time."""
@@ -169,7 +173,7 @@ def test_runs_that_are_done_with_are_let_go() -> None:
     made = unacked(1)
     longest = 0
     for number in range(2, 5000):
-        made.handed_out(QUEUE, SLOT, [number], consumer_of(number))
+        made.handed_out(STREAM, SLOT, [number], consumer_of(number))
         if number % 2:
             made.take(number, multiple=False)
             made.take(number - 1, multiple=False)
@@ -182,8 +186,8 @@ def test_deliveries_are_grouped_by_slot() -> None:
     """What was handed out of one slot in turns to several becomes a range again, or an ascending list."""
     other = Slot(100)
     made = Unacked()
-    made.handed_out(QUEUE, SLOT, [3, 5], CONSUMER)
-    made.handed_out(QUEUE, other, [2, 9], CONSUMER)
-    made.handed_out(QUEUE, SLOT, [4], None)
+    made.handed_out(STREAM, SLOT, [3, 5], CONSUMER)
+    made.handed_out(STREAM, other, [2, 9], CONSUMER)
+    made.handed_out(STREAM, SLOT, [4], None)
     assert made.indexes_of(other) == [2, 9]
-    assert by_slot(made.take_all()) == [(QUEUE, SLOT, range(3, 6)), (QUEUE, other, [2, 9])]
+    assert by_slot(made.take_all()) == [(STREAM, SLOT, range(3, 6)), (STREAM, other, [2, 9])]

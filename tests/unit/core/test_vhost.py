@@ -11,7 +11,7 @@ from broker.amqp.errors import ChannelError
 from broker.core.auth.users import User
 from broker.core.vhost import Vhost
 from broker.routing.pattern import PatternLimits
-from tests.unit.core.room import GUEST, Room, consume, put
+from tests.unit.core.room import GUEST, Room, describe, put
 
 
 def kinds(room: Room) -> list[tuple[str, str]]:
@@ -124,15 +124,13 @@ def test_an_auto_delete_exchange_goes_with_its_last_binding(way: str) -> None:
     assert kinds(room) == [("exchange_declared", "x"), ("exchange_deleted", "x")]
 
 
-@pytest.mark.interpreted("a stand-in for a compiled object")
 def test_an_auto_delete_queue_goes_with_its_last_consumer() -> None:
     """Not before it had one, and not while one is left."""
     room = Room()
     vhost = room.vhost
     queue = vhost.declare_queue("q", auto_delete=True)
     assert not vhost.consumer_left(queue)
-    first: Any = consume(queue)
-    second: Any = consume(queue)
+    first, second = (room.enter().consume("q") for _ in range(2))
     queue.remove_consumer(first)
     assert not vhost.consumer_left(queue)
     queue.remove_consumer(second)
@@ -141,25 +139,26 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer() -> None:
     assert not vhost.consumer_left(queue)
 
 
-@pytest.mark.interpreted("a stand-in for a compiled object")
 def test_a_queue_without_auto_delete_outlives_its_consumers() -> None:
     """The last consumer may leave."""
-    vhost = Room().vhost
+    room = Room()
+    vhost = room.vhost
     queue = vhost.declare_queue("q")
-    consumer: Any = consume(queue)
+    consumer = room.enter().consume("q")
     queue.remove_consumer(consumer)
     assert not vhost.consumer_left(queue)
     assert "q" in vhost.queues
 
 
-@pytest.mark.interpreted("a stand-in for a compiled object")
 def test_a_namesake_is_not_deleted_for_a_queue_that_is_gone() -> None:
     """A late word about the old queue does not touch the new one."""
-    vhost = Room().vhost
+    room = Room()
+    vhost = room.vhost
     old = vhost.declare_queue("q", auto_delete=True)
-    consumer: Any = consume(old)
+    client = room.enter()
+    client.consume("q")
     vhost.delete_queue("q", None)
-    assert consumer.cancelled
+    assert [describe(method) for _, method in client.replies()] == ["Basic.Cancel"]
     vhost.declare_queue("q", auto_delete=True)
     assert not vhost.consumer_left(old)
     assert "q" in vhost.queues
@@ -195,7 +194,6 @@ def test_each_queue_gets_a_number_of_its_own() -> None:
     assert numbers == [1, 2, 3]
 
 
-@pytest.mark.interpreted("a stand-in for a compiled object")
 def test_the_journal_hears_of_what_is_durable_and_of_nothing_else() -> None:
     """Transient things, and bindings with a transient end, leave no trace; found again is no change."""
     room = Room()
@@ -279,7 +277,6 @@ def test_a_user_has_one_publish_cache() -> None:
     assert vhost.publish_cache(alice) is not vhost.publish_cache(bob)
 
 
-@pytest.mark.interpreted("a stand-in for a compiled object")
 def test_a_change_of_rights_drops_what_that_users_publishes_came_to() -> None:
     """The others' entries stay; a change that concerns all of them drops all."""
     room = Room()

@@ -105,7 +105,7 @@ def test_a_slot_of_an_idle_queue_that_was_sealed_for_its_age_counts_once() -> No
     pager, _ = lines(0)
     line = Line(pager)
     line.durable = True
-    logged = SimpleNamespace(entry=(1, 100))
+    logged = SimpleNamespace(logged=True, position=1, record_bytes=100)
     line.manager.publish(logged, 100)
     cast("Any", pager._clock).now_ms = 20_000
     pager.tick()

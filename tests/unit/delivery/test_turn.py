@@ -82,3 +82,33 @@ def test_a_waker_has_its_connection_flushed_once_a_turn_was_asked_for() -> None:
     asked.pop()()
     assert flushed == ["a", "b"]
     assert not asked
+
+
+def test_who_is_touched_by_an_engine_is_flushed_by_the_same_turn_and_by_no_other() -> None:
+    """A delivery costs one turn; who speaks while others are flushed has the next one."""
+    asked: list[Callable[[], None]] = []
+    turn = turn_of(asked)
+    flushed: list[str] = []
+    late: Any = SimpleNamespace(flush=lambda: flushed.append("late"))
+
+    def flush() -> None:
+        flushed.append("consumer")
+        turn.touch(late)
+
+    consumer: Any = SimpleNamespace(flush=flush)
+    wake = turn.waker(consumer)
+
+    def deliver() -> None:
+        engine.due = False
+        wake(None)
+        turn.touch(late)
+
+    engine: Any = SimpleNamespace(due=True, stirred=False, turn=deliver)
+    turn.engines.append(engine)
+    turn.schedule()
+    asked.pop()()
+    assert flushed == ["consumer", "late"]
+    assert len(asked) == 1
+    asked.pop()()
+    assert flushed == ["consumer", "late", "late"]
+    assert not asked

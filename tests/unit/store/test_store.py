@@ -7,6 +7,7 @@ import pytest
 from broker.store.checkpoint import Checkpoint, QueueState, SlotState
 from broker.store.compaction import SlotReference
 from broker.store.damage import CorruptRecord
+from broker.store.reading import COPY_MAX_BYTES
 from broker.store.record import HEAD_BYTES, TARGET, encode_message, encode_moved, encode_settled
 from broker.store.segment import segment_path
 from tests.unit.store.room import FOLDER, ROUTE, Room
@@ -73,6 +74,32 @@ def test_an_unreadable_message_is_none_in_quarantine() -> None:
     size = len(room.message(9, body=b"1"))
     room.store.page_out(1, 1, [(positions[0] + 1, size), (positions[1], size), None])
     assert [one and one.body for one in room.store.read_slot(1, 1, 4)] == [None, b"2", None]
+
+
+@pytest.mark.parametrize("body_bytes", [1, COPY_MAX_BYTES])
+def test_a_flipped_byte_is_found_out(body_bytes: int) -> None:
+    """The checksum covers a short record and a long one to the last byte, and the right record passes."""
+    room = Room(quarantine=True)
+    record = room.message(1, body=bytes(body_bytes))
+    good, bad = room.append(record, record[:-1] + b"x")
+    room.store.page_out(1, 1, [(good, len(record))])
+    assert room.store.read_slot(1, 1, 2)[0] is not None
+    room.store.page_out(1, 1, [(bad, len(record))])
+    assert room.store.read_slot(1, 1, 2) == [None]
+
+
+def test_a_message_of_many_queues_is_found_by_each() -> None:
+    """Wherever in the targets a queue stands, its own id counts and no other queue's."""
+    room = Room(quarantine=True)
+    room.next_ids = {1: 1, 2: 8, 3: 9}
+    record = room.message(1, 2, 3)
+    (position,) = room.append(record)
+    entry = [(position, len(record))]
+    for queue, message_id in ((1, 1), (2, 8), (3, 9)):
+        room.store.page_out(queue, message_id, entry)
+        assert room.store.read_slot(queue, message_id, message_id + 1)[0] is not None
+    room.store.page_out(2, 9, entry)
+    assert room.store.read_slot(2, 9, 10) == [None]
 
 
 def count_reads(room: Room) -> list[int]:

@@ -15,8 +15,6 @@ from broker.core.bounded_pattern import BoundedPattern
 from broker.core.resource import Resource
 from tests.unit.core.room import Room
 
-pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
-
 CONFIGURED, ALICE, MALLORY = User("configured", "c"), User("alice"), User("mallory")
 QUEUE = Resource("queue", "/", "q")
 TOPIC = Resource("exchange", "/", "amq.topic")

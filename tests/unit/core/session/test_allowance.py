@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from pamqp import commands
 
 from broker.core.session.allowance import ALLOWANCE
 from broker.core.session.queue import UNITS
 from tests.unit.core.room import Room
-
-pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
 
 Bind = commands.Queue.Bind
 

@@ -9,8 +9,6 @@ from structlog.testing import capture_logs
 from broker.core.auth.users import User
 from tests.unit.core.room import GUEST, Room, describe, put
 
-pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
-
 REFUSED = (
     "connection 403 ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. "
     "For details see the broker logfile."

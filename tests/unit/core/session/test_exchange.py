@@ -9,8 +9,6 @@ from broker.amqp.codec import Method
 from broker.core.auth.users import User
 from tests.unit.core.room import Client, Room
 
-pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
-
 Declare, Delete = commands.Exchange.Declare, commands.Exchange.Delete
 Bind, Unbind = commands.Exchange.Bind, commands.Exchange.Unbind
 INEQUIVALENT = "channel 406 PRECONDITION_FAILED - inequivalent arg "

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from pamqp import commands
 
 from broker.core.deadlines import TURN_SHARE
 from broker.core.queue import Queue
 from tests.unit.core.room import Client, Room, put
-
-pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
 
 GET = commands.Basic.Get(queue="q")
 

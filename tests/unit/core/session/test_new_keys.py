@@ -18,8 +18,6 @@ from tests.raw_client import body_frame, frame, header_frame
 from tests.unit.core.room import Client, Room, describe
 from tests.unit.core.session.publishing import declare, publish, ready
 
-pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
-
 NEW = count()
 METHOD = 1
 
@@ -93,7 +91,7 @@ def test_keys_that_lead_nowhere_are_confirmed_and_returned_if_mandatory() -> Non
     ((_, returned),) = client.replies()
     assert isinstance(returned, commands.Basic.Return)
     assert (returned.exchange, returned.routing_key, returned.reply_code) == ("x", "lost.2", 312)
-    assert room.store.log.records == []
+    assert room.records() == []
     assert ready(room, "q") == [1]
 
 

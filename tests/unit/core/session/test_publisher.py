@@ -13,8 +13,6 @@ from broker.store.record import decode_message
 from tests.unit.core.room import Client, Room
 from tests.unit.core.session.publishing import confirms, declare, publish, ready
 
-pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
-
 USER = "user_id property set to 'alice' but authenticated user was 'guest'"
 
 
@@ -150,7 +148,7 @@ def test_one_record_for_all_durable_queues(arguments: dict[str, Any]) -> None:
     publish(client, "", exchange="amq.fanout", delivery_mode=2)
     publish(client, "", exchange="amq.fanout", delivery_mode=1)
     assert ready(room, "a", "b", "t") == [2, 2, 2]
-    (record,) = room.store.log.records
+    (record,) = room.records()
     stored = decode_message(0, record)
     assert len(stored.targets) == 2 * 16
     assert stored.timestamp_ms == 777

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pamqp import commands
 
 from broker.amqp.codec import Method
-from tests.unit.core.room import Client, Room, consume, put
-
-pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
+from tests.unit.core.room import Client, Room, put
 
 Declare, Bind, Unbind = commands.Queue.Declare, commands.Queue.Bind, commands.Queue.Unbind
 Purge, Delete = commands.Queue.Purge, commands.Queue.Delete
@@ -145,7 +142,7 @@ def test_declare_tells_the_name_and_both_counts() -> None:
     client = room.enter()
     client.call(1, PLAIN, commands.Queue.DeclareOk)
     put(room.vhost.queues["q"], 3)
-    consume(room.vhost.queues["q"])
+    client.consume("q")
     for method in (PLAIN, Declare(queue="q", passive=True)):
         reply = client.call(1, method, commands.Queue.DeclareOk)
         assert (reply.queue, reply.message_count, reply.consumer_count) == ("q", 3, 1)
@@ -251,20 +248,21 @@ def test_purge_and_delete_tell_how_many_messages_were_ready() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prepare", "method", "close"),
+    ("consumed", "method", "close"),
     [
-        (put, Delete(queue="q", if_empty=True), "channel 406 PRECONDITION_FAILED - queue 'q' in vhost '/' not empty"),
-        (consume, Delete(queue="q", if_unused=True), "channel 406 PRECONDITION_FAILED - queue 'q' in vhost '/' in use"),
+        (False, Delete(queue="q", if_empty=True), "channel 406 PRECONDITION_FAILED - queue 'q' in vhost '/' not empty"),
+        (True, Delete(queue="q", if_unused=True), "channel 406 PRECONDITION_FAILED - queue 'q' in vhost '/' in use"),
     ],
 )
-def test_a_conditional_delete_keeps_a_queue_that_is_needed(
-    prepare: Callable[..., object], method: Method, close: str
-) -> None:
+def test_a_conditional_delete_keeps_a_queue_that_is_needed(consumed: bool, method: Method, close: str) -> None:
     """if-empty and if-unused refuse, and the queue stays."""
     room = Room()
     client = room.enter()
     client.call(1, PLAIN, commands.Queue.DeclareOk)
-    prepare(room.vhost.queues["q"])
+    if consumed:
+        client.consume("q")
+    else:
+        put(room.vhost.queues["q"])
     assert client.refused(method) == close
     assert "q" in room.vhost.queues
 

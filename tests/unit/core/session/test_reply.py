@@ -9,8 +9,6 @@ from broker.amqp.content_header import decode_properties
 from tests.unit.core.room import Client, Room
 from tests.unit.core.session.publishing import declare, publish, ready
 
-pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
-
 Basic, Queue = commands.Basic, commands.Queue
 REPLY_TO = "amq.rabbitmq.reply-to"
 

@@ -19,8 +19,6 @@ from broker.core.auth.users import User
 from tests.raw_client import publish_frames
 from tests.unit.core.room import Client, Room, describe
 
-pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
-
 Frames = Callable[[Client], list[str]]
 Need = tuple[Kind, str]
 

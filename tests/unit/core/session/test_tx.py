@@ -12,8 +12,6 @@ from broker.core.session.tx import TxSession
 from tests.unit.core.room import Client, Room, describe
 from tests.unit.core.session.publishing import declare, publish, ready
 
-pytestmark = pytest.mark.interpreted("the vhost's log is a recording one")
-
 Basic, Tx, Confirm = commands.Basic, commands.Tx, commands.Confirm
 PARTIAL = "channel 406 PRECONDITION_FAILED - partial tx completion"
 
@@ -110,10 +108,10 @@ def test_all_records_of_a_commit_are_one_group() -> None:
     client.tell(1, Basic.Ack(tag))
     publish(client, "to", delivery_mode=2)
     commit(room, client)
-    assert [len(group) for group in room.store.log.groups] == [1, 2]
+    assert [len(group) for group in room.groups()] == [1, 2]
     for stream in room.vhost.ports.settled:
         stream.log_settlements()
-    assert len(room.store.log.records) == 3
+    assert len(room.records()) == 3
 
 
 def test_commit_is_answered_when_it_is_safe() -> None:

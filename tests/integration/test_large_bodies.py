@@ -1,0 +1,102 @@
+"""Large bodies through a real broker: over TCP and TLS, on both loops, beside small ones, and to a slow client."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+import trustme
+from pamqp import commands
+
+from broker.amqp.framing import LARGE_BYTES
+from tests.broker_process import BrokerProcess
+from tests.deadline import wait_until
+from tests.in_process import running_broker
+from tests.raw_client import RawClient, publish_frames
+
+FRAME_MAX: Final = 131_072
+PART_BYTES: Final = FRAME_MAX - 8
+SIZES: Final = [204_800, 16, 0, LARGE_BYTES - 1, LARGE_BYTES, PART_BYTES, PART_BYTES + 1, 16, 1 << 20, 2 * PART_BYTES]
+# So little of the output fits into the sockets that the broker has to go on where it stopped.
+SMALL_BUFFER_BYTES: Final = 8192
+
+
+def bodies_of(rounds: int) -> list[bytes]:
+    """Returns bodies of many sizes, each told from the others by its octets."""
+    return [bytes([1 + place % 255]) * size for place, size in enumerate(SIZES * rounds)]
+
+
+def pass_through(client: RawClient, rounds: int) -> None:
+    """Publishes bodies and takes them back, the first when all are published, and insists on each octet."""
+    client.open(frame_max=FRAME_MAX)
+    client.open_channel(1)
+    queue = client.declare_queue(1, "", exclusive=True)
+    client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+    bodies = bodies_of(rounds)
+    for tag, body in enumerate(bodies, 1):
+        client.send(publish_frames(1, "", queue, body, piece_bytes=PART_BYTES))
+        assert client.expect(commands.Basic.Ack, 1).delivery_tag == tag
+    client.call(1, commands.Basic.Consume(queue=queue, no_ack=True), commands.Basic.ConsumeOk)
+    for tag, body in enumerate(bodies, 1):
+        assert client.expect(commands.Basic.Deliver, 1).delivery_tag == tag
+        assert client.expect_content(1)[1] == body
+    client.close()
+
+
+@asynccontextmanager
+async def port_of(loop: str, folder: Path, **tls: str) -> AsyncIterator[int]:
+    """Yields the port of a broker on asyncio's own loop, or of one on the loop that it is served with."""
+    if loop == "asyncio":
+        async with running_broker(folder, tls={"port": 0, **tls} if tls else {}) as broker:
+            yield broker.listener.tls_port if tls else broker.listener.port
+        return
+    environment = {f"SLOTMQ_TLS__{key.upper()}": value for key, value in ({"port": "0"} | tls).items()} if tls else {}
+    process = BrokerProcess(folder, environment=environment)
+    await asyncio.to_thread(process.start)
+    try:
+        yield await asyncio.to_thread(tls_port_of, process) if tls else process.address.port
+        assert await asyncio.to_thread(process.terminate) == 0
+        assert process.errors() == []
+    finally:
+        process.kill()
+
+
+def tls_port_of(process: BrokerProcess) -> int:
+    """Returns what the log says of it, which a thread writes behind the ready line."""
+
+    def told() -> list[int]:
+        return [int(event["tls_port"]) for event in process.log_events() if event["event"] == "server.started"]
+
+    return wait_until(told, "the port in the log")[0]
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "served"])
+@pytest.mark.parametrize("receive_buffer_bytes", [None, SMALL_BUFFER_BYTES])
+async def test_large_bodies_arrive_octet_by_octet(loop: str, receive_buffer_bytes: int | None, tmp_path: Path) -> None:
+    """In order and beside small ones, however little of them the client's socket holds."""
+    async with port_of(loop, tmp_path) as port:
+        with RawClient("127.0.0.1", port, receive_buffer_bytes=receive_buffer_bytes) as client:
+            await asyncio.to_thread(pass_through, client, 2)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "served"])
+async def test_large_bodies_arrive_over_tls(loop: str, tmp_path: Path) -> None:
+    """The records that they are cut into are joined to what was sent."""
+    authority = trustme.CA()
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    file = str(tmp_path / "both.pem")
+
+    def talk(port: int) -> None:
+        with RawClient("127.0.0.1", port) as client:
+            client.socket = context.wrap_socket(client.socket, server_hostname="localhost")
+            pass_through(client, 1)
+
+    async with port_of(loop, tmp_path / "data", certfile=file, keyfile=file) as port:
+        await asyncio.to_thread(talk, port)
