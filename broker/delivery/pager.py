@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Pager"]
 
-TURN_SLOTS: Final = 8  # a slot of 1,000 costs under a millisecond: what one loop turn may spend on paging
+TURN_MESSAGES: Final = 8000  # that have a record: under eight milliseconds of a turn, however much is to go
+SPILL_COST: Final = 4  # what has none is encoded and written; two slots of 1,000 a turn are more than a turn reads
 RELIEF: Final = 0.75  # paging goes on until this share of the budget is left
 IDLE_SHARE: Final = 0.125  # of the budget is for queues that nobody consumes from
 LOOKS_MIN: Final = 2000  # slots looked at per tick, about a millisecond; or
@@ -53,7 +54,7 @@ class Pager:
     """Counts what is resident and pages out what exceeds the budget.
 
     Units: ``budget_bytes`` and ``resident_bytes`` are memory charges of messages; an open slot is sealed when it is
-        ``window_ms`` old.
+        ``window_ms`` old. ``paged_out`` counts slots, ``spilled`` messages that were written to the spill.
     Invariant: a message whose record is not yet written to the log file is never paged out.
     """
 
@@ -65,6 +66,7 @@ class Pager:
         self.resident_bytes = 0
         self.pressed = False
         self.paged_out = 0
+        self.spilled = 0
         self._resident: dict[Slot, _Resident] = {}
         self._round: list[_Resident] = []  # those to be looked at next, from the end
         self._looks = LOOKS_MIN  # in this round, at each tick
@@ -118,7 +120,8 @@ class Pager:
 
     def turn(self) -> None:
         """Pages out a few slots: of idle queues, then those that are farthest from the head of their queue."""
-        for _ in range(TURN_SLOTS):
+        budget = TURN_MESSAGES
+        while budget > 0:
             if self._may_leave():
                 resident = self._leaving.popleft()
                 if not self._is_idle(resident.stream):
@@ -129,18 +132,23 @@ class Pager:
                 self.pressed = False
                 self._candidates = []
                 return
-            self._page_out(resident)
+            budget -= 1 + self._page_out(resident)
 
-    def _page_out(self, resident: _Resident) -> None:
+    def _page_out(self, resident: _Resident) -> int:
+        """Pages out a slot unless it is not the time for it, and returns what that cost, in messages with a record."""
         slot, stream = resident.slot, resident.stream
         if slot.contents is None or slot.tenure is Tenure.DELETED or stream.deleted or self._in_service(slot):
-            return
+            return 0
         if slot.fill is Fill.OPEN:
             stream.manager.seal()
-        if slot.unsettled and self.log_entries(stream, slot):
+        if not slot.unsettled:
+            return 0
+        spilled = self.spilled
+        if self.log_entries(stream, slot):
             slot.contents = None
             self.paged_out += 1
             self._look(resident)
+        return slot.length + (self.spilled - spilled) * (SPILL_COST - 1)
 
     # -- what is in memory --------------------------------------------------------------------------------------------
 
@@ -256,10 +264,11 @@ class Pager:
 
     def _write(self, stream: Stream, slot: Slot, start: int, entries: list[Entry | None]) -> None:
         if max([0 if entry is None else entry[0] for entry in entries]) >= SPILLED:
-            for index, entry in enumerate(entries, start):
-                if entry is not None and entry[0] >= SPILLED:
-                    stream.refer(slot, entry[0] >> 32)
-                    if stream.durable:
+            for segment in {entry[0] >> 32 for entry in entries if entry is not None and entry[0] >= SPILLED}:
+                stream.refer(slot, segment)
+            if stream.durable:
+                for index, entry in enumerate(entries, start):
+                    if entry is not None and entry[0] >= SPILLED:
                         slot.mark_volatile(index)
         self._store.page_out(stream.number, slot.first + start, entries)
 
@@ -276,8 +285,9 @@ class Pager:
     def _spill(self, stream: Stream, slot: Slot) -> None:
         """Writes what is still in memory alone to the spill, with one call, and then its entries."""
         assert slot.contents is not None
-        indexes = [index for index in slot.unlogged if slot.contents[index] is not None]
-        messages: list[Message] = [slot.contents[index] for index in indexes]
+        contents: list[Message | None] = slot.contents
+        messages = [(index, message) for index in slot.unlogged if (message := contents[index]) is not None]
+        number, first = stream.number, slot.first
         records = [
             encode_message(
                 0,
@@ -286,16 +296,18 @@ class Pager:
                 message.envelope.route,
                 message.header,
                 message.body,
-                TARGET.pack(stream.number, slot.first + index),
+                TARGET.pack(number, first + index),
             )
-            for index, message in zip(indexes, messages, strict=True)
+            for index, message in messages
         ]
-        entries: dict[int, Entry] = {}
-        positions = self._store.spill.extend(records)
-        for index, message, record, position in zip(indexes, messages, records, positions, strict=True):
-            entries[index] = (position, len(record))
-            if not message.logged:  # other transient queues that hold it may point there too
-                message.position, message.record_bytes = position, len(record)
+        indexes = [index for index, _ in messages]
+        entries = dict(
+            zip(indexes, zip(self._store.spill.extend(records), map(len, records), strict=True), strict=True)
+        )
+        for (_, message), entry in zip(messages, entries.values(), strict=True):
+            if not 0 < message.position < SPILLED:  # other transient queues that hold it may point there too
+                message.position, message.record_bytes = entry
+        self.spilled += len(indexes)
         for run in _runs(indexes):
             self._write(stream, slot, run.start, [entries[index] for index in run])
         slot.unlogged = []  # not before: were the spill to fail, they still have no place on disk

@@ -11,6 +11,7 @@ from broker.delivery import pager as module
 from broker.delivery.pager import Pager
 from broker.slots.manager import SlotManager
 from broker.slots.slot import Slot
+from broker.store.spill import SPILLED
 
 
 class Look(Pager):
@@ -115,3 +116,43 @@ def test_a_slot_of_an_idle_queue_that_was_sealed_for_its_age_counts_once() -> No
     line.manager.settle(settled, settled.take(1))
     pager.tick()
     assert pager._idle_bytes == 0
+
+
+class Disk:
+    """A store that takes everything and counts what is spilled."""
+
+    def __init__(self) -> None:
+        self.spilled: list[int] = []  # records of each call
+        self.spill = self
+        self.live: dict[int, int] = {}
+
+    def extend(self, records: list[bytes]) -> list[int]:
+        """Gives each a position, all in one segment."""
+        self.spilled.append(len(records))
+        return [SPILLED | at for at in range(1, len(records) + 1)]
+
+    def page_out(self, _number: int, _first: int, _entries: list[Any]) -> None:
+        """Keeps nothing."""
+
+
+def test_a_turn_spills_two_slots_and_no_more() -> None:
+    """To encode messages takes long: a turn that spilled eight slots would keep everybody waiting."""
+    disk = Disk()
+    pager = Pager(cast("Any", disk), 0, 10_000, cast("Any", SimpleNamespace(now_ms=0)))
+    line = cast("Any", Line(pager))
+    line.manager = SlotManager(1000, 1 << 20, on_open=lambda slot: pager.kept(line, slot))
+    line.number, line.refer = 1, lambda _slot, _segment: None
+    envelope = SimpleNamespace(route=b"\0\0")
+    for _ in range(6000):
+        message = SimpleNamespace(
+            position=0, record_bytes=0, logged=False, timestamp_ms=0, envelope=envelope, header=b"h", body=b"b"
+        )
+        line.manager.publish(message, 100)
+    pager.tick()
+    assert pager.pressed
+    pager.turn()
+    assert disk.spilled == [1000, 1000]
+    assert pager.paged_out == 2
+    while pager.pressed:
+        pager.turn()
+    assert (pager.paged_out, pager.spilled) == (6, 6000)
