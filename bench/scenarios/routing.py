@@ -136,8 +136,6 @@ class Routing:
         """Run it once. Raises: RunFailed, Fault, OSError."""
         if broker.relay:
             return relayed(len(load.BODY), 0, limits.seconds)
-        if not broker.processes:
-            raise RunFailed("needs --pid")
         self.topology.bind(broker, limits)
         peer = load.open_peer(broker)
         try:

@@ -30,7 +30,10 @@ class Tape:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What one run published; `arrived` is what the queue holds more than before."""
+    """What one run published; `arrived` is what the queue holds more than before.
+
+    Units: `cpu_s` is 0 for a broker whose processes are not ours to look at.
+    """
 
     messages: int
     seconds: float
@@ -71,11 +74,10 @@ def publish(broker: Broker, peer: Peer, tape: Tape, seconds: float) -> Sent:
     A round trip on the same channel comes behind the last message, and the queue's own count behind that: what is
     not routed by then cannot be counted.
     """
-    assert broker.processes is not None
     view = memoryview(tape.buffer)
     sync = wire.basic_qos(CHANNEL, 0)
     held = peer.declare_queue(QUEUE, durable=False)
-    before = broker.processes.usage().cpu_s
+    before = _cpu_s(broker)
     begun = time.monotonic()
     at = messages = 0
     while messages < len(tape.ends) and time.monotonic() - begun < seconds:
@@ -91,7 +93,11 @@ def publish(broker: Broker, peer: Peer, tape: Tape, seconds: float) -> Sent:
     peer.call(b"", wire.BASIC_QOS_OK)
     took_s = time.monotonic() - begun
     arrived = peer.declare_queue(QUEUE, durable=False) - held
-    return Sent(messages, took_s, broker.processes.usage().cpu_s - before, arrived)
+    return Sent(messages, took_s, _cpu_s(broker) - before, arrived)
+
+
+def _cpu_s(broker: Broker) -> float:
+    return broker.processes.usage().cpu_s if broker.processes else 0.0
 
 
 def ceiling(tape: Tape) -> float:

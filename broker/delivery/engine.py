@@ -171,7 +171,8 @@ class Engine:
             if self.store.log.pending_bytes:
                 self._schedule()
         if self.pager.pressed:
-            self.pager.turn()
+            if self.pager.turn():
+                self._turn.shorten()
             self._schedule()
 
     @property

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Pager"]
 
 TURN_MESSAGES: Final = 8000  # that have a record: under eight milliseconds of a turn, however much is to go
-SPILL_COST: Final = 4  # what has none is encoded and written; two slots of 1,000 a turn are more than a turn reads
+SPILL_COST: Final = 8  # what has none is encoded and written; a slot of 1,000 a turn is more than a short turn reads
 RELIEF: Final = 0.75  # paging goes on until this share of the budget is left
 IDLE_SHARE: Final = 0.125  # of the budget is for queues that nobody consumes from
 LOOKS_MIN: Final = 2000  # slots looked at per tick, about a millisecond; or
@@ -118,8 +118,12 @@ class Pager:
             self._candidates = self._rank()
         self.pressed = over or self._may_leave()
 
-    def turn(self) -> None:
-        """Pages out a few slots: of idle queues, then those that are farthest from the head of their queue."""
+    def turn(self) -> bool:
+        """Pages out a few slots: of idle queues, then those that are farthest from the head of their queue.
+
+        Tells whether messages were written to the spill, which takes long.
+        """
+        spilled = self.spilled
         budget = TURN_MESSAGES
         while budget > 0:
             if self._may_leave():
@@ -131,8 +135,9 @@ class Pager:
             else:
                 self.pressed = False
                 self._candidates = []
-                return
+                break
             budget -= 1 + self._page_out(resident)
+        return self.spilled > spilled
 
     def _page_out(self, resident: _Resident) -> int:
         """Pages out a slot unless it is not the time for it, and returns what that cost, in messages with a record."""

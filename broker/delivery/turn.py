@@ -52,6 +52,7 @@ class Turn:
     ) -> None:
         self._loop = loop
         self._share_bytes = self._piece_bytes = share_bytes
+        self._short = False
         self.left_bytes = share_bytes
         self._wall_clock_s = wall_clock_s
         self._fail = fail
@@ -97,6 +98,10 @@ class Turn:
 
         return wake
 
+    def shorten(self) -> None:
+        """Halves the share of input behind this turn, which had much else to do: the next one may have, too."""
+        self._short = True
+
     def piece_bytes(self) -> int:
         """Returns how much of one connection's input may be handled now."""
         return max(0, min(self.left_bytes, self._piece_bytes))
@@ -123,7 +128,8 @@ class Turn:
             self._touched.clear()
             for outlet in touched:
                 outlet.flush()
-            self.left_bytes = self._share_bytes
+            self.left_bytes = self._share_bytes // 2 if self._short else self._share_bytes
+            self._short = False
             if self._paused:
                 self._resume()
         except Exception as error:  # noqa: BLE001  # a defect or a lost store: nothing may be confirmed after it

@@ -112,3 +112,15 @@ def test_who_is_touched_by_an_engine_is_flushed_by_the_same_turn_and_by_no_other
     asked.pop()()
     assert flushed == ["consumer", "late", "late"]
     assert not asked
+
+
+def test_a_turn_that_had_much_to_do_is_followed_by_half_a_share() -> None:
+    """And that by a whole one."""
+    asked: list[Callable[[], None]] = []
+    turn = turn_of(asked)
+    read: list[tuple[str, int]] = []
+    turn.pause(Reader(turn, "a", 2 * SHARE_BYTES, read))
+    turn.shorten()
+    while asked:
+        asked.pop()()
+    assert [size_bytes for _name, size_bytes in read] == [SHARE_BYTES // 2, SHARE_BYTES, SHARE_BYTES // 2]
