@@ -159,6 +159,7 @@ class Engine:
         self.deadlines.begin_turn()
         self._log_settlements()
         self.committer.turn()
+        seen = self.store.log.position
         self.workers.turn()
         due_ms = self.deadlines.next_ms
         if due_ms is not None and due_ms <= self._turn.now_ms and not self._stops:
@@ -168,8 +169,8 @@ class Engine:
             self.deadlines.begin_turn()  # publishers have a share of their own, however much is due
         if self._settled:  # what was delivered without acknowledgement
             self._log_settlements()
-            if self.store.log.pending_bytes:
-                self._schedule()
+        if self.store.log.position != seen:  # the next turn sees to it that it is written, settlements and dead letters
+            self._schedule()
         if self.pager.pressed:
             if self.pager.turn():
                 self._turn.shorten()

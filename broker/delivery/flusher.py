@@ -91,9 +91,10 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
                 out += (head, octets, suffix, middle, body, _END)
                 out_bytes += length + len(header) + len(body) + _OVERHEAD_BYTES
             else:
+                pieces = content_frames(number, header, body, connection.frame_max)
                 out += (head, octets, suffix)
                 out_bytes += length + _OVERHEAD_BYTES
-                for piece in content_frames(number, header, body, connection.frame_max):
+                for piece in pieces:
                     if len(piece) >= LARGE_BYTES:
                         connection.large_at.append(len(out))
                     out.append(piece)

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["Pager"]
 
 TURN_MESSAGES: Final = 8000  # that have a record: under eight milliseconds of a turn, however much is to go
+SLOT_COST: Final = 1000  # at least, however few it holds: a file is opened for each
 SPILL_COST: Final = 8  # what has none is encoded and written; a slot of 1,000 a turn is more than a short turn reads
+SPILL_BYTES: Final = 128  # so many cost as much as a message; a mebibyte is a turn's
 RELIEF: Final = 0.75  # paging goes on until this share of the budget is left
 IDLE_SHARE: Final = 0.125  # of the budget is for queues that nobody consumes from
 LOOKS_MIN: Final = 2000  # slots looked at per tick, about a millisecond; or
@@ -153,7 +155,10 @@ class Pager:
             slot.contents = None
             self.paged_out += 1
             self._look(resident)
-        return slot.length + (self.spilled - spilled) * (SPILL_COST - 1)
+        cost = max(SLOT_COST, slot.length)
+        if self.spilled == spilled:
+            return cost
+        return max(cost + (self.spilled - spilled) * (SPILL_COST - 1), slot.bytes // SPILL_BYTES)
 
     # -- what is in memory --------------------------------------------------------------------------------------------
 

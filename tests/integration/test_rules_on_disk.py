@@ -167,3 +167,32 @@ async def test_a_priority_queue_survives_a_restart(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         assert await numbers_in(channel, "q") == expected
         assert await numbers_in(channel, "behind") == [0, 1, 2]
+
+
+async def test_a_dead_letter_that_was_found_by_a_delivery_is_written_while_nobody_says_anything(
+    tmp_path: Path,
+) -> None:
+    """The expired message behind the head goes to disk with the next turn, not with the next client that speaks."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await declare(channel, "dead")
+        queue = await channel.declare_queue(
+            "q", exclusive=True, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+        )
+        for expiration in (None, 0.05):
+            message = aio_pika.Message(b"", delivery_mode=2, expiration=expiration)
+            await channel.default_exchange.publish(message, "q")
+        await asyncio.sleep(0.2)
+
+        async def take(_message: object) -> None:
+            """Wants nothing of it."""
+
+        await queue.consume(take, no_ack=True)
+        log = broker.engines["/"].store.log
+        (transport,) = broker.listener.transports
+        said = transport.connection.received
+
+        async def written() -> bool:
+            return queue_of(broker, "dead").ready == 1 and log.written == log.position
+
+        await wait_until_async(written, "the dead letter on disk")
+        assert transport.connection.received == said  # nor did it take a heartbeat

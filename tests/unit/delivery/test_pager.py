@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -125,6 +126,7 @@ class Disk:
         self.spilled: list[int] = []  # records of each call
         self.spill = self
         self.live: dict[int, int] = {}
+        self.log = SimpleNamespace(written=1 << 40)
 
     def extend(self, records: list[bytes]) -> list[int]:
         """Gives each a position, all in one segment."""
@@ -135,24 +137,51 @@ class Disk:
         """Keeps nothing."""
 
 
-def test_a_turn_spills_one_slot_and_no_more() -> None:
-    """To encode messages takes long: a turn that spilled eight slots would keep everybody waiting."""
+def full_pager(queues: int, messages: int, body: bytes, *, position: int = 0) -> tuple[Disk, Pager]:
+    """Returns a pager without a budget, and so many queues with so many messages each; a position is in the log."""
     disk = Disk()
     pager = Pager(cast("Any", disk), 0, 10_000, cast("Any", SimpleNamespace(now_ms=0)))
-    line = cast("Any", Line(pager))
-    line.manager = SlotManager(1000, 1 << 20, on_open=lambda slot: pager.kept(line, slot))
-    line.number, line.refer = 1, lambda _slot, _segment: None
     envelope = SimpleNamespace(route=b"\0\0")
-    for _ in range(6000):
-        message = SimpleNamespace(
-            position=0, record_bytes=0, logged=False, timestamp_ms=0, envelope=envelope, header=b"h", body=b"b"
-        )
-        line.manager.publish(message, 100)
+    for _ in range(queues):
+        line = cast("Any", Line(pager))
+        line.durable = position > 0
+        line.manager = SlotManager(1000, 1 << 20, on_open=partial(pager.kept, line))
+        line.number, line.refer = 1, lambda _slot, _segment: None
+        for _ in range(messages):
+            message = SimpleNamespace(
+                position=position, record_bytes=1, logged=position > 0, timestamp_ms=0,
+                envelope=envelope, header=b"h", body=body,
+            )  # fmt: skip
+            line.manager.publish(message, 400 + len(body))
     pager.tick()
     assert pager.pressed
+    return disk, pager
+
+
+def test_a_turn_spills_one_slot_and_no_more() -> None:
+    """To encode messages takes long: a turn that spilled eight slots would keep everybody waiting."""
+    disk, pager = full_pager(1, 6000, b"b")
     assert pager.turn()  # says that it took long
     assert disk.spilled == [1000]
     assert pager.paged_out == 1
     while pager.pressed:
         assert pager.turn() == pager.pressed
     assert (pager.paged_out, pager.spilled) == (6, 6000)
+
+
+def test_a_turn_spills_a_mebibyte_of_large_bodies() -> None:
+    """They are few in a slot, and take as long as many small ones."""
+    disk, pager = full_pager(1, 30, bytes(1 << 20))
+    pager.turn()
+    assert len(disk.spilled) == 1
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_turn_pages_out_eight_small_slots(position: int) -> None:
+    """Each has a file that is opened and written, however few messages there are: thousands of them are no turn's."""
+    disk, pager = full_pager(100, 1, b"b", position=position)
+    pager.turn()
+    assert pager.paged_out == 8
+    while pager.pressed:
+        pager.turn()
+    assert pager.paged_out == 100
