@@ -179,7 +179,7 @@ def test_a_turn_spills_a_mebibyte_of_large_bodies() -> None:
 @pytest.mark.parametrize("position", [0, 1])
 def test_a_turn_pages_out_eight_small_slots(position: int) -> None:
     """Each has a file that is opened and written, however few messages there are: thousands of them are no turn's."""
-    disk, pager = full_pager(100, 1, b"b", position=position)
+    _, pager = full_pager(100, 1, b"b", position=position)
     pager.turn()
     assert pager.paged_out == 8
     while pager.pressed:
