@@ -296,7 +296,8 @@ class Pager:
         """Writes what is still in memory alone to the spill, with one call, and then its entries."""
         assert slot.contents is not None
         contents: list[Message | None] = slot.contents
-        messages = [(index, message) for index in slot.unlogged if (message := contents[index]) is not None]
+        unlogged = dict.fromkeys(slot.unlogged)  # after a failed write an index may be there twice
+        messages = [(index, message) for index in unlogged if (message := contents[index]) is not None]
         number, first = stream.number, slot.first
         records = [
             encode_message(
