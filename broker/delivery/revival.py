@@ -7,7 +7,8 @@ from typing import Final
 
 from broker.amqp.content_header import HeaderFacts, facts_of
 from broker.core.message import OVERHEAD_BYTES, Envelope, Message
-from broker.store.reading import Maker, route_names
+from broker.store.reading import Maker
+from broker.store.record import route_names
 
 __all__ = ["Revival", "weigh"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Final, Generic, TypeVar
@@ -19,9 +20,10 @@ from broker.store.record import (
     TARGET_BYTES,
     StoredMessage,
     is_whole,
+    route_names,
 )
 
-__all__ = ["Maker", "StoredMessages", "read_messages", "read_places", "read_records", "route_names"]
+__all__ = ["Maker", "StoredMessages", "read_messages", "read_places", "read_records"]
 
 GAP_MAX_BYTES: Final = 16 * 1024  # a second call costs about as much as reading so much more from the page cache
 SPAN_MAX_BYTES: Final = 4 * 1024 * 1024  # what one call holds in memory
@@ -35,9 +37,10 @@ _Head = tuple[int, int, int, int, int, int, int, int, int, int]
 T = TypeVar("T")
 
 
-class Maker(Generic[T]):
+class Maker(ABC, Generic[T]):
     """Makes what is wanted of a message from the block that its record was read with."""
 
+    @abstractmethod
     def make(
         self,
         position: int,
@@ -56,7 +59,6 @@ class Maker(Generic[T]):
         Shapes: the record has `size` bytes at log position `position`; the parts of it that have no fixed width follow
             each other in the block, from the offset `targets_at` to `stop`.
         """
-        raise NotImplementedError
 
 
 class StoredMessages(Maker[StoredMessage]):
@@ -87,12 +89,6 @@ class StoredMessages(Maker[StoredMessage]):
             names = self._routes[route] = route_names(route)
         header, body, targets = block[header_at:body_at], block[body_at:stop], block[targets_at:route_at]
         return StoredMessage(position, size, timestamp_ms, flags, route, names, header, body, targets)
-
-
-def route_names(route: bytes) -> tuple[str, str]:
-    """Returns the exchange and the routing key of a record's route."""
-    key_at = 1 + route[0]
-    return route[1:key_at].decode(), route[key_at + 1 :].decode()
 
 
 def read_messages(

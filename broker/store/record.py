@@ -80,6 +80,7 @@ __all__ = [
     "encode_topology",
     "is_whole",
     "message_front",
+    "route_names",
 ]
 
 MESSAGE: Final = 1
@@ -279,7 +280,7 @@ def decode_message(position: int, record: bytes, routes: dict[bytes, tuple[str, 
     route = record[route_at:header_at]
     names = None if routes is None else routes.get(route)
     if names is None:
-        names = _decode_route(route)
+        names = route_names(route)
         if routes is not None:
             routes[route] = names
     return StoredMessage(
@@ -310,7 +311,8 @@ def body_bytes(head: bytes, size: int) -> int:
     return body
 
 
-def _decode_route(route: bytes) -> tuple[str, str]:
+def route_names(route: bytes) -> tuple[str, str]:
+    """Returns the exchange and the routing key that `encode_route` made this of."""
     key_at = 1 + route[0]
     return route[1:key_at].decode(), route[key_at + 1 :].decode()
 

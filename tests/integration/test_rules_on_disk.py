@@ -173,15 +173,16 @@ async def test_a_dead_letter_that_was_found_by_a_delivery_is_written_while_nobod
     tmp_path: Path,
 ) -> None:
     """The expired message behind the head goes to disk with the next turn, not with the next client that speaks."""
-    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+    async with timed_broker(tmp_path) as timed, client_of(timed.server) as channel:
+        broker = timed.server
         await declare(channel, "dead")
         queue = await channel.declare_queue(
             "q", exclusive=True, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
         )
-        for expiration in (None, 0.05):
+        for expiration in (None, 2):
             message = aio_pika.Message(b"", delivery_mode=2, expiration=expiration)
             await channel.default_exchange.publish(message, "q")
-        await asyncio.sleep(0.2)
+        timed.clock.advance(3)
 
         async def take(_message: object) -> None:
             """Wants nothing of it."""
