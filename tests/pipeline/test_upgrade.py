@@ -1,0 +1,41 @@
+"""A lake of an older version: this one reads it, and archives on from where it ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pika
+import pytest
+
+from tests.broker_process import BrokerProcess
+from tests.pipeline.test_archive import archive, ids, ids_in_files, open_lake
+from tests.upgrade.contents import SMALL
+from tests.upgrade.recordings import CLEAN, FORMATS, unpack
+
+pytest.importorskip("pyspark")
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HEARD = 6
+
+
+@pytest.mark.parametrize("recorded", FORMATS)
+def test_an_archive_goes_on(recorded: str, spark: SparkSession, tmp_path: Path) -> None:
+    """The rows of the older version are there once, and so is what the upgraded broker seals afterwards."""
+    lake = unpack(recorded, "lake", tmp_path / "lake")
+    assert ids_in_files(lake) == list(range(1, HEARD + 1))
+    broker = BrokerProcess(unpack(recorded, CLEAN, tmp_path / "data"), environment=SMALL).start()
+    try:
+        with pika.BlockingConnection(pika.URLParameters(broker.address.url)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.basic_publish("amq.topic", "heard.later", b"by the new version")
+        assert archive(spark, lake, path=str(broker.folder)).values["rows"] == 1
+    finally:
+        broker.kill()
+    messages = open_lake(lake).messages(spark)
+    assert ids(messages) == list(range(1, HEARD + 2))
+    bodies = [bytes(row.body).decode() for row in messages.orderBy("offset").collect()]
+    assert bodies == [*(f"heard {n}" for n in range(HEARD - 1)), "behind the cursor", "by the new version"]

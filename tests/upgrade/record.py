@@ -1,0 +1,68 @@
+"""Records what this version writes: `python -m tests.upgrade.record format-2`.
+
+A recording is made once for each format of the data folder and never again: every later version opens it. It holds a
+folder that was stopped in order, one whose broker was killed, what a broker of the same version found in copies of
+them, and a lake that was archived from the first.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.broker_process import PROJECT, BrokerProcess
+from tests.upgrade.contents import SMALL, build, go_on, look
+from tests.upgrade.recordings import CLEAN, HERE, KILLED, pack
+
+
+def record(name: str) -> None:
+    """Writes the recordings of a format."""
+    target = HERE / name
+    target.mkdir()
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "data"
+        broker = BrokerProcess(folder, environment=SMALL)
+        try:
+            build(broker.start())
+            assert broker.terminate() == 0
+            _keep(folder, target, CLEAN)
+            _archive(folder, target)
+            go_on(broker.start())
+            broker.kill()
+            _keep(folder, target, KILLED)
+        finally:
+            broker.kill()
+
+
+def _keep(folder: Path, target: Path, name: str) -> None:
+    pack(folder, target / f"{name}.tar.xz")
+    copy = folder.with_name(f"copy of {name}")
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.sock"))
+    broker = BrokerProcess(copy, environment=SMALL).start()
+    try:
+        found = look(broker)
+    finally:
+        broker.kill()
+    text = json.dumps(found, sort_keys=True, ensure_ascii=False)
+    (target / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _archive(folder: Path, target: Path) -> None:
+    """Archives what the tap of a copy holds."""
+    copy, lake = folder.with_name("archived"), folder.with_name("lake")
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.sock"))
+    broker = BrokerProcess(copy, environment=SMALL).start()
+    try:
+        command = [sys.executable, "-m", "broker", "pipeline", "archive", "--path", str(copy), "--lake", str(lake)]
+        subprocess.run(command, cwd=PROJECT, check=True)
+    finally:
+        broker.kill()
+    pack(lake, target / "lake.tar.xz")
+
+
+if __name__ == "__main__":
+    record(sys.argv[1])
