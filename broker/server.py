@@ -153,6 +153,7 @@ class Broker:
                     permissions=permissions,
                     vhosts=self.vhosts,
                     taps=self.taps,
+                    incarnation=self.incarnation,
                     files=self._files,
                     unready=self._unready,
                     tls=self._tls,
@@ -271,6 +272,11 @@ class Broker:
         also = f", with TLS on port {listener.tls_port}" if listener.port and listener.tls_port else ""
         also += "" if self.http is None else f", HTTP at {self.http.url}"
         return f"SlotMQ {__version__} is ready at {self.url} (user {user}){also}, data in {self._folder.path}"
+
+    @property
+    def incarnation(self) -> str:
+        """The random number of this start, 32 hex digits, which the data folder has on disk."""
+        return self._folder.incarnation
 
     @property
     def engines(self) -> dict[str, Engine]:

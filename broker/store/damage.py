@@ -10,7 +10,16 @@ from typing import NamedTuple
 
 from broker.amqp.errors import BrokerError, StoreFailed
 
-__all__ = ["CorruptFile", "CorruptRecord", "CorruptStore", "Finding", "FolderBusy", "FolderUnwritable"]
+__all__ = [
+    "CorruptFile",
+    "CorruptRecord",
+    "CorruptStore",
+    "Finding",
+    "FolderBusy",
+    "FolderUnwritable",
+    "NewerFormat",
+    "NoDataFolder",
+]
 
 
 class CorruptStore(StoreFailed):
@@ -48,6 +57,28 @@ class FolderUnwritable(BrokerError):
         self.folder = folder
         self.reason = reason
         super().__init__(f"{folder}: the data folder cannot be written: {reason}")
+
+
+class NoDataFolder(BrokerError):
+    """Says that a folder, or what its file `format` names, is no data folder that a broker may open."""
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        self.folder = folder
+        self.reason = reason
+        super().__init__(f"{folder}: not a data folder: {reason}")
+
+
+class NewerFormat(BrokerError):
+    """Says that a later version wrote a file or folder: it is intact, and this version must leave it alone.
+
+    Shapes: ``number`` is the format found, ``known`` the highest one that this version reads.
+    """
+
+    def __init__(self, path: Path, number: int, known: int) -> None:
+        self.path = path
+        self.number = number
+        self.known = known
+        super().__init__(f"{path}: written by a newer SlotMQ, format {number}; this version reads up to {known}")
 
 
 class Finding(NamedTuple):

@@ -2,6 +2,7 @@
 
     lock                  held while a broker runs
     format                which version of the layout this is
+    incarnation           a random number of the start that was the last here, which no other start has
     definitions           see `definitions_file`
     slots/                what taps keep; see `slot_folder`
     vhosts/<name>/        one store; `folder_name` says how the vhost's name is written
@@ -12,30 +13,40 @@ Inside a store: log/ spill/ queues/ checkpoint-<number> running, and name when t
 
 from __future__ import annotations
 
+import re
 from itertools import count
 from pathlib import Path
 from typing import Final
 
 from broker.amqp.errors import StoreFailed
-from broker.store.damage import CorruptFile, FolderUnwritable
+from broker.store.damage import CorruptFile, FolderUnwritable, NewerFormat, NoDataFolder
 from broker.store.files import File, Files
 from broker.store.folder_name import folder_name, is_digest, vhost_name
+from broker.store.whole_file import replace_file
 
 __all__ = ["DataFolder"]
 
-FORMAT: Final = b"slotmq data folder, format 2\n"
-# What an older version wrote, which this one reads. That one would not know the users, rights and queue arguments of
-# this one: it would let in whom it should not, and so it must not open the folder again.
-FORMATS_READ: Final = (b"slotmq data folder, format 1\n",)
+# What an older version wrote is read, and marked with this number before anything of this version is written: an older
+# version would not know the users, rights and queue arguments of format 2, and would take the checksums of format 3 for
+# damage. It refuses every number but its own.
+FORMAT: Final = 3
+INCARNATION_BYTES: Final = 16
 REMOVED: Final = "%removed-"
+
+_STAMP: Final = re.compile(rb"slotmq data folder, format (\d{1,9})\n")
 
 
 class DataFolder:
-    """A data folder that this process has for itself until ``close``."""
+    """A data folder that this process has for itself until ``close``.
 
-    def __init__(self, files: Files, path: Path, lock: File) -> None:
+    Shapes: ``incarnation`` is 32 hex digits, new at each start, so that a reader that kept one knows a broker that was
+        restarted, or restored from a copy, from the one that it spoke to.
+    """
+
+    def __init__(self, files: Files, path: Path, lock: File, incarnation: str) -> None:
         self.files = files
         self.path = path
+        self.incarnation = incarnation
         self._vhosts = path / "vhosts"
         self._lock = lock
         self._closed = False
@@ -44,8 +55,8 @@ class DataFolder:
     def open(cls, files: Files, path: Path) -> DataFolder:
         """Makes the folder if need be, locks it and returns it, without what was left of removed vhosts.
 
-        Raises: FolderBusy when another broker has it; FolderUnwritable when it cannot be made or written, or is of
-            another format.
+        Raises: FolderBusy when another broker has it; FolderUnwritable when it cannot be made or written; NewerFormat
+            when a later version wrote it; NoDataFolder when something else did.
         """
         try:
             new = [folder for folder in (path, *path.parents) if not files.exists(folder)]
@@ -56,7 +67,7 @@ class DataFolder:
             lock = files.lock(path / "lock")
             try:
                 cls._check_format(files, path)
-                opened = cls(files, path, lock)
+                opened = cls(files, path, lock, cls._begin_incarnation(files, path))
                 opened._remove_left_over()
             except BaseException:
                 lock.close()
@@ -69,19 +80,24 @@ class DataFolder:
     def _check_format(files: Files, path: Path) -> None:
         stamp = path / "format"
         found = files.read(stamp) if files.exists(stamp) else b""
-        if found and found != FORMAT and found not in FORMATS_READ:
-            raise FolderUnwritable(path, f"it says {found[:60]!r}, this version writes {FORMAT!r}")
-        if found == FORMAT:
-            return  # not written again: an accident could tear it, and the lock has told whether the folder is writable
-        unfinished = path / "format.unfinished"
-        file = files.open(unfinished, create=True)
-        try:
-            file.write_at(0, FORMAT)
-            file.sync()
-        finally:
-            file.close()
-        files.rename(unfinished, stamp)
-        files.sync_folder(path)
+        head = _STAMP.fullmatch(found)
+        if found and head is None:
+            raise NoDataFolder(path, "its file 'format' is not SlotMQ's")
+        number = int(head[1]) if head is not None else 0
+        if number > FORMAT:
+            raise NewerFormat(path, number, FORMAT)
+        if number < FORMAT:
+            replace_file(files, stamp, b"slotmq data folder, format %d\n" % FORMAT)
+
+    @staticmethod
+    def _begin_incarnation(files: Files, path: Path) -> str:
+        """Return the incarnation of this start, which is on disk before anything else is written or served.
+
+        The sync of the folder also covers the stamp, whose rename a killed start may have left in the page cache alone.
+        """
+        incarnation = files.token(INCARNATION_BYTES).hex()
+        replace_file(files, path / "incarnation", b"slotmq incarnation, %b\n" % incarnation.encode())
+        return incarnation
 
     def list_vhosts(self) -> list[str]:
         """Returns the names of the vhosts that have a folder here, sorted.

@@ -14,15 +14,16 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
-from broker.store.damage import CorruptFile
+from broker.store.damage import CorruptFile, NewerFormat
 from broker.store.files import Files
+from broker.store.whole_file import replace_file
 
 __all__ = ["DefinitionsFile"]
 
 FORMAT: Final = 1
 NAME: Final = "definitions"
 
-_HEAD: Final = re.compile(rb"slotmq definitions, format (\d{1,9}), crc32c ([0-9a-f]{8})\n")
+_HEAD: Final = re.compile(rb"slotmq definitions, format (\d{1,9})\b(?:, crc32c ([0-9a-f]{8})\n)?")
 
 
 class DefinitionsFile:
@@ -39,7 +40,7 @@ class DefinitionsFile:
     def read(self) -> dict[str, Any] | None:
         """Returns what was written last, None when nothing ever was.
 
-        Raises: CorruptFile when that is damaged or a later version wrote it; StoreFailed.
+        Raises: CorruptFile when that is damaged; NewerFormat when a later version wrote it; StoreFailed.
         """
         # A folder sync that failed may have left the file's name in the page cache alone: what is read is on disk.
         self._files.sync_folder(self._folder)
@@ -49,8 +50,10 @@ class DefinitionsFile:
         head = _HEAD.match(block)
         if head is None:
             raise self._damaged("it does not begin as definitions do")
-        if int(head[1]) != FORMAT:
-            raise self._damaged(f"it is of format {int(head[1])}, this version reads format {FORMAT}")
+        if int(head[1]) > FORMAT:
+            raise NewerFormat(self.path, int(head[1]), FORMAT)
+        if int(head[1]) < FORMAT or not head[2]:
+            raise self._damaged("its first line is damaged")
         content = block[head.end() :]
         if crc32c(content) != int(head[2], 16):
             raise self._damaged("the checksum is wrong")
@@ -68,16 +71,7 @@ class DefinitionsFile:
         """
         content = json.dumps(definitions, ensure_ascii=False, indent=1, allow_nan=False).encode()
         head = b"slotmq definitions, format %d, crc32c %08x\n" % (FORMAT, crc32c(content))
-        unfinished = self._folder / f"{NAME}.unfinished"
-        self._files.remove(unfinished)  # after a failed sync no later one would write the pages of the same file
-        file = self._files.open(unfinished, create=True)
-        try:
-            file.write_at(0, head + content)
-            file.sync()
-        finally:
-            file.close()
-        self._files.rename(unfinished, self.path)
-        self._files.sync_folder(self._folder)
+        replace_file(self._files, self.path, head + content)
 
     def _damaged(self, reason: str) -> CorruptFile:
         return CorruptFile(self.path, f"{reason}; nothing was changed: put a copy of it back, or move it away")

@@ -8,28 +8,42 @@ from pathlib import Path
 import pytest
 
 from broker.store.data_folder import DataFolder
+from broker.store.whole_file import replace_file
 from tests.fault.faulty_files import FaultyFiles, PowerLost
 
 PATH = Path("/srv/data")
 LOSSES = range(60)
+NOW = b"slotmq data folder, format 3\n"
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("there", [False, True], ids=["first start", "later start"])
-def test_each_call_of_a_start(there: bool) -> None:
-    """Whatever a power loss leaves of the folder's own files, they are mended or whole."""
+@pytest.mark.parametrize("there", [0, 1, 2, 3], ids=["first start", "format 1", "format 2", "later start"])
+def test_each_call_of_a_start(there: int) -> None:
+    """Whatever a power loss leaves of the folder's own files, they are mended or whole; an upgrade is done or not."""
+    stamp = f"slotmq data folder, format {there}\n".encode()
     for n in count(1):
         files = FaultyFiles(folder=PATH.parent)
         if there:
             DataFolder.open(files, PATH).close()
+            replace_file(files, PATH / "format", stamp)
+            files.remove(PATH / "incarnation")
+            files.sync_folder(PATH)
         files.lose_at = files.calls + n
         try:
-            DataFolder.open(files, PATH)
+            begun = DataFolder.open(files, PATH)
         except PowerLost:
             for seed in LOSSES:
                 after = files.after_loss(seed)
+                if there:
+                    assert after.read(PATH / "format") in (stamp, NOW)
+                if after.exists(PATH / "incarnation"):  # nothing of this version is there before the stamp
+                    assert after.read(PATH / "format") == NOW
                 DataFolder.open(after, PATH).close()
                 assert DataFolder.open(after.after_loss(seed), PATH).list_vhosts() == []
         else:
             break
     assert n > 4
+    for seed in LOSSES:  # what a start returns with is on disk
+        after = files.after_loss(seed)
+        assert after.read(PATH / "format") == NOW
+        assert begun.incarnation.encode() in after.read(PATH / "incarnation")

@@ -106,6 +106,7 @@ async def test_seals_are_listed_page_by_page(tmp_path: Path) -> None:
             await slot_of(broker, "b", b"%d" % number)
         store = (await ask(broker, "GET", "/v1/store")).json
         assert (store["last_seal"], len(store["store"])) == (6, 32)
+        assert store["incarnation"] == broker.incarnation
 
         async def page(query: str) -> tuple[list[int], bool]:
             said = (await ask(broker, "GET", f"/v1/seals?{query}")).json

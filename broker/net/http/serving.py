@@ -35,6 +35,7 @@ def http_server(
     permissions: Permissions,
     vhosts: Mapping[str, Vhost],
     taps: Taps,
+    incarnation: str,
     files: Files,
     unready: Callable[[], Sequence[str]],
     tls: TlsContext | None,
@@ -44,7 +45,7 @@ def http_server(
     table = RouteTable(
         [
             *probe_routes(unready),
-            *slot_routes(taps, rights, reads),
+            *slot_routes(taps, incarnation, rights, reads),
             *tap_routes(taps, vhosts, rights),
             *snapshot_routes(taps, vhosts, rights, reads),
         ]

@@ -27,9 +27,9 @@ LIMIT_MAX: Final = 10_000
 ROWS_AT_ONCE: Final = 500  # a long list is made in pieces, with everybody else's turn in between
 
 
-def slot_routes(taps: Taps, rights: HttpRights, reads: FileReads) -> list[Route]:
+def slot_routes(taps: Taps, incarnation: str, rights: HttpRights, reads: FileReads) -> list[Route]:
     """Returns the routes."""
-    slots = SlotAnswers(taps, rights, reads)
+    slots = SlotAnswers(taps, incarnation, rights, reads)
     return [
         Route("GET", "/v1/store", slots.store),
         Route("GET", "/v1/seals", slots.seals, ("after", "limit", "vhost", "tap")),
@@ -42,14 +42,22 @@ class SlotAnswers:
     """Answers from the seal log and the slot files."""
 
     taps: Taps
+    incarnation: str
     rights: HttpRights
     reads: FileReads
 
     async def store(self, _call: Call) -> Answer:
         """Says whose slots these are."""
         view = self.taps.view
-        facts = {"store": view.store, "last_seal": view.last_seal, "format": FORMAT, "version": __version__}
-        return json_answer(facts)
+        return json_answer(
+            {
+                "store": view.store,
+                "incarnation": self.incarnation,
+                "last_seal": view.last_seal,
+                "format": FORMAT,
+                "version": __version__,
+            }
+        )
 
     async def seals(self, call: Call) -> Answer:
         """Lists what is behind a seal, of the taps that the user may read: the slot files that are there, and what can

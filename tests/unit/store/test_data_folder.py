@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from broker.amqp.errors import StoreFailed
-from broker.store.damage import CorruptFile, FolderBusy, FolderUnwritable
+from broker.store.damage import CorruptFile, FolderBusy, FolderUnwritable, NewerFormat, NoDataFolder
 from broker.store.data_folder import DataFolder
 from broker.store.files import Files
 from broker.store.memory_files import MemoryFiles
@@ -124,23 +125,47 @@ def test_on_real_files(tmp_path: Path) -> None:
     assert (outside / "kept").exists()
 
 
-def test_another_format_is_refused() -> None:
-    """A folder that another version wrote is left alone."""
+@pytest.mark.parametrize(
+    ("stamp", "refused", "says"),
+    [
+        (b"slotmq data folder, format 9\n", NewerFormat, "written by a newer SlotMQ, format 9; .* reads up to 3$"),
+        (b"slotmq data folder, format ?\n", NoDataFolder, "not a data folder: its file 'format' is not SlotMQ's$"),
+        (b"\xff\0", NoDataFolder, "not a data folder: its file 'format' is not SlotMQ's$"),
+    ],
+)
+def test_another_format_is_refused(stamp: bytes, refused: type[Exception], says: str) -> None:
+    """A folder that a later version wrote, or something else, is left alone and said to be that."""
     files = MemoryFiles()
     DataFolder.open(files, PATH).close()
-    files.contents[PATH / "format"].block[:] = b"slotmq data folder, format 9\n"
-    with pytest.raises(FolderUnwritable, match="format 9"):
+    files.contents[PATH / "format"].block[:] = stamp
+    there = {path: bytes(content.block) for path, content in files.contents.items()}
+    with pytest.raises(refused, match=f"^/srv/data: {says}"):
         DataFolder.open(files, PATH)
+    assert {path: bytes(content.block) for path, content in files.contents.items()} == there
 
 
-def test_a_folder_of_the_version_before_is_taken_over() -> None:
+@pytest.mark.parametrize("older", [b"", b"slotmq data folder, format 1\n", b"slotmq data folder, format 2\n"])
+def test_a_folder_of_the_version_before_is_taken_over(older: bytes) -> None:
     """It is stamped anew: the older version would not know the users in it, and let in whom it should not."""
     files = MemoryFiles()
     DataFolder.open(files, PATH).close()
-    stamp = bytes(files.contents[PATH / "format"].block)
-    files.contents[PATH / "format"].block[:] = b"slotmq data folder, format 1\n"
+    files.contents[PATH / "format"].block[:] = older
     DataFolder.open(files, PATH).close()
-    assert bytes(files.contents[PATH / "format"].block) == stamp != b"slotmq data folder, format 1\n"
+    assert bytes(files.contents[PATH / "format"].block) == b"slotmq data folder, format 3\n"
+
+
+def test_each_start_has_an_incarnation_of_its_own(tmp_path: Path) -> None:
+    """No start has that of another, of the same folder or of a copy of it, and the folder says it."""
+    seen = set()
+    for name in ("data", "data", "copy", "copy"):
+        if name == "copy" and not (tmp_path / "copy").exists():
+            shutil.copytree(tmp_path / "data", tmp_path / "copy")
+        folder = DataFolder.open(Files(), tmp_path / name)
+        folder.close()
+        assert len(bytes.fromhex(folder.incarnation)) == 16
+        assert (tmp_path / name / "incarnation").read_text() == f"slotmq incarnation, {folder.incarnation}\n"
+        seen.add(folder.incarnation)
+    assert len(seen) == 4
 
 
 def test_a_folder_that_cannot_be_made_is_told() -> None:
