@@ -13,6 +13,7 @@ from broker import __version__
 from broker.core.auth.first_user import everybody_knows
 from broker.core.auth.permissions import Permissions
 from broker.core.auth.revocation import Revocation
+from broker.core.auth.usage import Usage
 from broker.core.auth.users import Users
 from broker.core.flow import Flow
 from broker.delivery.administration import Administration
@@ -125,6 +126,7 @@ class Broker:
                 self._intake,
                 logins=logins,
                 permissions=permissions,
+                usage=Usage(users),
                 vhosts=self.vhosts,
                 tls=self._tls,
             )

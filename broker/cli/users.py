@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from broker.cli.broker_folder import folder_of
 from broker.cli.control_client import ask
+from broker.cli.limits import add_limits
 from broker.cli.listing import print_list
 from broker.cli.parser import BadUsage, add_command, add_folder, add_group, add_json, add_vhost
 
@@ -19,7 +20,7 @@ PASSWORD_MAX_BYTES: Final = 1 << 16
 
 def add_users(commands: Any) -> None:
     """Adds the commands."""
-    kinds = add_group(commands, "user", "add, change, delete or list users")
+    kinds = add_group(commands, "user", "add, change, limit, delete or list users")
     for name, summary in (("add", "add a user; it may do nothing until it has a permission"), ("set", "change a user")):
         command = add_command(kinds, name, summary)
         command.add_argument("name", metavar="NAME")
@@ -36,6 +37,7 @@ def add_users(commands: Any) -> None:
     command.add_argument("name", metavar="NAME")
     add_folder(command)
     command.set_defaults(run=_delete)
+    add_limits(kinds, "user", ("connections", "channels"))
     command = add_command(kinds, "list", "list the users")
     add_json(command)
     add_folder(command)

@@ -7,6 +7,7 @@ from typing import Any
 
 from broker.cli.broker_folder import folder_of
 from broker.cli.control_client import ask
+from broker.cli.limits import add_limits
 from broker.cli.listing import print_list
 from broker.cli.parser import BadUsage, add_command, add_folder, add_group, add_json, add_vhost
 from broker.core.json_text import read_json
@@ -18,7 +19,7 @@ APPLY_TO = ("all", "queues", "exchanges", "classic_queues", "quorum_queues", "st
 
 def add_vhosts(commands: Any) -> None:
     """Adds the commands."""
-    kinds = add_group(commands, "vhost", "add, delete or list vhosts")
+    kinds = add_group(commands, "vhost", "add, limit, delete or list vhosts")
     command = add_command(kinds, "add", "add a vhost; users need a permission to open it")
     command.add_argument("name", metavar="NAME")
     command.add_argument("--description", metavar="TEXT", default="")
@@ -31,6 +32,7 @@ def add_vhosts(commands: Any) -> None:
     command.add_argument("name", metavar="NAME")
     add_folder(command)
     command.set_defaults(run=_delete)
+    add_limits(kinds, "vhost", ("connections", "queues"))
     command = add_command(kinds, "list", "list the vhosts")
     add_json(command)
     add_folder(command)

@@ -61,6 +61,7 @@ class Vhost:
         "_generate",
         "bindings",
         "committer",
+        "connections",
         "dead_letters",
         "default_queue_type",
         "delays",
@@ -96,6 +97,7 @@ class Vhost:
         self.committer = committer
         self.journal = journal
         self.limits = limits or VhostLimits()
+        self.connections = 0  # how many have it open
         self.default_queue_type: str | None = None  # classic or quorum; for declares of clients that name no type
         self.policies = Policies(self.apply_policies)
         self.queues = Queues(self)

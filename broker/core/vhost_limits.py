@@ -1,13 +1,19 @@
-"""How many exchanges, queues and bindings a vhost may have, and which queues at all."""
+"""How many exchanges, queues, bindings and connections a vhost may have, and which queues at all."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from broker.amqp.errors import ChannelError, ConnectionFault
+from broker.core.limit_table import checked_limits, limit_in
 from broker.core.resource import Resource
 
-__all__ = ["VhostLimits"]
+__all__ = ["VhostLimits", "vhost_limits_table"]
+
+CONNECTIONS: Final = "max-connections"
+QUEUES: Final = "max-queues"
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +21,28 @@ class VhostLimits:
     """The limits of one vhost; they hold for who declares and binds, not for what is stored already.
 
     The exchanges and queues that the broker makes itself are not counted.
+    Shapes: ``own_queues_max`` and ``connections_max`` are what an operator set for this vhost, None for nothing; the
+        others are the settings', for every vhost.
     """
 
     exchanges_max: int = 100_000
     queues_max: int = 100_000
     bindings_max: int = 10_000_000
     transient_shared_queues: bool = True
+    own_queues_max: int | None = None
+    connections_max: int | None = None
+
+    def limited_by(self, table: Mapping[str, int]) -> VhostLimits:
+        """Return these limits with those of a vhost's own table in place of what it had."""
+        return replace(self, own_queues_max=limit_in(table, QUEUES), connections_max=limit_in(table, CONNECTIONS))
+
+    def check_connections(self, vhost: str, user: str, count: int) -> None:
+        """Refuse one more connection than may be. Raises: 530, with RabbitMQ's text."""
+        limit = self.connections_max
+        if limit is not None and count >= limit:
+            raise ConnectionFault(
+                530, f"access to vhost '{vhost}' refused for user '{user}': connection limit ({limit}) is reached"
+            )
 
     def check_exchanges(self, resource: Resource, count: int) -> None:
         """Refuses one more exchange than may be. Raises: 406."""
@@ -29,8 +51,10 @@ class VhostLimits:
 
     def check_queues(self, resource: Resource, count: int) -> None:
         """Refuses one more queue than may be. Raises: 406, with the text of RabbitMQ's max-queues."""
-        if count >= self.queues_max:
-            raise _reached(f"cannot declare queue '{resource.name}': queue", resource.vhost, self.queues_max)
+        own = self.own_queues_max
+        limit = self.queues_max if own is None else min(own, self.queues_max)
+        if count >= limit:
+            raise _reached(f"cannot declare queue '{resource.name}': queue", resource.vhost, limit)
 
     def check_shared(self, *, durable: bool, exclusive: bool) -> None:
         """Refuses a queue that is neither durable nor exclusive, where an operator wants RabbitMQ 4.3's rule.
@@ -48,6 +72,11 @@ class VhostLimits:
         """Refuses one more binding than may be. Raises: 406."""
         if count >= self.bindings_max:
             raise _reached(f"cannot bind {resource.kind} '{resource.name}': binding", resource.vhost, self.bindings_max)
+
+
+def vhost_limits_table(table: Any) -> dict[str, int]:
+    """Return a vhost's own limits as definitions have them. Raises: ValueError with the reason."""
+    return checked_limits(table, (CONNECTIONS, QUEUES))
 
 
 def _reached(what: str, vhost: str, limit: int) -> ChannelError:

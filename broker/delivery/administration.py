@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.errors import StoreFailed
@@ -15,6 +17,7 @@ from broker.core.auth.users import user_of
 from broker.core.default_type import default_type
 from broker.core.definitions.export import operator_policy, policy_fields
 from broker.core.policy import Policy
+from broker.core.vhost_limits import vhost_limits_table
 from broker.event_log import get_logger
 
 if TYPE_CHECKING:
@@ -25,8 +28,9 @@ if TYPE_CHECKING:
     from broker.delivery.vhosts import Vhosts
     from broker.store.definitions_file import DefinitionsFile
 
-__all__ = ["IMPORTING", "Administration", "policy_of"]
+__all__ = ["IMPORTING", "VHOST_LIMITS", "Administration", "policy_of"]
 
+VHOST_LIMITS: Final = "vhost-limits"  # the component of the parameters that limit vhosts
 IMPORTING: Final = "importing"  # the key of what the next start has to finish
 
 _log = get_logger()
@@ -118,6 +122,36 @@ class Administration:
         for key in [key for key in self.parameters if key[0] == name]:
             del self.parameters[key]
 
+    async def set_vhost_limits(self, name: str, changes: Mapping[str, int]) -> None:
+        """Set some of a vhost's limits; the others stay. A negative one is none."""
+
+        def change() -> None:
+            self.vhost_named(name)
+            self.parameters[_limits_key(name)] = {**self.vhost_limits(name), **changes}
+            self._take_limits(name)
+
+        await self.alone(change, "vhost.limits_set", vhost=name, **_event_fields(changes))
+
+    async def clear_vhost_limits(self, name: str) -> None:
+        """Take away a vhost's limits."""
+
+        def change() -> None:
+            self.vhost_named(name)
+            self.parameters.pop(_limits_key(name), None)
+            self._take_limits(name)
+
+        await self.alone(change, "vhost.limits_cleared", vhost=name)
+
+    def vhost_limits(self, name: str) -> dict[str, int]:
+        """Return a vhost's own limits."""
+        return dict(self.parameters.get(_limits_key(name)) or {})
+
+    def vhost_fields(self, name: str) -> dict[str, Any]:
+        """Return what definitions say of a vhost."""
+        fields = {"name": name, **self.vhost_facts.get(name, {})}
+        limits = self.vhost_limits(name)
+        return {**fields, "limits": limits or []} if limits or "limits" in fields else fields  # [] as in RabbitMQ
+
     def vhost_named(self, name: str) -> Vhost:
         """Returns a vhost. Raises: ValueError."""
         vhost = self.vhosts.get(name)
@@ -154,6 +188,15 @@ class Administration:
     async def delete_user(self, name: str) -> None:
         """Deletes a user with all rights."""
         await self.alone(lambda: self.users.delete(name), "user.deleted", user=name)
+
+    async def set_user_limits(self, name: str, changes: Mapping[str, int]) -> None:
+        """Set some of a user's limits; the others stay. A negative one is none."""
+        work = partial(self.users.set_limits, name, changes)
+        await self.alone(work, "user.limits_set", user=name, **_event_fields(changes))
+
+    async def clear_user_limits(self, name: str) -> None:
+        """Take away a user's limits."""
+        await self.alone(partial(self.users.clear_limits, name), "user.limits_cleared", user=name)
 
     # -- rights -------------------------------------------------------------------------------------------------------
 
@@ -265,7 +308,7 @@ class Administration:
         vhosts = self.vhosts
         return {
             "users": self.users.to_json(),
-            "vhosts": [{"name": name, **self.vhost_facts.get(name, {})} for name in sorted(vhosts)],
+            "vhosts": [self.vhost_fields(name) for name in sorted(vhosts)],
             "permissions": self.permissions.to_json(),
             "topic_permissions": self.permissions.topics.to_json(),
             "policies": [
@@ -286,9 +329,13 @@ class Administration:
     def take(self, document: Document, users: Iterable[User]) -> None:
         """Takes what a document says of the whole broker; all of its vhosts are there. Raises: ValueError."""
         for user in users:
-            self.users.put(user)
+            known = self.users.get(user.name)  # limits that a document does not speak of stay, as in RabbitMQ
+            limits = user.limits if known is None else known.limits.updated(user.limits.to_json())
+            self.users.put(replace(user, limits=limits))
         for found in document.vhosts:
             self._take_facts(found.name, found.facts)
+            if found.facts.get("limits"):
+                self.parameters[_limits_key(found.name)] = found.facts["limits"]
         for right in document.permissions:
             if not self.users.is_configured(right.user):  # they may do everything
                 self.permissions.set(right.user, right.vhost, right.configure, right.write, right.read)
@@ -299,10 +346,23 @@ class Administration:
             self._take_policies(vhost, document)
         self.parameters.update({(one.vhost, one.component, one.name): one.value for one in document.parameters})
         self.global_parameters.update({one.name: one.value for one in document.global_parameters})
+        for name in self.vhosts:
+            self._take_limits(name)
 
     def _take_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
         self.vhost_facts[vhost] = dict(facts)
         self.vhosts[vhost].default_queue_type = default_type(facts)
+
+    def _take_limits(self, name: str) -> None:
+        """Limit a vhost to what its parameter says. What SlotMQ 0.1 kept there was not checked."""
+        vhost = self.vhosts[name]
+        try:
+            table = vhost_limits_table(self.parameters.get(_limits_key(name)))
+        except ValueError as bad:
+            _log.warning("vhost.limits_ignored", vhost=name, reason=str(bad))
+            del self.parameters[_limits_key(name)]
+            table = {}
+        vhost.limits = vhost.limits.limited_by(table)
 
     def _take_policies(self, vhost: str, document: Document) -> None:
         """Sets all policies of a vhost at once: each time they change, every queue is looked at."""
@@ -314,6 +374,15 @@ class Administration:
             for key, operator in (("policies", False), ("operator_policies", True))
         }
         policies.from_json({key: list(by_name.values()) for key, by_name in kept.items()})
+
+
+def _limits_key(vhost: str) -> tuple[str, str, str]:
+    """Return the key of the parameter that holds a vhost's limits. Source: RabbitMQ, rabbit_vhost_limit."""
+    return vhost, VHOST_LIMITS, "limits"
+
+
+def _event_fields(limits: Mapping[str, int]) -> dict[str, int]:
+    return {name.replace("-", "_"): value for name, value in limits.items()}
 
 
 def policy_of(entry: PolicyEntry) -> Policy:

@@ -29,7 +29,8 @@ from broker.core.definitions.document import (
 from broker.core.definitions.reading import BadDefinitions
 from broker.core.definitions.writing import document_fields
 from broker.core.policy import Policies
-from broker.delivery.administration import Administration, policy_of
+from broker.core.vhost_limits import vhost_limits_table
+from broker.delivery.administration import VHOST_LIMITS, Administration, policy_of
 from broker.event_log import get_logger
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ Entry = ExchangeEntry | QueueEntry | BindingEntry
 TOPOLOGY: Final = ("exchanges", "queues", "bindings")  # in the order in which they need each other
 ENTRIES_AT_ONCE: Final = 100
 NOT_FOUND: Final = 404
+USER_FIELDS: Final = ("name", "password_hash", "hashing_algorithm", "password", "limits")
 BROKERS_OWN: Final = "amq."  # RabbitMQ passes over such entries too: they are there, or may not be declared
 
 _log = get_logger()
@@ -156,6 +158,7 @@ class DefinitionsImport:
         await self._check_users()
         self._check_rights()
         self._check_policies()
+        self._check_limits()
         async with self._rehearse(document.topology_vhosts) as copies:
             await self._declare_all("checking", copies.__getitem__, [], self._refused)
         if self._refused and not self._skip_refused:
@@ -164,8 +167,7 @@ class DefinitionsImport:
 
     async def _check_users(self) -> None:
         for number, entry in enumerate(self._document.users):
-            fields = {name: getattr(entry, name) for name in ("name", "password_hash", "hashing_algorithm", "password")}
-            fields["tags"] = list(entry.tags)
+            fields = {name: getattr(entry, name) for name in USER_FIELDS} | {"tags": list(entry.tags)}
             try:
                 if entry.password:  # a hash is slow by intent
                     self._users.append(await asyncio.to_thread(user_of, fields))
@@ -199,6 +201,20 @@ class DefinitionsImport:
                 nowhere.set(policy_of(entry), operator=entry.operator)
             except ValueError as error:
                 raise BadDefinitions(f"{_place('policies', number, entry)}: {error}") from None
+
+    def _check_limits(self) -> None:
+        tables = [
+            (f"vhosts[{number}]", entry.facts.get("limits")) for number, entry in enumerate(self._document.vhosts)
+        ] + [
+            (_place("parameters", number, entry), entry.value)
+            for number, entry in enumerate(self._document.parameters)
+            if entry.component == VHOST_LIMITS
+        ]
+        for place, table in tables:
+            try:
+                vhost_limits_table(table)
+            except ValueError as error:
+                raise BadDefinitions(f"{place}: {error}") from None
 
     # -- exchanges, queues, bindings ----------------------------------------------------------------------------------
 

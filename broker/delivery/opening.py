@@ -80,7 +80,7 @@ async def _finish(administration: Administration, rehearsal: Rehearsal, importin
 
 
 def _stored(entry: Any) -> dict[str, Any]:
-    return {name: getattr(entry, name) for name in ("name", "password_hash", "hashing_algorithm", "tags")}
+    return {name: getattr(entry, name) for name in ("name", "password_hash", "hashing_algorithm", "tags", "limits")}
 
 
 def _begin(administration: Administration, folder: DataFolder, settings: Settings, *, has_users: bool) -> None:

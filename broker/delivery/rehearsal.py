@@ -81,6 +81,7 @@ def copying(source: Vhost, copy: Vhost) -> list[Callable[[], object]]:
     connections.
     """
     copy.next_queue_number = source.next_queue_number
+    copy.limits = source.limits
     steps: list[Callable[[], object]] = [
         partial(
             copy.exchanges.add,

@@ -21,6 +21,7 @@ from broker.net.transport import Stop, Transport
 if TYPE_CHECKING:
     from broker.core.auth.logins import Logins
     from broker.core.auth.permissions import Permissions
+    from broker.core.auth.usage import Usage
     from broker.core.session.channel import SessionOfChannel
     from broker.core.vhost import Vhost
     from broker.delivery.turn import Turn
@@ -61,6 +62,7 @@ class Listener:
         *,
         logins: Logins,
         permissions: Permissions,
+        usage: Usage,
         vhosts: Mapping[str, Vhost],
         tls: TlsContext | None = None,
     ) -> None:
@@ -69,6 +71,7 @@ class Listener:
         self._intake = intake
         self._logins = logins
         self._permissions = permissions
+        self._usage = usage
         self._vhosts = vhosts
         self._limits = ConnectionLimits(
             frame_max_bytes=settings.amqp.frame_max_bytes,
@@ -256,6 +259,7 @@ class Listener:
             connection,
             logins=self._logins,
             permissions=self._permissions,
+            usage=self._usage,
             vhosts=self._vhosts,
             peer=transport.peer,
             opened=self.channel_opened,

@@ -158,7 +158,9 @@ async def test_data_folder_without_definitions_keeps_its_vhosts(tmp_path: Path) 
     (tmp_path / "definitions").unlink()
     async with running_broker(tmp_path) as broker:
         assert sorted(broker.vhosts) == ["/", "v"]
-        assert await told(broker, "list_users") == [{"name": "guest", "tags": ["administrator"], "of_settings": False}]
+        assert await told(broker, "list_users") == [
+            {"name": "guest", "tags": ["administrator"], "of_settings": False, "limits": {}}
+        ]
 
 
 async def test_limit_holds_from_there_on(tmp_path: Path) -> None:

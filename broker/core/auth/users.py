@@ -13,6 +13,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from broker.core.auth.password import ARGON2, DUMMY_HASH, SALT_BYTES, SHA256, argon2_hash, check_hash, matches
+from broker.core.auth.user_limits import UserLimits, user_limits_of
 
 __all__ = ["User", "Users", "prove", "user_of"]
 
@@ -28,6 +29,7 @@ class User:
     tags: tuple[str, ...] = ()
     password_hash: str = field(default="", repr=False)
     hashing_algorithm: str = ARGON2
+    limits: UserLimits = field(default_factory=UserLimits)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the user as RabbitMQ's definitions have it."""
@@ -36,6 +38,7 @@ class User:
             "password_hash": self.password_hash,
             "hashing_algorithm": self.hashing_algorithm,
             "tags": list(self.tags),
+            "limits": self.limits.to_json(),
         }
 
 
@@ -112,6 +115,15 @@ class Users:
     def set_tags(self, name: str, tags: Iterable[str]) -> None:
         """Changes a user's tags. Raises: ValueError as delete()."""
         self._store(replace(self._stored_user(name), tags=checked_tags(tags)))
+
+    def set_limits(self, name: str, changes: Mapping[str, int]) -> None:
+        """Change some of a user's limits. Raises: ValueError as delete()."""
+        user = self._stored_user(name)
+        self._store(replace(user, limits=user.limits.updated(changes)))
+
+    def clear_limits(self, name: str) -> None:
+        """Take away all of a user's limits. Raises: ValueError as delete()."""
+        self._store(replace(self._stored_user(name), limits=UserLimits()))
 
     def _stored_user(self, name: str) -> User:
         if name in self._configured:
@@ -201,13 +213,15 @@ def user_of(entry: Mapping[str, Any], random_bytes: Callable[[int], bytes] = os.
         tags = tags.split(",")
     password, password_hash = entry.get("password"), entry.get("password_hash", "")
     algorithm = entry.get("hashing_algorithm", SHA256)
-    if isinstance(password, str) and password and not password_hash:
-        return User(name, "", checked_tags(tags), argon2_hash(password.encode(), random_bytes(SALT_BYTES)), ARGON2)
     try:
-        check_hash(str(password_hash), str(algorithm))
+        limits = user_limits_of(entry.get("limits"))
+        if isinstance(password, str) and password and not password_hash:
+            password_hash, algorithm = argon2_hash(password.encode(), random_bytes(SALT_BYTES)), ARGON2
+        else:
+            check_hash(str(password_hash), str(algorithm))
     except ValueError as error:
         raise ValueError(f"user '{name}': {error}") from None
-    return User(name, "", checked_tags(tags), str(password_hash), str(algorithm))
+    return User(name, "", checked_tags(tags), str(password_hash), str(algorithm), limits)
 
 
 def checked_name(name: Any) -> str:

@@ -46,7 +46,7 @@ def user_fields(user: Mapping[str, Any]) -> dict[str, Any]:
     password_hash = user["password_hash"]
     if password_hash.startswith("$"):  # an encoded argon2 hash
         password_hash = b64encode(password_hash.encode()).decode()
-    return {**user, "password_hash": password_hash, "limits": {}}
+    return {**user, "password_hash": password_hash}
 
 
 def policy_fields(policy: Policy) -> dict[str, Any]:

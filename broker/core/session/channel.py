@@ -45,12 +45,14 @@ class SessionOfChannel:
         "queues",
         "replies",
         "rewired",
+        "session",
         "settling",
         "transactions",
     )
 
     def __init__(self, channel: Channel, session: SessionOfConnection, vhost: Vhost) -> None:
         self.channel = channel
+        self.session = session
         self.exchanges = ExchangeSession(channel, session, vhost)
         self.queues = QueueSession(channel, session, vhost)
         self.basic = BasicSession(channel, session, vhost)
@@ -75,6 +77,7 @@ class SessionOfChannel:
 
     def close(self) -> None:
         """Ends the channel's consumers and puts back what they had not settled."""
+        self.session.channel_closed()
         self.publisher.closed = True
         self.replies.close()
         self.transactions.close()

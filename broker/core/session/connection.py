@@ -22,6 +22,7 @@ from broker.event_log import get_logger
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
     from broker.amqp.connection import Connection
+    from broker.core.auth.usage import Usage
 
 __all__ = ["SessionOfConnection"]
 
@@ -46,6 +47,7 @@ class SessionOfConnection:
         "peer",
         "permissions",
         "publishing",
+        "usage",
         "user",
         "vhost",
     )
@@ -56,6 +58,7 @@ class SessionOfConnection:
         *,
         logins: Logins,
         permissions: Permissions,
+        usage: Usage,
         vhosts: Mapping[str, Vhost],
         peer: Peer,
         opened: Callable[[SessionOfChannel], None] | None = None,
@@ -64,6 +67,7 @@ class SessionOfConnection:
         self.connection = connection
         self.outflow = Outflow(connection)
         self.permissions = permissions
+        self.usage = usage
         self.peer = peer
         self.publishing = False
         self.user: User | None = None
@@ -97,24 +101,37 @@ class SessionOfConnection:
     def open(self, vhost: str) -> None:
         """Opens a vhost for this connection.
 
-        Raises: 530 for a vhost that does not exist or that the user may not see.
+        Raises: 530 for a vhost that does not exist or that the user may not see, and at a limit of the vhost or the
+            user. The order of the checks is RabbitMQ's.
         """
-        assert self.user is not None
+        user = self.user
+        assert user is not None
         found = self._vhosts.get(vhost)
         if found is None:
             raise ConnectionFault(530, f"vhost {vhost} not found")
-        self.permissions.check_vhost(self.user, vhost)
+        found.limits.check_connections(vhost, user.name, found.connections)
+        self.usage.check_connections(user.name)
+        self.permissions.check_vhost(user, vhost)
         self.vhost = found
+        found.connections += 1
+        self.usage.open_connection(user.name)
         self.allowance = Allowance(self.connection, found.ports)
         _log.info("connection.opened", **self._facts)
 
     def open_channel(self, channel: Channel) -> SessionOfChannel:
-        """Returns the session of a channel that was opened."""
-        assert self.vhost is not None
+        """Returns the session of a channel that was opened. Raises: 530 at the user's limit."""
+        assert self.vhost is not None and self.user is not None
+        self.usage.check_channels(self.user.name)
         session = SessionOfChannel(channel, self, self.vhost)
         if self._opened is not None:
             self._opened(session)
+        self.usage.open_channel(self.user.name)
         return session
+
+    def channel_closed(self) -> None:
+        """Counts a channel of the user no longer."""
+        assert self.user is not None
+        self.usage.close_channel(self.user.name)
 
     def update_secret(self, secret: bytes, reason: str) -> None:
         """Takes a new secret; a password does not expire, so there is nothing to do with it, as in RabbitMQ."""
@@ -122,6 +139,9 @@ class SessionOfConnection:
     def close(self) -> None:
         """Ends what belonged to the connection: its exclusive queues go with it."""
         if self.vhost is not None:
+            assert self.user is not None
+            self.vhost.connections -= 1
+            self.usage.close_connection(self.user.name)
             self.vhost.owner_gone(self)
             connection = self.connection
             if connection.orderly or connection.failure is not None:

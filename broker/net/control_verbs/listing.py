@@ -61,8 +61,8 @@ def listing_verbs(administration: Administration, listener: Listener) -> dict[st
         connected = [session.vhost for session in listener.sessions()]
         return gather(
             {
-                "name": vhost.name,
-                **administration.vhost_facts.get(vhost.name, {}),
+                **administration.vhost_fields(vhost.name),
+                "limits": administration.vhost_limits(vhost.name),
                 "queues": len(vhost.queues),
                 "messages": sum(queue.ready + queue.unacked for queue in vhost.queues.values()),
                 "connections": connected.count(vhost),
@@ -76,7 +76,12 @@ def listing_verbs(administration: Administration, listener: Listener) -> dict[st
 
     def users(_request: Request) -> list[Row]:
         return [
-            {"name": user.name, "tags": list(user.tags), "of_settings": administration.users.is_configured(user.name)}
+            {
+                "name": user.name,
+                "tags": list(user.tags),
+                "of_settings": administration.users.is_configured(user.name),
+                "limits": user.limits.to_json(),
+            }
             for user in administration.users.listing()
         ]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.core.auth.user_limits import CHANNELS, CONNECTIONS
+from broker.core.limit_table import checked_limits
 from broker.net.control_request import ControlRefused, Request, Verb
 
 if TYPE_CHECKING:
@@ -32,6 +34,13 @@ def user_verbs(administration: Administration) -> dict[str, Verb]:
     async def delete_user(request: Request) -> None:
         await administration.delete_user(request.text("name"))
 
+    async def set_user_limits(request: Request) -> None:
+        limits = checked_limits(request.table("limits"), (CONNECTIONS, CHANNELS))
+        await administration.set_user_limits(request.text("name"), limits)
+
+    async def clear_user_limits(request: Request) -> None:
+        await administration.clear_user_limits(request.text("name"))
+
     async def set_permission(request: Request) -> None:
         kinds = (request.text("configure"), request.text("write"), request.text("read"))
         await administration.set_permission(request.text("user"), request.text("vhost", "/"), *kinds)
@@ -51,6 +60,8 @@ def user_verbs(administration: Administration) -> dict[str, Verb]:
         "add_user": add_user,
         "set_user": set_user,
         "delete_user": delete_user,
+        "set_user_limits": set_user_limits,
+        "clear_user_limits": clear_user_limits,
         "set_permission": set_permission,
         "delete_permission": delete_permission,
         "set_topic_permission": set_topic_permission,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from broker.core.default_type import check_default_type
 from broker.core.definitions.reading import check_depth
 from broker.core.policy import Policy
+from broker.core.vhost_limits import vhost_limits_table
 from broker.net.control_request import Request, Verb
 
 if TYPE_CHECKING:
@@ -30,6 +31,12 @@ def vhost_verbs(administration: Administration) -> dict[str, Verb]:
     async def delete_vhost(request: Request) -> None:
         await administration.delete_vhost(request.text("name"))
 
+    async def set_vhost_limits(request: Request) -> None:
+        await administration.set_vhost_limits(request.text("name"), vhost_limits_table(request.table("limits")))
+
+    async def clear_vhost_limits(request: Request) -> None:
+        await administration.clear_vhost_limits(request.text("name"))
+
     async def set_policy(request: Request) -> None:
         definition = request.table("definition")
         check_depth("definition", definition)
@@ -49,6 +56,8 @@ def vhost_verbs(administration: Administration) -> dict[str, Verb]:
     return {
         "add_vhost": add_vhost,
         "delete_vhost": delete_vhost,
+        "set_vhost_limits": set_vhost_limits,
+        "clear_vhost_limits": clear_vhost_limits,
         "set_policy": set_policy,
         "delete_policy": delete_policy,
     }

@@ -18,6 +18,7 @@ from broker.amqp.framing import FRAME_METHOD
 from broker.core.auth.logins import Logins
 from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Permissions
+from broker.core.auth.usage import Usage
 from broker.core.auth.users import User, Users
 from broker.core.consumer import Consumer
 from broker.core.deadlines import Deadlines
@@ -159,12 +160,14 @@ class Client:
         self.users = users
         self.permissions = permissions
         self.sessions: list[SessionOfConnection] = []
+        usage = Usage(users)
 
         def enter(connection: Connection) -> SessionOfConnection:
             session = SessionOfConnection(
                 connection,
                 logins=Logins(users),
                 permissions=permissions,
+                usage=usage,
                 vhosts={room.vhost.name: room.vhost},
                 peer=Peer(peer_address),
             )

@@ -29,7 +29,7 @@ class Looked:
 def listener() -> Listener:
     """A listener that listens nowhere."""
     nothing: Any = SimpleNamespace()
-    return Listener(Settings(), nothing, nothing, logins=nothing, permissions=nothing, vhosts={})
+    return Listener(Settings(), nothing, nothing, logins=nothing, permissions=nothing, usage=nothing, vhosts={})
 
 
 def come(listener: Listener, count: int) -> list[Any]:

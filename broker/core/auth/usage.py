@@ -1,0 +1,75 @@
+"""How many connections and channels each user has open, and the refusal of one more than the user may have.
+
+Codes and texts are those of RabbitMQ 4.3 (rabbit_reader). A limit holds for what is opened after it was set.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from broker.amqp.errors import ConnectionFault
+from broker.core.auth.user_limits import CHANNELS, CONNECTIONS
+
+if TYPE_CHECKING:
+    from broker.core.auth.users import Users
+
+__all__ = ["Usage"]
+
+
+class Usage:
+    """Counts by user name.
+
+    Invariant: who opened something closes it once. A name with nothing open is not kept.
+    """
+
+    __slots__ = ("_channels", "_connections", "_users")
+
+    def __init__(self, users: Users) -> None:
+        """Take the users, who know their limits."""
+        self._users = users
+        self._connections: Counter[str] = Counter()
+        self._channels: Counter[str] = Counter()
+
+    def check_connections(self, name: str) -> None:
+        """Refuse one more connection than a user may have. Raises: 530."""
+        limit = self._limit(name, CONNECTIONS)
+        if limit is not None and self._connections[name] >= limit:
+            raise ConnectionFault(
+                530, f"connection refused for user '{name}': user connection limit ({limit}) is reached"
+            )
+
+    def open_connection(self, name: str) -> None:
+        """Count a connection of a user."""
+        self._connections[name] += 1
+
+    def close_connection(self, name: str) -> None:
+        """Count a connection of a user no longer."""
+        _take_one(self._connections, name)
+
+    def check_channels(self, name: str) -> None:
+        """Refuse one more channel than a user may have on all connections together. Raises: 530."""
+        limit = self._limit(name, CHANNELS)
+        if limit is not None and self._channels[name] >= limit:
+            raise ConnectionFault(
+                530,
+                f"number of channels opened for user '{name}' has reached the maximum allowed user limit of ({limit})",
+            )
+
+    def open_channel(self, name: str) -> None:
+        """Count a channel of a user."""
+        self._channels[name] += 1
+
+    def close_channel(self, name: str) -> None:
+        """Count a channel of a user no longer."""
+        _take_one(self._channels, name)
+
+    def _limit(self, name: str, limit: str) -> int | None:
+        user = self._users.get(name)
+        return None if user is None else user.limits.get(limit)
+
+
+def _take_one(counts: Counter[str], name: str) -> None:
+    counts[name] -= 1
+    if not counts[name]:
+        del counts[name]

@@ -1,0 +1,28 @@
+"""A table of limits as RabbitMQ's definitions have it, such as `{"max-connections": 10}`; a negative one is none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+__all__ = ["checked_limits", "limit_in"]
+
+
+def checked_limits(table: Any, known: Collection[str]) -> dict[str, int]:
+    """Return a table of limits. RabbitMQ writes an empty one as a list. Raises: ValueError with the reason."""
+    if table is None or table == []:
+        return {}
+    if not isinstance(table, Mapping):
+        raise ValueError("limits should be an object")  # noqa: TRY004 - what somebody sent is wrong, not the caller
+    for name, value in table.items():
+        if name not in known:
+            raise ValueError(f"there is no limit '{name}', but {' and '.join(known)}")
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"{name} should be an integer")  # noqa: TRY004 - as above
+    return dict(table)
+
+
+def limit_in(table: Mapping[str, int], name: str) -> int | None:
+    """Return a limit, None where there is none."""
+    value = table.get(name, -1)
+    return None if value < 0 else value
