@@ -65,6 +65,7 @@ class Connection:
         "channel_max",
         "channels",
         "client_properties",
+        "drained",
         "failure",
         "frame_max",
         "heartbeat_s",
@@ -108,6 +109,7 @@ class Connection:
         self.received = 0
         self.sent = 0
         self.held = False
+        self.drained = False  # the client said close-ok to our close: nothing of it is under way
         self.orderly = False
         self.failure: ProtocolError | Refused | None = None
         self._cutter = FrameCutter(limits.initial_frame_max_bytes)
@@ -281,13 +283,9 @@ class Connection:
             self.finish()
         self.failure = error
 
-    def finish(self, *, orderly: bool = False) -> None:
-        """Ends the connection: nothing is read any more, and every session is closed.
-
-        Orderly is the end of a close handshake, behind which the client sends nothing.
-        """
+    def finish(self) -> None:
+        """Ends the connection: what still comes is discarded, and every session is closed."""
         self.state = State.CLOSED
-        self.orderly = orderly
         # Also ends the loop in feed(), which finds no further frame.
         self._cutter.clear()
         self.end_sessions()

@@ -65,7 +65,8 @@ def accept_method(connection: Connection, payload: bytes) -> None:
     if move is None:
         raise ConnectionFault(504, f"unexpected method in connection state {connection.state.value}")
     if move is Move.FINISH:
-        connection.finish(orderly=True)
+        connection.drained = True
+        connection.finish()
     elif move is Move.ANSWER:
         # The client's close crossed ours: both are answered, and ours is still waited for.
         connection.send(0, commands.Connection.CloseOk())
@@ -115,7 +116,7 @@ def close(connection: Connection, _: commands.Connection.Close) -> None:
     connection.orderly = True
     connection.end_sessions()
     connection.send(0, commands.Connection.CloseOk())
-    connection.finish(orderly=True)
+    connection.finish()
 
 
 def octets_of(text: str | bytes) -> bytes:

@@ -191,8 +191,10 @@ class Transport(asyncio.Protocol):
             self._feed_starved()
 
     def _finish(self) -> None:
-        """Ends the output, and reads on until the client has closed too: to close a socket with unread input would make
-        the kernel take back what the client has not read yet, the reason of its failure among it.
+        """Ends the output, and reads on until the client has closed too or `CLOSE_TICKS` have passed.
+
+        To close a socket with unread input would make the kernel take back what the client has not read yet: close-ok,
+        or the reason of its failure. TLS has no half-closed socket: there a client that closes in order ends it.
         """
         if not self._finishing:
             self._finishing = True
@@ -202,12 +204,15 @@ class Transport(asyncio.Protocol):
             if self._stops:
                 self._stops = 0
                 self._socket.resume_reading()
-            if self._socket.can_write_eof() and not self.connection.orderly:
+            connection = self.connection
+            if connection.drained:
+                self._socket.close()
+            elif self._socket.can_write_eof():
                 try:
                     self._socket.write_eof()
                 except OSError:  # the client has reset the connection since it was last written to
                     self._socket.abort()
-            else:
+            elif not connection.orderly:
                 self._socket.close()
 
     def _feed_starved(self) -> None:
@@ -319,6 +324,8 @@ class Transport(asyncio.Protocol):
             self.connection.fail(ConnectionFault(320, "broker forced connection closure with reason 'shutdown'"))
             self._stops = Stop.STOPPING
             self.go(Stop.STOPPING)
+        elif self._finishing:
+            self._socket.close()  # it may not have read its last word yet
         else:
             self._socket.abort()
 

@@ -65,6 +65,7 @@ class Link:
         self.ending = False
         self.muted = False
         self.verbose = False
+        self.corked: bytearray | None = None
         self.frame_max_bytes = 131_072
         self._partial: dict[int, tuple[Heard, int]] = {}
         self._reading: asyncio.Task[None] | None = None
@@ -78,9 +79,17 @@ class Link:
         self._reading = asyncio.create_task(self._read(reader))
 
     def send(self, octets: bytes) -> None:
-        """Sends octets as they are, unless the connection ended."""
-        if self._writer is not None and self.alive:
+        """Sends octets as they are, unless the connection ended; keeps them while it is corked."""
+        if self.corked is not None:
+            self.corked += octets
+        elif self._writer is not None and self.alive:
             self._writer.write(octets)
+
+    def uncork(self) -> None:
+        """Sends what was kept, in one write."""
+        assert self.corked is not None
+        octets, self.corked = bytes(self.corked), None
+        self.send(octets)
 
     def method(self, channel: int, name: str, fields: Mapping[str, Any]) -> None:
         """Sends one method."""

@@ -43,6 +43,7 @@ class Speaker(Talk):
             "ack": self._settle_delivery,
             "nack": self._settle_delivery,
             "reject": self._settle_delivery,
+            "together": self._together,
             "pause": self._pause,
             "until": self._until,
             "look": self._look,
@@ -220,8 +221,31 @@ class Speaker(Talk):
         if await self._ask(link, number, step.verb, fields) is None:
             self._heard.append((link.letter, number, Heard(number, "-"), f"{step.at} {step.verb}: no answer"))
 
+    async def _together(self, step: Step) -> None:
+        """Sends several methods and messages in one write; what they are answered is heard in any case."""
+        places = [await self._place(part) for part in step.parts]
+        link = places[0][0]
+        link.corked = bytearray()
+        for part, (of, number) in zip(step.parts, places, strict=True):
+            assert of is link, f"{part} is of another connection"
+            if part.verb == "publish":
+                self._send_message(link, number, part)
+            else:
+                link.ending = link.ending or part.verb == "connection.close"
+                link.method(number, part.verb, self.names.real(part.fields))
+        link.uncork()
+
     async def _publish(self, step: Step) -> None:
         link, number = await self._place(step)
+        channel = link.channels[number]
+        self._send_message(link, number, step)
+        if channel.confirming:
+            await self._wait(
+                lambda: not channel.unconfirmed or not link.alive or link.channels[number] is not channel,
+                self.manner.patience_ms,
+            )
+
+    def _send_message(self, link: Link, number: int, step: Step) -> None:
         channel = link.channels[number]
         said = self.names.real(dict(step.fields))
         fields = {"exchange": said["exchange"], "routing_key": said["key"]}
@@ -231,11 +255,6 @@ class Speaker(Talk):
             channel.unconfirmed.add(channel.published)
         body = step.fields["body"].encode() * int(said.get("repeat", 1))
         link.publish(number, fields, said.get("properties", {}), body)
-        if channel.confirming:
-            await self._wait(
-                lambda: not channel.unconfirmed or not link.alive or link.channels[number] is not channel,
-                self.manner.patience_ms,
-            )
 
     async def _settle_delivery(self, step: Step) -> None:
         link, number = await self._place(step)

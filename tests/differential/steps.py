@@ -14,7 +14,7 @@ from tests.differential.wire import METHODS
 
 __all__ = ["PREFIX_LENGTH", "Conversation", "Step", "call", "connect", "drop", "frames", "open_channel", "pause"]
 __all__ += ["ack", "bind", "cancel", "confirm", "consume", "exchange", "get", "nack", "publish", "queue", "reject"]
-__all__ += ["close_channel", "close_connection", "declared", "until"]
+__all__ += ["close_channel", "close_connection", "declared", "together", "until"]
 
 PREFIX_LENGTH = 8
 """How many characters `~` is on the wire."""
@@ -27,8 +27,11 @@ class Step:
     verb: str
     at: str
     fields: Mapping[str, Any] = field(default_factory=dict)
+    parts: tuple[Step, ...] = ()
 
     def __str__(self) -> str:
+        if self.parts:
+            return f"{self.at} {self.verb}: " + "; ".join(map(str, self.parts))
         said = " ".join(f"{name}={value!r}" for name, value in self.fields.items())
         return f"{self.at} {self.verb} {said}".rstrip()
 
@@ -89,6 +92,11 @@ def drop(at: str) -> Step:
 def frames(at: str, octets: bytes) -> Step:
     """Returns the step that sends octets as they are."""
     return Step("frames", at, {"octets": octets.hex()})
+
+
+def together(*parts: Step) -> Step:
+    """Returns the step that sends methods and messages of one connection in one write, and waits for no answer."""
+    return Step("together", parts[0].at, parts=parts)
 
 
 def pause(ms: int) -> Step:

@@ -15,7 +15,7 @@ from broker.net.transport import CLOSE_TICKS, Transport
 from broker.server import Broker
 from tests.deadline import wait_until_async
 from tests.in_process import queue_of
-from tests.raw_client import RawClient, body_frame, header_frame, method_frame, publish_frames
+from tests.raw_client import PeerGone, RawClient, body_frame, header_frame, method_frame, publish_frames
 from tests.raw_talk import Sections, connect, consume, declare, mortal_broker, numbered, publish, talk
 
 ALARM: Sections = {"memory": {"alarm_bytes": 1}}
@@ -98,7 +98,7 @@ async def test_a_client_that_closes_and_does_not_read_is_let_go(tmp_path: Path) 
             client.method(0, commands.Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0))
 
             async def closing() -> bool:
-                return transport.connection.finished and transport._socket.is_closing()
+                return transport._finishing
 
             await wait_until_async(closing, "the end of the handshake")
             assert broker.listener.transports, "it has not read its last word"
@@ -106,6 +106,42 @@ async def test_a_client_that_closes_and_does_not_read_is_let_go(tmp_path: Path) 
                 broker.listener.tick()
             await all_gone(broker)
             assert not inside.consumers
+
+
+async def test_a_client_that_sends_on_behind_its_close_is_let_go(tmp_path: Path) -> None:
+    """What follows the client's connection.close is read and dropped, and the deadline ends that too."""
+    async with mortal_broker(tmp_path) as broker:
+        with await talk(broker, connect, broker) as client:
+            close = commands.Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
+            late = publish_frames(1, "", "q", bytes(1000)) * 1000
+            await talk(broker, client.send, method_frame(0, close), late)
+            await talk(broker, client.expect, commands.Connection.CloseOk, 0)
+            (transport,) = broker.listener.transports
+            await talk(broker, client.send, late * 10)
+            assert broker.listener.transports, "the client may take its time"
+            assert not transport.connection.buffered_bytes
+            for _ in range(CLOSE_TICKS + 1):
+                broker.listener.tick()
+            await all_gone(broker)
+
+
+@pytest.mark.usefixtures("no_ticks")
+async def test_a_client_that_has_closed_does_not_keep_the_broker_from_stopping(tmp_path: Path) -> None:
+    """A client that said connection.close and keeps its socket is let go by a stop, with close-ok and without a reset."""
+    with ExitStack() as clients, capture_logs() as events:
+        async with mortal_broker(tmp_path) as broker:
+            client = clients.enter_context(await talk(broker, connect, broker))
+            client.method(0, commands.Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0))
+            (transport,) = broker.listener.transports
+
+            async def answered() -> bool:
+                return transport._finishing
+
+            await wait_until_async(answered, "close-ok")
+        client.expect(commands.Connection.CloseOk, 0)
+        with pytest.raises(PeerGone, match="end of file"):
+            client.receive()
+    assert not [event for event in events if event["event"] == "connection.dropped"]
 
 
 async def test_unfinished_messages_count_under_an_alarm(tmp_path: Path) -> None:

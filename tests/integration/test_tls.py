@@ -23,7 +23,7 @@ from broker.server import Broker
 from tests.broker_process import BrokerProcess
 from tests.deadline import DEADLINE_S, PAUSE_S
 from tests.in_process import running_broker
-from tests.raw_client import RawClient
+from tests.raw_client import RawClient, publish_frames
 
 HOST = "localhost"
 
@@ -113,6 +113,26 @@ async def test_pika_talks_over_tls(authority: trustme.CA, files: dict[str, str],
         assert await asyncio.to_thread(talk, port, client_context(authority)) == b"m" * (1 << 20)
         with RawClient("127.0.0.1", broker.listener.port) as plain:
             assert (await asyncio.to_thread(plain.greet)).mechanisms == "PLAIN AMQPLAIN"
+
+
+async def test_bytes_behind_close_do_not_reset_the_connection(
+    authority: trustme.CA, files: dict[str, str], tmp_path: Path
+) -> None:
+    """What a client sends behind its connection.close is read and dropped; the socket is the client's to close."""
+    async with running_broker(tmp_path / "data", tls={"port": 0, **files}) as broker:
+        late = publish_frames(1, "", "q", bytes(100_000)) * 80
+
+        def close() -> None:
+            with RawClient(HOST, broker.listener.tls_port) as client:
+                client.socket = client_context(authority).wrap_socket(client.socket, server_hostname=HOST)
+                client.open()
+                client.method(0, commands.Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0))
+                client.socket.sendall(late)
+                client.expect(commands.Connection.CloseOk, 0)
+                client.socket.sendall(late)
+
+        await asyncio.to_thread(close)
+        await until(lambda: not broker.listener.transports)
 
 
 async def test_the_session_knows_what_was_agreed_on(

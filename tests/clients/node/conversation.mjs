@@ -259,6 +259,22 @@ behaviour('a consumer hears of its queue being deleted', async () => {
   assert.equal(await cancelled, null);
 });
 
+behaviour('a connection that is closed while frames are queued ends without an error', async () => {
+  for (let round = 0; round < 5; round += 1) {
+    const closing = await amqp.connect(url);
+    const errors = [];
+    closing.on('error', (error) => errors.push(error));
+    const on = await closing.createChannel();
+    on.on('error', (error) => errors.push(error));
+    const { queue } = await on.assertQueue('', { exclusive: true });
+    for (let number = 0; number < 2000; number += 1) on.sendToQueue(queue, Buffer.alloc(2000));
+    const ended = once(closing, 'close');
+    await closing.close();
+    await ended;
+    assert.deepEqual(errors, []);
+  }
+});
+
 behaviour('frames of 4096 bytes, the least there may be, carry large bodies both ways', async () => {
   const small = await amqp.connect(`${url}?frameMax=4096&heartbeat=1`);
   const on = await small.createConfirmChannel();

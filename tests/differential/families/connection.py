@@ -17,6 +17,7 @@ from tests.differential.steps import (
     get,
     publish,
     queue,
+    together,
 )
 
 __all__ = ["conversations"]
@@ -65,6 +66,12 @@ def conversations() -> Iterator[Conversation]:
     yield _log_in("queue-method-on-channel-0", connect("A"), call("A0", "queue.declare", queue="~q"))
     yield _log_in("connection-method-on-channel-1", call("A1", "basic.qos"), call("A1!", "connection.close"))
     yield _log_in("close-told", call("A1", "basic.qos"), close_connection("A"))
+    yield _log_in(
+        "close-with-more-behind-it",
+        queue("A1", "~q"),
+        together(publish("A1", "", "~q", "one"), close_connection("A"), publish("A1", "", "~q", "two")),
+        get("B1", "~q"),
+    )
     yield _log_in(
         "close-requeues",
         queue("A1", "~q"),
