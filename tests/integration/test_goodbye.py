@@ -127,7 +127,7 @@ async def test_a_client_that_sends_on_behind_its_close_is_let_go(tmp_path: Path)
 
 @pytest.mark.usefixtures("no_ticks")
 async def test_a_client_that_has_closed_does_not_keep_the_broker_from_stopping(tmp_path: Path) -> None:
-    """A client that said connection.close and keeps its socket is let go by a stop, with close-ok and without a reset."""
+    """A client that said connection.close and keeps its socket is let go by a stop: with close-ok, without a reset."""
     with ExitStack() as clients, capture_logs() as events:
         async with mortal_broker(tmp_path) as broker:
             client = clients.enter_context(await talk(broker, connect, broker))
