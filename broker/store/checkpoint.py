@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
-from broker.store.damage import Finding
+from broker.store.damage import Finding, NewerFormat
 from broker.store.files import Files
 from broker.store.record import encode_change
 
@@ -114,18 +114,21 @@ def encode_checkpoint(checkpoint: Checkpoint, *, synced: bool) -> bytes:
     return front + _CHECKSUM.pack(crc32c(content, crc32c(front))) + content
 
 
-def decode_checkpoint(block: bytes) -> tuple[Checkpoint, bool]:
-    """Returns the checkpoint of a file, and whether it was written with syncs on.
+def decode_checkpoint(block: bytes, path: Path) -> tuple[Checkpoint, bool]:
+    """Return the checkpoint that the file at a path holds, and whether it was written with syncs on.
 
-    Raises: ValueError when the file is damaged or of a format that this version cannot read.
+    Raises: ValueError when the file is damaged; NewerFormat when a later version wrote it, which may change all of it
+        but the magic and the places of format and checksum.
     """
     try:
         magic, version, clean, synced = _FRONT.unpack_from(block)
-        if magic != _MAGIC or version != _FORMAT:
-            raise ValueError(f"this is no checkpoint of format {_FORMAT}")
+        if magic != _MAGIC:
+            raise ValueError("this is no checkpoint")
         checksum = crc32c(memoryview(block)[_HEAD_AT:], crc32c(block[: _FRONT.size]))
         if checksum != _CHECKSUM.unpack_from(block, _FRONT.size)[0]:
             raise ValueError("the checksum is wrong")
+        if version > _FORMAT:
+            raise NewerFormat(path, version, _FORMAT)
         at = _HEAD_AT
         position, next_queue_number, topology_bytes, queues = _HEAD.unpack_from(block, at)
         at += _HEAD.size
@@ -157,7 +160,7 @@ class CheckpointFolder:
         for number in reversed(self._numbers.copy()):
             path = self._path(number)
             try:
-                return decode_checkpoint(self._files.read(path))
+                return decode_checkpoint(self._files.read(path), path)
             except ValueError as error:
                 findings.append(Finding("store.checkpoint_skipped", path, 0, 0, self._files.size(path), str(error)))
                 self._files.remove(path)

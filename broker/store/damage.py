@@ -71,14 +71,12 @@ class NoDataFolder(BrokerError):
 class NewerFormat(BrokerError):
     """Says that a later version wrote a file or folder: it is intact, and this version must leave it alone.
 
-    Shapes: ``number`` is the format found, ``known`` the highest one that this version reads.
+    Shapes: ``number`` is the format found, ``known`` the highest one that this version reads; ``noun`` says what else
+        than a format they number.
     """
 
-    def __init__(self, path: Path, number: int, known: int) -> None:
-        self.path = path
-        self.number = number
-        self.known = known
-        super().__init__(f"{path}: written by a newer SlotMQ, format {number}; this version reads up to {known}")
+    def __init__(self, path: Path, number: int, known: int, noun: str = "format") -> None:
+        super().__init__(f"{path}: written by a newer SlotMQ, {noun} {number}; this version reads up to {known}")
 
 
 class Finding(NamedTuple):

@@ -40,8 +40,8 @@ class LogFolder:
         return segment_path(self.folder, number)
 
     def header(self, number: int) -> SegmentHeader:
-        """Returns a segment's header. Raises: ValueError when it is damaged."""
-        header = decode_header(self.read(number, 0, HEADER_BYTES))
+        """Returns a segment's header. Raises: ValueError when it is damaged; NewerFormat."""
+        header = decode_header(self.read(number, 0, HEADER_BYTES), self.path(number))
         if header.number != number:
             raise ValueError(f"the header is that of segment {header.number}")
         return header

@@ -45,6 +45,7 @@ __all__ = [
     "HEAD",
     "HEAD_BYTES",
     "INNER",
+    "KINDS",
     "KIND_AT",
     "LENGTH_MIN",
     "MARK",
@@ -92,6 +93,7 @@ QUEUE_DELETED: Final = 6
 TOPOLOGY: Final = 7
 MARK: Final = 8
 TRANSACTION: Final = 9
+KINDS: Final = TRANSACTION  # the highest one
 INNER: Final = 0x80  # so that none of its records is taken for one that stands alone, wherever a search comes upon it
 
 PERSISTENT: Final = 1  # flag of a message: delivery-mode 2

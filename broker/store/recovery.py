@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from broker.store.checkpoint import Checkpoint, QueueState
-from broker.store.damage import CorruptStore, Finding
+from broker.store.damage import CorruptStore, Finding, NewerFormat
 from broker.store.files import Files
 from broker.store.log_scan import LogFolder
 from broker.store.queue_log import QueueLogs
 from broker.store.rebuild import EntryRebuild
+from broker.store.record import KINDS
 from broker.store.replay import Replay, UnknownRecord
 from broker.store.segment import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
 
@@ -95,7 +96,7 @@ class Recovery:
     def run(self) -> Recovered:
         """Reads the log, repairs its tail and the queue logs, and returns the state.
 
-        Raises: CorruptStore; StoreFailed.
+        Raises: CorruptStore; NewerFormat; StoreFailed.
         """
         checkpoint = self._checkpoint
         start = checkpoint.position >> OFFSET_BITS
@@ -172,12 +173,7 @@ class Recovery:
             try:
                 offset, damage = self.log.scan(number, offset, self._replay, self._done)
             except UnknownRecord as error:
-                raise CorruptStore(
-                    self.log.path(number),
-                    number,
-                    error.position & OFFSET_MASK,
-                    f"a record of kind {error.kind}: a later version of the broker wrote it",
-                ) from error
+                raise NewerFormat(self.log.path(number), error.kind, KINDS, "record kind") from error
             self.end = number << OFFSET_BITS | offset
             if not damage:
                 return True

@@ -27,6 +27,7 @@ __all__ = [
     "BadSealLine",
     "Cursor",
     "Gap",
+    "NewerSealLog",
     "QueueKey",
     "Released",
     "Seal",
@@ -45,6 +46,14 @@ Line = Mapping[str, Any]
 
 class BadSealLine(Exception):
     """Says why a line is none of a seal log."""
+
+
+class NewerSealLog(BadSealLine):
+    """Says that a later version wrote the log."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(f"written by a newer SlotMQ, format {number}; this version reads up to {FORMAT}")
 
 
 def _names(kind: type[Any]) -> tuple[str, ...]:
@@ -323,8 +332,11 @@ class SealView:
         elif kind == "cursor_removed":
             self._cursors.pop((line["name"], line["vhost"], line["tap"]), None)
         elif kind == "store":
-            if line.get("format") != FORMAT:
-                raise BadSealLine(f"it is of format {line.get('format')}, this version reads format {FORMAT}")
+            number = line.get("format")
+            if isinstance(number, int) and number > FORMAT:
+                raise NewerSealLog(number)
+            if number != FORMAT:
+                raise BadSealLine("it does not say its format")
             self.store = line["store"]
             self.last_seal = max(self.last_seal, line.get("last_seal", 0))
         self.lines += 1

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.event_log import get_logger
-from broker.store.damage import CorruptFile
+from broker.store.damage import CorruptFile, NewerFormat
 from broker.store.files import File, Files
 from broker.store.seal_log import (
     FORMAT,
     BadSealLine,
     Cursor,
     Gap,
+    NewerSealLog,
     Released,
     Seal,
     SealView,
@@ -54,7 +55,7 @@ class SealLog:
     def open(cls, files: Files, folder: Path, *, sync: bool) -> SealLog:
         """Returns the log of a folder, a new one when there is none; a torn last line is cut.
 
-        Raises: CorruptFile when it is damaged, of a later version, or missing where there are slot files; StoreFailed.
+        Raises: CorruptFile when it is damaged, or missing where there are slot files; NewerFormat; StoreFailed.
         """
         path = folder / NAME
         if files.exists(path):
@@ -149,6 +150,8 @@ def _read(files: Files, path: Path) -> SealView:
     try:
         lines, good_bytes = decode_lines(block)
         view = SealView(lines)
+    except NewerSealLog as newer:
+        raise NewerFormat(path, newer.number, FORMAT) from newer
     except BadSealLine as error:
         raise CorruptFile(path, f"{error}; nothing was changed: put a copy of it back") from error
     if not view.store:

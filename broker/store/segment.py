@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from broker.store.damage import NewerFormat
+
 __all__ = [
     "HEADER_BYTES",
     "OFFSET_BITS",
@@ -53,10 +55,11 @@ def encode_header(header: SegmentHeader) -> bytes:
     return front + _CHECKSUM.pack(crc32c(front))
 
 
-def decode_header(block: bytes) -> SegmentHeader:
-    """Returns the header that a segment's first bytes hold.
+def decode_header(block: bytes, path: Path) -> SegmentHeader:
+    """Return the header that the first bytes of the segment at a path hold.
 
-    Raises: ValueError when they are no header, or one of a format that this version cannot read.
+    Raises: ValueError when they are no header; NewerFormat when a later version wrote them, which may change all of a
+        header but its magic, its length of 64 bytes and the places of format and checksum.
     """
     if len(block) < HEADER_BYTES:
         raise ValueError(f"the header is cut off after {len(block)} bytes")
@@ -64,8 +67,10 @@ def decode_header(block: bytes) -> SegmentHeader:
     if _CHECKSUM.unpack_from(block, len(front))[0] != crc32c(front):
         raise ValueError("the header's checksum is wrong")
     magic, version, header_bytes, *fields = _HEADER.unpack(front)
+    if magic == _MAGIC and version > FORMAT:
+        raise NewerFormat(path, version, FORMAT)
     if magic != _MAGIC or version != FORMAT or header_bytes != HEADER_BYTES:
-        raise ValueError(f"this is no log segment of format {FORMAT} (it says format {version})")
+        raise ValueError("this is no log segment")
     return SegmentHeader(*fields)
 
 

@@ -316,8 +316,8 @@ def open_slot(buffer: ReadableBuffer, crc: int | None = None) -> SlotView:
     magic, version, *_ = _HEADER.unpack_from(block)
     if magic != _MAGIC:
         raise BadSlotFile("it does not begin as a slot file does")
-    if version != FORMAT:
-        raise BadSlotFile(f"it is of format {version}, this version reads format {FORMAT}")
+    if version > FORMAT:
+        raise BadSlotFile(f"written by a newer SlotMQ, format {version}; this version reads up to {FORMAT}")
     tail = bytes(block[size - TAIL_BYTES :])
     index_at, meta_at, rows, meta_len, rows_crc, index_crc, meta_crc, end_magic = _TAIL.unpack(tail)
     if end_magic != _END_MAGIC:

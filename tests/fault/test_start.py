@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 from pamqp import commands
 
 from tests.broker_process import PROJECT, READY_LINE, BrokerProcess
@@ -80,6 +82,48 @@ def test_folder_that_cannot_be_written(tmp_path: Path, what: str) -> None:
     finally:
         process.kill()
     assert file.read_text() == "not a folder"
+
+
+def later(folder: Path, what: str) -> Path:
+    """Gives one file of a folder the format 7, as a later version would write it, and returns its path."""
+    match what:
+        case "format" | "definitions":
+            path = folder / what
+            path.write_bytes(re.sub(rb"format \d+", b"format 7", path.read_bytes()))
+        case "segment":
+            path = min((folder / "vhosts" / "%2F" / "log").iterdir())
+            block = path.read_bytes()
+            front = block[:8] + b"\0\7" + block[10:60]
+            path.write_bytes(front + crc32c(front).to_bytes(4, "big") + block[64:])
+        case "checkpoint":
+            path = max((folder / "vhosts" / "%2F").glob("checkpoint-*"))
+            block = path.read_bytes()
+            front = block[:8] + b"\0\7" + block[10:12]
+            path.write_bytes(front + crc32c(front + block[16:]).to_bytes(4, "big") + block[16:])
+        case _:
+            path = folder / "slots" / "seals.log"
+            text = re.sub(rb'"format":\d+', b'"format":7', path.read_bytes().rpartition(b"\t")[0])
+            path.write_bytes(text + b"\t%08x\n" % crc32c(text))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("what", "known"), [("format", 3), ("definitions", 1), ("segment", 1), ("checkpoint", 1), ("seals", 1)]
+)
+def test_what_a_later_version_wrote(broker_process: BrokerProcess, what: str, known: int) -> None:
+    """A folder, or a file in it, of a later version is named with both numbers in one line, exit 2, and left alone."""
+    broker_process.start()
+    if what == "segment":  # of which recovery reads those behind the last checkpoint
+        broker_process.kill()
+    else:
+        assert broker_process.terminate() == 0
+    folder = broker_process.folder
+    path = later(folder, what)
+    there = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file() and file.name != "incarnation"}
+    line = refusal(broker_process)
+    named = folder if what == "format" else path
+    assert line == f"slotmq: {named}: written by a newer SlotMQ, format 7; this version reads up to {known}"
+    assert {file: file.read_bytes() for file in there} == there
 
 
 def test_port_in_use(broker_process: BrokerProcess) -> None:

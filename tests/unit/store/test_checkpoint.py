@@ -38,8 +38,8 @@ def new_folder(files: MemoryFiles) -> CheckpointFolder:
 
 def test_a_checkpoint_comes_back() -> None:
     """Every part is as it was written, and whether it was synced."""
-    assert decode_checkpoint(encode_checkpoint(FULL, synced=True)) == (FULL, True)
-    assert decode_checkpoint(encode_checkpoint(FULL, synced=False))[1] is False
+    assert decode_checkpoint(encode_checkpoint(FULL, synced=True), FOLDER / "checkpoint-1") == (FULL, True)
+    assert decode_checkpoint(encode_checkpoint(FULL, synced=False), FOLDER / "checkpoint-1")[1] is False
 
 
 def test_a_cut_checkpoint_is_none() -> None:
@@ -47,7 +47,7 @@ def test_a_cut_checkpoint_is_none() -> None:
     block = encode_checkpoint(FULL, synced=True)
     for cut in range(len(block)):
         with pytest.raises(ValueError, match=r".+"):
-            decode_checkpoint(block[:cut])
+            decode_checkpoint(block[:cut], FOLDER / "checkpoint-1")
 
 
 def test_the_newest_whole_one_counts() -> None:

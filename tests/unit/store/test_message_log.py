@@ -120,7 +120,8 @@ def test_segments_follow_on_each_other() -> None:
     commit(log)
     numbers = sorted(log.segments)
     for before, number in pairwise(numbers):
-        header = decode_header(files.read(segment_path(FOLDER, number)))
+        path = segment_path(FOLDER, number)
+        header = decode_header(files.read(path), path)
         assert header.number == number
         assert header.previous_end == before << 32 | log.segments[before]
         assert 300 <= log.segments[before] < 300 + len(RECORD)

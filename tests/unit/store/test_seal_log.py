@@ -168,7 +168,7 @@ def test_lines_of_later_versions() -> None:
     found.fold({"k": "weather", "sun": True})
     found.fold({"k": "seal", **seal(2).to_json(), "colour": "red"})
     assert found.seals == [seal(1), seal(2)]
-    with pytest.raises(BadSealLine, match="format 2, this version reads format 1"):
+    with pytest.raises(BadSealLine, match="newer SlotMQ, format 2; this version reads up to 1"):
         SealView([{**HEAD, "format": 2}])
     with pytest.raises(BadSealLine, match="it has no 'crc'"):
         found.fold({"k": "seal", **{name: value for name, value in seal(3).to_json().items() if name != "crc"}})

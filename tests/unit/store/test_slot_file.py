@@ -196,5 +196,5 @@ def test_a_later_format_is_named() -> None:
     """A file of a later format says so, and not that it is damaged."""
     block = bytearray(written([row(0)]))
     block[8] = 2
-    with pytest.raises(BadSlotFile, match="format 2, this version reads format 1"):
+    with pytest.raises(BadSlotFile, match="newer SlotMQ, format 2; this version reads up to 1"):
         open_slot(bytes(block))
