@@ -87,14 +87,19 @@ class LogFolder:
         found.extend(self._evidence_in(later, 0) for later in self.segments if later > number)
         return max(found, default=0)
 
-    def resume(self, number: int, offset: int) -> int:
-        """Returns the next offset behind a damaged place where a record begins, or the segment's end."""
+    def resume(self, number: int, offset: int, *, inner: bool = False) -> int:
+        """Returns the next offset behind a damaged record where one begins, or the segment's end.
+
+        With `inner` the records of a transaction count too, those of the damaged one included.
+        """
         if offset < HEADER_BYTES:
             return HEADER_BYTES
         block = self.read(number, offset, self.segments[number])
-        chained = _end_of(block, 0)
-        if chained and _record_at(block, chained):
-            return offset + chained
+        if inner and (_follows(block, HEAD_BYTES, inner=True) or _next_to(block[HEAD_BYTES:], inner=True)):
+            return offset + HEAD_BYTES  # a damaged transaction: its own records each have a checksum
+        end = _next_to(block, inner=inner)
+        if end:
+            return offset + end
         marks = [at for at, _ in self._marks(number, block, offset)]
         return offset + marks[0] if marks else self.segments[number]
 
@@ -145,15 +150,48 @@ def _end_of(block: bytes, at: int) -> int:
     return end if length >= LENGTH_MIN and end <= len(block) else 0
 
 
-def _record_at(block: bytes, at: int) -> int:
-    """Returns the end of the whole record that stands alone at a place, 0 when there is none.
+def _next_to(block: bytes, *, inner: bool) -> int:
+    """Returns where the damaged record at the beginning of a block ends and the next one begins, 0 if nothing tells."""
+    end = _true_end(block, inner=inner)
+    if end:
+        return end
+    end = _end_of(block, 0)
+    return end if _follows(block, end, inner=inner) else 0
 
-    One within a transaction is none: a damaged length may lead to it, and going on there would apply half of that.
+
+def _true_end(block: bytes, *, inner: bool) -> int:
+    """Returns where the record at the beginning of a block ends when one byte of its length is wrong, 0 otherwise.
+
+    The checksum, which does not cover the length, proves it.
+    """
+    if len(block) < HEAD_BYTES:
+        return 0
+    length, checksum = HEAD.unpack_from(block)[:2]
+    ends = [
+        PREFIX_BYTES + (length & ~(0xFF << shift) | byte << shift) for shift in (0, 8, 16, 24) for byte in range(256)
+    ]
+    for end in ends:
+        bounded = end == len(block) or (HEAD_BYTES <= end < len(block) and _follows(block, end, inner=inner))
+        if bounded and crc32c(memoryview(block)[PREFIX_BYTES:end]) == checksum:
+            return int(end)
+    return 0
+
+
+def _follows(block: bytes, at: int, *, inner: bool) -> bool:
+    """Tells whether a whole record begins at a place behind the first one of the block."""
+    return at > 0 and _record_at(block, at, inner=inner) > 0
+
+
+def _record_at(block: bytes, at: int, *, inner: bool = False) -> int:
+    """Returns the end of the whole record at a place, 0 when there is none.
+
+    One within a transaction is none, unless `inner`: a damaged length may lead to it, and going on there would apply
+    half of that.
     """
     end = _end_of(block, at)
     if not end:
         return 0
     _, checksum, _, _, kind, *_ = HEAD.unpack_from(block, at)
-    if kind & INNER:
+    if kind & INNER and not inner:
         return 0
     return end if crc32c(memoryview(block)[at + PREFIX_BYTES : end]) == checksum else 0

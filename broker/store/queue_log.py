@@ -66,6 +66,7 @@ class QueueLogs:
         self._checked: set[tuple[int, int]] = set()  # chunks whose header was read
         self._touched: set[tuple[int, int]] = set()  # written and not synced
         self._dropped: dict[tuple[int, int], int] = {}  # chunks to be removed, and the log position when
+        self._missing: set[tuple[int, int]] = set()  # chunks that were not there at the start and should have been
         for name in files.list(folder):
             match = _NAME.fullmatch(name)
             if match:
@@ -78,14 +79,23 @@ class QueueLogs:
 
     def check(self, queue_number: int, first: int, end: int) -> bool:
         """Tells whether the chunks of the ids first <= id < end are there; one without its header is removed."""
-        there = True
-        for chunk in range(first // CHUNK_IDS, (end - 1) // CHUNK_IDS + 1):
+        chunks = range(first // CHUNK_IDS, (end - 1) // CHUNK_IDS + 1)
+        for chunk in chunks:
             if chunk not in self._chunks.get(queue_number, ()):
-                there = False
+                self._missing.add((queue_number, chunk))
             elif not self._is_one(queue_number, chunk):
                 self._remove(queue_number, chunk)
-                there = False
-        return there
+                self._missing.add((queue_number, chunk))
+        return self._missing.isdisjoint([(queue_number, chunk) for chunk in chunks])
+
+    def withdraw(self) -> None:
+        """Removes the chunks that `check` missed and that were written again since: the start is refused.
+
+        The next start is to miss them again, not to take them for whole. Raises: StoreFailed.
+        """
+        for queue_number, chunk in self._missing:
+            if chunk in self._chunks.get(queue_number, ()):
+                self._remove(queue_number, chunk)
 
     def write(self, queue_number: int, first: int, entries: Sequence[Entry | None]) -> None:
         """Writes the entries of the ids from `first` on; they are in the page cache then.

@@ -6,6 +6,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from broker.store.log_scan import LogFolder
 from broker.store.queue_log import Entry, QueueLogs
 from broker.store.record import (
     HEAD,
@@ -19,6 +20,7 @@ from broker.store.record import (
     TRANSACTION,
 )
 from broker.store.replay import Stop, cut
+from broker.store.segment import HEADER_BYTES
 from broker.store.window import QueueReplay
 
 __all__ = ["EntryRebuild"]
@@ -29,7 +31,7 @@ GATHERED_MAX: Final = 100_000  # entries held before they are written
 class EntryRebuild:
     """Takes records of the whole log and keeps where the unsettled messages of some queues lie; the last place counts.
 
-    Shapes: ``entries`` counts what was written.
+    Shapes: ``entries`` counts what was written; ``damage`` names the places that could not be read, with the reasons.
     """
 
     def __init__(self, logs: QueueLogs, queues: dict[int, QueueReplay]) -> None:
@@ -37,9 +39,26 @@ class EntryRebuild:
         self._gathered: dict[tuple[int, int], Entry] = {}
         self.queues = queues
         self.entries = 0
+        self.damage: list[tuple[int, int, str]] = []
+
+    def walk(self, log: LogFolder) -> None:
+        """Takes the messages of the whole log, those behind damage too, and writes their entries.
+
+        Raises: StoreFailed.
+        """
+        for number in log.segments:
+            offset, reason = log.scan(number, HEADER_BYTES, self, _untold)
+            while reason:
+                self.damage.append((number, offset, reason))
+                offset, reason = log.scan(number, log.resume(number, offset, inner=True), self, _untold)
+        self.finish()
 
     def run(self, block: bytes, base: int) -> Stop:
-        """Takes the messages of a block; behind damage, which recovery has dealt with, it finds none."""
+        """Takes the messages of a block.
+
+        A record of a transaction counts whether all of that is whole or not: the slots say which of its messages were
+        taken.
+        """
         view = memoryview(block)
         at = 0
         while at + HEAD_BYTES <= len(block):
@@ -78,3 +97,7 @@ class EntryRebuild:
             run.append(gathered[number, message_id])
         if run:
             self._logs.write(*begin, run)
+
+
+def _untold(_size_bytes: int) -> None:
+    """Hears of bytes that are read a second time: they are no progress."""

@@ -19,6 +19,7 @@ from broker.store.rebuild import EntryRebuild
 from broker.store.record import KINDS
 from broker.store.replay import Replay, UnknownRecord
 from broker.store.segment import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
+from broker.store.window import QueueReplay
 
 __all__ = ["Recovered", "Recovery", "RecoveryProgress"]
 
@@ -106,8 +107,9 @@ class Recovery:
             self._read_from_disk(numbers)
         begins = {start: checkpoint.position & OFFSET_MASK}
         self._total_bytes = sum(self.log.segments[number] - begins.get(number, HEADER_BYTES) for number in numbers)
-        self._scan(numbers)
         replay = self._replay
+        self._lacking()  # before replay begins chunks that are missing
+        self._scan(numbers)
         replay.finish()
         self._complete_entries()
         queues = {number: queue.state() for number, queue in sorted(replay.queues.items())}
@@ -232,9 +234,6 @@ class Recovery:
             self._told_bytes = self._done_bytes
             self._progress(RecoveryProgress(self._done_bytes, self._total_bytes, self._replay.records))
 
-    def _done_again(self, size_bytes: int) -> None:
-        """Hears of bytes that are read a second time: they are no progress."""
-
     def _read_from_disk(self, numbers: list[int]) -> None:
         """Has the log on disk before it is read, and reads it from there.
 
@@ -256,19 +255,9 @@ class Recovery:
     def _complete_entries(self) -> None:
         """Rebuilds entries that are missing, and settles what is lost for good."""
         queues = self._replay.queues
-        check = self._queue_logs.check
-        rebuild = EntryRebuild(
-            self._queue_logs,
-            {
-                number: queue
-                for number, queue in queues.items()
-                if [window for window in queue.windows if not check(number, window.first, window.end)]
-            },
-        )
+        rebuild = EntryRebuild(self._queue_logs, self._lacking())
         if rebuild.queues:
-            for number in self.log.segments:
-                self.log.scan(number, HEADER_BYTES, rebuild, self._done_again)
-            rebuild.finish()
+            rebuild.walk(self.log)
             reason = f"{len(rebuild.queues)} queues had no entries; {rebuild.entries} were written again from the log"
             self._findings.append(Finding("store.queue_logs_rebuilt", self.log.folder, 0, 0, 0, reason))
         for number, queue in queues.items():
@@ -279,15 +268,30 @@ class Recovery:
                 entries = self._queue_logs.read(number, window.first, window.end)
                 lost = window.look(entries, self.log.segments)
                 if lost:
-                    self._lose(number, window.first + lost[0], len(lost), entries[0][lost[0]])
+                    self._lose(number, window.first + lost[0], len(lost), entries[0][lost[0]], rebuild.damage)
                     for index in lost:
                         window.bits[index] = 1
 
-    def _lose(self, queue_number: int, first: int, count: int, position: int) -> None:
-        segment, offset = position >> OFFSET_BITS, position & OFFSET_MASK
+    def _lacking(self) -> dict[int, QueueReplay]:
+        """Returns the queues that need a chunk which was not there at the start."""
+        check = self._queue_logs.check
+        return {
+            number: queue
+            for number, queue in self._replay.queues.items()
+            if [window for window in queue.windows if not check(number, window.first, window.end)]
+        }
+
+    def _lose(
+        self, queue_number: int, first: int, count: int, position: int, damage: list[tuple[int, int, str]]
+    ) -> None:
+        segment, offset, what = position >> OFFSET_BITS, position & OFFSET_MASK, ""
+        if damage and not position:  # no entry says where it was: it was where the log is damaged
+            segment, offset, what = damage[0]
+            what = f"{what}; "
         path = self.log.path(segment)
-        reason = f"the records of {count} messages of queue {queue_number} from id {first} on are gone"
+        reason = f"{what}the records of {count} messages of queue {queue_number} from id {first} on are gone"
         if self._checkpoint_synced and not self._quarantine:
+            self._queue_logs.withdraw()
             raise CorruptStore(path, segment, offset, reason)
         self._findings.append(Finding("store.messages_lost", path, segment, offset, 0, reason))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.store.checkpoint import Checkpoint
 from broker.store.damage import CorruptStore
 from broker.store.memory_files import MemoryFiles
 from broker.store.record import TARGET, encode_message, encode_route, encode_settled
@@ -99,8 +100,8 @@ def test_every_bit_of_a_synced_transaction() -> None:
 def test_quarantine_drops_all_of_it() -> None:
     """With quarantine nothing of the damaged transaction is applied, neither its messages nor its settlements.
 
-    Behind a damaged length the next boundary is the mark of the next batch, never a record of the transaction; so it is
-    when the length that leads there is that of the message before.
+    A damaged length never leads to a record of the transaction, nor does that of the message before: the checksum
+    tells where the damaged record ends.
     """
     files = MemoryFiles()
     begin, end = write_log(files)
@@ -111,14 +112,31 @@ def test_quarantine_drops_all_of_it() -> None:
         leads_to = start + 8 + int.from_bytes(block[start : start + 4], "big") - begin
         led_inside += leads_to in INNER_BOUNDARIES
         found, recovered = reopened(files, quarantine=True)
-        if start == begin:
-            expected = [*BEFORE, *LATER] if offset - start < 4 else [*BEFORE, *BEHIND, *LATER]
-        else:
-            expected = [*BEFORE[:-1], *LATER] if offset - start < 4 else [2, *INSIDE, *BEHIND, *LATER]
+        expected = [*BEFORE, *BEHIND, *LATER] if start == begin else [2, *INSIDE, *BEHIND, *LATER]
         assert found == [expected] * 2, f"bit {bit} of byte {offset - start}"
         (finding,) = recovered.findings
         assert (finding.event, finding.offset) == ("store.quarantined", start)
     assert led_inside == len(INNER_BOUNDARIES)
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+def test_queue_logs_are_rebuilt_from_a_damaged_transaction() -> None:
+    """Slots of a checkpoint say that a transaction counts: a flip in it costs one of its messages, not the others."""
+    files = MemoryFiles()
+    begin, end = write_log(files)
+    store, recovered = VhostStore.open(files, FOLDER, segment_bytes=SEGMENT_BYTES, sync=True)
+    queues = list(recovered.queues.values())
+    store.write_checkpoint(Checkpoint(store.log.position, False, recovered.topology, queues, 3))
+    store.close()
+    for path in [path for path in files.contents if path.suffix == ".queue"]:
+        del files.contents[path]
+    everything = [2, 3, *INSIDE, *BEHIND, *LATER]
+    for offset, bit in flips(files.contents[SEGMENT].block, begin, end):
+        found, _ = reopened(files, quarantine=True)
+        lost = [number for number in everything if number not in found[0]]
+        assert lost in ([], *([number] for number in INSIDE)), f"bit {bit} of byte {offset - begin}"
+        assert found == [[number for number in everything if number not in lost]] * 2
 
 
 @pytest.mark.fault
