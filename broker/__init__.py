@@ -1,3 +1,3 @@
 """SlotMQ: an AMQP 0-9-1 topic broker."""
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0.dev0"

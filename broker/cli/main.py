@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells say it
+NOT_WINDOWS: Final = "SlotMQ does not run on Windows: use WSL 2 or a Linux container"
 
 
 def build_parser(command: str = "") -> argparse.ArgumentParser:
@@ -57,6 +58,9 @@ def _add_others(commands: Any) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
+    if sys.platform == "win32":  # its files have no locks that a process's end gives back, and no folder syncs
+        print(f"slotmq: {NOT_WINDOWS}", file=sys.stderr)
+        return 2
     try:
         if words[:1] == ["health"]:
             from broker.cli.health import health

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -18,10 +19,25 @@ from broker.store.spare_descriptors import SpareDescriptors
 
 __all__ = ["File", "Files"]
 
-_SYNC: Final = getattr(os, "fdatasync", os.fsync)  # fdatasync writes the size too when it changed; macOS has none
 _FILE_MODE: Final = 0o600  # messages are private to the account that runs the broker
 _FOLDER_MODE: Final = 0o700
 _SPARES: Final = SpareDescriptors()  # of the process, as the limit is
+
+
+def _sync(descriptor: int) -> None:
+    """Returns when a file's bytes are on disk, and its size when it changed."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)  # its fsync(2) leaves them in the drive's cache
+    else:
+        os.fdatasync(descriptor)
+
+
+def _sync_entries(descriptor: int) -> None:
+    """Returns when a folder's entries are on disk."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(descriptor)
 
 
 class _Failing:
@@ -85,7 +101,7 @@ class File:
     def sync(self) -> None:
         """Returns when the file's bytes are on disk; its folder entry is synced by `Files.sync_folder`."""
         with _Failing(self.path):
-            _SYNC(self._descriptor)
+            _sync(self._descriptor)
 
     def drop_cache(self) -> None:
         """Has the next reads come from the disk: after a failed sync the page cache shows what is not there."""
@@ -165,7 +181,7 @@ class Files:
         with _Failing(folder):
             descriptor = _SPARES.opening(lambda: os.open(folder, os.O_RDONLY | os.O_CLOEXEC))
             try:
-                os.fsync(descriptor)
+                _sync_entries(descriptor)
             finally:
                 os.close(descriptor)
 

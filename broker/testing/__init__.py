@@ -12,6 +12,7 @@ Installing the package brings the pytest fixtures `broker`, `broker_url` and `br
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from broker.testing.views import MessageView, Published, QueueView
 
 __all__ = ["Broker", "MessageView", "Published", "QueueView", "VirtualClock"]
+
+if sys.platform == "win32":
+    raise ImportError("SlotMQ does not run on Windows: use WSL 2 or a Linux container")
 
 MODULES: Final = {
     "Broker": "broker",

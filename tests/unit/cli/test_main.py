@@ -57,6 +57,15 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, failure: Exception | None = None) 
     return server
 
 
+def test_windows_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever the command is, Windows gets one line and exit code 2 instead of an ImportError."""
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert [main(["serve"]), main(["--version"]), main(["health"])] == [2, 2, 2]
+    said = capsys.readouterr()
+    assert said.err == "slotmq: SlotMQ does not run on Windows: use WSL 2 or a Linux container\n" * 3
+    assert said.out == ""
+
+
 def code_of(*argv: str) -> int:
     """The exit code, however the command ends."""
     try:
