@@ -55,11 +55,16 @@ def delay_of(value: Any) -> int | None:
 
 
 class HoldingQueue(Queue):
-    """The queue in which the messages of one exchange wait. Their own time to live begins when they leave it."""
+    """The queue in which the messages of one exchange wait. Their own time to live begins when they leave it.
+
+    Which queues a message goes to is known only when it is due. One of them may persist all that it accepts, so the
+    holding queue of a durable exchange does too.
+    """
 
     __slots__ = ()
 
     kept = True
+    persists_all = True
 
     def expires_ms(self, message: Message) -> None:
         """Returns that nothing expires here."""

@@ -66,6 +66,10 @@ class Message:
         """Whether its record is one of the log, and not of the spill."""
         return 0 < self.position < SPILLED
 
+    def copy(self) -> Message:
+        """Return the same message without a record."""
+        return Message(self.envelope, self.header, self.body, self.charge, self.facts, self.timestamp_ms)
+
     def body_bytes(self) -> int:
         """Returns how long the body is."""
         return len(self.body)

@@ -45,13 +45,16 @@ def post(
     living = [queue for queue in queues if not queue.deleted]
     takers = [queue for queue in living if admitted or queue.plain or queue.admits(message)]
     streams = [queue.stream_for(message) for queue in takers]
-    if message.facts.persistent:
-        durable = [stream for stream in streams if stream.durable]
-        if durable:
-            _log(vhost, message, durable, number)
-            streams = [stream for stream in streams if not stream.durable]
-    for stream in streams:
-        stream.accept(message)
+    persistent = message.facts.persistent
+    recorded = [stream for stream in streams if (stream.durable if persistent else stream.persists_all)]
+    if recorded:
+        _log(vhost, message, recorded, number)
+    if len(recorded) < len(streams):
+        # What durable queues take without a record must not point to that of the others.
+        unrecorded = message.copy() if recorded and not persistent else message
+        for stream in streams:
+            if not (stream.durable if persistent else stream.persists_all):
+                stream.accept(unrecorded)
     for queue in takers:
         if not queue.plain or message.facts.expiration_ms is not None:
             queue.accepted(message)
@@ -59,7 +62,7 @@ def post(
 
 
 def _log(vhost: Vhost, message: Message, streams: Sequence[Stream], number: bytes) -> None:
-    """Has durable streams take a message and appends its one record."""
+    """Has streams take a message and appends its one record."""
     log = vhost.ports.store.log
     segment = log.position >> 32
     targets = number + b"".join(
@@ -68,7 +71,7 @@ def _log(vhost: Vhost, message: Message, streams: Sequence[Stream], number: byte
     record = encode_message(
         log.synced,
         message.timestamp_ms,
-        PERSISTENT,
+        PERSISTENT if message.facts.persistent else 0,
         message.envelope.route,
         message.header,
         message.body,

@@ -60,6 +60,7 @@ class Queue(Destination):
     )
 
     kept: bool = False  # the broker has it for itself: no policy holds for it, and nothing is published to its name
+    persists_all: bool = False  # messages are recorded whatever their delivery mode, if it is durable
     is_tap: bool = False  # it only listens: a message that reached nothing else was unroutable
 
     def __init__(
@@ -272,8 +273,7 @@ class Queue(Destination):
         """Drops what has expired at the head, and looks again when the next head is due.
 
         Tells False when it goes on in the next turn, because the share of this one is used up.
-        A message expires at the head of its queue only, as in RabbitMQ's classic queues. One that was read back from
-        disk for a look stays in memory until the pager wants its place.
+        A message expires at the head only, as in RabbitMQ's classic queues. One that was read for that stays in memory.
         """
         deadlines, now_ms = self._ports.deadlines, self._ports.clock.now_ms
         at_ms: int | None = None

@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from broker.core.arguments import queue_type
 from broker.core.message import Message
+from broker.core.queue_arguments import QUORUM
 from broker.slots.manager import SlotManager
 from broker.slots.slot import Slot, Tenure
 from broker.store.record import encode_purged, encode_queue_deleted, encode_requeued, encode_settled
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from broker.store.checkpoint import QueueState
     from broker.store.store import VhostStore
 
-__all__ = ["NO_SEGMENT", "Stream", "take_in"]
+__all__ = ["Stream", "take_in"]
 
 BATCH_MESSAGES: Final = 100  # so many are buried between two looks at the share of the turn
 NO_SEGMENT: Final = -1  # the messages have no record in the log
@@ -29,7 +31,8 @@ NO_SEGMENT: Final = -1  # the messages have no record in the log
 class Stream:
     """One level of a queue.
 
-    Invariant: ``number`` is that of its message ids in the store, and of no other stream ever.
+    Invariant: ``number`` is that of its message ids in the store, and of no other stream ever. Every message of a
+        stream with ``persists_all`` has a record in the log, whatever its delivery mode.
     """
 
     __slots__ = (
@@ -45,6 +48,7 @@ class Stream:
         "manager",
         "number",
         "octets",
+        "persists_all",
         "queue",
     )
 
@@ -54,6 +58,7 @@ class Stream:
         self.number = number
         self.octets = number.to_bytes(8, "big")  # as the targets of a record have it
         self.durable = queue.durable
+        self.persists_all = queue.durable and (queue.persists_all or queue_type(queue.arguments) == QUORUM)
         self.deleted = False
         self.last_segment = -1  # the log segment that last_slot is known to count in
         self.last_slot: Slot | None = None
@@ -132,15 +137,19 @@ class Stream:
         entering.append(message)
         return self._first_entering + len(entering) - 1
 
-    def take_in(self, segment: int) -> None:
-        """Takes what has entered; records of it were appended to log segment `segment`, if any."""
+    def take_in(self, segment: int, *, persistent: bool) -> None:
+        """Takes what has entered.
+
+        Shapes: the records of it are in log segment `segment`; messages that are not `persistent` have one only where
+            the stream persists all.
+        """
         messages = self._entering
         self._entering = []
         manager = self.manager
         slot = manager.open
         manager.publish_all(messages, [message.charge for message in messages])
         if self.durable:
-            self._note_records(slot, segment)
+            self._note_records(slot, segment if persistent or self.persists_all else NO_SEGMENT)
         queue = self.queue
         if queue.consumers.present and not queue.awake:
             queue.worker.wake(queue)
@@ -348,8 +357,8 @@ class Stream:
             store.drop_entries(self.number, slot.first, slot.end, at_once=not self.durable)
 
 
-def take_in(streams: list[Stream], segment: int) -> None:
+def take_in(streams: list[Stream], segment: int, *, persistent: bool) -> None:
     """Has streams take what has entered, and forgets them."""
     for stream in streams:
-        stream.take_in(segment)
+        stream.take_in(segment, persistent=persistent)
     streams.clear()

@@ -19,8 +19,9 @@ WIDE_QUEUES: Final = 1000  # from here on a publish is counted by its queues
 class PublishEntry:
     """What one basic.publish payload comes to: rights checked, route resolved, prepared bytes.
 
-    Shapes: ``streams`` are those of the route's queues, ``durable`` and ``transient`` split them by who needs a record;
-        they are of use on the straight road only.
+    Shapes: ``streams`` are those of the route's queues, ``durable`` and ``transient`` split them by who needs a record
+        of a persistent message; ``persisting`` are those of ``durable`` that need one of a transient message too. They
+        are of use on the straight road only.
     Invariant: valid while ``route.live``, and until the vhost drops its publish caches. ``straight`` says that neither
         the exchange nor any of the queues has to look at the message: all of them are plain, and there is at least one
         but not very many.
@@ -35,6 +36,7 @@ class PublishEntry:
         "exchange",
         "mandatory",
         "nowhere",
+        "persisting",
         "queues",
         "route",
         "straight",
@@ -61,3 +63,4 @@ class PublishEntry:
         self.streams = streams
         self.durable = streams if len(durable) == len(streams) else durable  # mostly they are the same
         self.transient = tuple([stream for stream in streams if not stream.durable]) if durable else streams
+        self.persisting = tuple([stream for stream in durable if stream.persists_all])

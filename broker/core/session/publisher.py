@@ -18,7 +18,7 @@ from broker.core.session.publication import Publication, look_closely
 from broker.core.session.publish_entry import WIDE_QUEUES, PublishEntry
 from broker.core.session.recorder import Recorder
 from broker.core.session.resolver import Resolver
-from broker.core.stream import NO_SEGMENT, Stream, take_in
+from broker.core.stream import Stream, take_in
 from broker.store.record import TARGET
 
 if TYPE_CHECKING:
@@ -150,11 +150,14 @@ class Publisher:
                 charge = OVERHEAD_BYTES + content_bytes // len(entry.streams)
                 message = Message(entry.envelope, header, bodies[place], charge, facts, now_ms)
                 place += 1
-                if persistent and entry.durable:
-                    self._recorder.record(message, entry, touched)
+                if entry.durable if persistent else entry.persisting:
+                    if persistent:
+                        self._recorder.record(message, entry, touched)
+                    else:
+                        self._recorder.record_transient(message, entry, touched)
                     logged = place - start
                     if log.position >> 32 != segment:
-                        take_in(touched, segment)
+                        take_in(touched, segment, persistent=persistent)
                         segment = log.position >> 32
                 else:
                     for stream in entry.streams:
@@ -162,12 +165,9 @@ class Publisher:
                 if held:
                     break
         finally:
-            take_in(touched, segment if persistent else NO_SEGMENT)
+            take_in(touched, segment, persistent=persistent)
             if place > start and self.confirming:
-                if logged:
-                    self.logged = self.published + logged
-                self.published += place - start
-                self._await_confirm()
+                self._count(place - start, logged)
         return place
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
@@ -179,8 +179,7 @@ class Publisher:
             return
         entry = self._entry_of(payload)
         if self.confirming:
-            self.published += 1
-            self._await_confirm()
+            self._count(1, 0)
         facts = self._channel.facts
         mark = facts.mark
         if mark is None or not mark.plain or not entry.straight:
@@ -191,7 +190,11 @@ class Publisher:
         elif number := self._use_number(mark, header):
             self._publish_numbered(entry, header[:PROPERTIES_AT] + mark.bare, body, mark.facts, number)
 
-    def _await_confirm(self) -> None:
+    def _count(self, count: int, logged: int) -> None:
+        """Count publishes to confirm; the first `logged` of them, 0 for none, wait for the disk."""
+        if logged:
+            self.logged = self.published + logged
+        self.published += count
         if not self.waiting:
             self.waiting = True
             self._committer.wait(self)

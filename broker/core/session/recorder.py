@@ -1,7 +1,8 @@
-"""The recorder: puts persistent messages before their queues, and appends their records (street step 8)."""
+"""The recorder: puts messages that need a record before their queues, and appends it (street step 8)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.store.record import PERSISTENT, PREFIX_BYTES, TARGET, TARGET_BYTES, message_front
@@ -56,19 +57,38 @@ class Recorder:
                 self._fronts = {}
             front = self._fronts.get(route_bytes)
             if front is None:
-                front = self._front(message, route_bytes, TARGET_BYTES)
+                front = self._front(message, route_bytes, TARGET_BYTES, PERSISTENT)
                 self._fronts[route_bytes] = front
             content = b"".join((front, stream.octets, target, route, header, message.body))
         else:
-            targets = b"".join([pack_target(stream.number, stream.enter(message, touched)) for stream in entry.durable])
-            front = self._front(message, route_bytes, len(targets))
-            content = b"".join((front, targets, route, header, message.body))
+            content = self._content(message, entry.durable, PERSISTENT, touched)
         for stream in entry.transient:
             stream.enter(message, touched)
         message.position = log.append_content(content)
         message.record_bytes = PREFIX_BYTES + len(content)
 
-    def _front(self, message: Message, route_bytes: int, targets_bytes: int) -> bytes:
+    def record_transient(self, message: Message, entry: PublishEntry, touched: list[Stream]) -> None:
+        """Queue a transient message on every stream and append one record for the streams that persist all.
+
+        Shapes: `touched` as of `Stream.enter`; at least one stream persists all. The other streams share a copy
+            without a record: what they hold must not point into the log.
+        """
+        content = self._content(message, entry.persisting, 0, touched)
+        if len(entry.persisting) < len(entry.streams):
+            copy = message.copy()
+            for stream in entry.streams:
+                if not stream.persists_all:
+                    stream.enter(copy, touched)
+        message.position = self._log.append_content(content)
+        message.record_bytes = PREFIX_BYTES + len(content)
+
+    def _content(self, message: Message, streams: Sequence[Stream], flags: int, touched: list[Stream]) -> bytes:
+        targets = b"".join([pack_target(stream.number, stream.enter(message, touched)) for stream in streams])
+        route = message.envelope.route
+        front = self._front(message, len(route), len(targets), flags)
+        return b"".join((front, targets, route, message.header, message.body))
+
+    def _front(self, message: Message, route_bytes: int, targets_bytes: int, flags: int) -> bytes:
         return message_front(
-            self._log.synced, message.timestamp_ms, PERSISTENT, route_bytes, len(message.header), targets_bytes
+            self._log.synced, message.timestamp_ms, flags, route_bytes, len(message.header), targets_bytes
         )
