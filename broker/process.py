@@ -6,21 +6,23 @@ import asyncio
 import signal
 from collections.abc import Callable
 
-import structlog
-
 from broker.amqp.errors import StoreFailed
 from broker.collector import Collector
+from broker.event_log import get_logger
+from broker.hang_up import HangUp
+from broker.reload import NotReloaded, SettingsSource
 from broker.server import Broker
 from broker.settings import Settings
 
 __all__ = ["run"]
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 
-def run(settings: Settings) -> int:
+def run(settings: Settings, source: SettingsSource, hang_up: HangUp) -> int:
     """Runs the broker until SIGTERM or SIGINT and returns the exit code.
 
+    SIGHUP has it read its settings from `source` again.
     Raises: what `Broker.recover` raises; StoreFailed when the store failed later.
     """
     try:
@@ -30,11 +32,11 @@ def run(settings: Settings) -> int:
     except ImportError:  # not to be had on Windows and PyPy; asyncio's own loop serves too
         factory = None
     with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(_serve(settings))
+        return runner.run(_serve(settings, source, hang_up))
 
 
-async def _serve(settings: Settings) -> int:
-    broker = Broker(settings)
+async def _serve(settings: Settings, source: SettingsSource, hang_up: HangUp) -> int:
+    broker = Broker(settings, source=source)
     loop = asyncio.get_running_loop()
     collector = Collector(broker, loop)
     with collector.paused():
@@ -49,14 +51,21 @@ async def _serve(settings: Settings) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked)
-    if settings.tls.is_on:  # without anything to read again it goes on meaning that the terminal is gone
-        loop.add_signal_handler(signal.SIGHUP, broker.reload)
     await broker.serve()
+    reloading: set[asyncio.Task[None]] = set()
+
+    def reload() -> None:
+        task = loop.create_task(_reload(broker))
+        reloading.add(task)
+        task.add_done_callback(reloading.discard)
+
+    hang_up.listen(lambda: loop.call_soon_threadsafe(reload))
     collector.start()
     print(broker.ready_line(), flush=True)
     failed = asyncio.ensure_future(broker.wait_failed())
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    hang_up.close()
     collector.close()
     if failed.done():
         stopped.cancel()
@@ -69,6 +78,15 @@ async def _serve(settings: Settings) -> int:
     failed.cancel()
     stopping.result()
     return 0
+
+
+async def _reload(broker: Broker) -> None:
+    try:
+        await broker.reload()
+    except NotReloaded:
+        pass  # the log says why
+    except Exception as error:  # noqa: BLE001 - a defect in it must not become a line of asyncio's
+        _log.error("settings.not_reloaded", exc_info=error)
 
 
 def _failed(error: BaseException) -> int:

@@ -37,6 +37,7 @@ from broker.net.listener import STEPS, Listener
 from broker.net.password_check import PasswordThreads, logins_of
 from broker.net.tls import TlsContext
 from broker.net.transport import Transport
+from broker.reload import Reload, SettingsSource
 from broker.settings import Settings
 from broker.store.data_folder import DataFolder
 from broker.store.definitions_file import DefinitionsFile
@@ -60,10 +61,18 @@ class Broker:
     """
 
     def __init__(
-        self, settings: Settings, files: Files | None = None, clock: Callable[[], float] | None = None
+        self,
+        settings: Settings,
+        files: Files | None = None,
+        clock: Callable[[], float] | None = None,
+        source: SettingsSource | None = None,
     ) -> None:
-        """`files` are real ones and `clock`, which tells seconds since 1970 and never goes back, the machine's."""
+        """`files` are real ones and `clock`, which tells seconds since 1970 and never goes back, the machine's.
+
+        `source` is where `reload` reads the settings again.
+        """
         self.settings = settings
+        self._reload = Reload(source, self._take_settings)
         self._clock = clock or SteadyClock()
         self._files = files or Files()
         self._path = Path(settings.server.data_dir).absolute()
@@ -141,10 +150,12 @@ class Broker:
                 close_connections=self.listener.force_close,
                 fail=self._fail,
             )
-            rehearsal = Rehearsal(self.vhosts, settings, self.turn, loop, generate=generate_name, fail=self._fail)
+            rehearsal = self._rehearsal = Rehearsal(
+                self.vhosts, settings, self.turn, loop, generate=generate_name, fail=self._fail
+            )
             await open_all(self.administration, rehearsal, self._folder, file, settings)
             self._alarms = Alarms(self.flow, self._intake, self._folder.free_bytes)
-            verbs = control_verbs(self.administration, rehearsal, self.listener, self.taps, self._facts)
+            verbs = control_verbs(self.administration, rehearsal, self.listener, self.taps, self._facts, self.reload)
             self._control = ControlSocket(self._folder.path, verbs)
             if http_bound:
                 from broker.net.http.serving import http_server  # noqa: PLC0415 - without HTTP a start is shorter
@@ -285,37 +296,49 @@ class Broker:
         """The engine of each vhost."""
         return self.vhosts.engines
 
-    def reload(self) -> None:
-        """Reads again what may change while the broker runs: the certificates."""
+    async def reload(self) -> dict[str, Any]:
+        """Reads settings and certificates again and takes what may change at run time. Raises: NotReloaded."""
+        return await self._reload.run(lambda: self.settings)
+
+    async def _take_settings(self, settings: Settings) -> None:
+        """Goes by settings of which no key needs a restart. Raises: TlsUnusable, having changed nothing."""
         if self._tls is not None:
-            reloading = asyncio.ensure_future(self._reload_tls())
-            reloading.add_done_callback(self._reloaded)
-
-    async def _reload_tls(self) -> None:
-        await self.listener.reload_tls()
+            self._tls.take(settings.tls)
+        self.settings = settings
+        self.listener.take_settings(settings)
+        self.vhosts.take_settings(settings)
+        self.taps.take_settings(settings)
+        self._rehearsal.take_settings(settings)
+        self.administration.vhosts_max = settings.limits.vhosts_max
+        self.flow.take(watermarks(settings))
         if self.http is not None:
-            await self.http.reload_tls()
+            self.http.take_settings(settings)
+        await self._renew_tls()
 
-    def _reload_changed(self) -> None:
-        if self._tls is not None and self._tls.changed():
-            self.reload()
+    async def _renew_tls(self) -> None:
+        await self.listener.renew_tls()
+        if self.http is not None:
+            await self.http.renew_tls()
 
-    def _reloaded(self, reloading: asyncio.Future[None]) -> None:
-        error = None if reloading.cancelled() else reloading.exception()
+    def _look_at_certificates(self) -> None:
+        if self._tls is not None and self._tls.changed() and self._tls.reload():
+            renewing = asyncio.ensure_future(self._renew_tls())
+            renewing.add_done_callback(self._renewed)
+
+    def _renewed(self, renewing: asyncio.Future[None]) -> None:
+        error = None if renewing.cancelled() else renewing.exception()
         if error is not None:
             _log.error("tls.not_reloaded", exc_info=error)
 
-    def _periodic(self) -> list[tuple[float, Callable[[], None]]]:
-        actions: list[tuple[float, Callable[[], None]]] = [
-            (1 / STEPS, self.listener.step),
-            (self.settings.flow.check_interval_ms / 1000, self._alarms.measure),
-            (0.1, self.vhosts.page),
-            (0.1, self.taps.tick),
-            (1.0, self.vhosts.tick),
+    def _periodic(self) -> list[tuple[Callable[[], float], Callable[[], None]]]:
+        return [
+            (lambda: 1 / STEPS, self.listener.step),
+            (lambda: self.settings.flow.check_interval_ms / 1000, self._alarms.measure),
+            (lambda: 0.1, self.vhosts.page),
+            (lambda: 0.1, self.taps.tick),
+            (lambda: 1.0, self.vhosts.tick),
+            (lambda: self.settings.tls.reload_interval_ms / 1000, self._look_at_certificates),
         ]
-        if self._tls is not None:
-            actions.append((self.settings.tls.reload_interval_ms / 1000, self._reload_changed))
-        return actions
 
     def _unready(self) -> list[str]:
         """Returns why the broker takes no work now."""

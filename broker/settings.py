@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic.fields import FieldInfo
 
 from broker.settings_access import Auth, Http, Tls
-from broker.settings_fields import GiB, KiB, MiB, Section, number, text
+from broker.settings_fields import AT_ONCE, NEXT_CONNECTION, GiB, KiB, MiB, Section, number, text
+from broker.settings_storage import Memory, Slots, Store, Taps
 
 __all__ = ["PREFIX", "Section", "Settings", "limits", "sections"]
 
@@ -47,7 +48,9 @@ class Server(Section):
     control_socket: bool = Field(
         default=True, description="Whether the command line can look into the broker, by a socket in the data folder."
     )
-    connections_max: int = number(10_000, 1, 1_000_000, "connections", "How many clients may be connected at a time.")
+    connections_max: int = number(
+        10_000, 1, 1_000_000, "connections", "How many clients may be connected at a time.", reload=AT_ONCE
+    )
     backlog: int = number(1024, 1, 65535, "connections", "How many may wait to be accepted.", "listen(2)")
     handshake_timeout_ms: int = number(
         10_000,
@@ -56,9 +59,15 @@ class Server(Section):
         "ms",
         "How long a client may take to open its connection.",
         "RabbitMQ handshake_timeout",
+        reload=NEXT_CONNECTION,
     )
     drain_timeout_ms: int = number(
-        5_000, 0, 9_000, "ms", "How long a stopping broker waits for clients to answer connection.close."
+        5_000,
+        0,
+        9_000,
+        "ms",
+        "How long a stopping broker waits for clients to answer connection.close.",
+        reload=AT_ONCE,
     )
 
 
@@ -67,7 +76,7 @@ class Amqp(Section):
 
     frame_max_bytes: int = number(
         131_072, 4096, 16 * MiB, "bytes", "The largest frame; a client may ask for less, down to 4096.",
-        "AMQP 0-9-1 section 4.2.3, RabbitMQ frame_max",
+        "AMQP 0-9-1 section 4.2.3, RabbitMQ frame_max", reload=NEXT_CONNECTION,
     )  # fmt: skip
     initial_frame_max_bytes: int = number(
         8192,
@@ -76,17 +85,31 @@ class Amqp(Section):
         "bytes",
         "The largest frame before a connection is open; never above frame_max_bytes.",
         "RabbitMQ initial_frame_max",
+        reload=NEXT_CONNECTION,
     )
-    channel_max: int = number(2047, 1, 65535, "channels", "Channels of a connection.", "RabbitMQ channel_max")
+    channel_max: int = number(
+        2047, 1, 65535, "channels", "Channels of a connection.", "RabbitMQ channel_max", reload=NEXT_CONNECTION
+    )
     heartbeat_s: int = number(
         60, 0, 65535, "s", "The heartbeat offered; 0 is none. Two silent intervals end a connection.",
-        "AMQP 0-9-1 section 4.2.7, RabbitMQ heartbeat",
+        "AMQP 0-9-1 section 4.2.7, RabbitMQ heartbeat", reload=NEXT_CONNECTION,
     )  # fmt: skip
     max_message_size_bytes: int = number(
-        134_217_728, 1, 536_870_912, "bytes", "The largest message body.", "RabbitMQ max_message_size"
+        134_217_728,
+        1,
+        536_870_912,
+        "bytes",
+        "The largest message body.",
+        "RabbitMQ max_message_size",
+        reload=NEXT_CONNECTION,
     )
     tx_max_bytes: int = number(
-        64 * MiB, 64 * KiB, GiB, "bytes", "What a transaction may hold in memory before it is committed."
+        64 * MiB,
+        64 * KiB,
+        GiB,
+        "bytes",
+        "What a transaction may hold in memory before it is committed.",
+        reload=NEXT_CONNECTION,
     )
     frame_min_bytes: int = number(
         4096,
@@ -95,6 +118,7 @@ class Amqp(Section):
         "bytes",
         "The smallest frame_max that a client may ask for; RabbitMQ wants 8192 from 4.1 on, which amqplib lacks.",
         "AMQP 0-9-1 section 4.2.3",
+        reload=NEXT_CONNECTION,
     )
     consumer_timeout_ms: int = number(
         0,
@@ -103,23 +127,40 @@ class Amqp(Section):
         "ms",
         "How long a delivery may stay unacked before its channel is closed; 0 is for ever, because a task may be long.",
         "RabbitMQ consumer_timeout",
+        reload=AT_ONCE,
     )
-    table_depth_max: int = number(16, 1, 64, "levels", "How deep tables and arrays may be nested.")
-    table_entries_max: int = number(4096, 1, 1_000_000, "entries", "How many entries the tables of a method may have.")
+    table_depth_max: int = number(
+        16, 1, 64, "levels", "How deep tables and arrays may be nested.", reload=NEXT_CONNECTION
+    )
+    table_entries_max: int = number(
+        4096, 1, 1_000_000, "entries", "How many entries the tables of a method may have.", reload=NEXT_CONNECTION
+    )
 
 
 class Limits(Section):
     """How much of everything there may be. What is refused has RabbitMQ's code and text."""
 
-    vhosts_max: int = number(1000, 1, 100_000, "vhosts", "How many vhosts the broker may have.", "RabbitMQ vhost_max")
+    vhosts_max: int = number(
+        1000, 1, 100_000, "vhosts", "How many vhosts the broker may have.", "RabbitMQ vhost_max", reload=AT_ONCE
+    )
     consumers_max: int = number(
-        0, 0, 1_000_000, "consumers", "Consumers of a channel; 0 is no limit.", "RabbitMQ consumer_max_per_channel"
+        0,
+        0,
+        1_000_000,
+        "consumers",
+        "Consumers of a channel; 0 is no limit.",
+        "RabbitMQ consumer_max_per_channel",
+        reload=NEXT_CONNECTION,
     )
-    exchanges_max: int = number(100_000, 1, 10_000_000, "exchanges", "How many exchanges a vhost may have.")
+    exchanges_max: int = number(
+        100_000, 1, 10_000_000, "exchanges", "How many exchanges a vhost may have.", reload=AT_ONCE
+    )
     queues_max: int = number(
-        100_000, 1, 10_000_000, "queues", "How many queues a vhost may have.", "RabbitMQ max-queues"
+        100_000, 1, 10_000_000, "queues", "How many queues a vhost may have.", "RabbitMQ max-queues", reload=AT_ONCE
     )
-    bindings_max: int = number(10_000_000, 1, 1_000_000_000, "bindings", "How many bindings a vhost may have.")
+    bindings_max: int = number(
+        10_000_000, 1, 1_000_000_000, "bindings", "How many bindings a vhost may have.", reload=AT_ONCE
+    )
     producers_max: int = number(
         10_000, 1, 1_000_000, "producers", "How many producers that number their messages a vhost remembers."
     )
@@ -133,6 +174,7 @@ class Limits(Section):
         default=True,
         description="Whether queues may be neither durable nor exclusive. Celery declares such; RabbitMQ refuses "
         "them from 4.3 on.",
+        json_schema_extra={"reload": AT_ONCE},
     )
 
 
@@ -150,87 +192,6 @@ class Routing(Section):
     cache_bytes: int = number(32 * MiB, 0, 4 * GiB, "bytes", "Memory of the routes that an exchange remembers.")
 
 
-class Slots(Section):
-    """When a queue's open slot is sealed, and who delivers."""
-
-    window_messages: int = number(1000, 1, 65_536, "messages", "A slot is sealed at so many messages", "WSO2 slots")
-    window_bytes: int = number(MiB, 4 * KiB, GiB, "bytes", "... or at so many bytes")
-    window_ms: int = number(
-        10_000, 100, 3_600_000, "ms", "... or at this age. Messages are delivered before that as well."
-    )
-    workers: int = number(2, 1, 256, "workers", "Slot delivery workers; each has its share of the queues.")
-
-
-class Store(Section):
-    """What is on disk, and when it is safe there."""
-
-    sync: bool = Field(
-        default=True,
-        description="Whether a confirm waits for fdatasync; without, a power loss loses confirmed messages.",
-    )
-    segment_bytes: int = number(
-        64 * MiB, MiB, 4 * GiB - 1, "bytes", "The size of a log file; space comes back by files."
-    )
-    checkpoint_interval_ms: int = number(
-        30_000,
-        1000,
-        3_600_000,
-        "ms",
-        "How often the state is written down, so that recovery starts from there; also when a log file is full.",
-    )
-    compact_below_ratio: float = number(
-        0.25, 0.0, 0.9, "part", "A log file of which less than this is still needed is rewritten; 0 is never."
-    )
-    on_corruption: Literal["refuse", "quarantine"] = Field(
-        default="refuse",
-        description="What a broken record that had been synced means: do not start, or set it aside loudly and go on.",
-    )
-    disk_free_min_bytes: int = number(
-        256 * MiB, 0, 1024 * GiB, "bytes", "Publishers are blocked while the disk has less than this free.",
-        "RabbitMQ disk_free_limit",
-    )  # fmt: skip
-
-
-class Taps(Section):
-    """What taps keep in slot files for readers, and how much a tap keeps when it says nothing itself."""
-
-    window_messages: int = number(
-        50_000, 1, 65_536, "messages", "The messages of a tap go into a slot file when they are so many"
-    )
-    window_bytes: int = number(16 * MiB, 4 * KiB, GiB, "bytes", "... or so many bytes; a file is hardly longer")
-    window_ms: int = number(5_000, 100, 3_600_000, "ms", "... or when the oldest has waited so long.")
-    max_bytes: int = number(
-        10 * GiB,
-        MiB,
-        1024 * 1024 * GiB,
-        "bytes",
-        "A tap's slot files go, the oldest first, when they are longer in all",
-    )
-    max_age_ms: int = number(
-        604_800_000, 1000, 315_360_000_000, "ms", "... or this old, whoever has not read them: that is a gap."
-    )
-    snapshot_ms: int = number(
-        3_600_000,
-        1000,
-        86_400_000,
-        "ms",
-        "How long a snapshot of a queue is there to be read; at most until the next start.",
-    )
-
-
-class Memory(Section):
-    """What may stay in memory."""
-
-    resident_max_bytes: int = number(
-        128 * MiB, MiB, 1024 * GiB, "bytes", "Message bytes kept in memory; beyond it sealed slots stay on disk only."
-    )
-    alarm_ratio: float = number(
-        0.4, 0.01, 1.0, "part", "Publishers are blocked while the process has more than this of the machine's memory.",
-        "RabbitMQ vm_memory_high_watermark",
-    )  # fmt: skip
-    alarm_bytes: int = number(0, 0, 1024 * GiB, "bytes", "The same as a number of bytes; 0 leaves it to alarm_ratio.")
-
-
 class Flow(Section):
     """How the broker shares itself among its clients."""
 
@@ -242,20 +203,36 @@ class Flow(Section):
         "How much input of all connections is handled before deliveries have their turn.",
     )
     high_water_bytes: int = number(
-        256 * KiB, 16 * KiB, 64 * MiB, "bytes", "A connection with so much unsent output gets no more deliveries."
+        256 * KiB,
+        16 * KiB,
+        64 * MiB,
+        "bytes",
+        "A connection with so much unsent output gets no more deliveries.",
+        reload=NEXT_CONNECTION,
     )
-    check_interval_ms: int = number(250, 10, 60_000, "ms", "How often memory and disk are looked at for alarms.")
+    check_interval_ms: int = number(
+        250, 10, 60_000, "ms", "How often memory and disk are looked at for alarms.", reload=AT_ONCE
+    )
 
 
 class Log(Section):
     """What the broker says on standard error."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="The least that is said.")
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The least that is said.", json_schema_extra={"reload": AT_ONCE}
+    )
     format: Literal["auto", "text", "json"] = Field(
-        default="auto", description="Lines to read, or JSON; auto is text on a terminal and JSON elsewhere."
+        default="auto",
+        description="Lines to read, or JSON; auto is text on a terminal and JSON elsewhere.",
+        json_schema_extra={"reload": AT_ONCE},
     )
     repeat_interval_ms: int = number(
-        10_000, 0, 3_600_000, "ms", "A warning that repeats is said once in this time, with suppressed=n; 0 says each."
+        10_000,
+        0,
+        3_600_000,
+        "ms",
+        "A warning that repeats is said once in this time, with suppressed=n; 0 says each.",
+        reload=AT_ONCE,
     )
 
 

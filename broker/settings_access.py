@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from broker.settings_fields import KiB, MiB, Section, number
+from broker.settings_fields import AT_ONCE, NEXT_CONNECTION, KiB, MiB, Section, number
 
 __all__ = ["Auth", "Http", "Tls"]
 
@@ -76,26 +76,57 @@ class Tls(Section):
     """The listener for TLS, there when it has a certificate. The files are read anew on SIGHUP and when they change."""
 
     port: int = number(5671, 0, 65535, "", "The AMQP port with TLS, on server.host; 0 takes a free one.", "IANA amqps")
-    certfile: str = Field(default="", max_length=4096, description="The broker's certificate and its chain, in PEM.")
-    keyfile: str = Field(default="", max_length=4096, description="Its key in PEM; empty when certfile has it too.")
-    key_password: SecretStr = Field(default=SecretStr(""), description="The password of an encrypted key.")
+    certfile: str = Field(
+        default="",
+        max_length=4096,
+        description="The broker's certificate and its chain, in PEM.",
+        json_schema_extra={"reload": NEXT_CONNECTION},
+    )
+    keyfile: str = Field(
+        default="",
+        max_length=4096,
+        description="Its key in PEM; empty when certfile has it too.",
+        json_schema_extra={"reload": NEXT_CONNECTION},
+    )
+    key_password: SecretStr = Field(
+        default=SecretStr(""),
+        description="The password of an encrypted key.",
+        json_schema_extra={"reload": NEXT_CONNECTION},
+    )
     cafile: str = Field(
-        default="", max_length=4096, description="The authorities whose clients are trusted, in PEM, and no other."
+        default="",
+        max_length=4096,
+        description="The authorities whose clients are trusted, in PEM, and no other.",
+        json_schema_extra={"reload": NEXT_CONNECTION},
     )
     verify: Literal["none", "peer"] = Field(
-        default="none", description="Whether clients are asked for a certificate of these authorities."
+        default="none",
+        description="Whether clients are asked for a certificate of these authorities.",
+        json_schema_extra={"reload": NEXT_CONNECTION},
     )
     fail_if_no_peer_cert: bool = Field(
-        default=True, description="Whether a client without one is turned away, where clients are asked."
+        default=True,
+        description="Whether a client without one is turned away, where clients are asked.",
+        json_schema_extra={"reload": NEXT_CONNECTION},
     )
-    min_version: Literal["1.2", "1.3"] = Field(default="1.2", description="The oldest TLS that is spoken.")
+    min_version: Literal["1.2", "1.3"] = Field(
+        default="1.2", description="The oldest TLS that is spoken.", json_schema_extra={"reload": NEXT_CONNECTION}
+    )
     handshake_timeout_ms: int = number(
-        5_000, 100, 600_000, "ms", "How long a client may take for the TLS handshake.", "RabbitMQ ssl_handshake_timeout"
+        5_000,
+        100,
+        600_000,
+        "ms",
+        "How long a client may take for the TLS handshake.",
+        "RabbitMQ ssl_handshake_timeout",
+        reload=NEXT_CONNECTION,
     )
     only: bool = Field(
         default=False, description="Whether clients come by TLS alone: the port without it is not opened then."
     )
-    reload_interval_ms: int = number(5_000, 100, 3_600_000, "ms", "How often the files are looked at for a change.")
+    reload_interval_ms: int = number(
+        5_000, 100, 3_600_000, "ms", "How often the files are looked at for a change.", reload=AT_ONCE
+    )
 
     @property
     def is_on(self) -> bool:
@@ -123,9 +154,20 @@ class Http(Section):
         15672, 0, 65535, "", "The port; 0 takes a free one, named by the ready line.", "RabbitMQ management"
     )
     tls: bool = Field(default=False, description="Whether it speaks TLS, with the certificate of [tls], and only that.")
-    header_max_bytes: int = number(16 * KiB, KiB, MiB, "bytes", "The longest request line with its headers.")
-    body_max_bytes: int = number(64 * KiB, KiB, 64 * MiB, "bytes", "The longest body of a request.")
-    timeout_ms: int = number(
-        30_000, 100, 600_000, "ms", "How long a client may take to send a request, and to take a piece of an answer."
+    header_max_bytes: int = number(
+        16 * KiB, KiB, MiB, "bytes", "The longest request line with its headers.", reload=NEXT_CONNECTION
     )
-    connections_max: int = number(64, 1, 10_000, "connections", "How many clients are answered at a time.")
+    body_max_bytes: int = number(
+        64 * KiB, KiB, 64 * MiB, "bytes", "The longest body of a request.", reload=NEXT_CONNECTION
+    )
+    timeout_ms: int = number(
+        30_000,
+        100,
+        600_000,
+        "ms",
+        "How long a client may take to send a request, and to take a piece of an answer.",
+        reload=NEXT_CONNECTION,
+    )
+    connections_max: int = number(
+        64, 1, 10_000, "connections", "How many clients are answered at a time.", reload=AT_ONCE
+    )

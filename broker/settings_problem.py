@@ -41,9 +41,10 @@ def _range(path: Sequence[str]) -> str:
     """Returns the allowed range and its unit, where the key has one."""
     for section, _model, fields in sections():
         field = fields.get(path[-1])
-        if len(path) == 2 and section == path[0] and field is not None and isinstance(field.json_schema_extra, dict):
+        extra = None if field is None or len(path) != 2 or section != path[0] else field.json_schema_extra
+        if field is not None and isinstance(extra, dict) and "unit" in extra:
             low, high = limits(field)
-            return f" ({low} to {high} {field.json_schema_extra['unit']}".rstrip() + ")"
+            return f" ({low} to {high} {extra['unit']}".rstrip() + ")"
     return ""
 
 

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from broker.cli.settings_layers import load
 from broker.settings import limits, sections
+from broker.settings_fields import reload_of
 
 __all__ = ["check", "documented", "example"]
 
@@ -21,7 +22,9 @@ WIDTH: Final = 118  # characters after the #
 HEAD: Final = """\
 # SlotMQ's settings: every key with its meaning, unit, limits, source and default. To change one, take the # away from
 # its line. A key that is not here is an error; `slotmq config check FILE` says what is wrong in a file. Later layers
-# win: this file (slotmq serve --config FILE), the environment (SLOTMQ_SERVER__PORT=5673), flags (--port 5673)."""
+# win: this file (slotmq serve --config FILE), the environment (SLOTMQ_SERVER__PORT=5673), flags (--port 5673).
+# `slotmq reload` and SIGHUP have a running broker read the file again. A key with "Reload" in its comment then holds
+# at once or for new connections, as it says; any other needs a restart."""
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -55,7 +58,7 @@ def _meaning(field: FieldInfo) -> str:
     """Returns what a key means, its unit, limits and source, as sentences."""
     said = [str(field.description).rstrip(".") + "."]
     extra = field.json_schema_extra
-    if isinstance(extra, dict):
+    if isinstance(extra, dict) and "unit" in extra:
         low, high = limits(field)
         said += [f"Unit: {extra['unit']}."] if extra["unit"] else []
         said += [f"Limits: {low} to {high}."]
@@ -64,6 +67,8 @@ def _meaning(field: FieldInfo) -> str:
         said += [f"One of: {', '.join(get_args(field.annotation))}."]
     elif field.annotation is bool:
         said += ["One of: true, false."]
+    reload = reload_of(field)
+    said += [f"Reload: {reload}."] if reload else []
     return " ".join(said)
 
 

@@ -40,6 +40,7 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
 
 def _add_others(commands: Any) -> None:
     from broker.cli.definitions import add_definitions
+    from broker.cli.lifecycle import add_lifecycle
     from broker.cli.listing import add_listing
     from broker.cli.perf import add_perf
     from broker.cli.pipeline import add_pipeline
@@ -49,7 +50,7 @@ def _add_others(commands: Any) -> None:
     from broker.cli.users import add_users
     from broker.cli.vhosts import add_vhosts
 
-    for add in (add_listing, add_slots, add_taps, add_resources, add_users, add_vhosts, add_definitions):
+    for add in (add_lifecycle, add_listing, add_slots, add_taps, add_resources, add_users, add_vhosts, add_definitions):
         add(commands)
     add_perf(commands)
     add_pipeline(commands)
@@ -66,6 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from broker.cli.health import health
 
             return health(words[1:])
+        if words[:1] == ["serve"]:
+            import signal
+
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until `serve` hears it; a broker outlives its terminal
         return _run(words)
     except KeyboardInterrupt:
         return INTERRUPTED

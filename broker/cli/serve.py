@@ -12,8 +12,10 @@ from broker.amqp.errors import BrokerError, StoreFailed
 from broker.cli.file_limit import raise_file_limit
 from broker.cli.settings_layers import load
 from broker.cli.standard_streams import leave
-from broker.event_log import get_logger
+from broker.event_log import get_logger, redirect
+from broker.hang_up import HangUp
 from broker.log_writer import LogWriter
+from broker.reload import SettingsSource
 from broker.settings import Settings
 from broker.store.damage import CorruptStore
 
@@ -24,11 +26,26 @@ log = get_logger()
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the broker and returns its exit code. Raises: SettingsError."""
-    settings = load(arguments.config, flags(arguments))
+    hang_up = HangUp()  # before the settings are read: what changes from here on is read again
+    try:
+        return serve_until_stopped(arguments, hang_up)
+    finally:
+        hang_up.close()  # the interpreter's end would give the signal its deadly meaning back
+
+
+def serve_until_stopped(arguments: argparse.Namespace, hang_up: HangUp) -> int:
+    """Sets up the log, runs the broker and writes the last lines. Raises: SettingsError."""
+    given = flags(arguments)
+    settings = load(arguments.config, given)
     writer = LogWriter(sys.stderr)
-    telemetry.configure(settings.log.level, settings.log.format, settings.log.repeat_interval_ms, writer)
+
+    def log_by(settings: Settings) -> None:
+        telemetry.configure(settings.log.level, settings.log.format, settings.log.repeat_interval_ms, writer)
+        redirect()
+
+    log_by(settings)
     raise_file_limit()
-    code = serve(settings)
+    code = serve(settings, SettingsSource(lambda: load(arguments.config, given), log_by), hang_up)
     if not writer.close():
         leave(code)
     return code
@@ -49,12 +66,12 @@ def flags(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
     return {section: {k: v for k, v in keys.items() if v is not None} for section, keys in given.items()}
 
 
-def serve(settings: Settings) -> int:
+def serve(settings: Settings, source: SettingsSource, hang_up: HangUp) -> int:
     """Runs the server; 2 when it cannot start here, 1 when it failed."""
     from broker import process  # the other commands need no server, and start faster without
 
     try:
-        return process.run(settings)
+        return process.run(settings, source, hang_up)
     except CorruptStore as error:
         return _say(f'{error}; nothing was changed (to start without it: store.on_corruption = "quarantine")', 1)
     except StoreFailed as error:  # nothing is confirmed after this; the next start recovers from the log

@@ -59,6 +59,8 @@ class Watermark:
 
     def recovered(self, value_bytes: int) -> bool:
         """Tells whether a measured value is far enough from the limit for the alarm to end."""
+        if not self.limit_bytes:  # it was taken away while the alarm stood
+            return True
         margin = self.limit_bytes // CLEAR_DIVISOR
         if self.kind == "memory":
             return value_bytes < self.limit_bytes - margin
@@ -77,6 +79,10 @@ class Flow(Generic[C]):
         self._watermarks = {watermark.kind: watermark for watermark in watermarks}
         self.alarms: dict[Kind, Alarm] = {}
         self.blocked: set[C] = set()
+
+    def take(self, watermarks: Iterable[Watermark]) -> None:
+        """Go by other limits from the next measurement on; an alarm that stands is judged by them too."""
+        self._watermarks = {watermark.kind: watermark for watermark in watermarks}
 
     def measure(self, kind: Kind, value_bytes: int) -> bool:
         """Takes a measured value, and tells whether that raised or cleared the alarm of its kind.

@@ -40,7 +40,7 @@ class Compactor:
         self._store = store
         self._committer = committer
         self._thread = thread
-        self._below_ratio = below_ratio
+        self.below_ratio = below_ratio
         self.relocated = 0
 
     async def run(self) -> None:
@@ -48,7 +48,7 @@ class Compactor:
 
         Raises: StoreFailed.
         """
-        if not self._below_ratio:
+        if not self.below_ratio:
             return
         loop = asyncio.get_running_loop()
         for segment in self._store.compactable():
@@ -58,7 +58,7 @@ class Compactor:
                 for stream, slot in holders
             ]
             relocation = await loop.run_in_executor(
-                self._thread, self._store.plan_relocation, segment, references, self._below_ratio
+                self._thread, self._store.plan_relocation, segment, references, self.below_ratio
             )
             if relocation is None:
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.deadlines import TURN_SHARE, Deadlines
@@ -103,18 +104,22 @@ class Engine:
                 settings.routing.cache_entries * CACHE_ROUNDS + 1,
             ),
             topic_index=settings.routing.topic_index,
-            limits=VhostLimits(
-                settings.limits.exchanges_max,
-                settings.limits.queues_max,
-                settings.limits.bindings_max,
-                transient_shared_queues=settings.limits.transient_shared_queues,
-            ),
+            limits=limits_of(settings),
             producer_limits=ProducerLimits(
                 settings.limits.producers_max, settings.limits.producer_expiry_ms, settings.limits.producer_max_bytes
             ),
         )
         self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._thread)
         self.compactor = Compactor(self.vhost, store, self.committer, self._thread, settings.store.compact_below_ratio)
+
+    def take_settings(self, settings: Settings) -> None:
+        """Go by changed settings; what is there already may exceed the new limits."""
+        self._checkpoint_interval_s = settings.store.checkpoint_interval_ms / 1000
+        self.compactor.below_ratio = settings.store.compact_below_ratio
+        own = self.vhost.limits
+        self.vhost.limits = replace(
+            limits_of(settings), own_queues_max=own.own_queues_max, connections_max=own.connections_max
+        )
 
     @property
     def at_rest(self) -> bool:
@@ -283,3 +288,14 @@ class Engine:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._fail(error)
+
+
+def limits_of(settings: Settings) -> VhostLimits:
+    """Return how much of everything a vhost may have."""
+    limits = settings.limits
+    return VhostLimits(
+        limits.exchanges_max,
+        limits.queues_max,
+        limits.bindings_max,
+        transient_shared_queues=limits.transient_shared_queues,
+    )

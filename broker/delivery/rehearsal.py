@@ -50,6 +50,10 @@ class Rehearsal:
         self._generate = generate
         self._fail = fail
 
+    def take_settings(self, settings: Settings) -> None:
+        """Go by changed settings."""
+        self._settings = settings
+
     @asynccontextmanager
     async def __call__(self, names: Iterable[str]) -> AsyncIterator[dict[str, Vhost]]:
         """Yields copies of vhosts by name, empty ones where there is no such vhost, and disposes of them.

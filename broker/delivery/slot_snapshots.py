@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from broker.delivery.engine import Engine
     from broker.delivery.slot_rows import Piece
     from broker.delivery.slot_writer import SlotWriter
-    from broker.settings import Taps
+    from broker.settings_storage import Taps
     from broker.store.slot_folder import SlotFolder
     from broker.store.snapshot_folder import SnapshotSlot
 
@@ -73,6 +73,11 @@ class Snapshots(Mapping[str, Snapshot]):
         self._keep_free_bytes = keep_free_bytes
         self._by_id: dict[str, Snapshot] = {}
         self.under_way = 0
+
+    def take_settings(self, settings: Taps, keep_free_bytes: int) -> None:
+        """Go by changed settings; a snapshot that is there keeps its time."""
+        self._settings = settings
+        self._keep_free_bytes = keep_free_bytes
 
     def __getitem__(self, snapshot: str) -> Snapshot:
         return self._by_id[snapshot]

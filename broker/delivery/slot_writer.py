@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from broker.core.tap_queue import TapQueue
     from broker.delivery.engine import Engine
     from broker.delivery.slot_rows import Piece
-    from broker.settings import Taps
+    from broker.settings_storage import Taps
     from broker.store.seal_log import Seal
     from broker.store.slot_folder import SlotFolder
     from broker.store.store import VhostStore
@@ -76,6 +76,10 @@ class SlotWriter:
         self._asked: dict[TapQueue, list[tuple[int, asyncio.Future[None]]]] = {}
         self._retry_at_s = 0.0
         self.sealed = 0
+
+    def take_settings(self, settings: Taps) -> None:
+        """Go by changed settings, from the next file on."""
+        self._settings = settings
 
     @property
     def busy(self) -> bool:

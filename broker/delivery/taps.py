@@ -71,6 +71,12 @@ class Taps:
         self._ends = False
         vhosts.leave = self._leave
 
+    def take_settings(self, settings: Settings) -> None:
+        """Go by changed settings; a tap with caps of its own keeps them."""
+        self._settings = settings.taps
+        self._writer.take_settings(settings.taps)
+        self.snapshots.take_settings(settings.taps, settings.store.disk_free_min_bytes)
+
     # -- running ------------------------------------------------------------------------------------------------------
 
     @property

@@ -16,8 +16,8 @@ class Timers:
         self._fail = fail
         self._handles: dict[int, asyncio.TimerHandle] = {}
 
-    def every(self, interval_s: float, action: Callable[[], None]) -> None:
-        """Calls `action` each `interval_s` seconds, the first time after one interval; an error in it ends the
+    def every(self, interval_s: Callable[[], float], action: Callable[[], None]) -> None:
+        """Calls `action` each `interval_s()` seconds, the first time after one interval; an error in it ends the
         broker.
         """
         key = len(self._handles)
@@ -28,9 +28,9 @@ class Timers:
             except Exception as error:  # noqa: BLE001 - whatever it is, it ends the broker
                 self._fail(error)
                 return
-            self._handles[key] = self._loop.call_later(interval_s, again)
+            self._handles[key] = self._loop.call_later(interval_s(), again)
 
-        self._handles[key] = self._loop.call_later(interval_s, again)
+        self._handles[key] = self._loop.call_later(interval_s(), again)
 
     def close(self) -> None:
         """Calls nothing any more."""

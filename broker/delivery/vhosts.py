@@ -64,6 +64,12 @@ class Vhosts(Mapping[str, "Vhost"]):
         self.leave: Callable[[Engine], Awaitable[None]] = _let_go  # hears of an engine that ends, before it does
         self.engines: dict[str, Engine] = {}
 
+    def take_settings(self, settings: Settings) -> None:
+        """Go by changed settings, in every vhost."""
+        self._settings = settings
+        for engine in self.engines.values():
+            engine.take_settings(settings)
+
     def __getitem__(self, name: str) -> Vhost:
         return self._by_name[name]
 

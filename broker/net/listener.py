@@ -73,33 +73,12 @@ class Listener:
         self._permissions = permissions
         self._usage = usage
         self._vhosts = vhosts
-        self._limits = ConnectionLimits(
-            frame_max_bytes=settings.amqp.frame_max_bytes,
-            frame_min_bytes=min(settings.amqp.frame_min_bytes, settings.amqp.frame_max_bytes),
-            initial_frame_max_bytes=min(settings.amqp.initial_frame_max_bytes, settings.amqp.frame_max_bytes),
-            channel_max=settings.amqp.channel_max,
-            heartbeat_s=settings.amqp.heartbeat_s,
-            max_message_size_bytes=settings.amqp.max_message_size_bytes,
-            tx_max_bytes=settings.amqp.tx_max_bytes,
-            consumers_max=settings.limits.consumers_max,
-            table_depth_max=settings.amqp.table_depth_max,
-            table_entries_max=settings.amqp.table_entries_max,
-        )
-        self._high_water_bytes = settings.flow.high_water_bytes
-        self._transport = partial(
-            Transport,
-            self._machine,
-            turn,
-            intake,
-            handshake_timeout_s=settings.server.handshake_timeout_ms / 1000,
-            on_made=self._made,
-            on_lost=self._lost,
-        )
+        self._limits = limits_of(settings)
         self._servers: list[asyncio.Server] = []
         self._tls = tls
         self._tls_bound: list[socket.socket] = []
         self._tls_servers: list[asyncio.Server] = []
-        self._reloading = asyncio.Lock()
+        self._renewing = asyncio.Lock()
         self.channel_opened: Callable[[SessionOfChannel], None] | None = None
         self._empty = asyncio.Event()
         self._empty.set()
@@ -113,6 +92,11 @@ class Listener:
         self._descriptors_max = descriptors_for_clients()
         self.port = 0
         self.tls_port = 0
+
+    def take_settings(self, settings: Settings) -> None:
+        """Go by changed settings; what was agreed with a client stays as it is."""
+        self._settings = settings
+        self._limits = limits_of(settings)
 
     async def start(self, bound: list[socket.socket], tls_bound: list[socket.socket] | None = None) -> None:
         """Begins to listen on bound sockets, with TLS on the second; `port` and `tls_port` then say where,
@@ -128,15 +112,15 @@ class Listener:
             self.tls_port = tls_bound[0].getsockname()[1]
             self._tls_servers = await self._listen_with_tls(self._tls)
 
-    async def reload_tls(self) -> None:
+    async def renew_tls(self) -> None:
         """Accepts new connections with the certificate as it is now; those that are open keep theirs.
 
         The sockets stay bound and listening, so nobody is turned away meanwhile.
         """
         if self._tls is None:
             return
-        async with self._reloading:
-            if self._stopping or not self._tls.reload():
+        async with self._renewing:
+            if self._stopping:
                 return
             fresh = await self._listen_with_tls(self._tls)
             stale, self._tls_servers = self._tls_servers, fresh
@@ -244,6 +228,16 @@ class Listener:
         for transport in list(self.transports):
             transport.abort()
 
+    def _transport(self) -> Transport:
+        return Transport(
+            self._machine,
+            self._turn,
+            self._intake,
+            handshake_timeout_s=self._settings.server.handshake_timeout_ms / 1000,
+            on_made=self._made,
+            on_lost=self._lost,
+        )
+
     def _machine(self, transport: Transport) -> Connection:
         return Connection(
             partial(self._session, transport),
@@ -264,7 +258,7 @@ class Listener:
             peer=transport.peer,
             opened=self.channel_opened,
         )
-        session.outflow.high_water_bytes = self._high_water_bytes
+        session.outflow.high_water_bytes = self._settings.flow.high_water_bytes
         return session
 
     def _made(self, transport: Transport) -> bool:
@@ -300,3 +294,20 @@ class Listener:
         session: Any = connection.session
         tell = _log.info if error.reply_code == FORCED else _log.warning  # it is we who leave, not the client's fault
         tell(event, conn=session.name, channel=channel, code=error.reply_code, text=error.reply_text)
+
+
+def limits_of(settings: Settings) -> ConnectionLimits:
+    """Return what a new connection may do and is offered."""
+    amqp = settings.amqp
+    return ConnectionLimits(
+        frame_max_bytes=amqp.frame_max_bytes,
+        frame_min_bytes=min(amqp.frame_min_bytes, amqp.frame_max_bytes),
+        initial_frame_max_bytes=min(amqp.initial_frame_max_bytes, amqp.frame_max_bytes),
+        channel_max=amqp.channel_max,
+        heartbeat_s=amqp.heartbeat_s,
+        max_message_size_bytes=amqp.max_message_size_bytes,
+        tx_max_bytes=amqp.tx_max_bytes,
+        consumers_max=settings.limits.consumers_max,
+        table_depth_max=amqp.table_depth_max,
+        table_entries_max=amqp.table_entries_max,
+    )

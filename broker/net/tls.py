@@ -44,7 +44,7 @@ class Handshake(ssl.SSLObject):
 class TlsContext:
     """Holds the context that new connections are accepted with.
 
-    Raises: TlsUnusable, from the constructor only.
+    Raises: TlsUnusable, from the constructor and `take`.
     Invariant: `context` was built from files that belonged together; a change of theirs is all or nothing.
     """
 
@@ -61,15 +61,20 @@ class TlsContext:
         self._seen = marks
         return True
 
+    def take(self, settings: Tls) -> None:
+        """Take the settings and the files that they name, as these are now. Raises: TlsUnusable, changing nothing."""
+        self.context = build(settings)
+        self._settings = settings
+        self._seen = self._marks()
+        _log.info("tls.reloaded", certfile=str(settings.certfile))
+
     def reload(self) -> bool:
         """Takes the files as they are now; False, and an error in the log, when they cannot be used."""
-        self._seen = self._marks()
         try:
-            self.context = build(self._settings)
+            self.take(self._settings)
         except TlsUnusable as error:
             _log.error("tls.not_reloaded", reason=str(error))
             return False
-        _log.info("tls.reloaded", certfile=str(self._settings.certfile))
         return True
 
     def _marks(self) -> list[tuple[int, int, int] | None]:

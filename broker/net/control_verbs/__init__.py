@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.net.control_verbs.definitions import definitions_verbs
@@ -30,8 +30,12 @@ def control_verbs(
     listener: Listener,
     taps: Taps,
     facts: Callable[[], Mapping[str, Any]],
+    reload: Callable[[], Awaitable[Mapping[str, Any]]],
 ) -> dict[str, Verb]:
-    """Returns the verbs. `facts` gives what only the server knows: version, address, connections, alarms."""
+    """Returns the verbs. `facts` gives what only the server knows: version, address, connections, alarms.
+
+    `reload` reads the settings again.
+    """
     verbs = {
         **slot_verbs(administration, facts),
         **listing_verbs(administration, listener),
@@ -40,5 +44,6 @@ def control_verbs(
         **vhost_verbs(administration),
         **tap_verbs(taps),
         **definitions_verbs(administration, rehearsal),
+        "reload": lambda _request: reload(),
     }
     return {name: refusing(verb) for name, verb in verbs.items()}

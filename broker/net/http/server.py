@@ -57,7 +57,12 @@ class HttpServer:
         self.port = bound[0].getsockname()[1]
         self._servers = await self._listen()
 
-    async def reload_tls(self) -> None:
+    def take_settings(self, settings: Settings) -> None:
+        """Go by changed settings; a conversation that goes on keeps its limits."""
+        self._settings = settings
+        self._limits = HttpLimits(settings.http.header_max_bytes, settings.http.body_max_bytes)
+
+    async def renew_tls(self) -> None:
         """Accepts new clients with the certificate as it is now; the sockets stay bound and listening."""
         if self._stopping or self._tls is None or self._tls.context is self._context:
             return

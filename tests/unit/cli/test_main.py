@@ -41,7 +41,7 @@ class Server(ModuleType):
         self.failure = failure
         self.settings: Settings | None = None
 
-    def run(self, settings: Settings) -> int:
+    def run(self, settings: Settings, _source: object, _hang_up: object) -> int:
         """Plays the broker's whole life."""
         self.settings = settings
         if self.failure:

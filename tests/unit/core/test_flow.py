@@ -79,3 +79,14 @@ def test_all_are_unblocked_when_the_last_alarm_ends() -> None:
     assert flow.unblock() == ["a"]
     assert flow.unblock() == []
     assert not flow.blocked
+
+
+def test_other_limits_judge_an_alarm_that_stands() -> None:
+    """A limit that is raised, or taken away, ends the alarm at the next measurement."""
+    for limit_bytes in (5000, 0):
+        flow: Flow[str] = Flow([MEMORY, DISK])
+        flow.measure("memory", 1000)
+        flow.take([Watermark("memory", limit_bytes, "memory.alarm_bytes"), DISK])
+        assert flow.measure("memory", 1000)
+        assert not flow.alarms
+        assert not flow.measure("memory", 1000)

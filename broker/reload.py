@@ -1,0 +1,71 @@
+"""Settings that are read again: what has changed, what of it the running broker takes, what needs a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from broker.amqp.errors import BrokerError
+from broker.event_log import get_logger
+from broker.settings import Settings
+from broker.settings_change import changes, merged
+
+__all__ = ["NotReloaded", "Reload", "SettingsSource"]
+
+_log = get_logger()
+
+
+class NotReloaded(ValueError):
+    """Says why everything stays as it is; the text is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsSource:
+    """Where the settings of a process come from: `load` reads them again, `log` sets up its log by them.
+
+    Raises: ValueError from `load`, with one line for the operator.
+    """
+
+    load: Callable[[], Settings]
+    log: Callable[[Settings], None]
+
+
+class Reload:
+    """Takes settings that have changed, one time after the other."""
+
+    def __init__(self, source: SettingsSource | None, take: Callable[[Settings], Awaitable[None]]) -> None:
+        """`take` gives the broker its new settings; it raises BrokerError when it took nothing of them.
+
+        Without a source, as in a broker inside another program, the certificates alone are read again.
+        """
+        self._source = source
+        self._take = take
+        self._lock = asyncio.Lock()
+
+    async def run(self, current: Callable[[], Settings]) -> dict[str, list[dict[str, Any]]]:
+        """Read everything again and return what was changed and what needs a restart.
+
+        Raises: NotReloaded, having changed nothing and told the log why.
+        """
+        async with self._lock:
+            running = current()
+            source = self._source
+            try:
+                wanted = running if source is None else await asyncio.to_thread(source.load)
+                found = changes(running, wanted)
+                taken = [change for change in found if not change.needs_restart]
+                settings = merged(running, wanted, taken)
+                await self._take(settings)
+            except (ValueError, BrokerError) as error:
+                _log.error("settings.not_reloaded", reason=str(error))
+                raise NotReloaded(str(error)) from None
+            if source is not None and settings.log != running.log:
+                source.log(settings)
+            outcome = {
+                "changed": [change.row() for change in taken],
+                "needs_restart": [change.row() for change in found if change.needs_restart],
+            }
+            _log.info("settings.reloaded", **outcome)
+            return outcome

@@ -1,0 +1,66 @@
+"""What differs between the settings that a broker runs with and those that were read again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import SecretStr
+
+from broker.settings import Settings, sections
+from broker.settings_fields import reload_of
+
+__all__ = ["Change", "changes", "merged"]
+
+REDACTED: Final = "***"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One key whose value differs. Shapes: `old` and `new` are what JSON can say, without secrets."""
+
+    section: str
+    key: str
+    old: Any
+    new: Any
+    needs_restart: bool
+
+    def row(self) -> dict[str, Any]:
+        """Return the change for the log and the command line, with the key as an operator writes it."""
+        return {"key": f"{self.section}.{self.key}", "old": self.old, "new": self.new}
+
+
+def changes(running: Settings, wanted: Settings) -> list[Change]:
+    """Return every key that differs, in the order of the documented file."""
+    found = []
+    for section, _model, fields in sections():
+        # A listener cannot come or go: without a certificate before or after, no key of [tls] means anything yet.
+        whole = section == "tls" and running.tls.is_on != wanted.tls.is_on
+        for key, field in fields.items():
+            old, new = getattr(getattr(running, section), key), getattr(getattr(wanted, section), key)
+            if old != new:
+                found.append(Change(section, key, shown(old), shown(new), whole or not reload_of(field)))
+    return found
+
+
+def merged(running: Settings, wanted: Settings, taken: Iterable[Change]) -> Settings:
+    """Return the running settings with the wanted values of the changes that can be taken."""
+    values: dict[str, dict[str, Any]] = {}
+    for change in taken:
+        values.setdefault(change.section, {})[change.key] = getattr(getattr(wanted, change.section), change.key)
+    return running.model_copy(
+        update={section: getattr(running, section).model_copy(update=update) for section, update in values.items()}
+    )
+
+
+def shown(value: Any) -> Any:
+    """Return a value as the log and the command line may say it."""
+    if isinstance(value, SecretStr):
+        return REDACTED
+    if isinstance(value, Mapping):
+        return {name: shown(inner) for name, inner in value.items()}
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value) if isinstance(value, Path) else value
