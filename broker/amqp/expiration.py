@@ -17,7 +17,7 @@ def parse_expiration(octets: bytes) -> int:
     """Returns the time in milliseconds.
 
     Raises: ValueError with RabbitMQ's reason, an Erlang term; the caller's 406.
-    Source: RabbitMQ 3.10, rabbit_basic:parse_expiration/1.
+    Source: RabbitMQ, rabbit_basic:parse_expiration/1.
     """
     integer = INTEGER.match(octets)
     if integer is None:

@@ -15,8 +15,7 @@ MEASURED_ENTRIES_MAX: Final = 1 << 31
 
 FACTS_MAX: Final = 1024
 KEY_MAX_BYTES: Final = 255  # a short string, AMQP 0-9-1, 4.2.5.3
-DELIVERY_MODES: Final = (None, 1, 2)
-PERSISTENT_MODE: Final = 2
+PERSISTENT_MODE: Final = 2  # any other mode is transient
 DIRECT_REPLY_TO: Final = b"amq.rabbitmq.reply-to"
 CC, BCC, DELAY = b"CC", b"BCC", b"x-delay"
 # As short strings: a table without these octets need not be looked into.
@@ -87,8 +86,7 @@ def gather_facts(
     named = named_entries(header, table_at) if table_at and mentions(header) else {}
     if PRODUCER in named and SEQUENCE in named:
         return gather_marked(header, table_at, delivery_mode, priority, texts, named)
-    odd_mode = delivery_mode not in DELIVERY_MODES
-    if not (named or odd_mode or fault or "user_id" in texts or texts.get("reply_to") == DIRECT_REPLY_TO):
+    if not (named or fault or "user_id" in texts or texts.get("reply_to") == DIRECT_REPLY_TO):
         return plain_facts(persistent, priority, expiration_ms)
     facts = HeaderFacts(persistent, priority, expiration_ms, special=True)
     facts.expiration, facts.reply_to, facts.user_id = (
@@ -100,8 +98,6 @@ def gather_facts(
         reader.value(named[name].value_at, named[name].end) if name in named else MISSING for name in (CC, BCC, DELAY)
     )
     facts.fault = fault or refused_routes(header, facts, named)
-    if odd_mode and facts.fault is None:
-        facts.fault = f"invalid message: {{delivery_mode_unknown,{delivery_mode}}}"
     return facts
 
 

@@ -1,6 +1,6 @@
 """The bindings of a vhost: what leads from its exchanges to its queues and to other exchanges.
 
-Codes and texts are those of RabbitMQ 3.10.8.
+Codes and texts are those of RabbitMQ 4.3.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Bindings:
         """Removes a binding; a missing one, or one of a missing queue or exchange, is removed already.
 
         Raises: 403 for the default exchange, 405.
-        Source: RabbitMQ 3.10, rabbit_binding:remove/3.
+        Source: RabbitMQ, rabbit_binding:remove/3.
         """
         vhost = self._vhost
         refuse_default(vhost.exchange_resource(exchange_name))

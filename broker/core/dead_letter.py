@@ -1,6 +1,6 @@
 """Dead letters: messages that a queue gave up, published once more to the exchange that the queue names for them.
 
-Source: RabbitMQ 3.10, rabbit_dead_letter:publish/5.
+Source: RabbitMQ 4.3, rabbit_dead_letter:publish/5.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker.core.message import Envelope, Message
 from broker.core.message_fields import HeaderFields
 from broker.core.posting import charge_bytes, post
 from broker.core.reply_to import REPLY_PREFIX
-from broker.core.x_death import X_DEATH, Death, is_cycle, past_queues, record_death
+from broker.core.x_death import X_DEATH, Death, is_cycle, past_deaths, past_queues, record_death
 from broker.event_log import get_logger
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class DeadLetters:
         now_ms = vhost.ports.clock.now_ms
         source = message.envelope
         headers = read_headers(message.header, X_DEATH, "CC")
-        keys = (source.key, *carbon_copies(headers))
+        keys = (source.key, *carbon_copies(headers, source.key))
         # What expires says so in its facts, and the text is that of the publisher.
         expiration = None if message.facts.expiration_ms is None else read_text(message.header, "expiration")
         changes = record_death(headers, Death(queue.name, reason, source.exchange, keys, expiration, now_ms // 1000))
@@ -86,7 +86,8 @@ class DeadLetters:
         dropped = ["BCC"]
         if rules.dead_letter_key is not None:
             keys = (rules.dead_letter_key,)
-            dropped.append("CC")
+            if rules.dead_letter_key == source.key:
+                dropped.append("CC")  # nothing else would tell the next death that the copies are over
         header = edit_header(message.header, set_headers=changes, drop_headers=dropped, drop_properties=("expiration",))
         facts = facts_behind(message.facts, header)
         envelope, body = self._envelope(exchange.name, keys[0]), message.body
@@ -152,7 +153,13 @@ def facts_behind(facts: HeaderFacts, header: bytes) -> HeaderFacts:
     return plain_facts(facts.persistent, facts.priority, None)
 
 
-def carbon_copies(headers: dict[str, Any]) -> list[str]:
-    """Returns the routing keys of the header CC."""
+def carbon_copies(headers: dict[str, Any], key: str) -> list[str]:
+    """Return the routing keys of the header CC by which a message with this routing key was published.
+
+    There are none once a queue gave the message a key of its own: the header stays and routes no more. What the message
+    was published with before its latest death tells: without such a key it is the same.
+    """
     keys = headers.get("CC")
-    return [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
+    copies = [copy for copy in keys if isinstance(copy, str)] if isinstance(keys, list) else []
+    latest = next(iter(past_deaths(headers)), None)
+    return copies if latest is None or latest.get("routing-keys") == [key, *copies] else []

@@ -1,4 +1,4 @@
-"""The header x-delivery-count: how often a message of a quorum queue came back before."""
+"""How often a message of a quorum queue came back before, as its headers tell it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from broker.amqp.header_edit import edit_header
 
 __all__ = ["with_delivery_count"]
 
-HEADER: Final = "x-delivery-count"
+DELIVERY_COUNT: Final = "x-delivery-count"
+ACQUIRED_COUNT: Final = "x-acquired-count"
 
 
 def with_delivery_count(header: bytes, count: int) -> bytes:
-    """Returns a content header that tells the count; the first delivery has none (RabbitMQ, rabbit_quorum_queue)."""
-    return edit_header(header, set_headers={HEADER: count}) if count else header
+    """Return a content header that tells the count; the first delivery has none.
+
+    Both headers say the same here: whatever comes back counts for the delivery limit. In RabbitMQ 4.3 a message that
+    was returned with basic.nack counts as acquired alone.
+    """
+    return edit_header(header, set_headers={ACQUIRED_COUNT: count, DELIVERY_COUNT: count}) if count else header

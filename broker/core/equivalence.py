@@ -1,4 +1,4 @@
-"""Whether a second declare asks for what already exists. Texts and compared arguments: RabbitMQ 3.10.8."""
+"""Whether a second declare asks for what already exists. Texts and compared arguments: RabbitMQ 4.3."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def _check_arguments(
             old, new = current[name], received[name]
             if type_class(old) != type_class(new) or old != new:
                 raise _inequivalent(resource, name, f"'{text(old)}'", f"'{text(new)}'")
+        elif name == "x-queue-type":  # classic is what a queue is when nobody says anything
+            _check_field(resource, name, queue_type(current), queue_type(received))
         elif name in current or name in received:
-            if name == "x-queue-type" and queue_type(current) == queue_type(received):
-                continue  # classic is what a queue is when nobody says anything
             raise _inequivalent(resource, name, _whole(current, name), _whole(received, name))
 
 

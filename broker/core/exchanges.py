@@ -1,6 +1,6 @@
 """The exchanges of a vhost, and every rule about declaring and deleting them.
 
-Codes and texts are those of RabbitMQ 3.10.8.
+Codes and texts are those of RabbitMQ 4.3.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from broker.amqp.errors import ChannelError, ConnectionFault
+from broker.amqp.errors import ChannelError
 from broker.core import topology
 from broker.core.arguments import named_exchange
 from broker.core.bindings import UNLIMITED
@@ -25,7 +25,7 @@ from broker.core.names import (
 from broker.routing.cache import CacheLimits
 from broker.routing.direct_exchange import DefaultExchange
 from broker.routing.exchange import Exchange
-from broker.routing.exchange_types import ExchangeTypeError, make_exchange
+from broker.routing.exchange_types import make_exchange
 from broker.routing.pattern import BindingKeyError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Exchanges(dict[str, Exchange]):
         """Returns the exchange of that name, made now or found equivalent.
 
         Raises: 403 for a reserved name; 406 when it differs from the one that exists, for arguments that its type
-            cannot have, and at the limit; 503 for an unknown type.
+            cannot have, for an unknown type, and at the limit.
         """
         vhost = self._vhost
         resource = vhost.exchange_resource(name)
@@ -101,8 +101,6 @@ class Exchanges(dict[str, Exchange]):
             exchange = self.add(
                 name, type, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
             )
-        except ExchangeTypeError as error:  # that of x-delayed-type
-            raise ConnectionFault(503, str(error)) from error
         except ValueError as error:
             raise ChannelError(406, str(error)) from error
         if durable:

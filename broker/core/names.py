@@ -1,10 +1,10 @@
-"""Rules about the names that a client may declare, delete and bind. Texts: RabbitMQ 3.10.8."""
+"""Rules about the names that a client may declare, delete and bind. Texts: RabbitMQ 4.3."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from broker.amqp.errors import ChannelError, ConnectionFault
+from broker.amqp.errors import ChannelError
 from broker.core.resource import Resource
 from broker.routing.exchange_types import EXCHANGE_TYPES
 
@@ -41,10 +41,10 @@ def is_predeclared(name: str) -> bool:
 def check_exchange_type(type: str) -> None:
     """Refuses an exchange type that does not exist.
 
-    Raises: 503, which closes the connection.
+    Raises: 406.
     """
     if type not in EXCHANGE_TYPES:
-        raise ConnectionFault(503, f"{'unknown' if type else 'invalid'} exchange type '{type}'")
+        raise ChannelError(406, f"{'unknown' if type else 'invalid'} exchange type '{type}'")
 
 
 def refuse_default(resource: Resource) -> None:

@@ -1,4 +1,4 @@
-"""Policies: what an operator says about all queues and exchanges whose names match a pattern. Texts: RabbitMQ 3.10.8.
+"""Policies: what an operator says about all queues and exchanges whose names match a pattern. Texts: RabbitMQ.
 
 Of the policies that match, the one with the highest priority holds; an operator policy holds beside it.
 """

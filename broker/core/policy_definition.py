@@ -1,4 +1,4 @@
-"""What a policy may say: its keys and what their values may be. Texts: RabbitMQ 3.10.8, rabbit_policies."""
+"""What a policy may say: its keys and what their values may be. Texts: RabbitMQ, rabbit_policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arguments of a queue that is about to be created. Order of checks and texts: RabbitMQ 3.10.8, rabbit_amqqueue.
+"""The arguments of a queue that is about to be created. Order of checks and texts: RabbitMQ 4.3, rabbit_amqqueue.
 
 Arguments that nobody knows are kept and mean nothing.
 """
@@ -33,6 +33,10 @@ def _choice(reason: str, choices: tuple[str, ...], value: Any, _arguments: Mappi
     if amqp_type(value) != "longstr":
         return f"{{unacceptable_type,{amqp_type(value)}}}"
     return None if value in choices else reason.format(text(value))
+
+
+def _anything(_value: Any, _arguments: Mapping[str, Any]) -> None:
+    """Any value will do."""
 
 
 def _text(value: Any, _arguments: Mapping[str, Any]) -> str | None:
@@ -83,7 +87,6 @@ def _version(value: Any, arguments: Mapping[str, Any]) -> str | None:
 _BOTH: Final = (CLASSIC, QUORUM)
 _overflow = partial(_choice, "invalid_overflow", (DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX))
 _type = partial(_choice, "\"unsupported queue type '{}'\"", QUEUE_TYPES)
-_mode = partial(_choice, "\"unsupported queue mode '{}'\"", ("default", "lazy"))
 _strategy = partial(_choice, "invalid_dlx_strategy", ("at-most-once", "at-least-once"))
 _locator = partial(_choice, "invalid_queue_locator_arg", ("client-local", "random", "least-leaders", "balanced"))
 
@@ -100,7 +103,7 @@ _ARGUMENTS: Final[dict[str, tuple[tuple[str, ...], Check]]] = {
     "x-max-in-memory-bytes": ((QUORUM,), _count),
     "x-max-priority": ((CLASSIC,), partial(_natural, PRIORITY_MAX)),
     "x-overflow": (_BOTH, _overflow),
-    "x-queue-mode": ((CLASSIC,), _mode),
+    "x-queue-mode": ((CLASSIC,), _anything),  # RabbitMQ 4 has one mode, and takes any
     "x-queue-version": ((CLASSIC,), _version),
     "x-single-active-consumer": (_BOTH, _boolean),
     "x-queue-type": (_BOTH, _type),

@@ -1,6 +1,6 @@
 """The queues of a vhost, and every rule about declaring and deleting them.
 
-Codes and texts are those of RabbitMQ 3.10.8.
+Codes and texts are those of RabbitMQ 4.3.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A channel consumes from ``amq.rabbitmq.reply-to``; that name in the reply-to of what it publishes becomes a name of its
 own, and who publishes to that name through the default exchange reaches it.
-Source: RabbitMQ, "Direct Reply-to"; rabbit_channel 3.10.8.
+Source: RabbitMQ, "Direct Reply-to".
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class ReplyConsumer:
         self._unacked = unacked
 
     def deliver(self, envelope: Envelope, header: bytes, body: bytes) -> None:
-        """Sends one answer. Its delivery tag is the next one, which stays free, as in RabbitMQ: nobody can ack it."""
-        tag = self._unacked.last_tag + 1
-        deliver = BasicDeliver(self.tag, tag, False, envelope.exchange, envelope.key)
+        """Sends one answer. It takes a delivery tag like any delivery that needs no ack."""
+        self._unacked.last_tag += 1
+        deliver = BasicDeliver(self.tag, self._unacked.last_tag, False, envelope.exchange, envelope.key)
         self._channel.send_content(deliver, header, body)
 
 

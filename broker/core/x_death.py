@@ -2,18 +2,18 @@
 
 `x-death` is an array of tables, one for each queue and reason, the latest in front. Publishers may send one too, so
 whatever stands in it is met here, and what makes no sense is left out.
-Source: RabbitMQ 3.10, rabbit_dead_letter:update_x_death_header/2 and detect_cycles/3.
+Source: RabbitMQ 4.3, mc:record_death/4 and rabbit_dead_letter:detect_cycles/3. It counts its own deaths
+alone. That those of a publisher count on is 3.10's rule: clients publish a dead letter again with its headers.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-__all__ = ["COUNT_MAX", "X_DEATH", "Death", "is_cycle", "past_queues", "record_death"]
+__all__ = ["COUNT_MAX", "X_DEATH", "Death", "is_cycle", "past_deaths", "past_queues", "record_death"]
 
 Event = dict[str, Any]
 
@@ -53,46 +53,35 @@ class Death:
 
 
 def record_death(headers: Mapping[str, Any], death: Death) -> dict[str, Any]:
-    """Returns the headers that a death sets.
+    """Return the headers that a death sets.
 
-    Who died first is written once. A death of a queue and reason that is known counts there and changes nothing else
-    of it: time, exchange and keys stay those of the first.
+    The first death is written once, the last one each time. A death of a queue and reason that is known counts there
+    and changes nothing else of it: time, exchange and keys stay those of the first.
     """
-    if X_DEATH not in headers:
-        return {
-            X_DEATH: [death.event()],
-            "x-first-death-reason": death.reason,
-            "x-first-death-queue": death.queue,
-            "x-first-death-exchange": death.exchange,
-        }
-    past = headers[X_DEATH]
-    if not isinstance(past, list):
-        return {X_DEATH: [death.event()]}
     latest = death.event()
+    past = past_deaths(headers)
     kind = kind_of(latest)
-    others: list[Event] = []
-    for event in group_events(past):
-        if kind_of(event) == kind:
-            latest = count_again(event)
-        else:
-            others.append(event)
-    return {X_DEATH: [latest, *others]}
+    known = next((event for event in past if kind_of(event) == kind), None)
+    changes = {
+        X_DEATH: [
+            latest if known is None else count_again(known),
+            *(event for event in past if kind_of(event) != kind),
+        ],
+        "x-last-death-reason": death.reason,
+        "x-last-death-queue": death.queue,
+        "x-last-death-exchange": death.exchange,
+    }
+    if not past:
+        changes["x-first-death-reason"] = death.reason
+        changes["x-first-death-queue"] = death.queue
+        changes["x-first-death-exchange"] = death.exchange
+    return changes
 
 
-def group_events(past: Sequence[Any]) -> list[Event]:
-    """Returns one event for each queue and reason; several are turned around, as RabbitMQ does whenever it groups.
-
-    So behind the latest death the order says nothing, in RabbitMQ as here.
-    """
-    events = [event for event in past if isinstance(event, dict)]
-    if len(events) <= 1:
-        return events
-    kinds = [kind_of(event) for event in events]
-    counts = Counter(kinds)
-    firsts: dict[str, Event] = {}
-    for kind, event in zip(kinds, events, strict=True):
-        firsts.setdefault(kind, event)
-    return [{"count": counts[kind], **event} for kind, event in reversed(firsts.items())]
+def past_deaths(headers: Mapping[str, Any]) -> list[Event]:
+    """Return the deaths that headers tell of, the latest in front."""
+    events = headers.get(X_DEATH)
+    return [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
 
 
 def kind_of(event: Event) -> str:

@@ -42,7 +42,7 @@ class DefaultExchange(KeyedExchange):
     """Leads a message to the queue that its routing key names; no binding is ever made or removed.
 
     Nothing is alternate to it, and it is itself no alternate that leads anywhere: that has no binding to follow.
-    Source: RabbitMQ 3.10, rabbit_exchange:route/2.
+    Source: RabbitMQ, rabbit_exchange:route/2.
     """
 
     type = "direct"

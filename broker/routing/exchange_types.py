@@ -23,12 +23,8 @@ _KINDS: Final[dict[str, type[Exchange]]] = {
 EXCHANGE_TYPES: Final = (*_KINDS, DELAYED_TYPE)
 
 
-class ExchangeTypeError(ValueError):
-    """An exchange type that does not exist; the caller's 503."""
-
-
 class ExchangeArgumentError(ValueError):
-    """An argument that an exchange of this type cannot have; the caller's 406."""
+    """A type that does not exist, or an argument that an exchange of its type cannot have; the caller's 406."""
 
 
 def make_exchange(
@@ -45,7 +41,7 @@ def make_exchange(
 ) -> Exchange:
     """Return a new exchange; limits, and the index of who names none, are for the types that they concern.
 
-    Raises: ExchangeTypeError (503), ExchangeArgumentError (406), both ValueError.
+    Raises: ExchangeArgumentError, a ValueError.
     """
     arguments = arguments or {}
     kind = _kind(_routing_type(arguments) if type == DELAYED_TYPE else type)
@@ -71,7 +67,7 @@ def make_exchange(
 def _kind(name: str) -> type[Exchange]:
     kind = _KINDS.get(name)
     if kind is None:
-        raise ExchangeTypeError(f"unknown exchange type '{name}'")
+        raise ExchangeArgumentError(f"unknown exchange type '{name}'")
     return kind
 
 

@@ -24,7 +24,7 @@ class HashExchange(KeyedExchange):
     The binding key is the weight. The arguments hash-header or hash-property say what stands in for the routing key;
     messages without it all go the same way.
 
-    Source: RabbitMQ 3.10, rabbitmq_consistent_hash_exchange; texts are the plugin's.
+    Source: RabbitMQ, rabbitmq_consistent_hash_exchange; texts are the plugin's.
     """
 
     type = "x-consistent-hash"

@@ -27,7 +27,7 @@ class HeadersPredicate:
 
     A void value asks for presence alone. Without fields to compare, `all` matches every message and `any` none.
 
-    Source: RabbitMQ 3.10, rabbit_exchange_type_headers.
+    Source: RabbitMQ 4.3, rabbit_exchange_type_headers.
     """
 
     __slots__ = ("_every", "_wanted")
@@ -58,12 +58,13 @@ def comparable_headers(headers: Mapping[str, Any]) -> dict[str, Hashable]:
 def comparable_value(value: Any) -> Hashable:
     """Return a hashable form of a field value: equal to another exactly if RabbitMQ calls the two values equal.
 
-    It compares the outermost values without their types: 1 is 1.0, a timestamp is its seconds, a long string is the
-    binary of the same octets, and an empty array is an empty table. Within arrays and tables types count.
+    It compares the outermost values without their types: integers of all widths are one, a timestamp is its seconds, a
+    long string is the binary of the same octets, and an empty array is an empty table. But 1 is not 1.0. Within arrays
+    and tables types count.
     """
-    if isinstance(value, bool):
+    if isinstance(value, bool | float):
         return freeze_value(value)
-    if isinstance(value, str | int | float):
+    if isinstance(value, str | int):
         return value
     if isinstance(value, datetime):
         return int(value.timestamp())

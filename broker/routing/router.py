@@ -20,7 +20,7 @@ class Router:
 
     Invariant: a route is live only as long as it is what `route` would return: what it was made of ends it, and so
         does `exchange_changed` where an alternate exchange was missing.
-    Source: RabbitMQ 3.10, rabbit_exchange:route/2.
+    Source: RabbitMQ, rabbit_exchange:route/2.
     """
 
     __slots__ = ("_absent", "_composites", "_lookup", "_standing")

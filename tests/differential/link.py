@@ -11,7 +11,7 @@ from typing import Any, Final
 from tests.broker_process import BrokerAddress
 from tests.differential.wire import decode_method, decode_properties, encode_method, encode_properties
 
-__all__ = ["CAPABILITIES", "Channel", "Heard", "Link", "frame"]
+__all__ = ["CAPABILITIES", "PROTOCOL_HEADER", "Channel", "Heard", "Link", "frame"]
 
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"

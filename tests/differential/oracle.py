@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,8 +15,10 @@ from pathlib import Path
 
 from tests.broker_process import BrokerAddress
 from tests.deadline import PAUSE_S
+from tests.differential.link import PROTOCOL_HEADER
+from tests.differential.wire import decode_method
 
-__all__ = ["ORACLE_URL", "rabbitmq_script", "running_oracle"]
+__all__ = ["ORACLE_URL", "major_version", "rabbitmq_script", "running_oracle"]
 
 ORACLE_URL = os.environ.get("SLOTMQ_TEST_ORACLE_URL")
 _SCRIPTS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "/opt/rabbitmq/sbin/rabbitmq-server")
@@ -30,6 +33,16 @@ def rabbitmq_script() -> str | None:
     """
     found = next((path for path in _SCRIPTS if os.access(path, os.X_OK)), None)
     return found or shutil.which("rabbitmq-server")
+
+
+def major_version(address: BrokerAddress) -> int:
+    """Return the first number of the version that a broker announces."""
+    with socket.create_connection((address.host, address.port), _STOP_LIMIT_S) as connection:
+        connection.sendall(PROTOCOL_HEADER)
+        with connection.makefile("rb") as stream:
+            _, _, size = struct.unpack(">BHI", stream.read(7))
+            _, fields = decode_method(stream.read(size))
+    return int(fields["server_properties"]["version"].split(".")[0])
 
 
 def _epmd() -> str | None:
@@ -119,7 +132,7 @@ def _await_greeting(process: subprocess.Popen[bytes], address: BrokerAddress, fo
     while time.monotonic() < end and process.poll() is None:
         try:
             with socket.create_connection((address.host, address.port), 5) as connection:
-                connection.sendall(b"AMQP\x00\x00\x09\x01")
+                connection.sendall(PROTOCOL_HEADER)
                 if connection.recv(1) == b"\x01":
                     return
         except OSError:

@@ -1,4 +1,7 @@
-"""Plays many conversations at once, and keeps what RabbitMQ answered as JSON beside them."""
+"""Plays many conversations at once, and keeps what RabbitMQ answered as JSON beside them.
+
+The answers of 3.10 are kept whole. Those of 4.3 are kept for the conversations in which it answers otherwise.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ from tests.differential.speaker import Speaker, Transcript
 from tests.differential.steps import PREFIX_LENGTH, Conversation
 from tests.differential.talk import Manner
 
-__all__ = ["FOLDER", "play_all", "read_recordings", "write_recordings"]
+__all__ = ["RECORDED_3_10", "RECORDED_4_3", "play_all", "read_recordings", "recorded_names", "write_recordings"]
 
-FOLDER = Path(__file__).parent / "recorded"
+RECORDED_3_10 = Path(__file__).parent / "recorded"
+RECORDED_4_3 = Path(__file__).parent / "recorded_4_3"
 
 
 def play_all(
@@ -47,30 +51,40 @@ def play_all(
     return asyncio.run(everything())
 
 
-def write_recordings(conversations: Iterable[Conversation], said: Mapping[str, Transcript]) -> None:
+def write_recordings(conversations: Iterable[Conversation], said: Mapping[str, Transcript], folder: Path) -> None:
     """Writes what was said, one file a family and one line a step, so that a change is read in a diff."""
     families: dict[str, dict[str, list[list[object]]]] = {}
     for conversation in conversations:
         steps = [*map(str, conversation.steps), "contents"]
         rows: list[list[object]] = [[step, *lines] for step, lines in zip(steps, said[conversation.name], strict=True)]
         families.setdefault(conversation.name.split("/")[0], {})[conversation.name] = rows
-    FOLDER.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
     for family, recorded in families.items():
         blocks = []
         for name in sorted(recorded):
             rows_text = ",\n".join(json.dumps(row, ensure_ascii=False) for row in recorded[name])
             blocks.append(f"{json.dumps(name)}: [\n{rows_text}\n]")
-        (FOLDER / f"{family}.json").write_text("{\n" + ",\n".join(blocks) + "\n}\n", encoding="utf-8")
+        (folder / f"{family}.json").write_text("{\n" + ",\n".join(blocks) + "\n}\n", encoding="utf-8")
 
 
-def read_recordings(conversations: Iterable[Conversation]) -> dict[str, Transcript]:
+def read_recordings(conversations: Iterable[Conversation], folder: Path) -> dict[str, Transcript]:
     """Returns the recorded answers of those conversations that have not changed since they were recorded."""
-    recorded: dict[str, list[list[str]]] = {}
-    for path in sorted(FOLDER.glob("*.json")):
-        recorded |= json.loads(path.read_text(encoding="utf-8"))
+    recorded = _read_all(folder)
     found = {}
     for conversation in conversations:
         rows = recorded.get(conversation.name)
         if rows is not None and [row[0] for row in rows] == [*map(str, conversation.steps), "contents"]:
             found[conversation.name] = [row[1:] for row in rows]
     return found
+
+
+def recorded_names(folder: Path) -> set[str]:
+    """Return the names of all recorded conversations, also of those that have changed or gone since."""
+    return set(_read_all(folder))
+
+
+def _read_all(folder: Path) -> dict[str, list[list[str]]]:
+    recorded: dict[str, list[list[str]]] = {}
+    for path in sorted(folder.glob("*.json")):
+        recorded |= json.loads(path.read_text(encoding="utf-8"))
+    return recorded

@@ -1,6 +1,7 @@
 """Records RabbitMQ's answers anew: `.venv/bin/python -m tests.differential.record [family ...]`.
 
-Plays everything twice; what the second playing says otherwise is named and kept out.
+Plays everything twice; what the second playing says otherwise is named and kept out. Of a RabbitMQ 4 only what it
+answers otherwise than the recorded 3.10 is written.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import tempfile
 from pathlib import Path
 
 from tests.differential.everything import CONVERSATIONS
-from tests.differential.oracle import running_oracle
-from tests.differential.play import play_all, write_recordings
+from tests.differential.oracle import major_version, running_oracle
+from tests.differential.play import RECORDED_3_10, RECORDED_4_3, play_all, read_recordings, write_recordings
 from tests.differential.speaker import Transcript
 from tests.differential.talk import Manner
 
@@ -24,6 +25,7 @@ def main(families: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder, running_oracle(Path(folder) / "rabbitmq") as address:
         first = play_all(wanted, address, RECORDING, at_once=24)
         second = play_all(wanted, address, RECORDING, at_once=8)
+        major = major_version(address)
     recorded: dict[str, Transcript] = {}
     for name, said in first.items():
         if isinstance(said, str):
@@ -36,8 +38,16 @@ def main(families: list[str]) -> int:
                     break
         else:
             recorded[name] = said
-    write_recordings([one for one in wanted if one.name in recorded], recorded)
     print(f"recorded {len(recorded)} of {len(wanted)} conversations")
+    if major < 4:
+        write_recordings([one for one in wanted if one.name in recorded], recorded, RECORDED_3_10)
+    else:
+        older = read_recordings(wanted, RECORDED_3_10)
+        others = [one for one in wanted if one.name in recorded and recorded[one.name] != older.get(one.name)]
+        for family in {one.name.split("/")[0] for one in wanted}:
+            (RECORDED_4_3 / f"{family}.json").unlink(missing_ok=True)
+        write_recordings(others, recorded, RECORDED_4_3)
+        print(f"{len(others)} of them are answered otherwise than by 3.10")
     return len(wanted) - len(recorded)
 
 

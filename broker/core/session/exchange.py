@@ -1,6 +1,6 @@
 """The Exchange class on one channel: declare, delete, bind and unbind.
 
-Order of checks and texts: RabbitMQ 3.10.8, rabbit_channel.
+Order of checks and texts: RabbitMQ 4.3, rabbit_channel.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ExchangeSession:
     def declare(self, method: commands.Exchange.Declare) -> None:
         """Makes an exchange, or finds that it exists.
 
-        Raises: 403, 404 when passive, 406, 503.
+        Raises: 403, 404 when passive, 406.
         """
         self._session.allowance.spend(UNITS)
         name = strip_name(method.exchange)

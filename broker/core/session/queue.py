@@ -1,6 +1,6 @@
 """The Queue class on one channel: declare, bind, unbind, purge, delete.
 
-Order of checks and texts: RabbitMQ 3.10.8, rabbit_channel.
+Order of checks and texts: RabbitMQ 4.3, rabbit_channel.
 """
 
 from __future__ import annotations

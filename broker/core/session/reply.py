@@ -1,6 +1,6 @@
 """Direct reply-to on one channel: consuming from amq.rabbitmq.reply-to, and asking whether somebody still does.
 
-Order of checks and texts: RabbitMQ 3.10.8, rabbit_channel.
+Order of checks and texts: RabbitMQ 4.3, rabbit_channel.
 """
 
 from __future__ import annotations

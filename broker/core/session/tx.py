@@ -2,7 +2,7 @@
 
 Publishes are checked and routed when they arrive, as in RabbitMQ, and done at commit with the acknowledgements, in one
 record of the log: after a crash the whole transaction is there or nothing of it.
-Source: AMQP 0-9-1, class tx; rabbit_channel 3.10.8.
+Source: AMQP 0-9-1, class tx; rabbit_channel.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def test_one_active_consumer_excludes_an_exclusive_one(channel: BlockingChannel)
 
 
 def test_a_message_that_comes_back_too_often_is_dead_lettered(channel: BlockingChannel) -> None:
-    """A quorum queue counts returns in x-delivery-count, and gives up behind its limit."""
+    """A quorum queue counts returns in x-delivery-count and x-acquired-count, and gives up behind its limit."""
     channel.queue_declare("dead", exclusive=True)
     channel.queue_declare(
         "q-limited",
@@ -130,11 +130,12 @@ def test_a_message_that_comes_back_too_often_is_dead_lettered(channel: BlockingC
         for _ in range(3):
             for method, properties, _body in channel.consume("q-limited", inactivity_timeout=5):
                 assert method is not None
-                counts.append((properties.headers or {}).get("x-delivery-count"))
+                headers = properties.headers or {}
+                counts.append((headers.get("x-acquired-count"), headers.get("x-delivery-count")))
                 channel.basic_nack(method.delivery_tag, requeue=True)
                 break
         channel.cancel()
-        assert counts == [None, 1, 2]
+        assert counts == [(None, None), (1, 1), (2, 2)]
         for _ in range(500):
             if ready(channel, "dead"):
                 break

@@ -25,7 +25,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"x-overflow": 1}, ": {unacceptable_type,signedint}"),
     ({"x-dead-letter-routing-key": "k"}, ": routing_key_but_no_dlx_defined"),
     ({"x-single-active-consumer": "true"}, ": {unacceptable_type,longstr}"),
-    ({"x-queue-mode": "eager"}, ": \"unsupported queue mode 'eager'\""),
     ({"x-queue-version": 3}, ": \"unsupported queue version '3'\""),
     ({"x-delivery-limit": 3}, " of queue type rabbit_classic_queue"),
     ({**QUORUM, "x-max-priority": 5}, " of queue type rabbit_quorum_queue"),

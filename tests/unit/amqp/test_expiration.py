@@ -37,6 +37,6 @@ def test_times(octets: bytes, expiration_ms: int) -> None:
     ],
 )
 def test_reasons(octets: bytes, reason: str) -> None:
-    """Anything else is refused with the Erlang term that RabbitMQ 3.10.8 puts into its text."""
+    """Anything else is refused with the Erlang term that RabbitMQ puts into its text."""
     with pytest.raises(ValueError, match=f"^{re.escape(reason)}$"):
         parse_expiration(octets)

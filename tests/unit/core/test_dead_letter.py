@@ -91,10 +91,14 @@ def test_what_a_dead_letter_says(yard: Graveyard) -> None:
     }
     headers: dict[str, Any] = {
         "n": 1,
+        "CC": ["a"],
         "x-death": [death],
         "x-first-death-reason": "expired",
         "x-first-death-queue": "q",
         "x-first-death-exchange": "",
+        "x-last-death-reason": "expired",
+        "x-last-death-queue": "q",
+        "x-last-death-exchange": "",
     }
     assert decode_properties(dead.header) == commands.Basic.Properties(headers=headers, **kept)
     assert dead.header[:12] == source.header[:12]
@@ -118,6 +122,40 @@ def test_without_a_key_it_keeps_its_own(yard: Graveyard) -> None:
     assert "BCC" not in headers
     assert not three.ready
     assert first.charge == OVERHEAD_BYTES + (len(first.header) + len(first.body)) // 2
+
+
+def test_a_key_of_its_own_ends_the_copies(yard: Graveyard) -> None:
+    """A queue with a key for its dead letters leaves them their CC, by which they go no more, whatever they die of."""
+    first = yard.queue("first", dead_letter_exchange="", dead_letter_routing_key="second")
+    second, third = yard.queue("second", dead_letter_exchange="direct"), yard.queue("third")
+    copied = yard.queue("copied")
+    yard.exchange("direct", (third, "second"), (copied, "copy"))
+    yard.bury(first, headers={"CC": ["copy"]})
+    (dead,) = messages(second)
+    yard.vhost.dead_letters.bury(second, dead, "rejected")
+    (twice,) = messages(third)
+    headers = headers_of(twice)
+    assert [headers["CC"], headers["x-last-death-queue"], headers["x-first-death-queue"]] == [
+        ["copy"],
+        "second",
+        "first",
+    ]
+    assert [death["routing-keys"] for death in headers["x-death"]] == [["second"], ["first", "copy"]]
+    assert not copied.ready
+
+
+def test_a_key_like_its_own_ends_the_copies_too(yard: Graveyard) -> None:
+    """Where the queue's key for dead letters is that of the message, nothing would tell them apart: its CC goes."""
+    first = yard.queue("first", dead_letter_exchange="fanout", dead_letter_routing_key="first")
+    second = yard.queue("second", dead_letter_exchange="direct")
+    copied = yard.queue("copied")
+    yard.exchange("fanout", (second, ""))
+    yard.exchange("direct", (copied, "copy"))
+    yard.bury(first, headers={"CC": ["copy"]})
+    (dead,) = messages(second)
+    yard.vhost.dead_letters.bury(second, dead, "rejected")
+    assert "CC" not in headers_of(dead)
+    assert not copied.ready
 
 
 def test_by_headers(yard: Graveyard) -> None:

@@ -76,7 +76,7 @@ def test_passive_declare_finds_any_type() -> None:
     client.call(1, commands.Queue.Declare(queue="q", passive=True), commands.Queue.DeclareOk)
     assert client.refused(commands.Queue.Declare(queue="q", durable=True)) == (
         "channel 406 PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': "
-        "received the value 'quorum' of type 'longstr' but current is none"
+        "received 'quorum' but current is 'classic'"
     )
 
 

@@ -1,4 +1,4 @@
-"""Policies: which one holds, what it does at once, and what cannot be one. Texts: RabbitMQ 3.10.8."""
+"""Policies: which one holds, what it does at once, and what cannot be one. Texts: RabbitMQ."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_policy_applies_to_what_it_says(apply_to: str, found: set[str]) -> Non
 def test_a_policy_with_a_key_that_a_type_has_no_use_for_is_passed_over(
     key: str, value: object, types: set[str]
 ) -> None:
-    """The whole of it, and the next one holds, as in RabbitMQ 3.10.8."""
+    """The whole of it, and the next one holds, as in RabbitMQ."""
     vhost = Room().vhost
     queues = {
         "classic": vhost.declare_queue("classic"),

@@ -1,4 +1,4 @@
-"""The arguments of a new queue: which values are taken, and RabbitMQ 3.10.8's words for the others."""
+"""The arguments of a new queue: which values are taken, and RabbitMQ's words for the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.core.room import Room
 TEN_YEARS_MS = 315_360_000_000
 QUORUM = {"x-queue-type": "quorum"}
 NUMBERS = ("x-expires", "x-message-ttl", "x-max-length", "x-max-length-bytes", "x-max-priority")
-TEXTS = ("x-dead-letter-routing-key", "x-overflow", "x-queue-mode")
+TEXTS = ("x-dead-letter-routing-key", "x-overflow")
 WRONG_TYPES = [
     (True, "bool"),
     ("10", "longstr"),

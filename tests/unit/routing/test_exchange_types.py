@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from broker.routing.exchange_types import EXCHANGE_TYPES, ExchangeArgumentError, ExchangeTypeError, make_exchange
+from broker.routing.exchange_types import EXCHANGE_TYPES, ExchangeArgumentError, make_exchange
 from broker.routing.pattern import BindingKeyError, PatternLimits
 
 
@@ -50,7 +50,7 @@ def test_a_delayed_exchange_has_to_say_how_it_routes(routing_type: Any) -> None:
 )
 def test_an_unknown_type_is_told_apart(type: str, arguments: dict[str, Any]) -> None:
     """It is RabbitMQ's 503, inside a delayed exchange too."""
-    with pytest.raises(ExchangeTypeError, match=r"unknown exchange type '(x-random)?'"):
+    with pytest.raises(ExchangeArgumentError, match=r"unknown exchange type '(x-random)?'"):
         make_exchange("x", type, arguments=arguments)
 
 

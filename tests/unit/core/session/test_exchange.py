@@ -34,7 +34,7 @@ REFUSALS: list[tuple[str, list[Method], Method, str]] = [
     ("reserved name", [], Declare(exchange="amq.x", exchange_type="topic"),
      "channel 403 ACCESS_REFUSED - exchange name 'amq.x' contains reserved prefix 'amq.*'"),
     ("unknown type", [], Declare(exchange="x", exchange_type="x-random"),
-     "connection 503 COMMAND_INVALID - unknown exchange type 'x-random'"),
+     "channel 406 PRECONDITION_FAILED - unknown exchange type 'x-random'"),
     ("default exchange", [], Declare(exchange=""), DEFAULT),
     ("default exchange, passive", [], Declare(exchange="", passive=True), DEFAULT),
     ("passive, not there", [], Declare(exchange="x", passive=True),
@@ -61,7 +61,7 @@ REFUSALS: list[tuple[str, list[Method], Method, str]] = [
      "channel 406 PRECONDITION_FAILED - Invalid argument, 'x-delayed-type' must be an existing exchange type"),
     ("delayed of an unknown type", [],
      Declare(exchange="x", exchange_type="x-delayed-message", arguments={"x-delayed-type": "x-random"}),
-     "connection 503 COMMAND_INVALID - unknown exchange type 'x-random'"),
+     "channel 406 PRECONDITION_FAILED - unknown exchange type 'x-random'"),
     ("delete the default exchange", [], Delete(exchange=""), DEFAULT),
     ("delete a predeclared one", [], Delete(exchange="amq.topic"),
      "channel 403 ACCESS_REFUSED - deletion of system exchange 'amq.topic' in vhost '/' not allowed"),
@@ -94,7 +94,7 @@ REFUSALS: list[tuple[str, list[Method], Method, str]] = [
 def test_a_method_that_cannot_be_done_closes_with_rabbitmqs_text(
     before: list[Method], method: Method, close: str
 ) -> None:
-    """Each refusal has RabbitMQ 3.10's code and words."""
+    """Each refusal has RabbitMQ's code and words."""
     client = Room().enter()
     for earlier in before:
         client.tell(1, earlier)

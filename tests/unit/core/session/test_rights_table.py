@@ -1,6 +1,6 @@
 """What each operation needs: one table, each operation with every choice of the rights that it needs.
 
-Order and texts: RabbitMQ 3.10.8, rabbit_channel. A passive declare needs any right at all, which is stricter.
+Order and texts: RabbitMQ, rabbit_channel. A passive declare needs any right at all, which is stricter.
 """
 
 from __future__ import annotations
