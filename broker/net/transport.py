@@ -53,6 +53,7 @@ class Transport(asyncio.Protocol):
     __slots__ = (
         "_closing_ticks",
         "_deadline",
+        "_discarded_bytes",
         "_finishing",
         "_handshake_timeout_s",
         "_heard",
@@ -96,6 +97,7 @@ class Transport(asyncio.Protocol):
         self._heard = self._said = -1
         self._silent_s = self._unsaid_s = 0
         self._closing_ticks = 0
+        self._discarded_bytes = 0
         self._finishing = False
         self.peer = Peer("")
 
@@ -122,6 +124,7 @@ class Transport(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Feeds the machine and marks what a turn has to do; what exceeds the turn's share waits for its turn."""
         if self._finishing:
+            self._discarded_bytes += len(data)
             return
         turn = self._turn
         size_bytes = len(data)
@@ -328,6 +331,26 @@ class Transport(asyncio.Protocol):
             self._socket.close()  # it may not have read its last word yet
         else:
             self._socket.abort()
+
+    @property
+    def heard_bytes(self) -> int:
+        """How much the client has sent so far."""
+        return self.connection.received + self._discarded_bytes
+
+    def leave(self) -> bool:
+        """Close the socket of a client that does not answer; False when there was something left to send to it.
+
+        What it has not read yet lies with its kernel, behind the last word the end of the file. Call it for a client
+        that has been silent: what it sends meanwhile would make the kernel take that back.
+        """
+        socket = self._socket
+        if self._stops or socket.get_write_buffer_size():
+            return False
+        if socket.is_closing():
+            socket.abort()  # TLS waits for the client's own good-bye
+            return False
+        socket.close()
+        return True
 
     def abort(self) -> None:
         """Drops the socket at once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import ExitStack
 from random import Random
 
 import pytest
@@ -55,6 +56,28 @@ def test_client_that_never_answers_does_not_hold_the_broker(broker_process: Brok
         client.open_channel(1)
         assert broker_process.terminate(EXIT_DEADLINE_S) == 0
         client.skip_to_end()
+
+
+def idle_client(process: BrokerProcess) -> RawClient:
+    """Returns a client whose program has an open connection in a pool and reads nothing."""
+    client = RawClient(process.address.host, process.address.port)
+    client.open()
+    client.open_channel(1)
+    return client
+
+
+def test_idle_clients_do_not_delay_a_stop(broker_process: BrokerProcess) -> None:
+    """A stop waits for no close-ok of a client that says nothing; that reads code 320 and the end all the same."""
+    broker_process.environment["SLOTMQ_SERVER__DRAIN_TIMEOUT_MS"] = "9000"
+    broker_process.start()
+    with ExitStack() as clients:
+        idle = [clients.enter_context(idle_client(broker_process)) for _ in range(20)]
+        assert broker_process.terminate(EXIT_DEADLINE_S) == 0
+        left = [event for event in broker_process.log_events() if event["event"] == "connection.left"]
+        assert [event["count"] for event in left] == [20], "they were waited for"
+        for client in idle:
+            client.expect_connection_close(320)
+            client.expect_end()
 
 
 def test_asked_twice_it_waits_for_nobody(broker_process: BrokerProcess) -> None:

@@ -257,6 +257,20 @@ async def test_a_new_certificate_is_shown_and_open_connections_stay(
         await asyncio.to_thread(connection.close)
 
 
+async def test_an_idle_client_reads_why_the_broker_stopped(
+    authority: trustme.CA, files: dict[str, str], tmp_path: Path
+) -> None:
+    """Code 320 waits for a client that reads nothing while the broker stops, and the stop does not wait for it."""
+    with capture_logs() as events:
+        async with running_broker(tmp_path / "data", tls={"port": 0, **files}) as broker:
+            parameters = tls_parameters(broker, client_context(authority))
+            connection = await asyncio.to_thread(pika.BlockingConnection, parameters)
+    assert [event["count"] for event in events if event["event"] == "connection.left"] == [1]
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
+        await asyncio.to_thread(connection.process_data_events)
+    assert closed.value.reply_code == 320
+
+
 def tls_parameters(broker: Broker, context: ssl.SSLContext) -> pika.ConnectionParameters:
     """Returns how pika reaches the broker over TLS."""
     return pika.ConnectionParameters(HOST, broker.listener.tls_port, ssl_options=pika.SSLOptions(context, HOST))
