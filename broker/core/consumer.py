@@ -26,7 +26,7 @@ class Consumer:
     """Takes messages of one queue as far as its prefetch and its connection allow.
 
     Units: ``prefetch`` is in messages, 0 for no limit. Of consumers with room those of the highest
-        ``priority`` are served.
+        ``priority`` are served. ``parked`` is 0, or a number that is lower the longer its queue has passed it over.
     """
 
     __slots__ = (
@@ -69,19 +69,23 @@ class Consumer:
         self.prefetch = prefetch
         self.priority = priority
         self.unacked = 0
-        self.parked = False  # its queue asks it for room again when somebody says that it may have some
+        self.parked = 0  # else its queue asks it for room again when somebody says that it may have some
         raw = tag.encode()
         self._tag_bytes = bytes((len(raw),)) + raw
         self._heads: dict[int, bytes] = {}
 
     def room(self) -> int:
-        """Returns how many messages it can take now; 0 when its prefetch is used up or its client does not read."""
+        """Returns how many messages it can take now; 0 when a prefetch is used up or its client does not read.
+
+        One that does not ack uses up no prefetch, and waits all the same while that of its channel is used up.
+        """
         if not self.outflow.has_room():
             return 0
+        session = self.session
         if self.no_ack:
-            return UNLIMITED
+            return UNLIMITED if not session.prefetch_channel or session.room() > 0 else 0
         room = self.prefetch - self.unacked if self.prefetch else UNLIMITED
-        return min(room, self.session.room())
+        return min(room, session.room())
 
     def deliver_head(self, suffix_bytes: int) -> bytes:
         """Returns the start of a basic.deliver frame up to the delivery tag, for a suffix of that many bytes.

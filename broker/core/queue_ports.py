@@ -12,6 +12,7 @@ from broker.slots.slot import Owner, Slot
 
 if TYPE_CHECKING:
     from broker.core.queue import Queue
+    from broker.core.session.basic import BasicSession
     from broker.core.stream import Stream
     from broker.store.store import VhostStore
 
@@ -42,7 +43,8 @@ class QueuePorts:
 
     ``kept`` hears of each slot that begins to hold messages in memory, ``read`` brings a paged-out slot back and then
     calls, ``measure`` finds the body sizes of a paged-out slot, ``settled`` collects the streams whose settlements are
-    to be logged at the end of the loop turn. ``bury`` dead-letters a message, ``unused`` hears of a queue that expired.
+    to be logged at the end of the loop turn. ``share`` has the queues of a channel served whose consumers share a
+    prefetch in which there is room again. ``bury`` dead-letters a message, ``unused`` hears of a queue that expired.
     """
 
     store: VhostStore
@@ -53,6 +55,7 @@ class QueuePorts:
     measure: Callable[[Stream, Slot], None]
     clock: Clock
     deadlines: Deadlines
+    share: Callable[[BasicSession], None]
     bury: Callable[[Queue, Message, str], None]
     unused: Callable[[Queue], None]
     window_messages: int = 1000

@@ -20,12 +20,13 @@ class Round:
 
     A consumer that was found without room is *parked*: it is not asked again until `unpark` says that it may have some.
     So a round costs what it serves, however many consumers there are.
+    Those that are parked longest come first when several are unparked together.
     Invariant: with a single active consumer, ``active`` is one of them as long as there is one; it stays the one until
         it leaves, even when one of a higher priority comes. A consumer stands on its priority's ring exactly while it
         is not ``parked``.
     """
 
-    __slots__ = ("_alone", "_consumers", "_lap", "_rings", "_row", "_single_active", "active", "present")
+    __slots__ = ("_alone", "_consumers", "_lap", "_parkings", "_rings", "_row", "_single_active", "active", "present")
 
     def __init__(self, *, single_active: bool = False) -> None:
         self._consumers: dict[Consumer, None] = {}
@@ -33,6 +34,7 @@ class Round:
         self._alone: Consumer | None = None  # the only one there is: most queues have one
         self._row = 1  # so many messages each gets in this lap, while there are many
         self._lap = 0  # so many consumers are left of it
+        self._parkings = 0  # how often a consumer was parked
         self._single_active = single_active
         self.active: Consumer | None = None
         self.present = False  # whether there is one: asked for each message, so an attribute and not a call
@@ -68,7 +70,7 @@ class Round:
         del self._consumers[consumer]
         self._count()
         if consumer.parked:
-            consumer.parked = False
+            consumer.parked = 0
         else:
             self._rings[consumer.priority].remove(consumer)
         if consumer is self.active:
@@ -78,7 +80,7 @@ class Round:
         """Removes all consumers and returns them."""
         gone = list(self._consumers)
         for consumer in gone:
-            consumer.parked = False
+            consumer.parked = 0
         self._consumers.clear()
         self._rings.clear()
         self.active = None
@@ -94,7 +96,7 @@ class Round:
             while ring:
                 if ring[0].room() > 0:
                     return True
-                ring.popleft().parked = True
+                self._park(ring.popleft())
         return False
 
     def next(self, ready: int) -> list[Consumer]:
@@ -118,7 +120,7 @@ class Round:
                 self._row = min(max(ready // self._lap, 1), ROW_MESSAGES)
             most = -(-BATCH_MESSAGES // self._row)
         for ring in self._rings.values():
-            if ring and (able := _able(ring, most)):
+            if ring and (able := self._able(ring, most)):
                 self._lap -= len(able)
                 return able
         return []
@@ -138,27 +140,30 @@ class Round:
 
     def unpark(self, consumer: Consumer) -> None:
         """Hears that a parked consumer may have room again; its turn comes last."""
-        consumer.parked = False
+        consumer.parked = 0
         self._rings[consumer.priority].append(consumer)
+
+    def _able(self, ring: deque[Consumer], most: int) -> list[Consumer]:
+        """Returns up to `most` consumers with room, and parks those without that stand between them."""
+        able: list[Consumer] = []
+        for _ in range(len(ring)):
+            consumer = ring.popleft()
+            if consumer.room() > 0:
+                able.append(consumer)
+                if len(able) >= most:
+                    break
+            else:
+                self._park(consumer)
+        if len(able) == 1:
+            ring.append(able[0])  # nobody has to be told that it was served
+        else:
+            ring.extendleft(reversed(able))
+        return able
+
+    def _park(self, consumer: Consumer) -> None:
+        self._parkings += 1
+        consumer.parked = self._parkings
 
     def _count(self) -> None:
         self.present = bool(self._consumers)
         self._alone = next(iter(self._consumers)) if len(self._consumers) == 1 else None
-
-
-def _able(ring: deque[Consumer], most: int) -> list[Consumer]:
-    """Returns up to `most` consumers with room, and parks those without that stand between them."""
-    able: list[Consumer] = []
-    for _ in range(len(ring)):
-        consumer = ring.popleft()
-        if consumer.room() > 0:
-            able.append(consumer)
-            if len(able) >= most:
-                break
-        else:
-            consumer.parked = True
-    if len(able) == 1:
-        ring.append(able[0])  # nobody has to be told that it was served
-    else:
-        ring.extendleft(reversed(able))
-    return able

@@ -85,6 +85,7 @@ class Engine:
             measure=self.reader.measure,
             clock=turn,
             deadlines=self.deadlines,
+            share=self.workers.share,
             bury=self._bury,
             unused=self._unused,
             window_messages=settings.slots.window_messages,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from broker.core.stream import Stream
     from broker.slots.slot import Slot
 
-__all__ = ["deliver", "spread"]
+__all__ = ["deliver", "rooms_of", "spread"]
 
 _TAG: Final = Struct(">Q?")  # delivery tag and redelivered
 _FRAME: Final = Struct(">BHI")  # type, channel, size
@@ -125,7 +125,7 @@ def spread(indexes: Sequence[int], rooms: Sequence[int]) -> list[list[int]]:
     Shapes: ``len(indexes) <= sum(rooms)``; shares are in the order of ``rooms`` and ascend.
     """
     shares: list[list[int]] = [[] for _ in rooms]
-    open_places = list(range(len(rooms)))
+    open_places = [place for place, room in enumerate(rooms) if room]
     position = 0
     while position < len(indexes):
         still_open = []
@@ -139,3 +139,34 @@ def spread(indexes: Sequence[int], rooms: Sequence[int]) -> list[list[int]]:
         else:
             open_places = still_open
     return shares
+
+
+def rooms_of(consumers: Sequence[Consumer], most: int) -> list[int]:
+    """Returns how many messages each of several consumers can take now.
+
+    Where some share their channel's prefetch, that is what each gets of up to `most` messages that are dealt out in a
+    round, one each: they use it up together.
+    """
+    rooms = [consumer.room() for consumer in consumers]
+    for consumer in consumers:
+        if consumer.session.prefetch_channel:
+            return _dealt(consumers, rooms, most)
+    return rooms
+
+
+def _dealt(consumers: Sequence[Consumer], rooms: Sequence[int], most: int) -> list[int]:
+    left = {consumer.session: consumer.session.room() for consumer in consumers}
+    dealt = [0] * len(rooms)
+    open_places = list(range(len(rooms)))
+    while open_places and most > 0:
+        still_open = []
+        for place in open_places:
+            session = consumers[place].session
+            if dealt[place] < rooms[place] and left[session] > 0 and most > 0:
+                dealt[place] += 1
+                most -= 1
+                if not consumers[place].no_ack:
+                    left[session] -= 1
+                still_open.append(place)
+        open_places = still_open
+    return dealt

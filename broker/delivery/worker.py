@@ -7,17 +7,18 @@ A queue moves to another worker when its own dies.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from broker.amqp.errors import StoreFailed
 from broker.core.round import BATCH_MESSAGES
-from broker.delivery.flusher import deliver, spread
+from broker.delivery.flusher import deliver, rooms_of, spread
 from broker.event_log import get_logger
 from broker.slots.slot import Owner
 
 if TYPE_CHECKING:
     from broker.core.consumer import Consumer
     from broker.core.queue import Queue
+    from broker.core.session.basic import BasicSession
     from broker.core.stream import Stream
     from broker.delivery.reader import SlotReader
     from broker.slots.slot import Slot
@@ -122,7 +123,7 @@ class Worker:
             if not slot.cursor:
                 self._reader.read_ahead(stream, slot)
             alone = consumers[0] if len(consumers) == 1 else None
-            rooms = [alone.room()] if alone is not None else [consumer.room() for consumer in consumers]
+            rooms = [alone.room()] if alone is not None else rooms_of(consumers, BATCH_MESSAGES)
             indexes = manager.take(slot, min(sum(rooms), BATCH_MESSAGES))
             budget -= len(indexes)
             if queue.timed:
@@ -153,12 +154,14 @@ class Worker:
         """Delivers in a round to several and returns what nobody took."""
         left: list[int] = []
         last: Consumer | None = None
+        latest = -1
         for consumer, share in zip(consumers, spread(indexes, rooms), strict=True):
             if share:
-                room = consumer.room()  # less than it was, when consumers share a prefetch or a connection
+                room = consumer.room()  # less than it was, when consumers share a connection
                 taken = deliver(consumer, stream, slot, share[:room])
                 left.extend(share[taken:])
-                if share[-1] == indexes[-1]:
+                if taken and share[taken - 1] > latest:
+                    latest = share[taken - 1]
                     last = consumer  # the round ended here, which need not be at the end of the list
         if last is not None:
             stream.queue.consumers.served(last)
@@ -174,12 +177,13 @@ class Workers:
         self._reader = reader
         self._schedule = schedule
         self._born = 0
+        self._sharing: list[BasicSession] = []  # channels whose shared prefetch has room again
         self.workers: list[Worker] = [self._new_worker() for _ in range(count)]
 
     @property
     def busy(self) -> bool:
         """Whether some queue is to be served."""
-        return any(worker.ready for worker in self.workers)
+        return bool(self._sharing) or any(worker.ready for worker in self.workers)
 
     def assign(self, queue: Queue) -> Worker:
         """Gives a queue to the worker with the fewest queues and returns that worker."""
@@ -192,8 +196,15 @@ class Workers:
         for worker in self.workers:
             worker.queues.discard(queue)
 
+    def share(self, session: BasicSession) -> None:
+        """Has the queues of a channel whose consumers share a prefetch served in the next turn, before all others."""
+        self._sharing.append(session)
+        self._schedule()
+
     def turn(self) -> None:
         """Gives every worker its turn; one that fails is retired and its queues move."""
+        if self._sharing:
+            self._share_out()
         for worker in list(self.workers):
             try:
                 if worker.turn():  # who delivered goes last: nobody is always the first to fill a connection's output
@@ -202,8 +213,39 @@ class Workers:
             except StoreFailed:
                 raise
             except Exception:  # noqa: BLE001 - whatever it is, the queues go on with another worker
-                _log.exception("worker.died", worker=worker.owner.worker, queues=len(worker.queues))
-                self.retire(worker)
+                self._bury(worker)
+
+    def _share_out(self) -> None:
+        """Serves the queues of channels that share a prefetch, each channel's consumers in turn.
+
+        Which worker has a queue, and which is woken by a publish, decides nothing there: the room of one message would
+        go to the first of them each time. What exceeds a turn is left to the workers.
+        """
+        sharing, self._sharing = self._sharing, []
+        budget = TURN_MESSAGES * FULL_QUEUES
+        for session in sharing:
+            for queue in session.take_turns():
+                if session.room() <= 0:
+                    break
+                if queue.deleted or not queue.ready:
+                    continue
+                if budget <= 0:
+                    queue.wake()
+                    continue
+                before = queue.ready
+                try:
+                    queue.worker.serve(queue)
+                except StoreFailed:
+                    raise
+                except Exception:  # noqa: BLE001 - as in a worker's turn
+                    queue.failures += 1
+                    self._bury(cast("Worker", queue.worker))
+                budget -= max(QUEUE_COST, before - queue.ready)
+
+    def _bury(self, worker: Worker) -> None:
+        """Logs the exception that ended a worker, and retires it."""
+        _log.exception("worker.died", worker=worker.owner.worker, queues=len(worker.queues))
+        self.retire(worker)
 
     def retire(self, worker: Worker) -> None:
         """Ends a worker and has a new one in its place: its leases return to the slot managers, its queues move."""

@@ -43,6 +43,7 @@ class Bench:
             measure=lambda _stream, _slot: None,
             clock=self.clock,
             deadlines=self.deadlines,
+            share=lambda _session: None,
             bury=lambda _queue, message, reason: self.buried.append((int(message.body), reason)),
             unused=lambda _queue: None,
             window_messages=3,

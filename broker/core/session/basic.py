@@ -37,6 +37,7 @@ class BasicSession:
 
     Units: ``prefetch_consumer`` is given to consumers that start later, ``prefetch_channel`` is shared by all of them
         (RabbitMQ's reading of basic.qos: global=false is per consumer). 0 means no limit.
+    Invariant: ``sharing`` is set while the channel waits for its share-out, in the next turn.
     """
 
     __slots__ = (
@@ -54,6 +55,7 @@ class BasicSession:
         "outstanding",
         "prefetch_channel",
         "prefetch_consumer",
+        "sharing",
         "unacked",
     )
 
@@ -73,6 +75,7 @@ class BasicSession:
         self.outstanding = 0  # deliveries to consumers that wait for an ack; what basic.get fetched does not count
         self.prefetch_consumer = 0
         self.prefetch_channel = 0
+        self.sharing = False
 
     def room(self) -> int:
         """Returns how many more deliveries the channel's shared prefetch allows."""
@@ -271,11 +274,12 @@ class BasicSession:
                 count = len(indexes)
                 consumer.unacked -= count
                 self.outstanding -= count
-                queue = consumer.queue
-                if consumer.parked:
-                    queue.consumers.unpark(consumer)
-                if not shared and not queue.awake and queue.ready:
-                    queue.wake()
+                if not shared:
+                    queue = consumer.queue
+                    if consumer.parked:
+                        queue.consumers.unpark(consumer)
+                    if not queue.awake and queue.ready:
+                        queue.wake()
         if shared:
             self.wake()
 
@@ -284,13 +288,31 @@ class BasicSession:
         self._vhost.consumer_left(consumer.queue)
 
     def wake(self) -> None:
-        """Has the queues of its consumers served: there is room again. The one served last is woken last."""
+        """Has the queues of its consumers served: there is room again.
+
+        Room that is shared is shared out in the next turn, before anything else is delivered: whoever is served first
+        may use it up.
+        """
+        if not self.prefetch_channel:
+            for queue in self.take_turns():
+                queue.wake()
+        elif not self.sharing:
+            self.sharing = True
+            self._vhost.ports.share(self)
+
+    def take_turns(self) -> list[Queue]:
+        """Has its consumers asked for room again, and returns their queues in the order of their turns.
+
+        The consumer served last comes last; among those of one queue whoever has waited longest comes first.
+        Cost: its consumers.
+        """
+        self.sharing = False
         consumers = list(self.consumers.values())
+        parked = [consumer for consumer in consumers if consumer.parked]
+        for consumer in sorted(parked, key=lambda consumer: consumer.parked):
+            consumer.queue.consumers.unpark(consumer)
         turn = consumers.index(self.last_served) + 1 if self.last_served in consumers else 0
-        for consumer in consumers[turn:] + consumers[:turn]:
-            if consumer.parked:
-                consumer.queue.consumers.unpark(consumer)
-            consumer.queue.wake()
+        return [consumer.queue for consumer in consumers[turn:] + consumers[:turn]]
 
     # -- overdue ------------------------------------------------------------------------------------------------------
 

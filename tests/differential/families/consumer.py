@@ -256,6 +256,7 @@ def _prefetch() -> Iterator[Conversation]:
         ack("A1", "2", multiple=True),
         ack("A1", "3"),
     )
+    yield from _shared_prefetch()
     yield _consumer(
         "qos-does-not-bind-get", *backlog, _qos("A1", 1), get("A1", "~q"), get("A1", "~q"), consume("A1", "~q")
     )
@@ -270,4 +271,87 @@ def _prefetch() -> Iterator[Conversation]:
         *_several("1", "2", "3"),
         nack("A1", "1"),
         nack("B1", "2", requeue=False),
+    )
+
+
+def _shared_prefetch() -> Iterator[Conversation]:
+    everything = call("A1", "basic.ack", delivery_tag=0, multiple=True)
+    yield _consumer(
+        "qos-global-rotates",
+        queue("A1", "~q"),
+        *_several("1", "2", "3", "4", "5", "6"),
+        _qos("A1", 1, whole=True),
+        consume("A1", "~q", "one"),
+        consume("A1", "~q", "two"),
+        *[everything] * 5,
+    )
+    yield _consumer(
+        "qos-global-rotates-among-three",
+        queue("A1", "~q"),
+        *_several("1", "2", "3", "4", "5", "6", "7"),
+        _qos("A1", 1, whole=True),
+        consume("A1", "~q", "one"),
+        consume("A1", "~q", "two"),
+        consume("A1", "~q", "three"),
+        *[everything] * 6,
+    )
+    yield _consumer(
+        "qos-global-rotates-as-they-come",
+        queue("A1", "~q"),
+        _qos("A1", 1, whole=True),
+        consume("A1", "~q", "one"),
+        consume("A1", "~q", "two"),
+        *_several("1", "2", "3", "4", "5"),
+        *[everything] * 5,
+    )
+    yield _consumer(
+        "qos-global-rotates-one-by-one",
+        queue("A1", "~q"),
+        _qos("A1", 1, whole=True),
+        consume("A1", "~q", "one"),
+        consume("A1", "~q", "two"),
+        *[step for number in "1234" for step in (*_several(number), everything)],
+    )
+    yield _consumer(
+        "qos-global-two-rotate",
+        queue("A1", "~q"),
+        *_several("1", "2", "3", "4", "5", "6", "7", "8", "9"),
+        _qos("A1", 2, whole=True),
+        consume("A1", "~q", "one"),
+        consume("A1", "~q", "two"),
+        consume("A1", "~q", "three"),
+        *[everything] * 4,
+    )
+    yield _consumer(
+        "qos-global-holds-no-ack",
+        queue("A1", "~q"),
+        queue("A1", "~other"),
+        *_several("1"),
+        *_several("a", "b", "c", to="~other"),
+        _qos("A1", 1, whole=True),
+        consume("A1", "~q", "one"),
+        consume("A1", "~other", "two", no_ack=True),
+        *_several("d", to="~other"),
+        declared("~other"),
+        everything,
+        *_several("e", to="~other"),
+    )
+    yield _consumer(
+        "qos-global-not-used-up-by-no-ack",
+        queue("A1", "~q"),
+        *_several("1", "2", "3"),
+        _qos("A1", 1, whole=True),
+        consume("A1", "~q", "one", no_ack=True),
+        *_several("4", "5"),
+    )
+    yield _consumer(
+        "qos-global-holds-no-ack-of-the-same-queue",
+        queue("A1", "~q"),
+        *_several("1", "2", "3"),
+        _qos("A1", 1, whole=True),
+        consume("A1", "~q", "one"),
+        consume("A1", "~q", "two", no_ack=True),
+        declared("~q"),
+        *[everything] * 2,
+        *_several("4", "5"),
     )

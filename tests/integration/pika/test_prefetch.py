@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -80,6 +83,69 @@ def test_global_prefetch_is_shared_by_the_channel(channel: BlockingChannel, queu
     channel.basic_ack(2, multiple=True)
     wait_until(lambda: held() == 7, "two more deliveries")
     assert len(first.settle()) + len(second.settle()) == 7
+
+
+class Turns:
+    """Consumers of one channel that share its prefetch and ack at once: who got how many, in which order."""
+
+    def __init__(self, channel: BlockingChannel, prefetch: int, queues: list[str]) -> None:
+        self.channel = channel
+        self.served: list[int] = []
+        self.on_delivery = lambda: None
+        channel.basic_qos(prefetch_count=prefetch, global_qos=True)
+        for number, queue in enumerate(queues):
+            channel.basic_consume(queue, partial(self._take, number))
+
+    def _take(self, number: int, channel: BlockingChannel, method: Any, _properties: Any, _body: bytes) -> None:
+        self.served.append(number)
+        self.on_delivery()
+        channel.basic_ack(method.delivery_tag)
+
+    def wait(self, count: int) -> list[int]:
+        """Returns who had the first `count` deliveries."""
+
+        def all_there() -> bool:
+            self.channel.connection.process_data_events(time_limit=0)
+            return len(self.served) >= count
+
+        wait_until(all_there, f"{count} deliveries")
+        return self.served[:count]
+
+
+def test_consumers_of_a_queue_take_turns_in_a_global_prefetch(channel: BlockingChannel, queue: str) -> None:
+    """Two consumers of one queue that share a prefetch of 1 get as many messages each, but for the start."""
+    publish(channel, queue, *numbered(100))
+    served = Turns(channel, 1, [queue, queue]).wait(100)
+    assert abs(served.count(0) - served.count(1)) <= 2, served
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 7])
+def test_queues_take_turns_in_a_global_prefetch(connection: pika.BlockingConnection, prefetch: int) -> None:
+    """Three queues whose consumers share a prefetch are served in rotation, whatever is published meanwhile."""
+    channel, publisher = connection.channel(), connection.channel()
+    queues = [channel.queue_declare("", exclusive=True).method.queue for _ in range(3)]
+    for queue in queues:
+        publish(publisher, queue, *numbered(100))
+    turns = Turns(channel, prefetch, queues)
+    turns.on_delivery = lambda: channel.basic_publish("", queues[0], b"more")
+    served = turns.wait(240)
+    for window in range(3 * prefetch, 240, 3 * prefetch):
+        assert set(served[window - 3 * prefetch : window]) == {0, 1, 2}, served
+
+
+def test_a_global_prefetch_that_is_used_up_holds_no_ack_consumers(channel: BlockingChannel, queue: str) -> None:
+    """A consumer without acks waits while others of its channel have used up the prefetch, and uses up none of it."""
+    other = channel.queue_declare("", exclusive=True).method.queue
+    publish(channel, queue, b"held")
+    publish(channel, other, *numbered(5))
+    channel.basic_qos(prefetch_count=1, global_qos=True)
+    first = Received(channel, queue)
+    first.wait(1)
+    free = Received(channel, other, auto_ack=True)
+    assert free.settle() == []
+    assert ready(channel, other) == 5
+    channel.basic_ack(first.tags[0])
+    assert free.wait(5) == numbered(5)
 
 
 def test_global_and_own_prefetch_both_count(channel: BlockingChannel, queue: str) -> None:

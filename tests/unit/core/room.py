@@ -91,6 +91,7 @@ class Room:
             read=lambda _stream, _slot, _then: None,
             measure=lambda _stream, _slot: None,
             deadlines=self.deadlines,
+            share=lambda _session: None,
             bury=self._bury,
             unused=self._unused,
         )

@@ -37,11 +37,15 @@ def consumer(
         (10, 9, 2, False, 1),
         (0, 0, 5, False, 5),
         (0, 0, 0, False, 0),
-        (10, 10, 0, True, UNLIMITED),
+        (10, 10, UNLIMITED, True, UNLIMITED),
+        (10, 10, 1, True, UNLIMITED),
+        (10, 10, 0, True, 0),
     ],
 )
 def test_room_is_the_least_of_the_limits(prefetch: int, unacked: int, shared: int, no_ack: bool, room: int) -> None:
-    """The smaller of its own and the channel's prefetch counts, less what is unacked; neither does without acks."""
+    """The smaller of its own and the channel's prefetch counts, less what is unacked; without acks only whether
+    the channel's is used up.
+    """
     made, _ = consumer(prefetch, shared, no_ack=no_ack)
     made.unacked = unacked
     assert made.room() == room

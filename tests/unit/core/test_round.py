@@ -127,6 +127,16 @@ def test_who_is_full_is_not_asked_again_before_it_may_have_room(asked: list[Cons
     assert len(asked) <= 300
 
 
+def test_who_was_parked_first_is_told_by_a_number() -> None:
+    """Those of a channel that may have room again at once are unparked in the order in which they lost it."""
+    takers = [taker(room=1), taker(room=1), taker(room=1)]
+    held = round_of(*takers)
+    assert deal(held, 2) == takers[:2]
+    assert deal(held, 2) == [takers[2]]
+    assert not held.next(1)
+    assert sorted(takers, key=lambda consumer: consumer.parked) == takers
+
+
 def test_a_backlog_is_dealt_out_in_rows_and_evenly() -> None:
     """Where there is enough for everybody each gets its share in rows, which spares a write for each message."""
     takers = [taker() for _ in range(1000)]

@@ -9,7 +9,7 @@ from pamqp.body import ContentBody
 from broker.amqp.content_header import facts_of
 from broker.amqp.framing import LARGE_BYTES
 from broker.core.message import Envelope, Message
-from broker.delivery.flusher import deliver, spread
+from broker.delivery.flusher import deliver, rooms_of, spread
 from broker.slots.slot import Slot
 from tests.unit.core.room import Room
 
@@ -28,6 +28,7 @@ CHANNEL = 5
         ([2, 2, 3], [[10, 13], [11, 14], [12, 15, 16]]),
         ([1 << 30, 1], [[10, 12, 13, 14, 15, 16], [11]]),
         ([9, 9, 9, 9, 9, 9, 9, 9], [[10], [11], [12], [13], [14], [15], [16], []]),
+        ([0, 9, 0], [[], [10, 11, 12, 13, 14, 15, 16], []]),
     ],
 )
 def test_messages_are_dealt_out_in_a_round(rooms: list[int], shares: list[list[int]]) -> None:
@@ -38,6 +39,31 @@ def test_messages_are_dealt_out_in_a_round(rooms: list[int], shares: list[list[i
 def test_nothing_to_deal_out() -> None:
     """Without messages every share is empty."""
     assert spread([], [3, 1]) == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("prefetch", "own", "no_ack", "most", "rooms"),
+    [
+        (1, [0, 0], "", 100, [1, 0]),
+        (5, [0, 0, 0], "", 100, [2, 2, 1]),
+        (5, [1, 0, 2], "", 100, [1, 2, 2]),
+        (9, [0, 0], "", 3, [2, 1]),
+        (1, [0, 0], "b", 100, [1, 0]),
+        (1, [0, 0], "a", 100, [1, 1]),
+        (0, [5, 3], "", 2, [5, 3]),
+    ],
+)
+def test_a_shared_prefetch_is_dealt_out_in_a_round(
+    prefetch: int, own: list[int], no_ack: str, most: int, rooms: list[int]
+) -> None:
+    """Consumers of a channel use its prefetch up together, one message each; who does not ack uses up nothing."""
+    room = Room()
+    client = room.enter()
+    client.basic().prefetch_channel = prefetch
+    queue = room.vhost.declare_queue("q")
+    tags = zip("abc"[: len(own)], own, strict=True)
+    consumers = [client.consumer(queue, tag, prefetch=limit, no_ack=tag in no_ack) for tag, limit in tags]
+    assert rooms_of(consumers, most) == rooms
 
 
 # ---- deliver ---------------------------------------------------------------------------------------------------------

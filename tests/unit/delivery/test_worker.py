@@ -14,6 +14,7 @@ from broker.amqp.errors import StoreFailed
 from broker.amqp.framing import FRAME_BODY
 from broker.core.message import Envelope, Message
 from broker.core.queue import Queue
+from broker.core.session.basic import BasicSession
 from broker.core.stream import Stream
 from broker.delivery.worker import FAILURES_MAX, FULL_QUEUES, QUEUE_COST, TURN_MESSAGES, Workers
 from broker.slots.slot import Slot
@@ -33,6 +34,7 @@ class Office:
         self.workers = Workers("node", count, reader, self._schedule)
         ports = self.room.vhost.ports
         ports.assign, ports.retire, ports.window_messages = self.workers.assign, self.workers.release, 100
+        ports.share = self.workers.share
         self._kept: list[tuple[list[Any], int, Any]] = []
 
     def _schedule(self) -> None:
@@ -55,6 +57,16 @@ class Office:
         for channel in range(1, consumers + 1):
             queue.add_consumer(self.client.consumer(queue, channel=channel, prefetch=prefetch if channel == 1 else 0))
         return queue
+
+    def share(self, prefetch: int, *queues: Queue) -> BasicSession:
+        """Has channel 1 consume from queues under one prefetch, which is used up until `free`; returns its session."""
+        session = self.client.basic()
+        session.prefetch_channel = session.outstanding = prefetch
+        for queue in queues:
+            consumer = session.consumers[queue.name] = self.client.consumer(queue, queue.name)
+            queue.add_consumer(consumer)
+        self.workers.turn()
+        return session
 
     def lose(self, queue: Queue, number: int) -> None:
         """Has whoever delivers a queue's message fail with that, until it is found again."""
@@ -220,3 +232,88 @@ def test_a_turn_has_an_end_for_queues_of_one_message_too() -> None:
         handed_out.append(len(office.delivered) - before)
     assert handed_out == [share, share, 1]
     assert [name.partition("-")[0] for name in office.delivered] == [queue.name for queue in queues]
+
+
+# ---- a shared prefetch -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_queues_take_turns_in_a_shared_prefetch(count: int) -> None:
+    """Room for one goes to one queue after the other, whichever worker has it and however often one is woken."""
+    office = Office(count)
+    queues = [office.queue(name, 20, consumers=0) for name in ("a", "b", "c")]
+    session = office.share(1, *queues)
+    for _ in range(9):
+        session.outstanding = 0
+        session.wake()
+        session.wake()
+        queues[0].wake()  # as a publish does
+        office.workers.turn()
+    assert [name[0] for name in office.delivered] == ["a", "b", "c"] * 3
+
+
+def test_a_shared_prefetch_goes_past_an_empty_queue() -> None:
+    """Who has nothing to deliver keeps its turn from nobody, and room that is left over goes on."""
+    office = Office(2)
+    session = office.share(9, *[office.queue(name, many, consumers=0) for name, many in (("a", 2), ("b", 0), ("c", 5))])
+    session.outstanding = 4
+    session.wake()
+    office.workers.turn()
+    assert office.delivered == ["a-0", "a-1", "c-0", "c-1", "c-2"]
+    assert not office.workers.busy
+
+
+def test_what_exceeds_a_turn_of_a_shared_prefetch_is_left_to_the_workers() -> None:
+    """A prefetch of tens of thousands that is acked at once takes no longer than two turns do."""
+    office = Office(1)
+    queues = [office.queue(str(number), 2 * TURN_MESSAGES, consumers=0) for number in range(4 * FULL_QUEUES)]
+    session = office.share(65_535, *queues)
+    session.outstanding = 0
+    session.wake()
+    office.workers.turn()
+    everything = 2 * TURN_MESSAGES * len(queues)
+    assert len(office.delivered) < everything // 2
+    while office.workers.busy:
+        office.workers.turn()
+    assert len(office.delivered) == everything
+
+
+def test_a_failure_in_a_shared_prefetch_retires_the_worker() -> None:
+    """As in a worker's own turn: its queues move, and the others of the channel are served."""
+    office = Office(2)
+    queues = [office.queue(name, 5, consumers=0) for name in ("a", "b")]
+    session = office.share(1, *queues)
+    failing = queues[0].worker
+    office.lose(queues[0], 0)
+    session.outstanding = 0
+    session.wake()
+    with capture_logs() as events:
+        office.workers.turn()
+    assert any(event["event"] == "worker.died" for event in events)
+    assert failing not in office.workers.workers
+    assert office.delivered == ["b-0"]
+
+
+def test_a_lost_store_in_a_shared_prefetch_goes_on() -> None:
+    """StoreFailed is for whoever ends the broker, there too."""
+    office = Office(1)
+    queue = office.queue("q", 3, consumers=0)
+    session = office.share(1, queue)
+    slot = queue.stream.manager.front()
+    assert slot is not None
+    slot.contents = None  # it has to be read
+    session.outstanding = 0
+    session.wake()
+    with pytest.raises(StoreFailed):
+        office.workers.turn()
+
+
+def test_a_channel_that_closed_meanwhile_shares_nothing() -> None:
+    """Its consumers are gone when the turn comes."""
+    office = Office(1)
+    session = office.share(1, office.queue("q", 3, consumers=0))
+    session.outstanding = 0
+    session.wake()
+    session.close()
+    office.workers.turn()
+    assert office.delivered == []
