@@ -106,7 +106,7 @@ class Broker:
                 tls_bound = bind(settings.server.host, settings.tls.port, "tls.port")
             if settings.http.enabled:
                 http_bound = bind(settings.http_host, settings.http.port, "http.port")
-            self._folder = DataFolder.open(self._files, self._path)
+            self._folder = DataFolder.open(self._files, self._path, reserve_bytes=settings.store.reserve_bytes)
         except BaseException:
             close(bound + tls_bound + http_bound)
             raise
@@ -154,7 +154,7 @@ class Broker:
                 self.vhosts, settings, self.turn, loop, generate=generate_name, fail=self._fail
             )
             await open_all(self.administration, rehearsal, self._folder, file, settings)
-            self._alarms = Alarms(self.flow, self._intake, self._folder.free_bytes)
+            self._alarms = Alarms(self.flow, self._intake, self._folder.reserve)
             verbs = control_verbs(self.administration, rehearsal, self.listener, self.taps, self._facts, self.reload)
             self._control = ControlSocket(self._folder.path, verbs)
             if http_bound:
@@ -174,6 +174,8 @@ class Broker:
             self._timers = Timers(loop, self._fail)
             for interval_s, action in self._periodic():
                 self._timers.every(interval_s, action)
+            while self._folder.reserve.take_piece():
+                pass
             self._alarms.measure()
             self.taps.start()
             if everybody_knows(users, logins.loopback_only):

@@ -56,6 +56,13 @@ class Store(Section):
         256 * MiB, 0, 1024 * GiB, "bytes", "Publishers are blocked while the disk has less than this free.",
         "RabbitMQ disk_free_limit", reload=AT_ONCE,
     )  # fmt: skip
+    reserve_bytes: int = number(
+        64 * MiB,
+        0,
+        1024 * GiB,
+        "bytes",
+        "Disk space held back in the data folder, so that a broker can start on a full disk and be drained; 0 is none.",
+    )
 
 
 class Taps(Section):

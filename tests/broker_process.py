@@ -20,6 +20,7 @@ from tests.deadline import DEADLINE_S, PAUSE_S
 PROJECT = Path(__file__).resolve().parent.parent
 PACKAGE = Path(broker.__file__).resolve().parent.parent
 """Where the package under test is: the project, or the folder it was compiled into."""
+RESERVE_BYTES = str(1 << 20)  # the folders of many tests stay for a while
 READY_LINE = re.compile(r"amqp://(?P<host>[\w.\-\[\]:]+?):(?P<port>\d+)/ \(user (?P<user>\S+)\)")
 
 
@@ -88,7 +89,8 @@ class BrokerProcess:
         command += ["--log-format", "json", *self.options, *options]
         ours = ("SLOTMQ_", "RABBITMQ_")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        environment |= {"PYTHONPATH": str(PACKAGE), "PYTHONUNBUFFERED": "1"} | self.environment
+        environment |= {"PYTHONPATH": str(PACKAGE), "PYTHONUNBUFFERED": "1"}
+        environment |= {"SLOTMQ_STORE__RESERVE_BYTES": RESERVE_BYTES} | self.environment
         with self._output("out").open("wb") as out, self._output("err").open("wb") as err:
             # Its own folder as working directory: a broker must not depend on where it was started.
             self.process = subprocess.Popen(

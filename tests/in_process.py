@@ -16,12 +16,15 @@ from broker.store.files import Files
 from broker.testing import Broker as Timed
 from broker.testing import VirtualClock
 
+RESERVE_BYTES = 1 << 20  # of each folder of a test, which stays behind for a while
+
 
 @asynccontextmanager
 async def running_broker(folder: Path, files: Files | None = None, **sections: dict[str, Any]) -> AsyncIterator[Broker]:
     """Yields a broker on a free port with its data in `folder`, on `files` or real ones; stops it in good order."""
     server = {"port": 0, "data_dir": folder, **sections.pop("server", {})}
-    broker = Broker(Settings(server=server, **sections), files)
+    store = {"reserve_bytes": RESERVE_BYTES, **sections.pop("store", {})}
+    broker = Broker(Settings(server=server, store=store, **sections), files)
     await broker.start()
     try:
         yield broker

@@ -14,7 +14,7 @@ from broker.server import Broker
 from broker.settings import Settings
 from broker.store.files import Files
 from tests.deadline import wait_until_async
-from tests.in_process import queue_of
+from tests.in_process import RESERVE_BYTES, queue_of
 from tests.raw_client import RawClient, publish_frames
 
 Value = TypeVar("Value")
@@ -31,7 +31,8 @@ async def mortal_broker(
     """Yields a broker and stops it in good order, unless it failed or is to crash: then it only lets go."""
     given: dict[str, Any] = {**(sections or {})}
     server = {"port": 0, "data_dir": folder, **given.pop("server", {})}
-    broker = Broker(Settings(server=server, **given), files)
+    store = {"reserve_bytes": RESERVE_BYTES, **given.pop("store", {})}
+    broker = Broker(Settings(server=server, store=store, **given), files)
     await broker.start()
     try:
         yield broker

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from broker.core.flow import Flow, Watermark
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
     from broker.net.intake import Intake
     from broker.net.transport import Transport
     from broker.settings import Settings
+    from broker.store.reserve import Reserve
 
 __all__ = ["Alarms", "watermarks"]
 
@@ -20,17 +20,18 @@ _log = get_logger()
 
 
 class Alarms:
-    """Looks at memory and disk every so often. Units: `free_bytes` of the disk that holds the data folder."""
+    """Looks at memory and disk every so often, and has the data folder take its reserve back when the disk has room."""
 
-    def __init__(self, flow: Flow[Transport], intake: Intake, free_bytes: Callable[[], int]) -> None:
+    def __init__(self, flow: Flow[Transport], intake: Intake, reserve: Reserve) -> None:
         self._flow = flow
         self._intake = intake
-        self._free_bytes = free_bytes
+        self._reserve = reserve
 
     def measure(self) -> None:
         """Looks once, and tells whom it concerns when an alarm came or went."""
         changed = self._flow.measure("memory", resident_bytes())
-        changed |= self._flow.measure("disk", self._free_bytes())
+        self._reserve.take_piece()
+        changed |= self._flow.measure("disk", self._reserve.free_bytes())
         if not changed:
             return
         for alarm in self._flow.alarms.values():

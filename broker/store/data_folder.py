@@ -4,6 +4,7 @@
     format                which version of the layout this is
     incarnation           a random number of the start that was the last here, which no other start has
     definitions           see `definitions_file`
+    reserve               see `reserve`
     slots/                what taps keep; see `slot_folder`
     vhosts/<name>/        one store; `folder_name` says how the vhost's name is written
     vhosts/%removed-<n>/  what is left of a vhost that was removed; no vhost's name is written so
@@ -22,6 +23,7 @@ from broker.amqp.errors import StoreFailed
 from broker.store.damage import CorruptFile, FolderUnwritable, NewerFormat, NoDataFolder
 from broker.store.files import File, Files
 from broker.store.folder_name import folder_name, is_digest, vhost_name
+from broker.store.reserve import Reserve
 from broker.store.whole_file import replace_file
 
 __all__ = ["DataFolder"]
@@ -43,18 +45,21 @@ class DataFolder:
         restarted, or restored from a copy, from the one that it spoke to.
     """
 
-    def __init__(self, files: Files, path: Path, lock: File, incarnation: str) -> None:
+    def __init__(self, files: Files, path: Path, locks: list[File], incarnation: str, reserve: Reserve) -> None:
         self.files = files
         self.path = path
+        self.reserve = reserve
         self.incarnation = incarnation
         self._vhosts = path / "vhosts"
-        self._lock = lock
-        self._closed = False
+        self._locks = locks
 
     @classmethod
-    def open(cls, files: Files, path: Path) -> DataFolder:
+    def open(cls, files: Files, path: Path, *, reserve_bytes: int = 0) -> DataFolder:
         """Makes the folder if need be, locks it and returns it, without what was left of removed vhosts.
 
+        The folder itself is locked, so that no deletion of a file lets a second broker in; the file `lock` keeps older
+        versions out, and is what there is where a folder cannot be locked. The disk has the space of the reserve until
+        the pieces of it are taken again.
         Raises: FolderBusy when another broker has it; FolderUnwritable when it cannot be made or written; NewerFormat
             when a later version wrote it; NoDataFolder when something else did.
         """
@@ -64,13 +69,16 @@ class DataFolder:
             files.make_folder(path / "vhosts")
             for folder in new:
                 files.sync_folder(folder.parent)
-            lock = files.lock(path / "lock")
+            locks = [files.lock_folder(path)]
             try:
+                locks.append(files.lock(path / "lock"))
                 cls._check_format(files, path)
-                opened = cls(files, path, lock, cls._begin_incarnation(files, path))
+                reserve = Reserve(files, path, reserve_bytes)
+                reserve.give_up()
+                opened = cls(files, path, locks, cls._begin_incarnation(files, path), reserve)
                 opened._remove_left_over()
             except BaseException:
-                lock.close()
+                _close(locks)
                 raise
         except StoreFailed as error:
             raise FolderUnwritable(path, error.reason) from error
@@ -169,12 +177,11 @@ class DataFolder:
         name = self.files.read(path).decode(errors="replace")
         return name if folder_name(name) == folder.name else None
 
-    def free_bytes(self) -> int:
-        """Returns how much the disk still takes."""
-        return self.files.free_bytes(self.path)
-
     def close(self) -> None:
-        """Gives the lock back. Once more changes nothing."""
-        if not self._closed:
-            self._closed = True
-            self._lock.close()
+        """Gives the locks back. Once more changes nothing."""
+        _close(self._locks)
+
+
+def _close(locks: list[File]) -> None:
+    while locks:
+        locks.pop().close()

@@ -6,6 +6,7 @@ kernel may have dropped the dirty pages and a second sync would succeed falsely 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sys
@@ -93,6 +94,18 @@ class File:
         with _Failing(self.path):
             return os.fstat(self._descriptor).st_size
 
+    def allocate(self, offset: int, size: int) -> None:
+        """Have the disk keep room for `size` bytes at an offset, whose content does not matter."""
+        with _Failing(self.path):
+            try:
+                os.posix_fallocate(self._descriptor, offset, size)
+            except AttributeError:  # macOS has none
+                self.write_at(offset, os.urandom(size))  # zeros might be compressed
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):  # not every file system can
+                    raise
+                self.write_at(offset, os.urandom(size))
+
     def truncate(self, size: int) -> None:
         """Cuts the file to `size` bytes."""
         with _Failing(self.path):
@@ -108,6 +121,20 @@ class File:
         with _Failing(self.path):
             if hasattr(os, "posix_fadvise"):  # macOS has none
                 os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def try_lock(self, folder: Path) -> OSError | None:
+        """Take the file's lock for this process; return why the file system cannot lock it, None when it did.
+
+        Raises: FolderBusy, naming the folder, when another process holds the lock; the file is closed then.
+        """
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.close()
+            raise FolderBusy(folder) from error
+        except OSError as error:
+            return error
+        return None
 
     def close(self) -> None:
         """Gives the descriptor back."""
@@ -191,14 +218,21 @@ class Files:
         Raises: FolderBusy when another process holds it.
         """
         file = self.open(path, create=True)
-        try:
-            fcntl.flock(file._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # noqa: SLF001 - the same noun
-        except BlockingIOError as error:
-            file.close()
-            raise FolderBusy(path.parent) from error
-        except OSError as error:
+        error = file.try_lock(path.parent)
+        if error is not None:
             file.close()
             raise StoreFailed(path, error.strerror or str(error)) from error
+        return file
+
+    def lock_folder(self, folder: Path) -> File:
+        """Take the lock of a folder itself, which stays whatever is removed in it; closing the file gives it back.
+
+        A file system that cannot lock folders (NFS) leaves it unlocked: a lock of a file in the folder has to do there.
+        Raises: FolderBusy when another process holds it.
+        """
+        with _Failing(folder):
+            file = File(folder, _SPARES.opening(lambda: os.open(folder, os.O_RDONLY | os.O_CLOEXEC)))
+        file.try_lock(folder)
         return file
 
     def free_bytes(self, folder: Path) -> int:

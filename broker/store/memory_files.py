@@ -45,6 +45,9 @@ class MemoryFile(File):
     def size(self) -> int:
         return len(self._content.block)
 
+    def allocate(self, offset: int, size: int) -> None:
+        self.write_at(offset, bytes(size))
+
     def truncate(self, size: int) -> None:
         held = self._content.block
         del held[size:]
@@ -76,6 +79,7 @@ class MemoryFiles(Files):
         self._tokens = 0
         self.contents: dict[Path, Content] = {}
         self.folders: set[Path] = set()
+        self._folder_locks: dict[Path, Content] = {}
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
         content = self.contents.get(path)
@@ -128,6 +132,12 @@ class MemoryFiles(Files):
         assert isinstance(file, MemoryFile)
         if not file.lock():
             raise FolderBusy(path.parent)
+        return file
+
+    def lock_folder(self, folder: Path) -> File:
+        file = MemoryFile(folder, self._folder_locks.setdefault(folder, Content()))
+        if not file.lock():
+            raise FolderBusy(folder)
         return file
 
     def free_bytes(self, folder: Path) -> int:

@@ -41,7 +41,7 @@ EVERYTHING: Final = ".*"
 DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     # A client that a test forgot to close does not hold up its end.
     "server": {"port": 0, "data_dir": FOLDER, "control_socket": False, "drain_timeout_ms": 100},
-    "store": {"disk_free_min_bytes": 0},
+    "store": {"disk_free_min_bytes": 0, "reserve_bytes": 0},
     "memory": {"alarm_ratio": 1.0},  # the test process is not the broker: its size must not block publishers
     "tls": {"port": 0},
     "http": {"port": 0},

@@ -41,7 +41,7 @@ def small_settings(*, sync: bool, segment_bytes: int, slot_messages: int) -> Set
     """Returns settings far below what users may set: everything rolls, pages and is checkpointed all the time."""
     plain = Settings(server={"port": 0, "data_dir": FOLDER})
     small: dict[str, dict[str, Any]] = {
-        "store": {"sync": sync, "segment_bytes": segment_bytes, "checkpoint_interval_ms": 0},
+        "store": {"sync": sync, "segment_bytes": segment_bytes, "checkpoint_interval_ms": 0, "reserve_bytes": 5000},
         "slots": {"window_messages": slot_messages, "window_ms": 20},
         "memory": {"resident_max_bytes": 8 << 10},
     }

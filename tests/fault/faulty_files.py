@@ -97,6 +97,10 @@ class TornFile(MemoryFile):
             raise
         self._write(offset, block)
 
+    def allocate(self, offset: int, size: int) -> None:
+        self._files.called("allocate", self.path)
+        self._write(offset, bytes(size))
+
     def truncate(self, size: int) -> None:
         self._files.called("truncate", self.path)
         super().truncate(size)

@@ -87,6 +87,10 @@ class MortalFiles(Files):
         with self.alive():
             return MortalFile(path, self.disk.lock(path), self)
 
+    def lock_folder(self, folder: Path) -> File:
+        with self.alive():
+            return MortalFile(folder, self.disk.lock_folder(folder), self)
+
     def free_bytes(self, folder: Path) -> int:
         with self._lock:
             return self.disk.free_bytes(folder)
@@ -115,6 +119,10 @@ class MortalFile(File):
     def size(self) -> int:
         with self._files.alive():
             return self._file.size()
+
+    def allocate(self, offset: int, size: int) -> None:
+        with self._files.alive():
+            self._file.allocate(offset, size)
 
     def truncate(self, size: int) -> None:
         with self._files.alive():

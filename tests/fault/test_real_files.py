@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +29,8 @@ def story(files: Files, folder: Path) -> list[object]:
     file.write_at(5, b"hello")
     file.write_at(0, b"abc")
     seen += [file.size(), file.read_at(0, 100), file.read_at(3, 4), file.read_at(100, 5), file.read_at(8, 0)]
+    file.allocate(10, 8)
+    seen.append(file.size())
     file.truncate(7)
     file.sync()
     file.drop_cache()
@@ -43,6 +48,7 @@ def story(files: Files, folder: Path) -> list[object]:
     files.remove(folder / "deep" / "c")
     files.remove(folder / "deep" / "c")
     files.sync_folder(folder / "deep")
+    files.lock_folder(folder).close()
     seen += [files.list(folder / "deep"), files.free_bytes(folder) > 0, len(files.token(16))]
     seen.append(files.token(16) != files.token(16))
     for refused in (
@@ -101,6 +107,46 @@ def test_a_lock_holds_against_another_process(tmp_path: Path) -> None:
     with pytest.raises(FolderBusy):
         Files().lock(tmp_path / "lock")
     lock.close()
+
+
+def test_a_folder_is_locked_itself(tmp_path: Path) -> None:
+    """Whatever happens to the files in it, nobody else has the lock of a folder until it is given back."""
+    lock = Files().lock_folder(tmp_path)
+    with pytest.raises(FolderBusy, match=f"^{tmp_path}: another broker"):
+        Files().lock_folder(tmp_path)
+    lock.close()
+    Files().lock_folder(tmp_path).close()
+
+
+def test_a_file_system_that_locks_no_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder stays unlocked then; a file that cannot be locked is a failed store."""
+
+    def refuse(_descriptor: int, _operation: int) -> None:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    Files().lock_folder(tmp_path).close()
+    with pytest.raises(StoreFailed, match="Bad file descriptor"):
+        Files().lock(tmp_path / "lock")
+
+
+@pytest.mark.parametrize("can", [None, errno.EOPNOTSUPP])
+def test_room_without_fallocate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can: int | None) -> None:
+    """Where there is no fallocate, or the file system has none, the room is taken by writing it."""
+    if can is None:
+        monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    else:
+
+        def refuse(_descriptor: int, _offset: int, _size: int) -> None:
+            raise OSError(can, "Operation not supported")
+
+        monkeypatch.setattr(os, "posix_fallocate", refuse)
+    file = Files().open(tmp_path / "reserve", create=True)
+    file.allocate(0, 100_000)
+    file.allocate(100_000, 4096)
+    file.close()
+    assert (tmp_path / "reserve").stat().st_size == 104_096
+    assert (tmp_path / "reserve").stat().st_blocks * 512 >= 104_096
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -102,7 +102,7 @@ async def opened(disk: FaultyFiles) -> dict[str, int | None] | None:
     """Starts a broker on a disk and returns what it has opened; None when it died before."""
     files = MortalFiles(disk)
     server = Server(port=0, data_dir=FOLDER, control_socket=False)
-    broker = Broker(Settings(server=server, store=Store(disk_free_min_bytes=0)), files)
+    broker = Broker(Settings(server=server, store=Store(disk_free_min_bytes=0, reserve_bytes=5000)), files)
     try:
         await broker.start()
     except (PowerLost, BrokerError):

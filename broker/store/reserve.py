@@ -1,0 +1,67 @@
+"""Disk space that a data folder holds back, so that a broker can start on a full disk and have its queues drained.
+
+A start gives the reserve up before it writes anything. It takes the reserve back, piece by piece, once the disk has as
+much free space again beside it; what is missing of it until then does not count as free, so the disk alarm stands and
+publishers cannot use up what the consumers' acks and the checkpoints need.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from broker.amqp.errors import StoreFailed
+from broker.event_log import get_logger
+from broker.store.files import Files
+
+__all__ = ["Reserve"]
+
+NAME: Final = "reserve"
+PIECE_BYTES: Final = 8 * 1024 * 1024  # allocated at once; where the system cannot allocate, it is written
+
+_log = get_logger()
+
+
+class Reserve:
+    """The reserve of one data folder. All methods are *blocking*, for about as long as a look at the disk.
+
+    Units: ``missing_bytes`` is what the folder does not hold of the reserve that the settings ask for.
+    """
+
+    def __init__(self, files: Files, folder: Path, size_bytes: int) -> None:
+        self._files = files
+        self._folder = folder
+        self._path = folder / NAME
+        self._size_bytes = size_bytes
+        self.missing_bytes = size_bytes
+
+    def give_up(self) -> None:
+        """Return the reserve that the last run left to the disk. Raises: StoreFailed."""
+        self.missing_bytes = self._size_bytes
+        if self._files.exists(self._path):
+            self._files.remove(self._path)
+            self._files.sync_folder(self._folder)  # some file systems free the blocks with that only
+
+    def free_bytes(self) -> int:
+        """Return the free space of the disk, without the part that the reserve lacks."""
+        return max(0, self._files.free_bytes(self._folder) - self.missing_bytes)
+
+    def take_piece(self) -> bool:
+        """Allocate the next piece of the reserve if there is room; tell whether it was allocated.
+
+        A piece that the disk refuses (a quota) is told and asked for again later.
+        """
+        if not self.missing_bytes or self.free_bytes() < self._size_bytes:
+            return False
+        piece_bytes = min(PIECE_BYTES, self.missing_bytes)
+        try:
+            file = self._files.open(self._path, create=True)
+            try:
+                file.allocate(self._size_bytes - self.missing_bytes, piece_bytes)
+            finally:
+                file.close()
+        except StoreFailed as error:
+            _log.warning("disk.reserve_refused", reason=str(error), missing_bytes=self.missing_bytes)
+            return False
+        self.missing_bytes -= piece_bytes
+        return True

@@ -1,0 +1,43 @@
+"""A disk in memory that is full when it is full."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.amqp.errors import StoreFailed
+from broker.store.files import File
+from broker.store.memory_files import Content, MemoryFile, MemoryFiles
+
+NO_SPACE = "No space left on device"
+
+
+class SmallDisk(MemoryFiles):
+    """Files that refuse to grow beyond the disk's size. Units: ``others_bytes`` is what somebody else has on it."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(size_bytes)
+        self.others_bytes = 0
+
+    def free_bytes(self, folder: Path) -> int:
+        return super().free_bytes(folder) - self.others_bytes
+
+    def fill(self) -> None:
+        """Has others take all that is free."""
+        self.others_bytes += self.free_bytes(Path("/"))
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        super().open(path, write=write, create=create)
+        return SmallDiskFile(path, self.contents[path], self)
+
+
+class SmallDiskFile(MemoryFile):
+    """One open file of `SmallDisk`, which takes no byte that has no room."""
+
+    def __init__(self, path: Path, content: Content, disk: SmallDisk) -> None:
+        super().__init__(path, content)
+        self._disk = disk
+
+    def write_at(self, offset: int, block: bytes) -> None:
+        if offset + len(block) - self.size() > max(0, self._disk.free_bytes(self.path)):
+            raise StoreFailed(self.path, NO_SPACE)
+        super().write_at(offset, block)

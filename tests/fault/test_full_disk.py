@@ -1,0 +1,192 @@
+"""A broker on a full disk can be started again and drained: it holds a reserve for that."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pytest
+from pamqp import commands
+
+from broker.store.data_folder import DataFolder
+from tests.broker_process import BrokerAddress, BrokerProcess
+from tests.fault.small_disk import SmallDisk
+from tests.raw_client import RawClient, publish_frames
+from tests.raw_talk import Sections, mortal_broker, talk
+
+pytestmark = pytest.mark.fault
+
+MIB = 1 << 20
+DISK_BYTES = 64 * MIB
+RESERVE_BYTES = 4 * MIB
+FREE_MIN_BYTES = 6 * MIB
+BODY = bytes(100_000)
+MESSAGES = 200
+STORE = {
+    "reserve_bytes": RESERVE_BYTES,
+    "disk_free_min_bytes": FREE_MIN_BYTES,
+    "segment_bytes": MIB,
+    "checkpoint_interval_ms": 1000,
+}
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+
+def body(number: int) -> bytes:
+    """Returns the body of one message."""
+    return b"%d " % number + BODY
+
+
+def fill_queue(address: BrokerAddress) -> None:
+    """Publishes the messages and returns when all of them are confirmed."""
+    with pika.BlockingConnection(pika.URLParameters(address.url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("full", durable=True)
+        channel.confirm_delivery()
+        for number in range(MESSAGES):
+            channel.basic_publish("", "full", body(number), PERSISTENT, mandatory=True)
+
+
+def drain(address: BrokerAddress) -> None:
+    """Takes everything while a publisher is blocked, and has that publisher's message confirmed when room is there."""
+    with RawClient(address.host, address.port) as publisher:
+        publisher.open()
+        publisher.open_channel(1)
+        publisher.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+        publish = publish_frames(1, "", "full", b"late", properties=commands.Basic.Properties(delivery_mode=2))
+        publisher.send(publish)  # which shows that this is a publisher; what it sends next is held up
+        said = [publisher.next().value for _ in range(2)]
+        assert {type(one) for one in said} == {commands.Connection.Blocked, commands.Basic.Ack}
+        publisher.send(publish)
+        with pika.BlockingConnection(pika.URLParameters(address.url)) as connection:
+            channel = connection.channel()
+            channel.basic_qos(prefetch_count=20)
+            taken = []
+            for method, _, content in channel.consume("full", inactivity_timeout=30):
+                if method is None:
+                    break
+                taken.append(content)
+                channel.basic_ack(method.delivery_tag)
+                if len(taken) > MESSAGES:
+                    break
+            channel.cancel()
+        assert taken == [*(body(number) for number in range(MESSAGES)), b"late"]
+        publisher.expect(commands.Connection.Unblocked, 0)
+        publisher.expect(commands.Basic.Ack, 1)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of its own, of 64 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "slotmq-test", str(folder)]
+    try:
+        made = subprocess.run(mount, check=False, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("there is no mount here")
+    if made.returncode:
+        pytest.skip(f"no file system may be mounted here: {made.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder: Path) -> None:
+    """Takes all that the disk of a folder has left."""
+    piece = bytes(MIB)
+    with (folder / "ballast").open("ab", buffering=0) as ballast:
+        while True:
+            try:
+                ballast.write(piece)
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+                if len(piece) == 1:
+                    return
+                piece = piece[: len(piece) // 16 or 1]
+
+
+def free_bytes(folder: Path) -> int:
+    """Returns what the disk of a folder has left."""
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize
+
+
+def test_a_real_disk_that_is_full(small_disk: Path, tmp_path: Path) -> None:
+    """Filled up, killed and started again, twice, it is drained; then there is room, and publishers are heard again."""
+    process = BrokerProcess(tmp_path / "unused", "--data-dir", str(small_disk / "data"))
+    process.environment |= {f"SLOTMQ_STORE__{name.upper()}": str(value) for name, value in STORE.items()}
+    process.environment["SLOTMQ_FLOW__CHECK_INTERVAL_MS"] = "20"
+    reserve = small_disk / "data" / "reserve"
+    try:
+        process.start()
+        assert reserve.stat().st_blocks * 512 == RESERVE_BYTES
+        fill_queue(process.address)
+        fill(small_disk)
+        process.kill()
+        assert free_bytes(small_disk) == 0
+        process.start()
+        process.restart()  # what the first start left of the reserve is enough for another
+        assert 0 < free_bytes(small_disk) <= RESERVE_BYTES
+        assert not reserve.exists()
+        drain(process.address)
+        assert free_bytes(small_disk) >= FREE_MIN_BYTES
+        assert reserve.stat().st_blocks * 512 == RESERVE_BYTES
+        assert process.terminate() == 0
+    finally:
+        process.kill()
+
+
+async def test_a_disk_that_is_full(tmp_path: Path) -> None:
+    """The same on a disk in memory, which every machine has."""
+    disk = SmallDisk(DISK_BYTES)
+    sections: Sections = {"store": STORE, "flow": {"check_interval_ms": 20}, "server": {"control_socket": False}}
+    folder = tmp_path / "data"
+    async with mortal_broker(folder, sections, files=disk, crash=True) as broker:
+        assert disk.size(folder / "reserve") == RESERVE_BYTES
+        await talk(broker, fill_queue, BrokerAddress("127.0.0.1", broker.listener.port))
+        disk.fill()
+    assert disk.free_bytes(folder) == 0
+    async with mortal_broker(folder, sections, files=disk) as broker:
+        assert not disk.exists(folder / "reserve")
+        await talk(broker, drain, BrokerAddress("127.0.0.1", broker.listener.port))
+        assert disk.size(folder / "reserve") == RESERVE_BYTES
+
+
+def test_the_reserve_counts_as_used_until_it_is_back() -> None:
+    """What is missing of the reserve is not free; it comes back by pieces once as much is free beside it."""
+    disk = SmallDisk(100 * MIB)
+    path = Path("/data")
+    folder = DataFolder.open(disk, path, reserve_bytes=20 * MIB)
+    disk.others_bytes = 65 * MIB
+    assert folder.reserve.free_bytes() // MIB == 14  # 34 are, and some bytes go for the folder itself
+    assert not folder.reserve.take_piece()
+    disk.others_bytes = 55 * MIB
+    free = folder.reserve.free_bytes()
+    assert [folder.reserve.take_piece() for _ in range(4)] == [True, True, True, False]
+    assert folder.reserve.free_bytes() == free
+    assert disk.size(path / "reserve") == 20 * MIB
+    assert folder.reserve.missing_bytes == 0
+    folder.close()
+    disk.fill()
+    again = DataFolder.open(disk, path, reserve_bytes=20 * MIB)
+    assert not disk.exists(path / "reserve")
+    assert again.reserve.free_bytes() == 0
+
+
+def test_a_piece_that_is_refused_is_asked_for_again() -> None:
+    """A quota that the free space does not show leaves the reserve missing, and ends nothing."""
+
+    class Quota(SmallDisk):
+        def free_bytes(self, folder: Path) -> int:
+            return 1 << 40 if folder == path else super().free_bytes(folder)
+
+    path = Path("/data")
+    disk = Quota(100 * MIB)
+    folder = DataFolder.open(disk, path, reserve_bytes=MIB)
+    disk.fill()
+    assert not folder.reserve.take_piece()
+    disk.others_bytes = 0
+    assert folder.reserve.take_piece()
