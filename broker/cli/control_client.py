@@ -31,9 +31,14 @@ def ask(
     verb: str,
     *,
     told: Callable[[Mapping[str, Any]], None] = _nobody,
+    silence_s: float | None = TIMEOUT_S,
     **arguments: Any,
 ) -> Any:
-    """Returns the result of a verb; `told` hears how far the broker has come. Raises: Unanswered, BadUsage."""
+    """Returns the result of a verb; `told` hears how far the broker has come.
+
+    Units: `silence_s` is how long the broker may say nothing, None for ever.
+    Raises: Unanswered, BadUsage.
+    """
     folder = os.fspath(folder)
     try:
         request = json.dumps({"verb": verb, **arguments}, ensure_ascii=False).encode()
@@ -45,7 +50,7 @@ def ask(
         raise Unanswered(f"no broker on data folder {folder}: {error.strerror or error}") from None
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-            client.settimeout(TIMEOUT_S)
+            client.settimeout(silence_s)
             client.connect(address)
             with suppress(BrokenPipeError, ConnectionResetError):  # who does not listen to the end may have said why
                 client.sendall(request + b"\n")

@@ -47,11 +47,13 @@ def _add_others(commands: Any) -> None:
     from broker.cli.resources import add_resources
     from broker.cli.slots import add_slots
     from broker.cli.taps import add_taps
+    from broker.cli.trace import add_trace
     from broker.cli.users import add_users
     from broker.cli.vhosts import add_vhosts
 
-    for add in (add_lifecycle, add_listing, add_slots, add_taps, add_resources, add_users, add_vhosts, add_definitions):
+    for add in (add_lifecycle, add_listing, add_slots, add_taps, add_trace, add_resources, add_users, add_vhosts):
         add(commands)
+    add_definitions(commands)
     add_perf(commands)
     add_pipeline(commands)
 

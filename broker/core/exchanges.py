@@ -16,6 +16,7 @@ from broker.core.bindings import UNLIMITED
 from broker.core.equivalence import check_same_exchange
 from broker.core.names import (
     PREDECLARED,
+    TRACE,
     check_exchange_type,
     is_predeclared,
     refuse_default,
@@ -54,7 +55,7 @@ class Exchanges(dict[str, Exchange]):
     def predeclare(self) -> None:
         """Makes the exchanges that every vhost has."""
         for name, type_ in PREDECLARED:
-            self.add(name, type_, durable=True)
+            self.add(name, type_, durable=True, internal=name == TRACE)
 
     def find(self, name: str) -> Exchange:
         """Returns an exchange. Raises: 404."""

@@ -10,12 +10,14 @@ from broker.routing.exchange_types import EXCHANGE_TYPES
 
 RESERVED: Final = "amq."
 SHORT_TEXT_MAX_BYTES: Final = 255  # AMQP 0-9-1, 4.2.5.3
+TRACE: Final = "amq.rabbitmq.trace"
 PREDECLARED: Final = (  # AMQP 0-9-1, 3.1.3.1 and rabbit_vhost; the default exchange "" is added beside them
     ("amq.direct", "direct"),
     ("amq.fanout", "fanout"),
     ("amq.topic", "topic"),
     ("amq.headers", "headers"),
     ("amq.match", "headers"),
+    (TRACE, "topic"),
 )
 _STRIPPED: Final = str.maketrans("", "", "\r\n")  # RabbitMQ takes these out of declared names
 

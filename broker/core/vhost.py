@@ -14,6 +14,7 @@ from broker.core.bindings import Bindings
 from broker.core.dead_letter import DeadLetters
 from broker.core.delayed import Delays
 from broker.core.exchanges import Exchanges
+from broker.core.firehose import Firehose
 from broker.core.message import Message
 from broker.core.policy import Policies
 from broker.core.producers import ProducerLimits, Producers
@@ -66,6 +67,7 @@ class Vhost:
         "default_queue_type",
         "delays",
         "exchanges",
+        "firehose",
         "journal",
         "limits",
         "name",
@@ -107,6 +109,7 @@ class Vhost:
         self.delays = Delays(self)
         self.dead_letters = DeadLetters(self)
         self.replies = ReplyConsumers()
+        self.firehose = Firehose(self)
         self.producers = Producers(name, ports.clock, ports.deadlines, journal, producer_limits or ProducerLimits())
         self.exchanges.predeclare()
         self._generate = generate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -110,6 +111,8 @@ class Engine:
                 settings.limits.producers_max, settings.limits.producer_expiry_ms, settings.limits.producer_max_bytes
             ),
         )
+        self.vhost.firehose.node = f"slotmq@{socket.gethostname()}"
+        self.vhost.firehose.switched = self.workers.trace
         self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._thread)
         self.compactor = Compactor(self.vhost, store, self.committer, self._thread, settings.store.compact_below_ratio)
 

@@ -17,6 +17,7 @@ from broker.slots.slot import Owner
 
 if TYPE_CHECKING:
     from broker.core.consumer import Consumer
+    from broker.core.firehose import Firehose
     from broker.core.queue import Queue
     from broker.core.session.basic import BasicSession
     from broker.core.stream import Stream
@@ -40,8 +41,12 @@ class Worker:
     Invariant: a queue is in ``ready`` exactly while its ``awake`` is set.
     """
 
-    def __init__(self, owner: Owner, reader: SlotReader, schedule: Callable[[], None]) -> None:
+    def __init__(
+        self, owner: Owner, reader: SlotReader, schedule: Callable[[], None], firehose: Firehose | None = None
+    ) -> None:
+        """`firehose` hears of what is handed out, while somebody wants that."""
         self.owner = owner
+        self.firehose = firehose
         self.queues: set[Queue] = set()
         self.ready: list[Queue] = []
         self._reader = reader
@@ -133,7 +138,10 @@ class Worker:
                     continue
             try:
                 if alone is not None:
-                    sent = deliver(alone, stream, slot, indexes)
+                    if self.firehose is None:
+                        sent = deliver(alone, stream, slot, indexes)
+                    else:
+                        sent = self._deliver_traced(self.firehose, alone, stream, slot, indexes)
                     left = indexes[sent:] if sent < len(indexes) else ()  # mypyc evaluates what bounds a slice twice
                 else:
                     left = self._deliver(stream, slot, indexes, consumers, rooms)
@@ -148,8 +156,19 @@ class Worker:
         return True
 
     @staticmethod
+    def _deliver_traced(
+        firehose: Firehose, consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[int]
+    ) -> int:
+        """Deliver as `deliver` does, which may take the messages out of the slot, and tell the firehose."""
+        contents = slot.contents
+        assert contents is not None
+        passing = [(contents[index], slot.redelivered(index)) for index in indexes]
+        sent = deliver(consumer, stream, slot, indexes)
+        firehose.delivered_to(consumer, passing[:sent])
+        return sent
+
     def _deliver(
-        stream: Stream, slot: Slot, indexes: Sequence[int], consumers: list[Consumer], rooms: list[int]
+        self, stream: Stream, slot: Slot, indexes: Sequence[int], consumers: list[Consumer], rooms: list[int]
     ) -> Sequence[int]:
         """Delivers in a round to several and returns what nobody took."""
         left: list[int] = []
@@ -158,7 +177,10 @@ class Worker:
         for consumer, share in zip(consumers, spread(indexes, rooms), strict=True):
             if share:
                 room = consumer.room()  # less than it was, when consumers share a connection
-                taken = deliver(consumer, stream, slot, share[:room])
+                if self.firehose is None:
+                    taken = deliver(consumer, stream, slot, share[:room])
+                else:
+                    taken = self._deliver_traced(self.firehose, consumer, stream, slot, share[:room])
                 left.extend(share[taken:])
                 if taken and share[taken - 1] > latest:
                     latest = share[taken - 1]
@@ -178,6 +200,7 @@ class Workers:
         self._schedule = schedule
         self._born = 0
         self._sharing: list[BasicSession] = []  # channels whose shared prefetch has room again
+        self._firehose: Firehose | None = None
         self.workers: list[Worker] = [self._new_worker() for _ in range(count)]
 
     @property
@@ -190,6 +213,12 @@ class Workers:
         worker = min(self.workers, key=lambda candidate: len(candidate.queues))
         worker.queues.add(queue)
         return worker
+
+    def trace(self, firehose: Firehose | None) -> None:
+        """Let the firehose hear of what is handed out, or nobody."""
+        self._firehose = firehose
+        for worker in self.workers:
+            worker.firehose = firehose
 
     def release(self, queue: Queue) -> None:
         """Forgets a queue that was deleted."""
@@ -261,4 +290,4 @@ class Workers:
 
     def _new_worker(self) -> Worker:
         self._born += 1
-        return Worker(Owner(self._node, f"worker-{self._born}"), self._reader, self._schedule)
+        return Worker(Owner(self._node, f"worker-{self._born}"), self._reader, self._schedule, self._firehose)

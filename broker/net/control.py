@@ -13,6 +13,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -103,9 +104,9 @@ class ControlSocket:
                 return
             if not line:
                 return
-            await self._write(writer, await self._answer(line, writer))
+            await self._write(writer, await self._answer(line, reader, writer))
 
-    async def _answer(self, line: bytes, writer: asyncio.StreamWriter) -> dict[str, Any]:
+    async def _answer(self, line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[str, Any]:
         try:
             fields = read_json(line)
         except ValueError as error:
@@ -113,14 +114,19 @@ class ControlSocket:
         verb = self._verbs.get(str(fields.get("verb"))) if isinstance(fields, dict) else None
         if verb is None:
             return _refusal(f"known verbs: {', '.join(sorted(self._verbs))}")
+        listener = _Listener(reader, writer)
         try:
-            result = verb(Request(fields, lambda progress: writer.write(_encoded({"progress": progress}) + b"\n")))
+            result = verb(Request(fields, lambda progress: writer.write(_progress(progress)), listener.say))
             return {"ok": True, "result": await result if inspect.isawaitable(result) else result}
+        except ConnectionError:
+            raise
         except ControlRefused as refused:
             return _refusal(str(refused))
         except Exception as error:  # one question must not end the broker
             log.exception("control.failed", verb=fields["verb"])
             return _refusal(f"internal error: {type(error).__name__}")
+        finally:
+            listener.close()
 
     @staticmethod
     async def _write(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
@@ -130,6 +136,38 @@ class ControlSocket:
             await asyncio.sleep(0)
         writer.write(b"\n")
         await _drain(writer)
+
+
+class _Listener:
+    """A client to whom a verb says much, for as long as it listens; then the verb is cancelled."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._leaving: asyncio.Task[None] | None = None
+
+    async def say(self, progress: Mapping[str, Any]) -> None:
+        """Tell of progress, and wait until there is room for more."""
+        if self._leaving is None:
+            self._leaving = asyncio.create_task(self._cancel(asyncio.current_task()))
+        self._writer.write(_progress(progress))
+        await self._writer.drain()
+
+    async def _cancel(self, conversation: asyncio.Task[Any] | None) -> None:
+        """Cancel the verb when the client hangs up, or says anything."""
+        with suppress(ConnectionError):
+            await self._reader.read(1)
+        if conversation is not None:
+            conversation.cancel()
+
+    def close(self) -> None:
+        """Wait for nobody any more."""
+        if self._leaving is not None:
+            self._leaving.cancel()
+
+
+def _progress(progress: Mapping[str, Any]) -> bytes:
+    return _encoded({"progress": progress}) + b"\n"
 
 
 def _pieces(answer: Any) -> Iterator[bytes]:

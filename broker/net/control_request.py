@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 __all__ = ["ControlRefused", "Request", "Verb"]
@@ -19,17 +19,28 @@ def _nobody(_progress: Mapping[str, Any]) -> None:
     """Hears of progress when nobody asked."""
 
 
+async def _to_nobody(_progress: Mapping[str, Any]) -> None:
+    """Tells what nobody asked for."""
+
+
 class Request:
     """Holds the arguments of one request. Raises: ControlRefused, naming the argument, from each reader.
 
-    Shapes: `tell` takes what JSON can say, and the client reads it before the answer.
+    Shapes: `tell` takes what JSON can say, and the client reads it before the answer. `say` does the same for who says
+        much: it returns when there is room for more, and the verb is cancelled when the client has hung up.
     """
 
-    __slots__ = ("_fields", "tell")
+    __slots__ = ("_fields", "say", "tell")
 
-    def __init__(self, fields: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None] = _nobody) -> None:
+    def __init__(
+        self,
+        fields: Mapping[str, Any],
+        tell: Callable[[Mapping[str, Any]], None] = _nobody,
+        say: Callable[[Mapping[str, Any]], Awaitable[None]] = _to_nobody,
+    ) -> None:
         self._fields = fields
         self.tell = tell
+        self.say = say
 
     def has(self, name: str) -> bool:
         """Tells whether an argument was given."""

@@ -24,10 +24,6 @@ _LOCKED: Final = (
     'value does not match that of the original declaration." class_id=50 method_id=50'
 )
 _NO_FRAME: Final = "reply_text='FRAME_ERROR - type 8, all octets = <<>>: unknown_frame' class_id=0 method_id=0"
-_NO_TRACE: Final = (
-    "A1 channel.close reply_code=404 reply_text=\"NOT_FOUND - no exchange 'amq.rabbitmq.trace' in vhost '/'\" "
-    "class_id=60 method_id=40"
-)
 _CLAIMED: Final = "{'count': 6, 'exchange': '', 'queue': '~q', 'reason': 'rejected', 'routing-keys': ['~q']}"
 _LIMIT_LAST: Final = "'x-last-death-exchange': '', 'x-last-death-queue': '~q', 'x-last-death-reason': 'delivery_limit'"
 _CONSUMED: Final = (
@@ -147,16 +143,6 @@ INTENDED: Final[tuple[Difference, ...]] = (
         "channel/heartbeat-on-it",
         "heartbeat on a channel",
         ((r"(A0 connection\.close reply_code)=505 .*", rf"\1=501 {_NO_FRAME}"),),
-    ),
-    Difference(
-        "exchange/reserved-trace",
-        "`amq.rabbitmq.trace`",
-        (
-            (
-                r"A1 channel\.close reply_code=403 .*",
-                _NO_TRACE,
-            ),
-        ),
     ),
     _no_stream("queue/argument-x-queue-type", "~q2"),
     _no_stream("extension/stream", "~q"),

@@ -186,6 +186,8 @@ class BasicSession:
         if not queue.consumers and slot.lease is not None:
             manager.give_back(slot)
         envelope = message.envelope
+        if self._vhost.firehose.active:
+            self._vhost.firehose.delivered(self._session, self.number, queue, message, redelivered=redelivered)
         if queue.timed:
             queue.look()  # what is counted as left has not expired
         method = BasicGetOk(tag, redelivered, envelope.exchange, envelope.key, queue.ready)

@@ -41,5 +41,7 @@ class Entrance:
         self.standing = exchange.standing
         self.named = name != ""
         self.narrowed = exchange.type == "topic" and session.narrows_topics(resource)
-        self.plain = exchange.alternate is None and not exchange.onward and not exchange.by_headers
+        self.plain = (
+            exchange.alternate is None and not exchange.onward and not exchange.by_headers and not vhost.firehose.active
+        )
         self.nowhere = PublishEntry(Envelope(name, ""), exchange, Route(()), mandatory=False, dynamic=False)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.routing.exchange import Exchange
 
-__all__ = ["Publication", "look_closely"]
+__all__ = ["Publication", "further_keys", "look_closely"]
 
 IMPERSONATOR: Final = "impersonator"  # RabbitMQ's tag of users who may publish in somebody else's name
 
@@ -112,7 +112,7 @@ def look_closely(
         _check_user(session, facts.user_id)
         if facts.fault is not None:
             raise ChannelError(406, facts.fault)
-        keys = list(dict.fromkeys([*keys, *_further_keys(facts)]))
+        keys = list(dict.fromkeys([*keys, *further_keys(facts)]))
         if exchange.delayed:
             delay_ms = delay_of(facts.delay)
         delivered = _as_delivered(facts, header, replies)
@@ -148,7 +148,7 @@ def _check_user(session: SessionOfConnection, claimed: str | None) -> None:
         raise ChannelError(406, f"user_id property set to '{claimed}' but authenticated user was '{user.name}'")
 
 
-def _further_keys(facts: HeaderFacts) -> list[str]:
+def further_keys(facts: HeaderFacts) -> list[str]:
     """Returns the routing keys that the headers CC and BCC add; RabbitMQ skips what is no text in them."""
     return [key for keys in (facts.cc, facts.bcc) if keys is not MISSING for key in keys if isinstance(key, str)]
 

@@ -26,7 +26,7 @@ class PublishEntry:
         the exchange nor any of the queues has to look at the message: all of them are plain, and there is at least one
         but not very many.
         ``nowhere`` says that there is none and that nobody has to be told of it. Where none but those of taps are, a
-        mandatory message is unroutable and takes the slow road.
+        mandatory message is unroutable and takes the slow road. While the vhost is traced neither of the two is set.
     """
 
     __slots__ = (
@@ -44,7 +44,16 @@ class PublishEntry:
         "transient",
     )
 
-    def __init__(self, envelope: Envelope, exchange: Exchange, route: Route, *, mandatory: bool, dynamic: bool) -> None:
+    def __init__(
+        self,
+        envelope: Envelope,
+        exchange: Exchange,
+        route: Route,
+        *,
+        mandatory: bool,
+        dynamic: bool,
+        traced: bool = False,
+    ) -> None:
         self.envelope = envelope
         self.exchange = exchange
         self.route = route
@@ -53,8 +62,8 @@ class PublishEntry:
         queues: tuple[Queue, ...] = route.destinations
         self.queues = queues
         # Who waits for an answer is asked by the name of the default exchange.
-        self.nowhere = not queues and not mandatory and not dynamic and envelope.exchange != ""
-        plain = not exchange.delayed and not dynamic
+        self.nowhere = not queues and not mandatory and not dynamic and envelope.exchange != "" and not traced
+        plain = not exchange.delayed and not dynamic and not traced
         self.straight = plain and 0 < len(queues) < WIDE_QUEUES and all(queue.plain for queue in queues)
         if mandatory and self.straight and all(queue.is_tap for queue in queues):
             self.straight = False

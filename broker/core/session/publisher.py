@@ -312,13 +312,17 @@ class Publisher:
         facts = self._channel.facts
         mark = facts.mark
         if mark is None:
-            return look_closely(self._session, self._vhost, entry, facts, header, body, self.replies)
-        sequence = mark.sequence(header)
-        producer = self._producers.of(mark.producer, self._user_name)
-        self._producers.check_room(producer, sequence)
-        bare = header[:PROPERTIES_AT] + mark.bare
-        publication = look_closely(self._session, self._vhost, entry, mark.facts, bare, body, self.replies)
-        publication.producer, publication.sequence, publication.original = producer, sequence, header
+            publication = look_closely(self._session, self._vhost, entry, facts, header, body, self.replies)
+        else:
+            facts = mark.facts
+            sequence = mark.sequence(header)
+            producer = self._producers.of(mark.producer, self._user_name)
+            self._producers.check_room(producer, sequence)
+            bare = header[:PROPERTIES_AT] + mark.bare
+            publication = look_closely(self._session, self._vhost, entry, facts, bare, body, self.replies)
+            publication.producer, publication.sequence, publication.original = producer, sequence, header
+        if self._vhost.firehose.active:
+            self._vhost.firehose.published(self._session, self._number, publication, facts)
         return publication
 
     # -- confirm ------------------------------------------------------------------------------------------------------

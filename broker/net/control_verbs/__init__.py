@@ -11,6 +11,7 @@ from broker.net.control_verbs.refusing import refusing
 from broker.net.control_verbs.resources import resource_verbs
 from broker.net.control_verbs.slots import slot_verbs
 from broker.net.control_verbs.taps import tap_verbs
+from broker.net.control_verbs.trace import trace_verbs
 from broker.net.control_verbs.users import user_verbs
 from broker.net.control_verbs.vhosts import vhost_verbs
 
@@ -43,6 +44,7 @@ def control_verbs(
         **user_verbs(administration),
         **vhost_verbs(administration),
         **tap_verbs(taps),
+        **trace_verbs(administration),
         **definitions_verbs(administration, rehearsal),
         "reload": lambda _request: reload(),
     }

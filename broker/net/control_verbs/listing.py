@@ -66,6 +66,7 @@ def listing_verbs(administration: Administration, listener: Listener) -> dict[st
                 "queues": len(vhost.queues),
                 "messages": sum(queue.ready + queue.unacked for queue in vhost.queues.values()),
                 "connections": connected.count(vhost),
+                "tracing": vhost.firehose.publishing,
             }
             for vhost in chosen(request)
         )

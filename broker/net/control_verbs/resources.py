@@ -92,20 +92,27 @@ def resource_verbs(administration: Administration, listener: Listener) -> dict[s
 
 def message_row(message: Peeked, body_max_bytes: int) -> dict[str, Any]:
     """Returns a message as JSON can say it: its body as text where it is text, else in base64."""
-    shown = message.body[:body_max_bytes]
-    try:
-        body, encoding = _text(shown, complete=len(shown) == len(message.body)), "utf-8"
-    except UnicodeDecodeError:
-        body, encoding = b64encode(shown).decode(), "base64"
     return {
         "id": message.message_id,
         "priority_level": message.priority_level,
         "exchange": message.exchange,
         "routing_key": message.key,
         "redelivered": message.redelivered,
-        "properties": _properties(message.header),
-        "body_bytes": len(message.body),
-        "body_complete": len(shown) == len(message.body),
+        "properties": properties_row(message.header),
+        **body_fields(message.body, body_max_bytes),
+    }
+
+
+def body_fields(content: bytes, max_bytes: int) -> dict[str, Any]:
+    """Return what there is to say of a body, and as much of it as is wanted."""
+    shown = content[:max_bytes]
+    try:
+        body, encoding = _text(shown, complete=len(shown) == len(content)), "utf-8"
+    except UnicodeDecodeError:
+        body, encoding = b64encode(shown).decode(), "base64"
+    return {
+        "body_bytes": len(content),
+        "body_complete": len(shown) == len(content),
         "body_encoding": encoding,
         "body": body,
     }
@@ -121,7 +128,8 @@ def _text(shown: bytes, *, complete: bool) -> str:
         return shown[: error.start].decode()
 
 
-def _properties(header: bytes) -> dict[str, Any]:
+def properties_row(header: bytes) -> dict[str, Any]:
+    """Return the properties that a content header has."""
     decoded = decode_properties(header)
     found = {name: getattr(decoded, name, None) for name in PROPERTIES}
     return json_table({name: value for name, value in found.items() if value not in (None, "")})

@@ -14,6 +14,7 @@ PREDECLARED: Final[Mapping[str, str]] = {
     "amq.topic": "topic",
     "amq.headers": "headers",
     "amq.match": "headers",
+    "amq.rabbitmq.trace": "topic",
 }
 
 

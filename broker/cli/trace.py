@@ -1,0 +1,117 @@
+"""`slotmq trace`: shows live what is published and delivered, and switches the firehose on and off."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from broker.cli.broker_folder import folder_of
+from broker.cli.control_client import ask
+from broker.cli.parser import BadUsage, add_command, add_folder, add_json, add_vhost
+from broker.cli.table import cell, counted
+
+__all__ = ["add_trace"]
+
+FILTERS: Final = ("exchange", "queue", "key", "user")
+
+
+class _Enough(Exception):
+    """As many were shown as were asked for."""
+
+
+class _CannotWrite(Exception):
+    """What reads the output is gone; the broker has nothing to do with it."""
+
+    def __init__(self, reason: OSError) -> None:
+        super().__init__()
+        self.reason = reason
+
+
+def add_trace(commands: Any) -> None:
+    """Add the command."""
+    command = add_command(
+        commands,
+        "trace",
+        "show live what is published and delivered, until interrupted; with `on` or `off`, have it all published to "
+        "the exchange amq.rabbitmq.trace",
+    )
+    command.add_argument("switch", nargs="?", choices=("on", "off"), metavar="on|off")
+    command.add_argument("--exchange", metavar="GLOB", help="only what was published to these exchanges; '' is one too")
+    command.add_argument("--queue", metavar="GLOB", help="only what is routed to or delivered from these queues")
+    command.add_argument("--key", metavar="PATTERN", help="only these routing keys: a topic pattern such as 'a.*.#'")
+    command.add_argument("--user", metavar="GLOB", help="only what these users publish or are delivered")
+    command.add_argument("--count", metavar="N", type=int, help="end after so many")
+    command.add_argument("--body-bytes", metavar="N", type=int, default=256, help="so much of a body (default 256)")
+    add_json(command)
+    add_vhost(command)
+    add_folder(command)
+    command.set_defaults(run=_trace)
+
+
+def _trace(arguments: argparse.Namespace) -> int:
+    folder, filters = folder_of(arguments), {name: getattr(arguments, name) for name in FILTERS}
+    if arguments.switch is not None:
+        if any(value is not None for value in filters.values()):
+            raise BadUsage("filters are for what is shown: the firehose has everything")
+        ask(folder, "set_tracing", vhost=arguments.vhost, on=arguments.switch == "on")
+        return 0
+    if arguments.count is not None and arguments.count < 1:
+        raise BadUsage("--count should be at least 1")
+    shown = _Shown(arguments.count, as_json=arguments.json)
+    try:
+        ask(
+            folder, "trace", told=shown.take, silence_s=None, vhost=arguments.vhost, body_bytes=arguments.body_bytes,
+            **filters,
+        )  # fmt: skip
+    except _Enough:
+        pass
+    except _CannotWrite as error:
+        raise error.reason from None
+    return 0
+
+
+class _Shown:
+    """Print what the broker tells, a line each."""
+
+    def __init__(self, count: int | None, *, as_json: bool) -> None:
+        self._left = count
+        self._as_json = as_json
+
+    def take(self, told: Mapping[str, Any]) -> None:
+        """Print some messages, or how many there was no time for."""
+        try:
+            for row in told.get("passed", ()):
+                print(_compact(row) if self._as_json else _line(row))
+                if self._left is not None:
+                    self._left -= 1
+                    if not self._left:
+                        raise _Enough
+            if "dropped" in told:
+                print(_compact(told) if self._as_json else f"... {counted(told['dropped'], 'messages')} not shown")
+            if "tracing" in told:
+                print(f"tracing vhost {cell(told['tracing'])}: ctrl-C ends it", file=sys.stderr, flush=True)
+            print(end="", flush=True)
+        except OSError as error:
+            raise _CannotWrite(error) from error
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    """Return a message as one line to read."""
+    at = datetime.fromtimestamp(row["at_ms"] / 1000).astimezone().isoformat(timespec="milliseconds")
+    facts = {"exchange": row["exchange"], "key": row["routing_keys"]}
+    if row["kind"] == "publish":
+        facts["queues"] = row["routed_queues"]
+    else:
+        facts |= {"queue": row["queue"], "redelivered": row["redelivered"]}
+    facts |= {name: row[name] for name in ("user", "connection", "channel")} | row["properties"]
+    said = " ".join(f"{name}={cell(value)}" for name, value in facts.items())
+    cut = "" if row["body_complete"] else " ..."
+    return f"{at[11:23]} {row['kind']} {said} body({row['body_bytes']})={cell(row['body'])}{cut}"
+
+
+def _compact(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, separators=(",", ":"))

@@ -1,0 +1,164 @@
+"""The firehose: on and off for a vhost, and what passes, told live to whoever asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from fnmatch import translate
+from re import Pattern
+from re import compile as regex
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.event_log import get_logger
+from broker.net.control_request import ControlRefused, Request, Verb
+from broker.net.control_verbs.refusing import vhost_of
+from broker.net.control_verbs.resources import body_fields, properties_row
+from broker.routing.listeners import Listeners
+
+if TYPE_CHECKING:
+    from broker.core.firehose import Passage
+    from broker.core.queue_ports import Clock
+    from broker.delivery.administration import Administration
+
+__all__ = ["TraceWatch", "trace_verbs"]
+
+KEPT_MAX: Final = 1000
+KEPT_MAX_BYTES: Final = 4 << 20
+ROWS_AT_ONCE: Final = 100
+GLOB_MAX: Final = 255
+LOOK_S: Final = 1.0  # so often a trace that hears nothing looks whether its vhost is still there
+
+_log = get_logger()
+
+
+def trace_verbs(administration: Administration) -> dict[str, Verb]:
+    """Return the verbs."""
+
+    def set_tracing(request: Request) -> None:
+        vhost, on = vhost_of(request, administration), request.flag("on")
+        vhost.firehose.switch(on=on)
+        _log.info("vhost.tracing_on" if on else "vhost.tracing_off", vhost=vhost.name)
+
+    async def trace(request: Request) -> None:
+        vhost = vhost_of(request, administration)
+        watch = TraceWatch(
+            vhost.ports.clock,
+            request.integer("body_bytes", 256, 0, 1 << 20),
+            key=request.optional("key"),
+            **{name: request.optional(name) for name in ("exchange", "queue", "user")},
+        )
+        vhost.firehose.watch(watch)
+        try:
+            await request.say({"tracing": vhost.name})
+            while administration.vhosts.get(vhost.name) is vhost:
+                rows = await watch.rows()
+                if rows:
+                    await request.say({"passed": rows})
+                if watch.dropped:
+                    dropped, watch.dropped = watch.dropped, 0
+                    await request.say({"dropped": dropped})
+        finally:
+            vhost.firehose.forget(watch)
+        raise ControlRefused(f"vhost '{vhost.name}' is deleted")
+
+    return {"set_tracing": set_tracing, "trace": trace}
+
+
+class TraceWatch:
+    """Keeps what passes for one client until it was told.
+
+    Invariant: no more than so many messages and bytes are kept, however slowly the client reads; ``dropped`` counts
+        what found no room.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        body_bytes: int,
+        *,
+        exchange: str | None = None,
+        queue: str | None = None,
+        key: str | None = None,
+        user: str | None = None,
+    ) -> None:
+        """Take the filters: globs, and a topic pattern for routing keys. Raises: BindingKeyError, ValueError."""
+        self._clock = clock
+        self._body_bytes = body_bytes
+        self._exchange = _glob(exchange)
+        self._queue = _glob(queue)
+        self._user = _glob(user)
+        self._keys: Listeners | None = None
+        if key is not None:
+            self._keys = Listeners()
+            self._keys.add(self, key)
+        self._kept: deque[tuple[int, Passage]] = deque()
+        self._kept_bytes = 0
+        self._ready = asyncio.Event()
+        self.dropped = 0
+
+    def hear(self, passage: Passage) -> None:
+        """Keep a message that the filters let through, if there is room."""
+        if not self._wants(passage):
+            return
+        size = len(passage.header) + len(passage.body)
+        if len(self._kept) >= KEPT_MAX or (self._kept and self._kept_bytes + size > KEPT_MAX_BYTES):
+            self.dropped += 1
+            return
+        self._kept.append((self._clock.now_ms, passage))
+        self._kept_bytes += size
+        self._ready.set()
+
+    async def rows(self) -> list[dict[str, Any]]:
+        """Return the next messages, none of them when nothing passed for a while."""
+        try:
+            async with asyncio.timeout(LOOK_S):
+                await self._ready.wait()
+        except TimeoutError:
+            return []
+        rows: list[dict[str, Any]] = []
+        while self._kept and len(rows) < ROWS_AT_ONCE:
+            at_ms, passage = self._kept.popleft()
+            self._kept_bytes -= len(passage.header) + len(passage.body)
+            rows.append(self._row(at_ms, passage))
+        if not self._kept:
+            self._ready.clear()
+        return rows
+
+    def _wants(self, passage: Passage) -> bool:
+        if self._exchange is not None and self._exchange.match(passage.exchange) is None:
+            return False
+        if self._user is not None and self._user.match(passage.user) is None:
+            return False
+        if self._queue is not None:
+            queues = passage.queues if passage.redelivered is None else (passage.name,)
+            if not any(map(self._queue.match, queues)):
+                return False
+        return self._keys is None or bool(self._keys.match(passage.keys))
+
+    def _row(self, at_ms: int, passage: Passage) -> dict[str, Any]:
+        where: dict[str, Any] = (
+            {"routed_queues": list(passage.queues)}
+            if passage.redelivered is None
+            else {"queue": passage.name, "redelivered": passage.redelivered}
+        )
+        return {
+            "at_ms": at_ms,
+            "kind": passage.kind,
+            "exchange": passage.exchange,
+            "routing_keys": list(passage.keys),
+            **where,
+            "user": passage.user,
+            "connection": passage.connection,
+            "channel": passage.channel,
+            "properties": properties_row(passage.header),
+            **body_fields(passage.body, self._body_bytes),
+        }
+
+
+def _glob(text: str | None) -> Pattern[str] | None:
+    """Return what matches the names of a glob, None where anything goes. Raises: ValueError."""
+    if text is None:
+        return None
+    if len(text) > GLOB_MAX:
+        raise ValueError(f"a glob has at most {GLOB_MAX} characters")
+    return regex(translate(text))
