@@ -26,7 +26,7 @@ __all__ = ["Queues"]
 class Queues(dict[str, Queue]):
     """Holds the queues by name.
 
-    Invariant: the journal hears of each change of a durable queue once, in order, before the answer. ``next_number`` is
+    Invariant: the journal hears of each change of a durable queue once, in order, before the answer is written. ``next_number`` is
         higher than every number that a queue's streams ever had. ``taps`` has those of them that belong to taps, by the
         names of the queues.
     """
@@ -146,19 +146,19 @@ class Queues(dict[str, Queue]):
         self._vhost.exchanges.default.touch(name)
         return queue
 
-    def delete(self, name: str, owner: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        """Deletes a queue and returns how many messages were ready; one that does not exist had none.
+    def deletable(self, name: str, owner: object, *, if_unused: bool, if_empty: bool) -> Queue | None:
+        """Returns a queue that this connection may delete, for `drop`; None when there is no such queue.
 
         Raises: 405, and 406 when it is in use or not empty and must not be.
         """
         if name not in self:
-            return 0
+            return None
         queue = self.find(name, owner)
         if if_empty and queue.ready:
             raise ChannelError(406, f"{self._vhost.queue_resource(name)} not empty")
         if if_unused and queue.consumers:
             raise ChannelError(406, f"{self._vhost.queue_resource(name)} in use")
-        return self.drop(queue)
+        return queue
 
     def consumer_left(self, queue: Queue) -> bool:
         """Deletes an auto-delete queue whose last consumer has left, and tells whether it did."""

@@ -191,8 +191,12 @@ class Vhost:
         )
 
     def delete_queue(self, name: str, owner: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        """Deletes a queue and returns how many messages were ready. Raises: 405, 406."""
-        return self.queues.delete(name, owner, if_unused=if_unused, if_empty=if_empty)
+        """Deletes a queue and returns how many messages were ready; one that does not exist had none.
+
+        Raises: 405, 406.
+        """
+        queue = self.queues.deletable(name, owner, if_unused=if_unused, if_empty=if_empty)
+        return 0 if queue is None else self.queues.drop(queue)
 
     def purge_queue(self, name: str, owner: object) -> int:
         """Drops every ready message of a queue and returns how many. Raises: 404, 405."""

@@ -161,13 +161,16 @@ class QueueSession:
             self._channel.send(commands.Queue.PurgeOk(count))
 
     def delete(self, method: commands.Queue.Delete) -> None:
-        """Deletes a queue; a missing one is no error.
+        """Deletes a queue; a missing one is no error. Its consumers on this channel hear of it behind the answer.
 
         Raises: 403, 404 when no queue was declared, 405, 406.
         """
         self._session.allowance.spend(UNITS_OF_QUEUE)
         name = strip_name(self.name(method.queue))
         self._session.check(self._vhost.queue_resource(name), "configure")
-        count = self._vhost.delete_queue(name, self._session, if_unused=method.if_unused, if_empty=method.if_empty)
+        queues = self._vhost.queues
+        queue = queues.deletable(name, self._session, if_unused=method.if_unused, if_empty=method.if_empty)
         if not method.nowait:
-            self._channel.send(commands.Queue.DeleteOk(count))
+            self._channel.send(commands.Queue.DeleteOk(0 if queue is None else queue.ready))
+        if queue is not None:
+            queues.drop(queue)

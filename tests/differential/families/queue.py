@@ -207,6 +207,23 @@ def _ends() -> Iterator[Conversation]:
     yield _queue("delete-missing", _delete("A1", "~q"))
     yield _queue("delete-nowait", queue("A1", "~q"), _delete("A1", "~q", nowait=True), queue("A1", "~q", passive=True))
     yield _queue(
+        "delete-tells-consumers-behind-the-answer",
+        queue("A1", "~q"),
+        consume("A1", "~q", "one"),
+        consume("A1", "~q", "two"),
+        consume("A2", "~q", "three"),
+        consume("B1", "~q", "four"),
+        _delete("A1", "~q"),
+        queue("A1", "~q", passive=True),
+    )
+    yield _queue(
+        "delete-nowait-tells-consumers",
+        queue("A1", "~q"),
+        consume("A1", "~q"),
+        _delete("A1", "~q", nowait=True),
+        call("A1", "basic.qos"),
+    )
+    yield _queue(
         "delete-if-empty",
         queue("A1", "~q"),
         publish("A1", "", "~q", "one"),
