@@ -26,9 +26,9 @@ __all__ = ["Queues"]
 class Queues(dict[str, Queue]):
     """Holds the queues by name.
 
-    Invariant: the journal hears of each change of a durable queue once, in order, before the answer is written. ``next_number`` is
-        higher than every number that a queue's streams ever had. ``taps`` has those of them that belong to taps, by the
-        names of the queues.
+    Invariant: the journal hears of each change of a durable queue once, in order, before the answer is written.
+        ``next_number`` is higher than every number that a queue's streams ever had. ``taps`` has those of them that
+        belong to taps, by the names of the queues.
     """
 
     __slots__ = ("_kept", "_owned", "_vhost", "next_number", "taps")
