@@ -74,6 +74,12 @@ class Server(Section):
 class Amqp(Section):
     """What is agreed with a client, and what it may send."""
 
+    product: Literal["SlotMQ", "RabbitMQ"] = Field(
+        default="SlotMQ",
+        description="The product that clients are told; with RabbitMQ its version and platform too, for clients that "
+        "insist on the name. What py-amqp does with a prefetch then follows RabbitMQ's rule.",
+        json_schema_extra={"reload": NEXT_CONNECTION},
+    )
     frame_max_bytes: int = number(
         131_072, 4096, 16 * MiB, "bytes", "The largest frame; a client may ask for less, down to 4096.",
         "AMQP 0-9-1 section 4.2.3, RabbitMQ frame_max", reload=NEXT_CONNECTION,

@@ -57,7 +57,6 @@ class Connection:
         "_greeting",
         "_on_error",
         "_progress",
-        "_server_properties",
         "_session_open",
         "_wake",
         "_woken",
@@ -78,6 +77,7 @@ class Connection:
         "out_bytes",
         "received",
         "sent",
+        "server_properties",
         "session",
         "state",
     )
@@ -115,7 +115,7 @@ class Connection:
         self._cutter = FrameCutter(limits.initial_frame_max_bytes)
         self._greeting = b""
         self._progress = NO_METHOD
-        self._server_properties = server_properties
+        self.server_properties = server_properties
         self._wake = wake
         self._woken = False
         self._on_error = on_error
@@ -352,7 +352,7 @@ class Connection:
             return b""
         rest, self._greeting = self._greeting[PROTOCOL_HEADER_BYTES:], b""
         if verdict:
-            self.send(0, start(self._server_properties, self.mechanisms))
+            self.send(0, start(self.server_properties, self.mechanisms))
             self.state = State.STARTING
             return rest
         # Section 4.2.2: a server that does not serve the protocol says which it does, and closes.

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import platform
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from broker import __version__
 from broker.amqp.connection import Connection, ConnectionLimits
 from broker.amqp.errors import ChannelError, ProtocolError, Refused
 from broker.core.session.connection import SessionOfConnection
 from broker.event_log import get_logger
 from broker.net.address import close
+from broker.net.announcement import server_properties
 from broker.net.descriptors import descriptors_for_clients
 from broker.net.transport import Stop, Transport
 
@@ -37,14 +36,6 @@ _log = get_logger()
 FORCED: Final = 320  # connection-forced
 QUIET_S: Final = 0.5  # a stopping broker leaves a client that has said nothing for so long
 STEPS: Final = 10  # in so many steps a second every connection is looked after, so that many of them stop nobody
-
-SERVER_PROPERTIES: dict[str, Any] = {
-    "product": "SlotMQ",
-    "version": __version__,
-    "platform": f"Python {platform.python_version()}",
-    "copyright": "",
-    "information": "AMQP 0-9-1 topic broker",
-}
 
 
 class Listener:
@@ -76,6 +67,7 @@ class Listener:
         self._usage = usage
         self._vhosts = vhosts
         self._limits = limits_of(settings)
+        self._announced = server_properties(settings.amqp.product)
         self._servers: list[asyncio.Server] = []
         self._tls = tls
         self._tls_bound: list[socket.socket] = []
@@ -99,6 +91,7 @@ class Listener:
         """Go by changed settings; what was agreed with a client stays as it is."""
         self._settings = settings
         self._limits = limits_of(settings)
+        self._announced = server_properties(settings.amqp.product)
 
     async def start(self, bound: list[socket.socket], tls_bound: list[socket.socket] | None = None) -> None:
         """Begins to listen on bound sockets, with TLS on the second; `port` and `tls_port` then say where,
@@ -256,7 +249,7 @@ class Listener:
         return Connection(
             partial(self._session, transport),
             self._limits,
-            SERVER_PROPERTIES,
+            self._announced,
             self._turn.waker(transport),
             self._told,
             mechanisms=self._logins.mechanisms(transport.peer),

@@ -30,6 +30,7 @@ __all__ = ["BasicSession"]
 # does so with global=true where the broker calls itself RabbitMQ 3.3 to 3.13, and with global=false elsewhere: there it
 # expects AMQP's own reading (0-9-1, basic.qos: of the channel, whenever its consumers started).
 QOS_OF_RUNNING_CONSUMERS: Final = "py-amqp"
+RABBITMQ: Final = "RabbitMQ"
 
 
 class BasicSession:
@@ -92,12 +93,23 @@ class BasicSession:
             self.wake()
         else:
             self.prefetch_consumer = method.prefetch_count
-            if self.connection.client_properties.get("product") == QOS_OF_RUNNING_CONSUMERS:
+            if self._qos_is_of_running_consumers():
                 for consumer in self.consumers.values():
                     consumer.prefetch = method.prefetch_count
             self.prefetch_channel = 0  # as RabbitMQ: the later of the two kinds lifts the limit of the whole channel
             self.wake()
         self._channel.send(commands.Basic.QosOk())
+
+    def _qos_is_of_running_consumers(self) -> bool:
+        """Return whether the client changes the prefetch of its consumers by a qos of this kind.
+
+        kombu does so unless the broker is called RabbitMQ.
+        """
+        connection = self.connection
+        return (
+            connection.client_properties.get("product") == QOS_OF_RUNNING_CONSUMERS
+            and connection.server_properties.get("product") != RABBITMQ
+        )
 
     def consume(self, method: commands.Basic.Consume, queue: Queue) -> None:
         """Starts a consumer on `queue`.

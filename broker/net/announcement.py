@@ -1,0 +1,25 @@
+"""What the broker says of itself when a client connects: the server properties of connection.start."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any, Final, Literal
+
+from broker import __version__
+
+__all__ = ["server_properties"]
+
+# The release whose answers are ours, and an Erlang that it runs on.
+RABBITMQ: Final = {"version": "4.3.6", "platform": "Erlang/OTP 29"}
+NUMBERS: Final = 3
+
+
+def server_properties(product: Literal["SlotMQ", "RabbitMQ"]) -> dict[str, Any]:
+    """Return the properties under the name that the settings choose.
+
+    Shapes: a version is three numbers, which is all that some clients can read.
+    """
+    version = ".".join(__version__.split(".")[:NUMBERS])
+    ours = {"version": version, "platform": f"Python {platform.python_version()}"}
+    chosen = RABBITMQ if product == "RabbitMQ" else ours
+    return {"product": product, **chosen, "copyright": "", "information": "AMQP 0-9-1 topic broker"}
