@@ -100,13 +100,13 @@ class Bindings:
     ) -> None:
         """Removes a binding; a missing one, or one of a missing queue or exchange, is removed already.
 
-        Raises: 403 for the default exchange, 405.
+        Raises: 403 for the default exchange, 405 for a binding of another connection's exclusive queue.
         Source: RabbitMQ, rabbit_binding:remove/3.
         """
         vhost = self._vhost
         refuse_default(vhost.exchange_resource(exchange_name))
-        exchange = vhost.exchanges.get(exchange_name)
-        if exchange is not None and queue_name in vhost.queues:
+        exchange, queue = vhost.exchanges.get(exchange_name), vhost.queues.get(queue_name)
+        if exchange is not None and queue is not None and exchange.is_bound(queue, key, arguments):
             self._unbind(exchange, vhost.queue(queue_name, owner), key, arguments)
 
     def unbind_exchange(self, destination_name: str, source_name: str, key: str, arguments: Mapping[str, Any]) -> None:

@@ -283,8 +283,17 @@ def test_a_conditional_delete_keeps_a_queue_that_is_needed(consumed: bool, metho
 def test_an_exclusive_queue_is_closed_to_other_connections(method: Method) -> None:
     """Every method on it is refused with 405."""
     room = Room()
-    room.enter().call(1, Declare(queue="q", exclusive=True), commands.Queue.DeclareOk)
+    owner = room.enter()
+    owner.call(1, Declare(queue="q", exclusive=True), commands.Queue.DeclareOk)
+    owner.call(1, Bind(queue="q", exchange="amq.topic"), commands.Queue.BindOk)
     assert room.enter().refused(method) == LOCKED
+
+
+def test_what_is_not_bound_to_an_exclusive_queue_is_unbound_by_anybody() -> None:
+    """There is nothing to do, and RabbitMQ says so."""
+    room = Room()
+    room.enter().call(1, Declare(queue="q", exclusive=True), commands.Queue.DeclareOk)
+    room.enter().call(1, Unbind(queue="q", exchange="amq.topic"), commands.Queue.UnbindOk)
 
 
 def test_an_exclusive_queue_is_open_to_all_channels_of_its_connection() -> None:
