@@ -26,6 +26,7 @@ from broker.amqp.framing import (
     PUBLISH,
     PublishRun,
     broken_frame,
+    describe_frame,
 )
 from broker.amqp.header_facts import plain_facts
 from broker.amqp.session import ChannelSession
@@ -47,7 +48,7 @@ class ChannelState(Enum):
     """Is where a channel stands; a channel number without a Channel is one that is not open."""
 
     OPEN = "open"
-    CLOSING = "closing"  # channel.close sent: all but close and close-ok is discarded (section 1.5.2.5)
+    CLOSING = "closing"  # channel.close sent: all but open, close and close-ok is discarded (section 1.5.2.5)
     CLOSED = "closed"
 
 
@@ -57,7 +58,7 @@ class Move(Enum):
     SESSION = "hand it to the session"
     PUBLISH = "wait for its content"
     CLOSE = "close, and answer close-ok"
-    ANSWER = "answer close-ok, and go on waiting for close-ok"
+    ANSWER = "answer close-ok to a close that crossed ours, and go on waiting for close-ok"
     GONE = "forget the channel"
     SECOND_OPEN = "refuse: 504 second 'channel.open' seen"
     UNIMPLEMENTED = "refuse: 503 unimplemented method"
@@ -112,6 +113,7 @@ MOVES: Final[dict[ChannelState, dict[bytes, Move]]] = {
     },
     ChannelState.CLOSING: {
         **dict.fromkeys(METHODS, Move.DISCARD),
+        OPEN_METHOD: Move.SECOND_OPEN,  # RabbitMQ's answer, rather than a client that waits for ever
         CLOSE_METHOD: Move.ANSWER,
         CLOSE_OK_METHOD: Move.GONE,
     },
@@ -357,13 +359,13 @@ class Channel:
 
     def _refuse_frame(self, kind: int, payload: bytes) -> None:
         """Discards a frame of a closing channel, and refuses one that is out of sequence."""
-        if kind == FRAME_HEARTBEAT or kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY):
-            # A heartbeat belongs on channel 0 (section 4.2.7). No method is at fault.
-            self.progress = NO_METHOD
+        if kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY):
+            self.progress = NO_METHOD  # no method is at fault
+            if kind == FRAME_HEARTBEAT and not payload:  # it belongs on channel 0 (section 4.2.7)
+                raise ConnectionFault(505, describe_frame(kind, payload))
             raise broken_frame(kind, payload, "unknown_frame")
         if self.state is not ChannelState.OPEN:
-            if kind == FRAME_METHOD:
-                self._method_while_closing(payload)
+            self._frame_while_closing(kind, payload)
         elif self._expects == FRAME_HEADER:
             raise ConnectionFault(505, "expected content header for class 60, got non content header frame instead")
         elif self._expects == FRAME_BODY:
@@ -372,13 +374,14 @@ class Channel:
             self.progress = NO_METHOD
             raise non_method_frame()
 
-    def _method_while_closing(self, payload: bytes) -> None:
-        move = MOVES[self.state].get(payload[:4], Move.DISCARD)
+    def _frame_while_closing(self, kind: int, payload: bytes) -> None:
+        move = MOVES[self.state].get(payload[:4]) if kind == FRAME_METHOD else Move.DISCARD
         if move is Move.ANSWER:
-            # The client's close crossed ours: both are answered, and ours is still waited for.
             self.connection.write(encode_method(self.number, commands.Channel.CloseOk()))
         elif move is Move.GONE:
             self.connection.forget_channel(self)
+        elif move is Move.SECOND_OPEN:
+            raise ConnectionFault(504, "second 'channel.open' seen", 20, 10)
 
 
 def wrong_content_header(payload: bytes) -> ConnectionFault:

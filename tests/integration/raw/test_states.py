@@ -220,7 +220,7 @@ STATES = [
     ),
     State("channel closed by the broker", channel_closed, 1, 504, {"Channel.Open": "Channel.OpenOk"}),
     State("channel closed by the client", channel_left, 1, 504, {"Channel.Open": "Channel.OpenOk"}),
-    State("channel closing", channel_closing, 1, NOTHING, {"Channel.Close": "Channel.CloseOk"}),
+    State("channel closing", channel_closing, 1, NOTHING, {"Channel.Open": 504, "Channel.Close": "Channel.CloseOk"}),
     State("channel closing, on channel 0", channel_closing, 0, 504, RUNNING),
     State("content header awaited", header_awaited, 1, 505),
     State("content header awaited, on channel 0", header_awaited, 0, 504, RUNNING),
@@ -236,8 +236,6 @@ STATES = [
 RABBITMQ: dict[tuple[str, str], int | str] = {
     # RabbitMQ answers connection.close in no state before `running`; it hangs up.
     ("tuned", "Connection.Close"): 504,
-    # Section 1.5.2.5 discards everything but close and close-ok; RabbitMQ makes an exception of a second open.
-    ("channel closing", "Channel.Open"): 504,
 }
 OURS: dict[tuple[str, str], int | str] = {
     ("start received", "Connection.Close"): "Connection.CloseOk",
