@@ -6,9 +6,11 @@ import json
 import os
 import socket
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any, Final
 
+from broker.cli.interrupt import first_interrupt
 from broker.cli.parser import BadUsage
 from broker.net.control_address import socket_address
 
@@ -32,10 +34,14 @@ def ask(
     *,
     told: Callable[[Mapping[str, Any]], None] = _nobody,
     silence_s: float | None = TIMEOUT_S,
+    accepts: bool = False,
+    interruptible: bool = False,
     **arguments: Any,
 ) -> Any:
     """Returns the result of a verb; `told` hears how far the broker has come.
 
+    With `accepts` the broker hears each time that `told` has returned. With `interruptible` the first interrupt asks
+    the broker to stop there and answer; a second one ends the command.
     Units: `silence_s` is how long the broker may say nothing, None for ever.
     Raises: Unanswered, BadUsage.
     """
@@ -54,7 +60,8 @@ def ask(
             client.connect(address)
             with suppress(BrokenPipeError, ConnectionResetError):  # who does not listen to the end may have said why
                 client.sendall(request + b"\n")
-            return _result(client, folder, told)
+            with first_interrupt(lambda: client.shutdown(socket.SHUT_WR)) if interruptible else nullcontext():
+                return _result(client, folder, partial(_tell, told, client) if accepts else told)
     except (FileNotFoundError, ConnectionRefusedError):
         raise Unanswered(f"no broker runs on data folder {folder}") from None
     except TimeoutError:
@@ -64,6 +71,11 @@ def ask(
     finally:
         if descriptor is not None:
             os.close(descriptor)
+
+
+def _tell(told: Callable[[Mapping[str, Any]], None], client: socket.socket, progress: Mapping[str, Any]) -> None:
+    told(progress)
+    client.sendall(b"\n")
 
 
 def _result(client: socket.socket, folder: str, told: Callable[[Mapping[str, Any]], None]) -> Any:

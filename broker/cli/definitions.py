@@ -7,13 +7,13 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from broker.cli.broker_folder import folder_of
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.parser import BadUsage, add_command, add_folder, add_group
+from broker.cli.progress_line import ProgressLine, share_of
 from broker.cli.table import counted, print_json
 from broker.core.json_text import read_json
 
@@ -38,25 +38,6 @@ def add_definitions(commands: Any) -> None:
     command.set_defaults(run=_export)
 
 
-class ProgressLine:
-    """Tells how many entries are done: over and over on a terminal's line, and once at the end elsewhere."""
-
-    def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
-
-    def tell(self, progress: Mapping[str, Any]) -> None:
-        """Shows how far the broker has come."""
-        if self._live:
-            total = progress["total"] or 1
-            percent = progress["done"] * 100 // total
-            print(f"\r{progress['step']}: {progress['done']} of {total} ({percent} %) ", end="", file=sys.stderr)
-
-    def close(self) -> None:
-        """Leaves the line to what comes next."""
-        if self._live:
-            print("\r\x1b[K", end="", file=sys.stderr)
-
-
 def _import(arguments: argparse.Namespace) -> int:
     name = arguments.file
     try:
@@ -66,20 +47,18 @@ def _import(arguments: argparse.Namespace) -> int:
         raise BadUsage(f"{name}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise BadUsage(f"{name}: not valid JSON: {error}") from None
-    line = ProgressLine()
-    try:
-        answer = ask(
-            folder_of(arguments),
-            "import_definitions",
-            told=line.tell,
-            definitions=document,
-            vhost=arguments.vhost,
-            skip_refused=arguments.skip_refused,
-        )
-    except Unanswered as refused:
-        raise Unanswered(f"{name}: {refused}") from None
-    finally:
-        line.close()
+    with ProgressLine() as line:
+        try:
+            answer = ask(
+                folder_of(arguments),
+                "import_definitions",
+                told=lambda so_far: line.show(f"{so_far['step']}: {share_of(so_far['done'], so_far['total'])}"),
+                definitions=document,
+                vhost=arguments.vhost,
+                skip_refused=arguments.skip_refused,
+            )
+        except Unanswered as refused:
+            raise Unanswered(f"{name}: {refused}") from None
     for reason in answer["skipped"]:
         print(f"slotmq: passed over {reason}", file=sys.stderr)
     counts = [counted(count, part.replace("_", " ")) for part, count in answer["imported"].items() if count]

@@ -42,6 +42,7 @@ def _add_others(commands: Any) -> None:
     from broker.cli.definitions import add_definitions
     from broker.cli.lifecycle import add_lifecycle
     from broker.cli.listing import add_listing
+    from broker.cli.moving import add_moving
     from broker.cli.perf import add_perf
     from broker.cli.pipeline import add_pipeline
     from broker.cli.resources import add_resources
@@ -53,6 +54,7 @@ def _add_others(commands: Any) -> None:
 
     for add in (add_lifecycle, add_listing, add_slots, add_taps, add_trace, add_resources, add_users, add_vhosts):
         add(commands)
+    add_moving(commands)
     add_definitions(commands)
     add_perf(commands)
     add_pipeline(commands)

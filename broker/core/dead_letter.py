@@ -13,6 +13,7 @@ from broker.amqp.content_header import measure_header
 from broker.amqp.header_edit import edit_header, read_headers, read_text
 from broker.amqp.header_facts import MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX, HeaderFacts, plain_facts
 from broker.core.delayed import delay_of
+from broker.core.envelopes import Envelopes
 from broker.core.message import Envelope, Message
 from broker.core.message_fields import HeaderFields
 from broker.core.posting import charge_bytes, post
@@ -23,13 +24,11 @@ from broker.event_log import get_logger
 if TYPE_CHECKING:
     from broker.core.queue import Queue
     from broker.core.vhost import Vhost
-    from broker.routing.exchange import Exchange
 
 __all__ = ["DeadLetters"]
 
 _log = get_logger()
 
-ENVELOPES_MAX: Final = 1024
 BURIAL_SHARE: Final = 4  # what a dead letter takes of the turn's share, and each death that it tells of
 
 
@@ -48,8 +47,7 @@ class DeadLetters:
         self._vhost = vhost
         self._burying = False
         self._waiting: deque[tuple[Queue, Message, str]] = deque()
-        # Dead letters of one queue are many that share exchange and key.
-        self._envelopes: dict[tuple[str, str], Envelope] = {}
+        self._envelopes = Envelopes()
 
     def bury(self, queue: Queue, message: Message, reason: str) -> None:
         """Publishes a message of a queue to the queue's dead letter exchange; without one nothing happens.
@@ -90,7 +88,7 @@ class DeadLetters:
                 dropped.append("CC")  # nothing else would tell the next death that the copies are over
         header = edit_header(message.header, set_headers=changes, drop_headers=dropped, drop_properties=("expiration",))
         facts = facts_behind(message.facts, header)
-        envelope, body = self._envelope(exchange.name, keys[0]), message.body
+        envelope, body = self._envelopes.of(exchange.name, keys[0]), message.body
         delay_ms = delay_of(facts.delay) if exchange.delayed else None
         if delay_ms is not None:
             charge = charge_bytes(header, body, 1)
@@ -98,7 +96,7 @@ class DeadLetters:
             return
         if exchange.name == "":
             keys = self._answer(keys, envelope, header, body)
-        queues = self._queues(exchange, keys, header)
+        queues: tuple[Queue, ...] = vhost.router.queues(exchange, keys, HeaderFields(header))
         if reason != "rejected":
             queues = self._without_cycles(queue, queues, changes[X_DEATH])
         if queues:
@@ -113,15 +111,6 @@ class DeadLetters:
                 waiting.deliver(envelope, header, body)
         return tuple(key for key in keys if not key.startswith(REPLY_PREFIX))
 
-    def _queues(self, exchange: Exchange, keys: Sequence[str], header: bytes) -> tuple[Queue, ...]:
-        """Returns the queues that the keys lead to, each once."""
-        if not keys:
-            return ()
-        router = self._vhost.router
-        if len(keys) == 1 and not router.dynamic(exchange):
-            return router.route(exchange, keys[0]).destinations
-        return router.match(exchange, keys[0], HeaderFields(header), keys[1:])
-
     def _without_cycles(
         self, source: Queue, queues: Sequence[Queue], events: Sequence[dict[str, Any]]
     ) -> tuple[Queue, ...]:
@@ -133,14 +122,6 @@ class DeadLetters:
                     cycle = [queue.name, *past_queues(events)]
                     _log.warning("dead_letter.dropped", vhost=self._vhost.name, queue=source.name, cycle=cycle)
         return straight
-
-    def _envelope(self, exchange: str, key: str) -> Envelope:
-        envelope = self._envelopes.get((exchange, key))
-        if envelope is None:
-            if len(self._envelopes) >= ENVELOPES_MAX:
-                self._envelopes.clear()
-            envelope = self._envelopes[exchange, key] = Envelope(exchange, key)
-        return envelope
 
 
 def facts_behind(facts: HeaderFacts, header: bytes) -> HeaderFacts:

@@ -61,3 +61,11 @@ class QueuePorts:
     window_messages: int = 1000
     window_bytes: int = 1 << 20
     settled: list[Stream] = field(default_factory=list)
+
+    def log_settlements(self) -> None:
+        """Append the records of what was settled since the last call: one for each stream."""
+        if self.settled:
+            settled = self.settled[:]
+            self.settled.clear()
+            for stream in settled:
+                stream.log_settlements()

@@ -71,6 +71,11 @@ class Administration:
         self._changes: set[asyncio.Task[Any]] = set()
         self._closed = False
 
+    @property
+    def closed(self) -> bool:
+        """Whether the broker is about to stop: what takes its time comes to an end."""
+        return self._closed
+
     # -- vhosts -------------------------------------------------------------------------------------------------------
 
     async def add_vhost(self, name: str, facts: Mapping[str, Any]) -> None:

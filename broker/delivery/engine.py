@@ -166,7 +166,7 @@ class Engine:
         """
         self.due = False
         self.deadlines.begin_turn()
-        self._log_settlements()
+        self.vhost.ports.log_settlements()
         self.committer.turn()
         seen = self.store.log.position
         self.workers.turn()
@@ -177,7 +177,7 @@ class Engine:
             self._schedule()
             self.deadlines.begin_turn()  # publishers have a share of their own, however much is due
         if self._settled:  # what was delivered without acknowledgement
-            self._log_settlements()
+            self.vhost.ports.log_settlements()
         if self.store.log.position != seen:  # the next turn sees to it that it is written, settlements and dead letters
             self._schedule()
         if self.pager.pressed:
@@ -212,7 +212,7 @@ class Engine:
         self._stops = True
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
-        self._log_settlements()
+        self.vhost.ports.log_settlements()
         await self.checkpointer.take(clean=True)
         self.close(clean=True)
 
@@ -240,7 +240,7 @@ class Engine:
 
     def log_settled(self) -> None:
         """Logs what was settled outside of a turn, and has it written."""
-        self._log_settlements()
+        self.vhost.ports.log_settlements()
         self._schedule()
 
     def _schedule(self) -> None:
@@ -275,13 +275,6 @@ class Engine:
         self._schedule()
         if (self.deadlines.next_ms or 0) > self._turn.now_ms:
             self._arm()  # a clock and a timer differ by a little, and a far deadline is waited for in pieces
-
-    def _log_settlements(self) -> None:
-        if self._settled:
-            settled = self._settled[:]
-            self._settled.clear()
-            for stream in settled:
-                stream.log_settlements()
 
     async def _write_down(self) -> None:
         """Takes a checkpoint, then frees a segment; never both at a time."""

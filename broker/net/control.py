@@ -2,7 +2,9 @@
 
 One JSON object a line in each direction: `{"verb": "slots", "queue": "q"}` is answered by `{"ok": true, "result": ...}`
 or `{"ok": false, "error": "..."}`; a verb that takes its time says `{"progress": {...}}` before that, as often as it
-likes. Whoever may open the file may ask: its mode is 0600, so that is the broker's user.
+likes. A client that ends its side of the conversation has enough: such a verb stops and answers. `get` waits for a line
+of the client before it lets go of what it told. Whoever may open the file may ask: its mode is 0600, so that is the
+broker's user.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any, Final
 from broker.core.json_text import read_json
 from broker.event_log import get_logger
 from broker.net.control_address import SOCKET_NAME, socket_address
-from broker.net.control_request import ControlRefused, Request, Verb
+from broker.net.control_request import Asker, ControlRefused, Request, Verb
 
 __all__ = ["ControlSocket"]
 
@@ -97,8 +99,7 @@ class ControlSocket:
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             try:
-                async with asyncio.timeout(IDLE_MAX_S):  # not wait_for: before 3.12 it may swallow close()'s cancel
-                    line = await reader.readline()
+                line = await _read_line(reader)
             except ValueError:  # StreamReader's own name for a line over its limit
                 await self._write(writer, _refusal(f"a request has at most {REQUEST_MAX_BYTES} bytes"))
                 return
@@ -114,9 +115,9 @@ class ControlSocket:
         verb = self._verbs.get(str(fields.get("verb"))) if isinstance(fields, dict) else None
         if verb is None:
             return _refusal(f"known verbs: {', '.join(sorted(self._verbs))}")
-        listener = _Listener(reader, writer)
+        client = _Client(reader, writer)
         try:
-            result = verb(Request(fields, lambda progress: writer.write(_progress(progress)), listener.say))
+            result = verb(Request(fields, client))
             return {"ok": True, "result": await result if inspect.isawaitable(result) else result}
         except ConnectionError:
             raise
@@ -126,7 +127,7 @@ class ControlSocket:
             log.exception("control.failed", verb=fields["verb"])
             return _refusal(f"internal error: {type(error).__name__}")
         finally:
-            listener.close()
+            client.close()
 
     @staticmethod
     async def _write(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
@@ -138,20 +139,36 @@ class ControlSocket:
         await _drain(writer)
 
 
-class _Listener:
-    """A client to whom a verb says much, for as long as it listens; then the verb is cancelled."""
+class _Client(Asker):
+    """The other end of a conversation."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self._leaving: asyncio.Task[None] | None = None
 
+    def tell(self, progress: Mapping[str, Any]) -> None:
+        """Tell how far the verb has come."""
+        self._writer.write(_encoded({"progress": progress}) + b"\n")
+
     async def say(self, progress: Mapping[str, Any]) -> None:
         """Tell of progress, and wait until there is room for more."""
         if self._leaving is None:
             self._leaving = asyncio.create_task(self._cancel(asyncio.current_task()))
-        self._writer.write(_progress(progress))
+        self.tell(progress)
         await self._writer.drain()
+
+    def enough(self) -> bool:
+        """Return whether the client has ended its side."""
+        return self._reader.at_eof()
+
+    async def accepted(self) -> bool:
+        """Wait for a line; return whether it came."""
+        try:
+            await _drain(self._writer)
+            return bool(await _read_line(self._reader))
+        except (ConnectionError, TimeoutError):
+            return False
 
     async def _cancel(self, conversation: asyncio.Task[Any] | None) -> None:
         """Cancel the verb when the client hangs up, or says anything."""
@@ -166,8 +183,9 @@ class _Listener:
             self._leaving.cancel()
 
 
-def _progress(progress: Mapping[str, Any]) -> bytes:
-    return _encoded({"progress": progress}) + b"\n"
+async def _read_line(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(IDLE_MAX_S):  # not wait_for: before 3.12 it may swallow close()'s cancel
+        return await reader.readline()
 
 
 def _pieces(answer: Any) -> Iterator[bytes]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-__all__ = ["ControlRefused", "Request", "Verb"]
+__all__ = ["Asker", "ControlRefused", "Request", "Verb"]
 
 MISSING: Final = object()
 LARGEST: Final = 1 << 53  # beyond it JSON's numbers are no integers for everybody
@@ -15,32 +15,32 @@ class ControlRefused(Exception):
     """A verb cannot be carried out; the text is the answer."""
 
 
-def _nobody(_progress: Mapping[str, Any]) -> None:
-    """Hears of progress when nobody asked."""
+class Asker:
+    """Who asked, as a verb that takes its time sees them. This one asks from inside, and hears and says nothing."""
 
+    def tell(self, progress: Mapping[str, Any]) -> None:
+        """Tell how far the verb has come, before its answer."""
 
-async def _to_nobody(_progress: Mapping[str, Any]) -> None:
-    """Tells what nobody asked for."""
+    async def say(self, progress: Mapping[str, Any]) -> None:
+        """Tell of progress, and wait until there is room for more; the verb is cancelled when the client hangs up."""
+
+    def enough(self) -> bool:
+        """Return whether the client has ended its side of the conversation: the verb is to stop there and answer."""
+        return False
+
+    async def accepted(self) -> bool:
+        """Wait for a line of the client; return whether it came, so that it has taken what it was told."""
+        return False
 
 
 class Request:
-    """Holds the arguments of one request. Raises: ControlRefused, naming the argument, from each reader.
+    """Holds the arguments of one request. Raises: ControlRefused, naming the argument, from each reader."""
 
-    Shapes: `tell` takes what JSON can say, and the client reads it before the answer. `say` does the same for who says
-        much: it returns when there is room for more, and the verb is cancelled when the client has hung up.
-    """
+    __slots__ = ("_fields", "asker")
 
-    __slots__ = ("_fields", "say", "tell")
-
-    def __init__(
-        self,
-        fields: Mapping[str, Any],
-        tell: Callable[[Mapping[str, Any]], None] = _nobody,
-        say: Callable[[Mapping[str, Any]], Awaitable[None]] = _to_nobody,
-    ) -> None:
+    def __init__(self, fields: Mapping[str, Any], asker: Asker | None = None) -> None:
         self._fields = fields
-        self.tell = tell
-        self.say = say
+        self.asker = asker or Asker()
 
     def has(self, name: str) -> bool:
         """Tells whether an argument was given."""

@@ -53,6 +53,15 @@ class Router:
             return composite
         return self._compose(exchange, key)
 
+    def queues(self, exchange: Exchange, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
+        """Return the queues of one message that has several routing keys, or none.
+
+        Cost: a look at the route cache where there is one key and nothing else counts.
+        """
+        if len(keys) == 1 and not self.dynamic(exchange):
+            return self.route(exchange, keys[0]).destinations
+        return self.match(exchange, keys[0], fields, keys[1:]) if keys else ()
+
     def dynamic(self, exchange: Exchange) -> bool:
         """Return whether a message from this exchange can reach one that looks at its headers or properties."""
         if exchange.alternate is None and not exchange.onward:

@@ -35,9 +35,25 @@ def crash(_request: Request) -> Any:
 async def work(request: Request) -> Any:
     """A verb that takes its time, and says how far it is."""
     for done in range(request.integer("steps", 2)):
-        request.tell({"done": done})
+        request.asker.tell({"done": done})
         await asyncio.sleep(0)
     return "done"
+
+
+async def work_on(request: Request) -> Any:
+    """A verb that works until the client has enough."""
+    request.asker.tell({"begun": True})
+    for _ in range(1_000_000):
+        if request.asker.enough():
+            return "stopped"
+        await asyncio.sleep(0)
+    return "came to the end"
+
+
+async def hand_over(request: Request) -> Any:
+    """A verb that wants to know whether what it told was taken."""
+    request.asker.tell({"message": "m"})
+    return await request.asker.accepted()
 
 
 def rows(request: Request) -> Any:
@@ -45,7 +61,15 @@ def rows(request: Request) -> Any:
     return [{"number": number, "text": "x" * 100} for number in range(request.integer("count", 0))]
 
 
-VERBS: dict[str, Verb] = {"echo": echo, "refuse": refuse, "crash": crash, "work": work, "rows": rows}
+VERBS: dict[str, Verb] = {
+    "echo": echo,
+    "refuse": refuse,
+    "crash": crash,
+    "work": work,
+    "work_on": work_on,
+    "hand_over": hand_over,
+    "rows": rows,
+}
 
 
 @pytest.fixture
@@ -73,6 +97,19 @@ async def raw(folder: Path, request: bytes) -> list[Any]:
 async def test_verb_is_answered(folder: Path) -> None:
     """A verb gets the request and its result comes back."""
     assert await asyncio.to_thread(ask, folder, "echo", queue="q\n\u2028") == {"verb": "echo", "queue": "q\n\u2028"}
+
+
+async def test_client_that_ends_its_side_has_enough(folder: Path) -> None:
+    """The verb hears of it, and its answer comes back all the same."""
+    assert (await raw(folder, b'{"verb":"work_on"}\n'))[-1] == {"ok": True, "result": "stopped"}
+
+
+async def test_verb_waits_until_what_it_told_was_taken(folder: Path) -> None:
+    """A client that says so did take it; one that is gone did not."""
+    heard: list[Any] = []
+    assert await asyncio.to_thread(ask, folder, "hand_over", told=heard.append, accepts=True) is True
+    assert heard == [{"message": "m"}]
+    assert (await raw(folder, b'{"verb":"hand_over"}\n'))[-1] == {"ok": True, "result": False}
 
 
 async def test_only_the_owner_may_ask(folder: Path) -> None:

@@ -184,7 +184,7 @@ async def test_transient_and_owned_are_not_exported(tmp_path: Path) -> None:
         (changed("users", 0, hashing_algorithm="rot13"), "users[0]: "),
         (changed("policies", 0, pattern="("), "policies[0] 'pp': pattern should be regular expression"),
         (changed("policies", 0, definition={"max-length": "x"}), "policies[0] 'pp': "),
-        (changed("exchanges", 1, type="bogus"), "exchanges[1]: COMMAND_INVALID - unknown exchange type 'bogus'"),
+        (changed("exchanges", 1, type="bogus"), "exchanges[1]: PRECONDITION_FAILED - unknown exchange type 'bogus'"),
         (changed("queues", 1, arguments={"x-message-ttl": "x"}), "queues[1]: PRECONDITION_FAILED - invalid arg"),
         (changed("queues", 1, arguments={"x-queue-type": "stream"}), "queues[1]: PRECONDITION_FAILED - invalid arg"),
         (changed("queues", 1, name="mq"), "queues[1]: PRECONDITION_FAILED - inequivalent arg"),
@@ -320,7 +320,7 @@ async def test_what_comes_in_between_undoes_the_import(tmp_path: Path, monkeypat
         heard = broker._control._verbs["import_definitions"]
 
         def listening(request: Any) -> Any:
-            request.tell = meddle
+            request.asker.tell = meddle
             return heard(request)
 
         monkeypatch.setitem(broker._control._verbs, "import_definitions", listening)

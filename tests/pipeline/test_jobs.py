@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pika
 import pytest
 
+from broker.cli.control_client import ask
 from broker.cli.main import main
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
@@ -55,20 +56,9 @@ def depth(channel: Any, queue: str) -> int:
 
 def drain(broker: BrokerProcess, queue: str) -> list[tuple[str, str, bytes, bytes]]:
     """Returns what a queue has (exchange, key, properties, body), in its order, and leaves it empty."""
-    from pamqp import commands
+    from tests.pipeline.queue_drain import drain_queue
 
-    from broker.amqp.codec import encode_method
-    from broker.pipeline.replay.dead_letter_mover import get
-    from broker.pipeline.sink.amqp_address import AmqpAddress
-    from broker.pipeline.sink.amqp_link import AmqpLink
-
-    link = AmqpLink(AmqpAddress.parse(broker.address.url), "test")
-    found = []
-    while (message := get(link, queue)) is not None:
-        found.append((message[0].exchange, message[0].routing_key, message[1], message[2]))
-    link.send(encode_method(1, commands.Basic.Ack(0, multiple=True)))
-    link.close()
-    return found
+    return drain_queue(broker.address.url, queue)
 
 
 def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
@@ -230,11 +220,8 @@ def _ddl() -> str:
 def test_dead_letters_are_told_and_go_back(
     spark: SparkSession, broker: BrokerProcess, channel: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """Groups are as they died; a look takes nothing; what was replayed is known when it dies again; moving empties."""
+    """Groups are as they died; a look takes nothing; what an operator had requeued is known when it dies again."""
     from broker.pipeline.jobs import deadletters
-    from broker.pipeline.replay import dead_letter_mover
-    from broker.pipeline.sink.amqp_address import AmqpAddress
-    from broker.pipeline.sink.amqp_publisher import AmqpPublisher, PublisherOptions
 
     channel.exchange_declare("d.ex", "topic")
     channel.queue_declare("d.dead", durable=True)
@@ -286,11 +273,9 @@ def test_dead_letters_are_told_and_go_back(
     assert found["groups"][0]["first"].endswith("+00:00")
     assert depth(channel, "d.dead") == 14
 
-    snapshots = broker.folder / "slots" / "snapshots"
-    before = len(list(snapshots.iterdir()))
-    assert told("--replay", "--to", broker.address.url, "--reason", "rejected")["published"] == 9
-    assert len(list(snapshots.iterdir())) == before + 1, "what is published is what was told"
-    assert (depth(channel, "d.dead"), depth(channel, "d.work")) == (14, 9)
+    requeued = ask(broker.folder, "requeue_dead_letters", queue="d.dead", into="exchange", reasons=["rejected"])
+    assert (requeued["moved"], requeued["unwanted"]) == (9, 5)
+    assert (depth(channel, "d.dead"), depth(channel, "d.work")) == (5, 9)
     back = channel.basic_get("d.work")
     assert (back[0].exchange, back[0].routing_key, back[1].expiration) == ("d.ex", back[0].routing_key, "90000")
     assert {name: value for name, value in back[1].headers.items() if name != "n"} == {
@@ -300,27 +285,46 @@ def test_dead_letters_are_told_and_go_back(
     }
     channel.basic_nack(back[0].delivery_tag, requeue=False)
     die(8)
-    wait_until(lambda: depth(channel, "d.dead") == 23, "those that died again")
+    wait_until(lambda: depth(channel, "d.dead") == 14, "those that died again")
     assert groups(told("--reason", "rejected")) == {
-        ("rejected", "d.work", "d.ex", "k0"): (10, 5),
-        ("rejected", "d.work", "d.ex", "k1"): (8, 4),
+        ("rejected", "d.work", "d.ex", "k0"): (5, 5),
+        ("rejected", "d.work", "d.ex", "k1"): (4, 4),
     }
 
-    rates: list[float] = []
 
-    def publisher(address: AmqpAddress, how: PublisherOptions, refused: Any) -> AmqpPublisher:
-        rates.append(how.rate)
-        return AmqpPublisher(address, how, refused)
+@pytest.mark.parametrize(("into", "place"), [("exchange", ("l.ex", "k")), ("queue", ("", "l.work"))])
+def test_dead_letters_of_a_lake_go_back_once(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    channel: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+    into: str,
+    place: tuple[str, str],
+) -> None:
+    """Where they were published first, or to the queue they died in; those that are chosen; a rerun adds nothing."""
+    from broker.pipeline.jobs import deadletters
 
-    monkeypatch.setattr(dead_letter_mover, "AmqpPublisher", publisher)
-    moved = told(
-        "--replay", "--consume", "--rate", "5000", "--to", broker.address.url, "--reason", "rejected", "--into", "queue"
-    )
-    assert rates == [5000]
-    assert (moved["messages"], moved["published"], moved["left"]) == (23, 18, 5)
-    wait_until(lambda: depth(channel, "d.dead") == 5, "what was left")
-    assert sorted(body for *_, body in drain(broker, "d.dead")) == [b"alive", *[b"expired"] * 4]
-    assert {(exchange, key) for exchange, key, _, _ in drain(broker, "d.work")} == {("", "d.work")}
+    channel.exchange_declare("l.ex", "topic")
+    channel.queue_declare("l.work", durable=True)
+    channel.queue_bind("l.work", "l.ex", "#")
+    deaths = [
+        {"queue": "l.work", "reason": reason, "exchange": "l.ex", "routing-keys": ["k"], "count": 1}
+        for reason in ("rejected", "expired")
+    ]
+    dead = [("", "l.dead", properties({"x-death": [deaths[n % 2]]}), b"%d" % n) for n in range(8)]
+    lake = lake_of(tmp_path / "lake", rows_of("l.tap", [*dead, ("", "l.dead", b"\x00\x00", b"alive")], 1))
+    monkeypatch.setattr(deadletters, "spark_of", lambda *_: spark)
+    command = ["pipeline", "deadletters", "--lake", str(lake.path), "--reason", "rejected", "--quiet", "--json"]
+    for count in (4, 0):
+        capsys.readouterr()
+        assert main([*command, "--replay", "--to", broker.address.url, "--into", into]) == 0
+        assert json.loads(capsys.readouterr().out)["messages"] == 4
+        found = drain(broker, "l.work")
+        assert sorted(body for *_, body in found) == [b"0", b"2", b"4", b"6"][:count]
+        assert {(exchange, key) for exchange, key, _, _ in found} == ({place} if count else set())
+        assert all(b"x-replayed" in octets and b"x-death" not in octets for _, _, octets, _ in found)
 
 
 def test_synth_makes_the_same_messages_for_a_seed(

@@ -139,10 +139,7 @@ class TxSession:
                 self._publisher.send(publication, admitted=True)
             for acknowledge, tags in self._acknowledgements:
                 acknowledge(self._basic.unacked.take_aside(tags))
-            settled = self._vhost.ports.settled
-            for stream in settled:  # their records belong into the transaction, not at the end of the turn
-                stream.log_settlements()
-            settled.clear()
+            self._vhost.ports.log_settlements()  # the records belong into the transaction, not at the end of the turn
         self._forget()
         self.published += 1
         if log.position != position or (numbered and log.needs_sync):  # the original of a duplicate may not be safe yet

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.net.control_verbs.definitions import definitions_verbs
 from broker.net.control_verbs.listing import listing_verbs
+from broker.net.control_verbs.moving import moving_verbs
 from broker.net.control_verbs.refusing import refusing
 from broker.net.control_verbs.resources import resource_verbs
 from broker.net.control_verbs.slots import slot_verbs
@@ -41,6 +42,7 @@ def control_verbs(
         **slot_verbs(administration, facts),
         **listing_verbs(administration, listener),
         **resource_verbs(administration, listener),
+        **moving_verbs(administration, facts),
         **user_verbs(administration),
         **vhost_verbs(administration),
         **tap_verbs(taps),

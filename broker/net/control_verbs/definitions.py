@@ -33,7 +33,7 @@ def definitions_verbs(administration: Administration, rehearsal: Rehearsal) -> d
             raise ControlRefused(f"no vhost '{vhost}'")
         document = await asyncio.to_thread(read_document, request.table("definitions"), vhost)  # it may be long
         taking = DefinitionsImport(
-            document, administration, rehearsal, request.tell, skip_refused=request.flag("skip_refused")
+            document, administration, rehearsal, request.asker.tell, skip_refused=request.flag("skip_refused")
         )
         return {"imported": await taking.run(), "skipped": taking.skipped}
 

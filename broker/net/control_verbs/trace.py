@@ -49,14 +49,14 @@ def trace_verbs(administration: Administration) -> dict[str, Verb]:
         )
         vhost.firehose.watch(watch)
         try:
-            await request.say({"tracing": vhost.name})
+            await request.asker.say({"tracing": vhost.name})
             while administration.vhosts.get(vhost.name) is vhost:
                 rows = await watch.rows()
                 if rows:
-                    await request.say({"passed": rows})
+                    await request.asker.say({"passed": rows})
                 if watch.dropped:
                     dropped, watch.dropped = watch.dropped, 0
-                    await request.say({"dropped": dropped})
+                    await request.asker.say({"dropped": dropped})
         finally:
             vhost.firehose.forget(watch)
         raise ControlRefused(f"vhost '{vhost.name}' is deleted")

@@ -1,4 +1,4 @@
-"""`slotmq pipeline deadletters`: tells why messages died, and publishes them again where they came from."""
+"""`slotmq pipeline deadletters`: tells why messages died, and publishes those of a lake again where they came from."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.amqp.content_header import PROPERTIES_AT
+from broker.amqp.deaths import PastDeath, death_of, revived
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.faults import PublishFailed, fault_in
+from broker.pipeline.faults import fault_in
 from broker.pipeline.job import BAD_RECORDS, OK, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
 from broker.pipeline.jobs.replay import publish_frame
-from broker.pipeline.replay.dead_letter_mover import DeadLetterMover
-from broker.pipeline.replay.deaths import Death, death_of, revived
 from broker.pipeline.replay.header_changes import NO_PROPERTIES
 from broker.pipeline.replay.replay_plan import digest
 from broker.pipeline.replay.republish import COLUMNS, Publishing, check_reachable
@@ -41,6 +41,7 @@ DEATHS_DDL: Final = (
     "found_in string, reason string, died_in string, exchange string, routing_key string, "
     "ts timestamp, deaths bigint, replayed bigint, offset bigint, headers string, body binary"
 )
+FRONT: Final = bytes(PROPERTIES_AT)  # properties stand behind it in a content header
 SEEN: Final = ("queue", "offset", "ts", "headers", "properties_raw", "body")
 
 
@@ -51,7 +52,7 @@ class Wanted:
     reasons: tuple[str, ...] = ()
     died_in: tuple[str, ...] = ()
 
-    def __call__(self, death: Death | None) -> bool:
+    def __call__(self, death: PastDeath | None) -> bool:
         """Tells whether a dead letter is; a message that has not died never is."""
         if death is None or (self.reasons and death.reason not in self.reasons):
             return False
@@ -75,7 +76,6 @@ class DeadLetterOptions:
     wanted: Wanted = field(default_factory=Wanted)
     to: AmqpAddress | None = None
     into: str = EXCHANGE
-    consume: bool = False
     rate: float = 0.0
     unroutable: Path = UNROUTABLE
 
@@ -83,19 +83,22 @@ class DeadLetterOptions:
 def add_deadletters(commands: Any) -> None:
     """Adds the command."""
     command = add_command(
-        commands, "deadletters", "tell why messages died, and publish them again where they came from"
+        commands, "deadletters", "tell why messages died, and publish those of a lake again where they came from"
     )
     command.add_argument("--path", metavar="DIR", help="the broker's data folder; --queue says which queues of it")
     command.add_argument("--url", metavar="URL", help="the broker's HTTP server, http(s)://user:password@host:15672")
     command.add_argument("--reason", metavar="R", action="append", default=[], help="only these: rejected, expired ...")
     command.add_argument("--died-in", metavar="Q", action="append", default=[], help="only what died in this queue")
-    command.add_argument("--replay", action="store_true", help="publish them again, marked with the header x-replayed")
+    command.add_argument(
+        "--replay",
+        action="store_true",
+        help="publish those of --lake again; slotmq requeue-dead-letters moves those of queues",
+    )
     command.add_argument("--to", metavar="URL", help="the broker to publish to: amqp://user:password@host:port/vhost")
     command.add_argument(
         "--into", choices=(EXCHANGE, QUEUE), default=EXCHANGE,
         help="exchange: where they were published first, with their key (default); queue: only the one they died in",
     )  # fmt: skip
-    command.add_argument("--consume", action="store_true", help="take what was replayed out of the queues")
     command.add_argument("--rate", metavar="N", type=float, default=0.0, help="messages per second")
     command.add_argument(
         "--unroutable", metavar="DIR", type=Path, default=UNROUTABLE, help="what the broker does not take goes here"
@@ -106,9 +109,8 @@ def add_deadletters(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    moving = arguments.replay and arguments.consume
     given = [place for place in (arguments.path, arguments.url, arguments.lake) if place is not None]
-    if len(given) > 1 or (not given and not moving):
+    if len(given) != 1:
         raise BadUsage("say where the dead letters are: --path DIR, --url URL or --lake DIR, one of them")
     if arguments.lake is None:
         if not arguments.queue:
@@ -117,8 +119,8 @@ def _run(arguments: argparse.Namespace) -> int:
             raise BadUsage("--from, --until, --pattern and --where belong to --lake")
     if arguments.replay != (arguments.to is not None):
         raise BadUsage("--replay and --to URL belong together")
-    if arguments.consume and (not arguments.replay or arguments.lake is not None):
-        raise BadUsage("--consume belongs to --replay of queues, not of a lake")
+    if arguments.replay and arguments.lake is None:
+        raise BadUsage("--replay belongs to --lake; slotmq requeue-dead-letters moves those of a queue")
     if not arguments.replay and (arguments.rate or arguments.into != EXCHANGE):
         raise BadUsage("--rate and --into belong to --replay")
     check_url(arguments.url)
@@ -128,8 +130,6 @@ def _run(arguments: argparse.Namespace) -> int:
         to = None if arguments.to is None else AmqpAddress.parse(arguments.to)
     except BadAddress as bad:
         raise BadUsage(str(bad)) from None
-    if arguments.consume and to is not None and arguments.vhost not in (None, to.vhost):
-        raise BadUsage("--consume takes the queues of the vhost that --to names, and --vhost names another")
     options = DeadLetterOptions(
         spark=lambda: spark_of(arguments, "slotmq-deadletters"),
         path=arguments.path,
@@ -140,7 +140,6 @@ def _run(arguments: argparse.Namespace) -> int:
         wanted=Wanted(tuple(arguments.reason), tuple(arguments.died_in)),
         to=to,
         into=arguments.into,
-        consume=arguments.consume,
         rate=arguments.rate,
         unroutable=arguments.unroutable,
     )
@@ -149,8 +148,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def run_deadletters(options: DeadLetterOptions, progress: Progress) -> Summary:
     """Groups the dead letters, and replays them if that is asked for. Raises: JobFailed."""
-    if options.consume:
-        return _move(options, progress)
     if options.to is not None:
         check_reachable(options.to)
     progress.step("starting Spark")
@@ -217,19 +214,28 @@ def group_deaths(frame: DataFrame, wanted: Wanted) -> list[dict[str, Any]]:
     return [_group(row.asDict(recursive=True)) for row in found.collect()]
 
 
+def death_in(properties: bytes | None) -> PastDeath | None:
+    """Returns the latest death that properties tell of, None for a message that has not died."""
+    return death_of(FRONT + properties) if properties else None
+
+
+def _revived(properties: bytes, death: PastDeath, *, alone: bool) -> bytes:
+    return revived(FRONT + properties, death, death.first_published, alone=alone)[PROPERTIES_AT:]
+
+
 def told(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
     """Returns those of a batch that have died, with what they say."""
     import pyarrow as pa
 
-    deaths = [death_of(properties) for properties in batch.column("properties_raw").to_pylist()]
+    deaths = [death_in(properties) for properties in batch.column("properties_raw").to_pylist()]
     chosen = [death for death in deaths if death is not None and wanted(death)]
     kept = batch.filter(pa.array([wanted(death) for death in deaths], pa.bool_()))
     columns = [
         kept.column("queue"),
         pa.array([death.reason for death in chosen], pa.string()),
         pa.array([death.queue for death in chosen], pa.string()),
-        pa.array([death.exchange for death in chosen], pa.string()),
-        pa.array([death.key for death in chosen], pa.string()),
+        pa.array([death.first_published.exchange for death in chosen], pa.string()),
+        pa.array([death.first_published.key for death in chosen], pa.string()),
         kept.column("ts"),
         pa.array([death.count for death in chosen], pa.int64()),
         pa.array([death.replayed for death in chosen], pa.int64()),
@@ -249,19 +255,20 @@ def revived_rows(wanted: Wanted, into: str) -> Callable[[Iterator[Any]], Iterato
         alone = into == QUEUE
         for batch in batches:
             raw = batch.column("properties_raw").to_pylist()
-            deaths = [death_of(properties) for properties in raw]
+            deaths = [death_in(properties) for properties in raw]
             kept = batch.filter(pa.array([wanted(death) for death in deaths], pa.bool_()))
             chosen = [
                 (death, octets or NO_PROPERTIES)
                 for death, octets in zip(deaths, raw, strict=True)
                 if death is not None and wanted(death)
             ]
+            exchanges = ["" if alone else death.first_published.exchange for death, _ in chosen]
+            keys = [death.queue if alone else death.first_published.key for death, _ in chosen]
+            raised = [_revived(octets, death, alone=alone) for death, octets in chosen]
             made = {
-                "exchange": pa.array(["" if alone else death.exchange for death, _ in chosen], pa.string()),
-                "routing_key": pa.array([death.queue if alone else death.key for death, _ in chosen], pa.string()),
-                "properties_raw": pa.array(
-                    [revived(octets, death, alone=alone) for death, octets in chosen], pa.binary()
-                ),
+                "exchange": pa.array(exchanges, pa.string()),
+                "routing_key": pa.array(keys, pa.string()),
+                "properties_raw": pa.array(raised, pa.binary()),
             }
             columns = [made[name] if name in made else kept.column(name) for name in COLUMNS]
             yield pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))
@@ -272,43 +279,16 @@ def revived_rows(wanted: Wanted, into: str) -> Callable[[Iterator[Any]], Iterato
 def _replay(frame: DataFrame, options: DeadLetterOptions, folder: str) -> dict[str, int]:
     from broker.pipeline.source.schema import ARROW_SCHEMA, ddl_of
 
-    assert options.to is not None, "who replays says where to"
+    assert options.to is not None and options.selection is not None, "who replays says where to and from which lake"
     ready = frame.select(*COLUMNS).mapInArrow(revived_rows(options.wanted, options.into), ddl_of(ARROW_SCHEMA, COLUMNS))
-    producer = ""
-    if options.selection is not None:
-        named = {"selection": options.selection.to_json(), "to": str(options.to), "into": options.into}
-        producer = (
-            f"deadletters-{digest({**named, 'reasons': options.wanted.reasons, 'died_in': options.wanted.died_in})}"
-        )
+    named = {"selection": options.selection.to_json(), "to": str(options.to), "into": options.into}
+    chosen = {"reasons": options.wanted.reasons, "died_in": options.wanted.died_in}
     how = Publishing(
         address=options.to,
-        options=PublisherOptions(producer=producer, rate=options.rate),
+        options=PublisherOptions(producer=f"deadletters-{digest({**named, **chosen})}", rate=options.rate),
         refused=folder,
     )
     return publish_frame(ready, how)
-
-
-def _move(options: DeadLetterOptions, progress: Progress) -> Summary:
-    """Replays dead letters out of their queues; no Spark is needed, for they come one by one."""
-    assert options.to is not None, "who replays says where to"
-    mover = DeadLetterMover(options.to, options.wanted, into_queue=options.into == QUEUE, rate=options.rate)
-    values: dict[str, Any] = {"messages": 0, "published": 0, "refused": 0, "left": 0}
-    reasons: list[str] = []
-    for queue in options.queues:
-        progress.step(f"moving {queue}")
-        try:
-            moved = mover.move(queue)
-        except PublishFailed as failed:
-            raise JobFailed(str(failed)) from None
-        progress.add(rows=moved.looked_at)
-        values["messages"] += moved.looked_at
-        values["published"] += moved.moved
-        values["left"] += moved.left
-        values["refused"] += len(moved.refused)
-        reasons += [refused.reason for refused in moved.refused]
-    if reasons:
-        values["why"] = sorted(set(reasons))
-    return Summary(values, BAD_RECORDS if reasons else OK)
 
 
 def _group(row: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,131 @@
+"""What a dead letter's headers say about where and why it died, and the header with which it goes back."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from broker.amqp.errors import BrokerError
+from broker.amqp.expiration import parse_expiration
+from broker.amqp.header_edit import edit_header, read_headers, read_text
+from broker.amqp.table_writer import LONG_MAX
+
+__all__ = ["REPLAYED", "REPLAYED_QUEUE", "REPLAYED_REASON", "PastDeath", "Publish", "death_of", "revived"]
+
+X_DEATH: Final = "x-death"
+FIRST_QUEUE, FIRST_REASON = "x-first-death-queue", "x-first-death-reason"
+OF_DEATHS: Final = (
+    X_DEATH, FIRST_QUEUE, FIRST_REASON, "x-first-death-exchange",
+    "x-last-death-queue", "x-last-death-reason", "x-last-death-exchange",
+)  # fmt: skip
+REPLAYED: Final = "x-replayed"
+"""The header of a message that went back: how often, by now."""
+REPLAYED_QUEUE, REPLAYED_REASON = "x-replayed-queue", "x-replayed-reason"
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """How a message came into the queue that it died in.
+
+    Shapes: its own routing key comes before those of its header CC; `expiration` is its own, which its death took.
+    """
+
+    exchange: str
+    keys: tuple[str, ...]
+    expiration: str | None
+
+    @property
+    def key(self) -> str:
+        """Its own routing key."""
+        return self.keys[0] if self.keys else ""
+
+
+@dataclass(frozen=True, slots=True)
+class PastDeath:
+    """The latest death that a dead letter tells of, which the first entry of x-death describes.
+
+    Shapes: `count` is how often it died in `queue` of `reason`; `published` is how it had come into that queue, and
+        `first_published` how it had come into `first_queue`, where it died first; `replayed` is how often it went back.
+    Units: `time_s` is since the epoch, None where it is not told.
+    """
+
+    reason: str
+    queue: str
+    count: int
+    time_s: int | None
+    published: Publish
+    first_queue: str
+    first_published: Publish
+    replayed: int
+
+
+def death_of(header: bytes) -> PastDeath | None:
+    """Return the death that a measured content header tells of, None for a message that has not died.
+
+    Publishers may send such headers too, so whatever stands in them is met here.
+    """
+    try:
+        found = read_headers(header, X_DEATH, FIRST_QUEUE, FIRST_REASON, REPLAYED)
+        own = read_text(header, "expiration") if X_DEATH in found else None
+    except (BrokerError, IndexError, ValueError, struct.error):
+        return None
+    deaths = found.get(X_DEATH)
+    events = [event for event in deaths if isinstance(event, dict)] if isinstance(deaths, list) else []
+    if not events:
+        return None
+    latest = events[0]
+    kind = (found.get(FIRST_QUEUE), found.get(FIRST_REASON))
+    first = next((event for event in events if (event.get("queue"), event.get("reason")) == kind), events[-1])
+    time = latest.get("time")
+    return PastDeath(
+        reason=_text(latest, "reason"),
+        queue=_text(latest, "queue"),
+        count=_number(latest.get("count"), 1),
+        time_s=int(time.timestamp()) if isinstance(time, datetime) else None,
+        published=_publish(latest, own),
+        first_queue=_text(first, "queue"),
+        first_published=_publish(first, own),
+        replayed=_number(found.get(REPLAYED), 0),
+    )
+
+
+def revived(header: bytes, death: PastDeath, again: Publish, *, alone: bool = False) -> bytes:
+    """Return the header of a message that is published again: without its deaths, with its expiration, and marked.
+
+    With `alone` it has no further keys in CC either: an exchange leads it to one queue.
+    """
+    dropped = (*OF_DEATHS, "CC") if alone else OF_DEATHS
+    marks: dict[str, Any] = {
+        REPLAYED: min(death.replayed + 1, LONG_MAX),
+        REPLAYED_QUEUE: death.queue,
+        REPLAYED_REASON: death.reason,
+    }
+    restored = {} if again.expiration is None else {"expiration": again.expiration}
+    return edit_header(header, set_headers=marks, drop_headers=dropped, set_properties=restored)
+
+
+def _publish(event: Mapping[str, Any], own_expiration: str | None) -> Publish:
+    keys = event.get("routing-keys")
+    found = [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
+    original = event.get("original-expiration")
+    expiration = original if own_expiration is None and _is_expiration(original) else None
+    return Publish(_text(event, "exchange"), tuple(found), expiration)
+
+
+def _is_expiration(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and parse_expiration(value.encode()) >= 0
+    except ValueError:
+        return False
+
+
+def _text(event: Mapping[str, Any], name: str) -> str:
+    value = event.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _number(value: Any, default: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else default

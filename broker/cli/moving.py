@@ -1,0 +1,145 @@
+"""`slotmq move` and `slotmq requeue-dead-letters`: takes messages from one queue to others."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from broker.cli.broker_folder import folder_of
+from broker.cli.control_client import ask
+from broker.cli.parser import add_command, add_folder, add_json, add_vhost
+from broker.cli.progress_line import ProgressLine, share_of
+from broker.cli.table import cell, counted, print_json
+from broker.core.condition import condition_of
+
+__all__ = ["add_moving"]
+
+INTERRUPTED: Final = "interrupted"
+INTERRUPTED_CODE: Final = 130
+REASONS: Final = ("rejected", "expired", "maxlen", "delivery_limit")
+
+
+def add_moving(commands: Any) -> None:
+    """Adds the commands."""
+    command = add_command(
+        commands,
+        "move",
+        "move the ready messages of a queue to another queue or to an exchange, each exactly once",
+    )
+    command.add_argument("queue", metavar="QUEUE")
+    command.add_argument(
+        "--to", metavar="QUEUE|EXCHANGE[:KEY]", required=True,
+        help="where to; with an exchange each message keeps its routing key unless KEY is given; 'queue:NAME' and "
+        "'exchange:NAME[:KEY]' where both are called so",
+    )  # fmt: skip
+    _finish(command, _move)
+
+    command = add_command(
+        commands, "requeue-dead-letters", "move dead letters back to the queue that each died in, each exactly once"
+    )
+    command.add_argument("queue", metavar="QUEUE", help="the queue that holds the dead letters")
+    command.add_argument(
+        "--into", choices=("queue", "exchange"), default="queue",
+        help="queue: the one it died in (default); exchange: publish it to the exchange and key that it came with",
+    )  # fmt: skip
+    command.add_argument(
+        "--reason", metavar="R", action="append", default=[], choices=REASONS,
+        help=f"only what died of it: {', '.join(REASONS)}; may come more than once",
+    )  # fmt: skip
+    command.add_argument(
+        "--died-in", metavar="QUEUE", action="append", default=[], help="only what died there; may come more than once"
+    )
+    _finish(command, _requeue)
+
+
+def _finish(command: argparse.ArgumentParser, run: Any) -> None:
+    command.add_argument("--limit", metavar="N", type=_positive, help="so many at the most")
+    command.add_argument(
+        "--match", metavar="CONDITION", action="append", default=[], type=_condition,
+        help="only these: key=PATTERN (as a topic exchange has it), exchange=NAME, header:NAME=VALUE, body~TEXT; "
+        "of several all have to hold",
+    )  # fmt: skip
+    command.add_argument("--quiet", action="store_true", help="no progress")
+    add_json(command)
+    add_vhost(command)
+    add_folder(command)
+    command.set_defaults(run=run)
+
+
+def _positive(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of messages from 1 on")
+    return number
+
+
+def _condition(text: str) -> str:
+    try:
+        condition_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def _move(arguments: argparse.Namespace) -> int:
+    return _carry_out(arguments, "move", to=arguments.to)
+
+
+def _requeue(arguments: argparse.Namespace) -> int:
+    chosen = {"reasons": arguments.reason, "died_in": arguments.died_in}
+    return _carry_out(arguments, "requeue_dead_letters", into=arguments.into, **chosen)
+
+
+def _carry_out(arguments: argparse.Namespace, verb: str, **more: Any) -> int:
+    with ProgressLine(quiet=arguments.quiet) as line:
+
+        def tell(so_far: Mapping[str, Any]) -> None:
+            line.show(f"{share_of(so_far['looked'], so_far['total'])} looked at, {so_far['moved']:,} moved")
+
+        answer = ask(
+            folder_of(arguments),
+            verb,
+            told=tell,
+            interruptible=True,
+            queue=arguments.queue,
+            vhost=arguments.vhost,
+            limit=arguments.limit,
+            match=arguments.match,
+            **more,
+        )
+    if arguments.json:
+        print_json(answer)
+    else:
+        print(f"{counted(answer['moved'], 'messages')} moved{_to(answer['to'])}")
+    for problem in _problems(answer):
+        print(f"slotmq: {cell(problem)}", file=sys.stderr)
+    if answer["stopped"] == INTERRUPTED:
+        return INTERRUPTED_CODE
+    return 1 if answer["stopped"] or answer["unroutable"] or answer["refused"] else 0
+
+
+def _to(to: Mapping[str, str]) -> str:
+    """Returns where the messages went, as the last words of a line."""
+    if "queue" in to:
+        return f" to queue '{cell(to['queue'])}'"
+    if "exchange" in to:
+        key = f", key '{cell(to['routing_key'])}'" if "routing_key" in to else ""
+        return f" to exchange '{cell(to['exchange'])}'{key}"
+    return f" back to the {to['death']}s they came from" if to["death"] == "exchange" else " back to where they died"
+
+
+def _problems(answer: Mapping[str, Any]) -> list[str]:
+    """Returns why messages stayed that were to be moved."""
+    problems = []
+    if answer["stopped"]:
+        problems.append(f"stopped before the end: {answer['stopped']}; {counted(answer['left'], 'messages')} left")
+    if answer["unroutable"]:
+        problems.append(f"{counted(answer['unroutable'], 'messages')} unroutable: no queue takes them, they stay")
+    if answer["refused"] and not answer["stopped"]:
+        problems.append(f"{counted(answer['refused'], 'messages')} refused: a queue of their route is full, they stay")
+    return problems

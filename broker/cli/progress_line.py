@@ -1,0 +1,41 @@
+"""The progress of a command on standard error: one line that is written over on a terminal, nothing elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import TracebackType
+from typing import Final, Self
+
+__all__ = ["ProgressLine", "share_of"]
+
+ERASE: Final = "\r\x1b[K"
+
+
+class ProgressLine:
+    """Shows one line until the next, and is gone at the end."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._live = not quiet and sys.stderr.isatty()
+        self._shown = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._shown:
+            print(ERASE, end="", file=sys.stderr, flush=True)
+
+    def show(self, line: str) -> None:
+        """Show how far the command has come, as far as the terminal is wide."""
+        if self._live:
+            self._shown = True
+            room = os.get_terminal_size(sys.stderr.fileno()).columns - 1  # a line that wraps cannot be written over
+            print(f"{ERASE}{line[:room]}", end="", file=sys.stderr, flush=True)
+
+
+def share_of(done: int, total: int) -> str:
+    """Return how much of a work is done, in numbers to read."""
+    return f"{done:,} of {total:,} ({done * 100 // total if total else 100} %)"

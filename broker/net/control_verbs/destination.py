@@ -1,0 +1,75 @@
+"""What an operator names as the destination of messages: a queue, or an exchange with a routing key or without."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.core.names import is_short_text
+from broker.core.queue import Queue
+from broker.net.control_request import ControlRefused
+
+if TYPE_CHECKING:
+    from broker.core.vhost import Vhost
+    from broker.routing.exchange import Exchange
+
+__all__ = ["destination_of", "exchange_named", "queue_named", "told"]
+
+QUEUE, EXCHANGE = "queue:", "exchange:"
+KEY_MAX_BYTES: Final = 255
+
+
+def queue_named(vhost: Vhost, name: str) -> Queue:
+    """Return a queue that an operator may fill and empty. Raises: ControlRefused."""
+    queue = vhost.queues.get(name)
+    if queue is None:
+        raise ControlRefused(f"no queue '{name}' in vhost '{vhost.name}'")
+    if queue.kept:
+        raise ControlRefused(f"queue '{name}' in vhost '{vhost.name}' is the broker's own")
+    return queue
+
+
+def exchange_named(vhost: Vhost, name: str) -> Exchange:
+    """Return an exchange. Raises: ControlRefused."""
+    exchange = vhost.exchanges.get(name)
+    if exchange is None:
+        raise ControlRefused(f"no exchange '{name}' in vhost '{vhost.name}'")
+    return exchange
+
+
+def destination_of(vhost: Vhost, text: str) -> tuple[Queue | Exchange, str | None]:
+    """Return the queue, or the exchange and the routing key, that QUEUE or EXCHANGE[:KEY] names.
+
+    Names may have colons: the whole text counts first, then the shortest name of an exchange before a colon. A text
+    that begins with `queue:` or `exchange:` says which of the two is meant.
+    Raises: ControlRefused when there is no such thing, or both.
+    """
+    if text.startswith(QUEUE):
+        return queue_named(vhost, text.removeprefix(QUEUE)), None
+    if text.startswith(EXCHANGE):
+        return _exchange_and_key(vhost, text.removeprefix(EXCHANGE))
+    if text not in vhost.queues:
+        return _exchange_and_key(vhost, text, "queue or exchange")
+    if text in vhost.exchanges:
+        raise ControlRefused(f"'{text}' is a queue and an exchange: say '{QUEUE}{text}' or '{EXCHANGE}{text}'")
+    return queue_named(vhost, text), None
+
+
+def _exchange_and_key(vhost: Vhost, text: str, sought: str = "exchange") -> tuple[Exchange, str | None]:
+    if text in vhost.exchanges:
+        return vhost.exchanges[text], None
+    at = text.find(":")
+    while at >= 0:
+        exchange, key = vhost.exchanges.get(text[:at]), text[at + 1 :]
+        if exchange is not None:
+            if not is_short_text(key):
+                raise ControlRefused(f"a routing key has at most {KEY_MAX_BYTES} bytes")
+            return exchange, key
+        at = text.find(":", at + 1)
+    raise ControlRefused(f"no {sought} '{text}' in vhost '{vhost.name}'")
+
+
+def told(destination: Queue | Exchange, key: str | None) -> dict[str, Any]:
+    """Return a destination as JSON says it."""
+    if isinstance(destination, Queue):
+        return {"queue": destination.name}
+    return {"exchange": destination.name} | ({} if key is None else {"routing_key": key})

@@ -1,0 +1,398 @@
+"""Moving messages from one queue to others, as an operator asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+import pytest
+from structlog.testing import capture_logs
+
+from broker.cli.control_client import Unanswered, ask
+from broker.core.course import to_queue
+from broker.core.moving import Move, Tally
+from broker.delivery.mover import carry_out
+from broker.server import Broker
+from tests.deadline import wait_until_async
+from tests.in_process import client_of, queue_of, running_broker
+from tests.raw_talk import page_out
+
+SMALL_SLOTS: Any = {"slots": {"window_messages": 10}}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Keeps the log of the brokers to itself."""
+    with capture_logs():
+        yield
+
+
+async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
+    """What the broker answers over its control socket."""
+    return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
+
+
+async def move(broker: Broker, queue: str, to: str, **arguments: Any) -> dict[str, Any]:
+    """Moves, and returns what the broker says of it that is not empty."""
+    answer = await told(broker, "move", queue=queue, to=to, **arguments)
+    return {name: value for name, value in answer.items() if value and name not in ("to", "left")}
+
+
+async def publish(channel: Any, key: str, *bodies: bytes, exchange: str = "", **properties: Any) -> None:
+    """Publishes persistent messages and returns when they are confirmed."""
+    target = await channel.get_exchange(exchange, ensure=False) if exchange else channel.default_exchange
+    for body in bodies:
+        await target.publish(aio_pika.Message(body, **{"delivery_mode": 2, **properties}), key, mandatory=False)
+
+
+async def take_all(channel: Any, name: str) -> list[Any]:
+    """Takes everything out of a queue."""
+    queue = await channel.get_queue(name, ensure=False)
+    found = []
+    while (message := await queue.get(no_ack=True, fail=False)) is not None:
+        found.append(message)
+    return found
+
+
+async def bodies(channel: Any, name: str) -> list[bytes]:
+    """Takes everything out of a queue and returns the bodies."""
+    return [message.body for message in await take_all(channel, name)]
+
+
+def numbered(count: int) -> list[bytes]:
+    """So many different bodies."""
+    return [b"%d" % number for number in range(count)]
+
+
+async def test_messages_go_to_a_queue_as_they_are_and_in_order(tmp_path: Path) -> None:
+    """Exchange, routing key, properties and body stay; memory and disk make no difference."""
+    async with running_broker(tmp_path, **SMALL_SLOTS) as broker, client_of(broker) as channel:
+        source = await channel.declare_queue("source", durable=True)
+        await channel.declare_queue("target", durable=True)
+        await channel.declare_exchange("logs", "topic")
+        await source.bind("logs", "#")
+        await publish(channel, "app.error", *numbered(95), exchange="logs", headers={"n": 1}, content_type="text/x")
+        page_out(broker, "source")
+        assert await move(broker, "source", "target") == {"moved": 95}
+        found = await take_all(channel, "target")
+        assert [message.body for message in found] == numbered(95)
+        assert {(message.exchange, message.routing_key, message.content_type) for message in found} == {
+            ("logs", "app.error", "text/x")
+        }
+        assert [message.headers for message in found] == [{"n": 1}] * 95
+        assert not any(message.redelivered for message in found)
+        assert queue_of(broker, "source").ready == queue_of(broker, "source").unacked == 0
+
+
+async def test_messages_go_through_an_exchange_by_their_key_or_another(tmp_path: Path) -> None:
+    """What no queue takes stays where it is, and is counted."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.declare_queue("source", durable=True)
+        await channel.declare_exchange("x", "topic")
+        for name in ("all", "errors"):
+            queue = await channel.declare_queue(name, durable=True)
+            await queue.bind("x", "source" if name == "all" else "error.*")
+        await publish(channel, "source", *numbered(3))
+        assert await move(broker, "source", "x", limit=1) == {"moved": 1}
+        assert await move(broker, "source", "x:nowhere") == {"unroutable": 2}
+        assert queue_of(broker, "source").ready == 2
+        assert await move(broker, "source", "x:error.a") == {"moved": 2}
+        assert await bodies(channel, "all") == [b"0"]
+        assert [(m.body, m.exchange, m.routing_key) for m in await take_all(channel, "errors")] == [
+            (b"1", "x", "error.a"),
+            (b"2", "x", "error.a"),
+        ]
+
+
+async def test_a_tap_is_no_queue_for_a_message(tmp_path: Path) -> None:
+    """What only a tap would hear is unroutable, and not heard either."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.declare_queue("source", durable=True)
+        await told(broker, "tap_add", exchange="amq.fanout", pattern="#", name="ear")
+        await publish(channel, "source", b"m")
+        assert await move(broker, "source", "amq.fanout") == {"unroutable": 1}
+        await channel.declare_queue("target", durable=True)
+        await (await channel.get_queue("target")).bind("amq.fanout")
+        assert await move(broker, "source", "amq.fanout") == {"moved": 1}
+        (tap,) = broker.engines["/"].vhost.queues.taps.values()
+        assert tap.ready == 1
+
+
+async def test_a_full_queue_that_rejects_ends_the_move(tmp_path: Path) -> None:
+    """What it takes is there, the rest stays, and order with it."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.declare_queue("source", durable=True)
+        full = {"x-max-length": 4, "x-overflow": "reject-publish"}
+        await channel.declare_queue("target", durable=True, arguments=full)
+        await publish(channel, "source", *numbered(9))
+        answer = await move(broker, "source", "target")
+        assert answer == {"moved": 4, "refused": 1, "stopped": "queue 'target' is full"}
+        assert await bodies(channel, "target") == numbered(4)
+        assert await bodies(channel, "source") == numbered(9)[4:]
+
+
+async def test_a_queue_that_drops_its_head_drops_it(tmp_path: Path) -> None:
+    """The newest stay in it; what it dropped dies there, and comes back no further than the end of the source."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.declare_queue("source", durable=True)
+        limits = {"x-max-length": 4, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "source"}
+        await channel.declare_queue("target", durable=True, arguments=limits)
+        await publish(channel, "source", *numbered(9))
+        assert await move(broker, "source", "target") == {"moved": 9}
+        assert await bodies(channel, "target") == numbered(9)[5:]
+        assert await bodies(channel, "source") == numbered(5)
+
+
+async def test_all_queues_of_a_route_take_a_message_or_none(tmp_path: Path) -> None:
+    """Of two, one is full: the message stays, whole."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.declare_queue("source", durable=True)
+        for name, arguments in (("first", {}), ("second", {"x-max-length": 1, "x-overflow": "reject-publish"})):
+            queue = await channel.declare_queue(name, durable=True, arguments=arguments)
+            await queue.bind("amq.fanout")
+        await publish(channel, "source", b"0", b"1")
+        assert await move(broker, "source", "amq.fanout") == {"moved": 1, "refused": 1}
+        assert [await bodies(channel, name) for name in ("first", "second", "source")] == [[b"0"], [b"0"], [b"1"]]
+
+
+async def test_unacked_messages_stay_with_their_consumer(tmp_path: Path) -> None:
+    """What comes back to the queue behind the move stays there too."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        source = await channel.declare_queue("source", durable=True)
+        await channel.declare_queue("target", durable=True)
+        await publish(channel, "source", *numbered(4))
+        held = [await source.get(), await source.get()]
+        await held[0].reject(requeue=True)
+        assert await move(broker, "source", "target") == {"moved": 3}
+        await held[1].reject(requeue=True)
+        assert await bodies(channel, "target") == [b"0", b"2", b"3"]
+        assert [(m.body, m.redelivered) for m in await take_all(channel, "source")] == [(b"1", True)]
+
+
+async def test_conditions_choose_and_all_have_to_hold(tmp_path: Path) -> None:
+    """Those that do not match stay in their order, and are delivered as fresh ones."""
+    async with running_broker(tmp_path, **SMALL_SLOTS) as broker, client_of(broker) as channel:
+        source = await channel.declare_queue("source", durable=True)
+        await channel.declare_queue("target", durable=True)
+        await source.bind("amq.topic", "#")
+        for number in range(30):
+            key = f"order.{'eu' if number % 3 else 'us'}"
+            headers = {"n": number, "odd": bool(number % 2)}
+            await publish(channel, key, b"body %d." % number, exchange="amq.topic", headers=headers)
+        page_out(broker, "source")
+        for match, wanted in (
+            (["key=*.us", "header:odd=true"], [3, 9, 15, 21, 27]),
+            (["header:n=4"], [4]),
+            (["body~y 7."], [7]),
+            (["exchange=other"], []),
+            (["key=#.eu", "exchange=amq.topic", "body~1."], [1, 11]),
+        ):
+            answer = await move(broker, "source", "target", match=match)
+            assert answer.get("moved", 0) == len(wanted)
+            assert await bodies(channel, "target") == [b"body %d." % number for number in wanted]
+        left = await take_all(channel, "source")
+        gone = {3, 9, 15, 21, 27, 4, 7, 1, 11}
+        assert [m.body for m in left] == [b"body %d." % number for number in range(30) if number not in gone]
+        assert not any(m.redelivered for m in left)
+
+
+async def test_priority_goes_first_and_stays(tmp_path: Path) -> None:
+    """From a queue with priorities, and into one."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.declare_queue("source", durable=True, arguments={"x-max-priority": 3})
+        await channel.declare_queue("target", durable=True, arguments={"x-max-priority": 3})
+        await channel.declare_queue("plain", durable=True)
+        for number in range(8):
+            await publish(channel, "source", b"%d" % number, priority=number % 4)
+        assert await move(broker, "source", "target") == {"moved": 8}
+        assert await move(broker, "target", "plain") == {"moved": 8}
+        assert await bodies(channel, "plain") == [b"3", b"7", b"2", b"6", b"1", b"5", b"0", b"4"]
+
+
+async def test_a_consumer_of_the_source_and_a_move_share_the_messages(tmp_path: Path) -> None:
+    """Each message is with the one or the other."""
+    async with running_broker(tmp_path, **SMALL_SLOTS) as broker, client_of(broker) as channel:
+        await channel.set_qos(1)
+        source = await channel.declare_queue("source", durable=True)
+        await channel.declare_queue("target", durable=True)
+        await publish(channel, "source", *numbered(600))
+        seen: list[bytes] = []
+
+        async def on_message(message: Any) -> None:
+            seen.append(message.body)
+            await message.ack()
+
+        tag = await source.consume(on_message)
+        moved = (await move(broker, "source", "target"))["moved"]
+
+        async def empty() -> bool:
+            return queue_of(broker, "source").ready + queue_of(broker, "source").unacked == 0
+
+        await wait_until_async(empty, "the end of the source")
+        await source.cancel(tag)
+        assert sorted([*seen, *await bodies(channel, "target")]) == sorted(numbered(600))
+        assert len(seen) + moved == 600
+
+
+async def test_a_move_into_its_own_queue_by_an_exchange_ends(tmp_path: Path) -> None:
+    """Each message goes round once."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        source = await channel.declare_queue("source", durable=True)
+        await source.bind("amq.fanout")
+        await publish(channel, "source", *numbered(5))
+        assert await move(broker, "source", "amq.fanout") == {"moved": 5}
+        assert await bodies(channel, "source") == numbered(5)
+
+
+async def test_expired_messages_are_not_revived(tmp_path: Path) -> None:
+    """They die in their queue; the time of those that move begins again."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.declare_queue("source", durable=True)
+        await channel.declare_queue("target", durable=True)
+        await publish(channel, "source", b"stands in front")
+        await publish(channel, "source", b"dead", expiration=0.001)
+        await publish(channel, "source", b"alive", expiration=1000)
+
+        async def expired() -> bool:
+            broker.turn.read_clock()
+            queue = queue_of(broker, "source")
+            slot = queue.stream.manager.open
+            assert slot.contents is not None
+            return bool((queue.expires_ms(slot.contents[1]) or 0) <= broker.turn.now_ms)
+
+        await wait_until_async(expired, "the second message to be late")
+        assert (await move(broker, "source", "target"))["moved"] == 2
+        assert await bodies(channel, "target") == [b"stands in front", b"alive"]
+        assert await bodies(channel, "source") == []
+
+
+async def test_a_delayed_message_waits_in_its_new_exchange(tmp_path: Path) -> None:
+    """As it would if it was published there."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.declare_queue("source", durable=True)
+        arguments = {"x-delayed-type": "fanout"}
+        await channel.declare_exchange("late", "x-delayed-message", durable=True, arguments=arguments)
+        target = await channel.declare_queue("target", durable=True)
+        await target.bind("late")
+        await publish(channel, "source", b"m", headers={"x-delay": 20_000_000})
+        assert await move(broker, "source", "late") == {"moved": 1}
+        assert (queue_of(broker, "amq.delayed.late").ready, queue_of(broker, "target").ready) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"queue": "none", "to": "target"}, "no queue 'none' in vhost '/'"),
+        ({"to": "none"}, "no queue or exchange 'none' in vhost '/'"),
+        ({"to": "none:key"}, "no queue or exchange 'none:key' in vhost '/'"),
+        ({"to": "exchange:target"}, "no exchange 'target' in vhost '/'"),
+        ({"to": "queue:amq.topic"}, "no queue 'amq.topic' in vhost '/'"),
+        ({"to": "both"}, "'both' is a queue and an exchange: say 'queue:both' or 'exchange:both'"),
+        ({"to": "source"}, "queue 'source' cannot be moved to itself"),
+        ({"to": "amq.topic:" + "k" * 256}, "a routing key has at most 255 bytes"),
+        ({"to": "target", "limit": 0}, "'limit' should be an integer from 1"),
+        ({"to": "target", "match": ["foo"]}, "'foo' is no condition: it is key=PATTERN"),
+        ({"to": "target", "vhost": "none"}, "no vhost 'none'"),
+    ],
+)
+async def test_what_cannot_be_moved_is_refused(tmp_path: Path, arguments: dict[str, Any], reason: str) -> None:
+    """With one line that says why; nothing has moved."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        for name in ("source", "target", "both"):
+            await channel.declare_queue(name, durable=True)
+        await channel.declare_exchange("both")
+        await publish(channel, "source", b"m")
+        with pytest.raises(Unanswered, match=f"^{reason}".replace("(", r"\(")):
+            await told(broker, "move", **{"queue": "source", **arguments})
+        assert queue_of(broker, "source").ready == 1
+
+
+async def test_the_brokers_own_queues_cannot_be_moved(tmp_path: Path) -> None:
+    """Neither that of a tap nor that of a delayed exchange, and nothing goes into them."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.declare_queue("q")
+        await channel.declare_exchange("late", "x-delayed-message", arguments={"x-delayed-type": "fanout"})
+        for source, target in (("amq.delayed.late", "q"), ("q", "amq.delayed.late")):
+            with pytest.raises(Unanswered, match="is the broker's own"):
+                await move(broker, source, target)
+
+
+async def test_names_with_colons_are_found(tmp_path: Path) -> None:
+    """The whole text counts first."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.declare_queue("source", durable=True)
+        target = await channel.declare_queue("a:b", durable=True)
+        await channel.declare_exchange("x:y", "direct")
+        await target.bind("x:y", "c:d")
+        await publish(channel, "source", b"0", b"1", b"2")
+        for to in ("a:b", "x:y:c:d", ":a:b"):
+            assert await move(broker, "source", to, limit=1) == {"moved": 1}
+        found = [(m.exchange, m.routing_key) for m in await take_all(channel, "a:b")]
+        assert found == [("", "source"), ("x:y", "c:d"), ("", "a:b")]
+
+
+async def test_a_move_that_is_to_end_stops_behind_a_step(tmp_path: Path) -> None:
+    """What it said it moved is on disk, and the rest stays in its order."""
+    async with running_broker(tmp_path, **SMALL_SLOTS) as broker, client_of(broker) as channel:
+        await channel.declare_queue("source", durable=True)
+        await channel.declare_queue("target", durable=True)
+        everything = numbered(2500)
+        await asyncio.gather(*(publish(channel, "source", body) for body in everything))
+        engine = broker.engines["/"]
+        course = to_queue(queue_of(broker, "target"))
+        moving = Move(engine.vhost, queue_of(broker, "source"), course, wanted=lambda _message: True)
+        steps: list[int] = []
+
+        def step(tally: Tally) -> str:
+            steps.append(tally.moved)
+            assert len(steps) == 1 or not engine.store.log.needs_sync
+            return "enough" if len(steps) == 3 else ""
+
+        assert await carry_out(engine, moving, step) == "enough"
+        assert steps[0] == 0 < steps[1] < steps[2] == queue_of(broker, "target").ready < 2500
+        assert await bodies(channel, "target") + await bodies(channel, "source") == everything
+
+
+async def test_dead_letters_go_back_where_they_died(tmp_path: Path) -> None:
+    """Into the queue alone, as they had come into it; the mark counts, and what has not died stays."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.declare_queue("dead", durable=True)
+        dying = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+        work = await channel.declare_queue("work", durable=True, arguments=dying)
+        other = await channel.declare_queue("other", durable=True)
+        for queue in (work, other):
+            await queue.bind("amq.topic", "a.*")
+        await publish(channel, "a.b", *numbered(3), exchange="amq.topic", headers={"n": 1}, expiration=5000)
+        await publish(channel, "dead", b"alive")
+        for _ in range(3):
+            await (await work.get()).reject()
+        answer = await told(broker, "requeue_dead_letters", queue="dead")
+        assert (answer["moved"], answer["unwanted"]) == (3, 1)
+        back = await work.get()
+        assert (back.body, back.exchange, back.routing_key) == (b"0", "amq.topic", "a.b")
+        assert back.expiration == 5000
+        assert back.headers == {"n": 1, "x-replayed": 1, "x-replayed-queue": "work", "x-replayed-reason": "rejected"}
+        assert len(await take_all(channel, "other")) == 3, "the other queue had its copies, and no more"
+        await back.reject()
+        assert (await told(broker, "requeue_dead_letters", queue="dead", reasons=["expired"]))["moved"] == 0
+        assert (await told(broker, "requeue_dead_letters", queue="dead", died_in=["other"]))["moved"] == 0
+        answer = await told(broker, "requeue_dead_letters", queue="dead", into="exchange", died_in=["work"])
+        assert (answer["moved"], answer["unwanted"]) == (1, 1)
+        assert [m.headers["x-replayed"] for m in await take_all(channel, "other")] == [2]
+        assert [m.body for m in await take_all(channel, "work")] == [b"1", b"2", b"0"]
+        assert await bodies(channel, "dead") == [b"alive"]
+
+
+async def test_dead_letters_without_a_home_stay(tmp_path: Path) -> None:
+    """Their queue was deleted, or the exchange, or a publisher made their death up."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.declare_queue("dead", durable=True)
+        for event in ({"queue": "gone"}, {"queue": "gone", "exchange": "x" * 300}, {"queue": 5, "exchange": "gone"}):
+            await publish(channel, "dead", b"m", headers={"x-death": [event]})
+        for into in ("queue", "exchange"):
+            answer = await told(broker, "requeue_dead_letters", queue="dead", into=into)
+            assert (answer["moved"], answer["unroutable"]) == (0, 3)
+        assert len(await take_all(channel, "dead")) == 3

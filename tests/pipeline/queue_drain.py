@@ -1,0 +1,64 @@
+"""Takes messages out of a queue with the octets of their properties, as no client hands them out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pamqp import commands
+
+from broker.amqp.codec import encode_method
+from broker.amqp.content_header import PROPERTIES_AT
+from broker.pipeline.sink.amqp_address import AmqpAddress
+from broker.pipeline.sink.amqp_link import CHANNEL, HEAD, AmqpLink
+
+__all__ = ["drain_queue"]
+
+METHOD, HEADER, BODY = 1, 2, 3
+FRAME_BYTES = 8
+ANSWER_S = 30.0
+
+
+def drain_queue(url: str, queue: str) -> list[tuple[str, str, bytes, bytes]]:
+    """Returns what a queue has (exchange, key, properties, body), in its order, and leaves it empty."""
+    link = AmqpLink(AmqpAddress.parse(url), "test")
+    found = []
+    while (message := get(link, queue)) is not None:
+        found.append(message)
+    link.send(encode_method(CHANNEL, commands.Basic.Ack(0, multiple=True)))
+    link.close()
+    return found
+
+
+def get(link: AmqpLink, queue: str) -> tuple[str, str, bytes, bytes] | None:
+    """Returns the next message, None where there is none."""
+    link.send(encode_method(CHANNEL, commands.Basic.Get(0, queue, no_ack=False)))
+    method: Any = None
+    while True:
+        kind, payload = frame(link)
+        if kind == METHOD:
+            method = link.method(payload)
+            if isinstance(method, commands.Basic.GetEmpty):
+                return None
+            link.check(method)
+        elif kind == HEADER:
+            size, properties, body = int.from_bytes(payload[4:PROPERTIES_AT], "big"), payload[PROPERTIES_AT:], b""
+            while len(body) < size:
+                kind, payload = frame(link)
+                assert kind == BODY
+                body += payload
+            return method.exchange, method.routing_key, properties, body
+
+
+def frame(link: AmqpLink) -> tuple[int, bytes]:
+    """Returns the next frame."""
+    octets = b""
+    while True:
+        came = link.receive(ANSWER_S)
+        assert came, "the broker did not answer"
+        octets += came
+        if len(octets) >= HEAD.size:
+            kind, _, length = HEAD.unpack_from(octets)
+            end = FRAME_BYTES + length
+            if len(octets) >= end:
+                link.give_back(octets[end:])
+                return kind, octets[HEAD.size : end - 1]
