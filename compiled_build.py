@@ -52,6 +52,7 @@ COMPILED: Final = (
     "broker/store/batch.py",
     "broker/store/id_ranges.py",
     "broker/store/message_log.py",
+    "broker/store/queue_entry.py",
     "broker/store/queue_log.py",
     "broker/store/reading.py",
     "broker/store/record.py",

@@ -54,7 +54,9 @@ class Compactor:
         for segment in self._store.compactable():
             holders = self._holders(segment)
             references = [
-                SlotReference(stream.number, slot.first, slot.first + slot.logged, _unsettled(slot))
+                SlotReference(
+                    stream.number, slot.first, slot.first + slot.logged, _unsettled(slot), frozenset(slot.segments)
+                )
                 for stream, slot in holders
             ]
             relocation = await loop.run_in_executor(
@@ -101,4 +103,7 @@ class Compactor:
 
 def _unsettled(slot: Slot) -> Sequence[int]:
     """Returns the messages of a slot that are not settled and have an entry, without a list where all of them are."""
+    if slot.unlogged:  # transient ones, which are in memory alone
+        memory = set(slot.unlogged)
+        return [index for index in slot.acks.unsettled(0, slot.logged) if index not in memory]
     return list(slot.acks.unsettled(0, slot.logged)) if slot.acks.count else range(slot.logged)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.amqp.errors import StoreFailed
 from broker.core.deadlines import TURN_SHARE, Deadlines
 from broker.core.producers import ProducerLimits
 from broker.core.queue import QueuePorts
@@ -199,7 +200,13 @@ class Engine:
 
     def tick(self) -> None:
         """Starts a checkpoint when one is due; called once a second."""
-        if self._stops or (self._checkpoint is not None and not self._checkpoint.done()):
+        if self._stops:
+            return
+        try:
+            self.store.mend()
+        except StoreFailed as error:
+            self._fail(error)
+        if self._checkpoint is not None and not self._checkpoint.done():
             return
         idle_s = self._loop.time() - self._checkpoint_at
         if self.checkpointer.rolled or (idle_s >= self._checkpoint_interval_s and self.checkpointer.changed):

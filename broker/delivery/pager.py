@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from broker.slots.slot import Fill, Tenure
-from broker.store.queue_log import Entry
+from broker.store.queue_entry import Entry
 from broker.store.record import TARGET, encode_message
 from broker.store.spill import SPILLED
 

@@ -72,7 +72,7 @@ async def _peek_slot(stream: Stream, slot: Slot, limit: int) -> list[Peeked]:
     for segment in segments:
         store.add_live(segment, 1)  # the files stay until they are read, whatever becomes of the slot
     try:
-        stored = await asyncio.to_thread(store.read_slot, stream.number, slot.first, slot.end, wanted)
+        stored = await asyncio.to_thread(store.read_slot, stream.number, slot.first, slot.end, wanted, segments)
     finally:
         for segment in segments:
             store.drop_live(segment, 1)

@@ -71,7 +71,7 @@ class SlotReader:
         for segment in needed:
             self._store.add_live(segment, 1)  # the files stay until they are read, whatever becomes of the slot
         future = self._loop.run_in_executor(
-            self._threads, self._store.read_slot, stream.number, slot.first, slot.end, wanted, self._revival
+            self._threads, self._store.read_slot, stream.number, slot.first, slot.end, wanted, needed, self._revival
         )
         future.add_done_callback(lambda done: self._loaded(done, stream, slot, needed))
 
@@ -89,7 +89,7 @@ class SlotReader:
         for segment in needed:
             self._store.add_live(segment, 1)
         future = self._loop.run_in_executor(
-            self._threads, self._store.body_sizes, stream.number, slot.first, slot.end, wanted
+            self._threads, self._store.body_sizes, stream.number, slot.first, slot.end, wanted, needed
         )
         future.add_done_callback(lambda done: self._measured(done, stream, slot, needed))
 

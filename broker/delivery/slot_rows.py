@@ -142,7 +142,7 @@ def _contents(store: VhostStore, number: int, piece: Piece) -> Sequence[Message 
     """Returns the messages of a piece, read from disk where they are not in memory. *Blocking.*"""
     if piece.held is not None:
         return piece.held
-    found = store.read_slot(number, piece.slot.first, piece.slot.end, piece.indexes)
+    found = store.read_slot(number, piece.slot.first, piece.slot.end, piece.indexes, piece.segments)
     return [found[index] for index in piece.indexes]
 
 

@@ -30,6 +30,7 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
+from broker.amqp.errors import StoreFailed
 from broker.store.damage import Finding, NewerFormat
 from broker.store.files import Files
 from broker.store.record import encode_change
@@ -150,26 +151,33 @@ class CheckpointFolder:
         self._files = files
         self._folder = folder
         self._numbers = sorted(int(match[1]) for name in files.list(folder) if (match := _NAME.fullmatch(name)))
+        self._damaged: list[int] = []
 
     def read(self, findings: list[Finding]) -> tuple[Checkpoint, bool] | None:
         """Returns the newest checkpoint that is whole and whether it was synced; None when there is none.
 
-        A damaged one is told among the findings and removed. Recovery then starts further back, which succeeds as long
-        as the segments from there on still exist.
+        A damaged one is told among the findings and stays, until `remove_damaged`. Recovery then starts further back,
+        which succeeds as long as the segments from there on still exist.
         """
         for number in reversed(self._numbers.copy()):
             path = self._path(number)
             try:
                 return decode_checkpoint(self._files.read(path), path)
-            except ValueError as error:
-                findings.append(Finding("store.checkpoint_skipped", path, 0, 0, self._files.size(path), str(error)))
-                self._files.remove(path)
+            except (ValueError, StoreFailed) as error:
+                reason = error.reason if isinstance(error, StoreFailed) else str(error)
+                findings.append(Finding("store.checkpoint_skipped", path, 0, 0, self._files.size(path), reason))
                 self._numbers.remove(number)
+                self._damaged.append(number)
         return None
+
+    def remove_damaged(self) -> None:
+        """Removes the checkpoints that `read` passed over: recovery has succeeded without them. Raises: StoreFailed."""
+        while self._damaged:
+            self._files.remove(self._path(self._damaged.pop()))
 
     def write(self, checkpoint: Checkpoint, *, sync: bool) -> None:
         """Writes and syncs a checkpoint, then gives it its name; the oldest go. Raises: StoreFailed."""
-        number = self._numbers[-1] + 1 if self._numbers else 1
+        number = max([*self._numbers, *self._damaged], default=0) + 1
         path, unfinished = self._path(number), self._folder / "checkpoint.unfinished"
         file = self._files.open(unfinished, create=True)
         try:

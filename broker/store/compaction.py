@@ -18,13 +18,13 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from broker.store.message_log import MessageLog
-from broker.store.queue_log import QueueLogs
-from broker.store.reading import read_records
+from broker.store.queue_entry import Entries, ReadEntries
+from broker.store.reading import StoredMessages, names, read_messages, read_records
 from broker.store.record import TARGET, encode_moved
 from broker.store.segment import OFFSET_BITS
 
@@ -35,13 +35,14 @@ class SlotReference(NamedTuple):
     """A slot that may need something of a segment.
 
     Shapes: ids first <= id < end have an entry in the queue log (the end of an open slot may not); ``indexes`` are the
-        unsettled ones of them (id - first).
+        unsettled ones of them (id - first) that are on disk; ``segments`` are all those that hold some of them.
     """
 
     queue_number: int
     first: int
     end: int
     indexes: Sequence[int]
+    segments: frozenset[int]
 
 
 class Move(NamedTuple):
@@ -59,58 +60,92 @@ class Relocation:
     """The copies that free one segment.
 
     Shapes: ``records`` pairs each MOVED record with its origin and the (queue number, message id) that need it.
+        ``doubtful`` has the unsettled messages of which nothing proves where they lie: (slot, indexes).
     Units: ``live_bytes`` is what the copies take; ``end`` the log position that must be synced before it is finished.
     """
 
     segment: int
     live_bytes: int
     records: list[tuple[bytes, int, list[tuple[int, int]]]]
-    slots: list[tuple[int, int, int]]
+    doubtful: list[tuple[SlotReference, list[int]]]
     moves: list[Move] = field(default_factory=list)
     end: int = 0
 
 
 def plan_relocation(
-    log: MessageLog, queues: QueueLogs, segment: int, slots: Iterable[SlotReference], limit_bytes: int
+    synced: int,
+    read_span: Callable[[int, int], bytes],
+    read_entries: Callable[[SlotReference], ReadEntries],
+    segment: int,
+    slots: Sequence[SlotReference],
+    limit_bytes: int,
 ) -> Relocation | None:
     """Returns copies of what the slots need of a segment; None when that is more than `limit_bytes`. *Blocking.*
 
-    Raises: CorruptRecord when a record that is needed is damaged; StoreFailed.
+    Invariant: the segment may go only when nothing is doubtful: a damaged entry may be that of its message.
+    Raises: StoreFailed.
     """
-    slots = list(slots)
-    if _needs_more(queues, segment, slots, limit_bytes):
+    if _needs_more(read_entries, segment, slots, limit_bytes):
         return None
     holders: dict[int, tuple[int, list[tuple[int, int]]]] = {}
-    seen = []
+    doubtful: dict[int, list[int]] = {}
     live_bytes = 0
-    for slot in slots:
-        seen.append((slot.queue_number, slot.first, slot.end))
-        positions, sizes = queues.read(slot.queue_number, slot.first, slot.end)
+    for place, slot in enumerate(slots):
+        positions, sizes, unproved = read_entries(slot)
+        elsewhere = []  # by an entry that an earlier version wrote without a checksum
+        proofless = set(unproved)
         for index in slot.indexes:
             position, size = positions[index], sizes[index]
-            if position >> OFFSET_BITS != segment:
-                continue
-            if position not in holders:
-                live_bytes += size
-                if live_bytes > limit_bytes:
-                    return None
-                holders[position] = (size, [])
-            holders[position][1].append((slot.queue_number, slot.first + index))
+            if not size or position >> OFFSET_BITS not in slot.segments:
+                doubtful.setdefault(place, []).append(index)
+            elif position >> OFFSET_BITS != segment:
+                if index in proofless:
+                    elsewhere.append(index)
+            else:
+                if position not in holders:
+                    live_bytes += size
+                    if live_bytes > limit_bytes:
+                        return None
+                    holders[position] = (size, [])
+                holders[position][1].append((place, index))
+        for index in _absent(read_span, slot, (positions, sizes), elsewhere):
+            doubtful.setdefault(place, []).append(index)
     records = []
     wanted = ((position, size, needed) for position, (size, needed) in holders.items())
-    for position, record, needed in read_records(log.read_span, wanted):
-        if record is None:
-            raise log.corrupt(position, "the record is needed and damaged")
-        targets = b"".join([TARGET.pack(*target) for target in needed])
-        records.append((encode_moved(log.synced, record, targets), position, needed))
-    return Relocation(segment, live_bytes, records, seen)
+    for position, record, needed in read_records(read_span, wanted):
+        ids = [(slots[place].queue_number, slots[place].first + index) for place, index in needed]
+        if record is None or not all(names(record, *target) for target in ids):
+            for place, index in needed:
+                doubtful.setdefault(place, []).append(index)
+        else:
+            targets = b"".join([TARGET.pack(*target) for target in ids])
+            records.append((encode_moved(synced, record, targets), position, ids))
+    return Relocation(segment, live_bytes, records, [(slots[place], found) for place, found in doubtful.items()])
 
 
-def _needs_more(queues: QueueLogs, segment: int, slots: Sequence[SlotReference], limit_bytes: int) -> bool:
+def _absent(
+    read_span: Callable[[int, int], bytes], slot: SlotReference, entries: Entries, indexes: Sequence[int]
+) -> list[int]:
+    """Returns which of a slot's messages are not where their entries say."""
+    absent: list[int] = []
+
+    def missed(_position: int, index: int) -> None:
+        absent.append(index)
+
+    read_messages(read_span, slot.queue_number, slot.first, entries, indexes, StoredMessages(), missed)
+    return absent
+
+
+def _needs_more(
+    read_entries: Callable[[SlotReference], ReadEntries],
+    segment: int,
+    slots: Sequence[SlotReference],
+    limit_bytes: int,
+) -> bool:
     """Tells whether one queue alone needs too much, which is found out with little memory: it has each record once."""
     needed: dict[int, int] = {}
     for slot in slots:
-        positions, sizes = queues.read(slot.queue_number, slot.first, slot.end)
+        positions, sizes, _ = read_entries(slot)
         own_bytes = sum([sizes[index] for index in slot.indexes if positions[index] >> OFFSET_BITS == segment])
         needed[slot.queue_number] = needed.get(slot.queue_number, 0) + own_bytes
         if needed[slot.queue_number] > limit_bytes:

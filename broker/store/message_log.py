@@ -311,6 +311,10 @@ class MessageLog:
         with self._readers.borrow(segment_path(self._folder, position >> OFFSET_BITS)) as file:
             return file.read_at(position & OFFSET_MASK, size)
 
+    def has(self, segment: int) -> bool:
+        """Tells whether the file of a segment is there."""
+        return self._files.exists(segment_path(self._folder, segment))
+
     def corrupt(self, position: int, reason: str) -> CorruptRecord:
         """Returns the error that names a place in this log."""
         segment = position >> OFFSET_BITS

@@ -9,10 +9,12 @@ from typing import Final, Generic, TypeVar
 
 from crc32c import crc32c
 
-from broker.store.queue_log import Entries
+from broker.store.queue_entry import Entries
 from broker.store.record import (
+    HEAD,
     HEAD_BYTES,
     INNER,
+    KIND_AT,
     MESSAGE,
     MOVED,
     PREFIX_BYTES,
@@ -23,7 +25,7 @@ from broker.store.record import (
     route_names,
 )
 
-__all__ = ["Maker", "StoredMessages", "read_messages", "read_places", "read_records"]
+__all__ = ["Maker", "StoredMessages", "names", "read_messages", "read_places", "read_records"]
 
 GAP_MAX_BYTES: Final = 16 * 1024  # a second call costs about as much as reading so much more from the page cache
 SPAN_MAX_BYTES: Final = 4 * 1024 * 1024  # what one call holds in memory
@@ -145,6 +147,17 @@ def read_messages(
                 position, size, timestamp_ms, flags, block, targets_at, route_at, header_at, body_at, stop
             )
     return messages
+
+
+def names(record: bytes, queue_number: int, message_id: int) -> bool:
+    """Tells whether a whole record is that of a message and names it among its targets."""
+    targets_end = HEAD_BYTES + HEAD.unpack_from(record)[8]
+    targets = record[HEAD_BYTES:targets_end]
+    return (
+        record[KIND_AT] in _MESSAGE_KINDS
+        and len(targets) % TARGET_BYTES == 0
+        and (queue_number, message_id) in TARGET.iter_unpack(targets)
+    )
 
 
 def _holds(targets: bytes, queue_number: int, message_id: int) -> bool:

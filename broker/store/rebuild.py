@@ -1,103 +1,146 @@
-"""Writes queue logs again from the log, for queues whose chunks are gone."""
+"""Completes queue logs from the log: at the start, where entries are gone or damaged."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from crc32c import crc32c
-
+from broker.store.damage import CorruptStore, Finding
+from broker.store.entry_search import EntrySearch
 from broker.store.log_scan import LogFolder
-from broker.store.queue_log import Entry, QueueLogs
-from broker.store.record import (
-    HEAD,
-    HEAD_BYTES,
-    INNER,
-    LENGTH_MIN,
-    MESSAGE,
-    MOVED,
-    PREFIX_BYTES,
-    TARGET,
-    TRANSACTION,
-)
-from broker.store.replay import Stop, cut
-from broker.store.segment import HEADER_BYTES
-from broker.store.window import QueueReplay
+from broker.store.queue_entry import Entry
+from broker.store.queue_log import QueueLogs
+from broker.store.segment import OFFSET_BITS, OFFSET_MASK
+from broker.store.spill import is_spilled
+from broker.store.window import QueueReplay, Window
 
-__all__ = ["EntryRebuild"]
-
-GATHERED_MAX: Final = 100_000  # entries held before they are written
+__all__ = ["EntryCompletion"]
 
 
-class EntryRebuild:
-    """Takes records of the whole log and keeps where the unsettled messages of some queues lie; the last place counts.
+class _Suspect(NamedTuple):
+    """Messages of a window whose entries do not lead to a record. Shapes: ``indexes`` are those of the window."""
 
-    Shapes: ``entries`` counts what was written; ``damage`` names the places that could not be read, with the reasons.
+    queue_number: int
+    window: Window
+    indexes: list[int]
+
+
+class EntryCompletion:
+    """Finds the records of messages whose entries do not tell, and settles the messages that are lost for good.
+
+    Made before the log is replayed: replay may begin chunks that are missing. ``entries`` counts what was written.
     """
 
-    def __init__(self, logs: QueueLogs, queues: dict[int, QueueReplay]) -> None:
-        self._logs = logs
-        self._gathered: dict[tuple[int, int], Entry] = {}
-        self.queues = queues
+    def __init__(
+        self, log: LogFolder, queue_logs: QueueLogs, queues: Mapping[int, QueueReplay], findings: list[Finding]
+    ) -> None:
+        self._log = log
+        self._queue_logs = queue_logs
+        self._queues = queues
+        self._findings = findings
+        self._damage: list[tuple[int, int, str]] = []
         self.entries = 0
-        self.damage: list[tuple[int, int, str]] = []
+        self._lacking()
 
-    def walk(self, log: LogFolder) -> None:
-        """Takes the messages of the whole log, those behind damage too, and writes their entries.
+    def run(self, *, told: bool, refuse: bool) -> None:
+        """Does it, once the log was replayed.
 
-        Raises: StoreFailed.
+        Shapes: `told` says that the segments of a window are known unless it is doubtful. Raises: CorruptStore when
+            something is lost and the start is to be refused then; StoreFailed.
         """
-        for number in log.segments:
-            offset, reason = log.scan(number, HEADER_BYTES, self, _untold)
-            while reason:
-                self.damage.append((number, offset, reason))
-                offset, reason = log.scan(number, log.resume(number, offset, inner=True), self, _untold)
-        self.finish()
+        rebuilt = self._lacking()
+        if rebuilt:
+            self._search(dict.fromkeys(rebuilt))
+            reason = f"{len(rebuilt)} queues had no entries; {self.entries} were written again from the log"
+            self._findings.append(Finding("store.queue_logs_rebuilt", self._log.folder, 0, 0, 0, reason))
+        suspects = list(self._suspects(rebuilt, told=told))
+        ids: dict[int, set[int] | None] = {}
+        for number, window, indexes in suspects:
+            if number not in rebuilt:  # for those the log was searched already
+                wanted = ids.setdefault(number, set())
+                assert wanted is not None
+                wanted.update([window.first + index for index in indexes])
+        if ids:
+            before = self.entries
+            self._search(ids)
+            if self.entries > before:
+                reason = f"{self.entries - before} damaged entries were written again from the log"
+                self._findings.append(Finding("store.queue_logs_rebuilt", self._log.folder, 0, 0, 0, reason))
+        for number, window, _ in suspects:
+            self._settle_lost(number, window, refuse=refuse)
 
-    def run(self, block: bytes, base: int) -> Stop:
-        """Takes the messages of a block.
+    def _lacking(self) -> set[int]:
+        """Returns the queues that need a chunk which was not there at the start."""
+        check = self._queue_logs.check
+        return {
+            number
+            for number, queue in self._queues.items()
+            if [window for window in queue.windows if not check(number, window.first, window.end)]
+        }
 
-        A record of a transaction counts whether all of that is whole or not: the slots say which of its messages were
-        taken.
-        """
-        view = memoryview(block)
-        at = 0
-        while at + HEAD_BYTES <= len(block):
-            length, checksum, _, _, kind, _, _, _, targets_bytes = HEAD.unpack_from(block, at)
-            end = at + PREFIX_BYTES + length
-            if end > len(block) or length < LENGTH_MIN:
-                break
-            if crc32c(view[at + PREFIX_BYTES : end]) != checksum:
-                return Stop(at, "the checksum is wrong", 0)
-            if kind == TRANSACTION:
-                at += HEAD_BYTES  # it is whole: its records are walked like others
-                continue
-            if kind & ~INNER in (MESSAGE, MOVED):
-                targets_at = at + HEAD_BYTES
-                for number, message_id in TARGET.iter_unpack(block[targets_at : targets_at + targets_bytes]):
-                    queue = self.queues.get(number)
-                    if queue is not None and queue.window_of(message_id) is not None:
-                        self._gathered[number, message_id] = (base + at, end - at)
-            at = end
-        if len(self._gathered) > GATHERED_MAX:
-            self.finish()
-        return cut(block, at, len(block))
+    def _suspects(self, rebuilt: set[int], *, told: bool) -> list[_Suspect]:
+        found = []
+        for number, queue in self._queues.items():
+            for window in queue.windows:
+                missing = window.segments.keys() - self._log.segments.keys()
+                if told and not (missing or window.doubtful or number in rebuilt):
+                    continue
+                entries = self._queue_logs.read(number, window.first, window.end)
+                lost = window.look(entries, self._log.segments)
+                if lost:
+                    found.append(_Suspect(number, window, lost))
+        return found
 
-    def finish(self) -> None:
-        """Writes what was gathered, runs of ids with one call each."""
-        gathered, self._gathered = self._gathered, {}
-        self.entries += len(gathered)
+    def _search(self, ids: Mapping[int, set[int] | None]) -> None:
+        """Writes the entries of unsettled messages as the whole log has them, of all where a queue names no ids."""
+
+        def wanted(number: int, message_id: int) -> bool:
+            if number not in ids:
+                return False
+            some = ids[number]
+            if some is not None and message_id not in some:
+                return False
+            return self._queues[number].window_of(message_id) is not None
+
+        search = EntrySearch(wanted, self._write)
+        search.walk(self._log, self._log.segments)
+        self._write(search)
+        self._damage = search.damage
+
+    def _write(self, search: EntrySearch) -> None:
+        """Writes what was found, runs of ids with one call each."""
+        found, search.found = search.found, {}
+        self.entries += len(found)
         run: list[Entry] = []
         begin = (0, 0)
-        for number, message_id in sorted(gathered):
+        for number, message_id in sorted(found):
             if run and (number, message_id) != (begin[0], begin[1] + len(run)):
-                self._logs.write(*begin, run)
+                self._queue_logs.write(*begin, run)
                 run = []
             if not run:
                 begin = (number, message_id)
-            run.append(gathered[number, message_id])
+            run.append(found[number, message_id])
         if run:
-            self._logs.write(*begin, run)
+            self._queue_logs.write(*begin, run)
 
+    def _settle_lost(self, number: int, window: Window, *, refuse: bool) -> None:
+        positions, sizes = self._queue_logs.read(number, window.first, window.end)
+        gone = []
+        for index in window.look((positions, sizes), self._log.segments):
+            window.bits[index] = 1
+            if not is_spilled(positions[index] >> OFFSET_BITS):  # the spill does not outlive the process
+                gone.append(index)
+        if gone:
+            self._lose(number, window.first + gone[0], len(gone), positions[gone[0]], refuse=refuse)
 
-def _untold(_size_bytes: int) -> None:
-    """Hears of bytes that are read a second time: they are no progress."""
+    def _lose(self, queue_number: int, first: int, count: int, position: int, *, refuse: bool) -> None:
+        segment, offset, what = position >> OFFSET_BITS, position & OFFSET_MASK, ""
+        if self._damage and not position:  # no entry says where it was: it was where the log is damaged
+            segment, offset, what = self._damage[0]
+            what = f"{what}; "
+        path = self._log.path(segment)
+        reason = f"{what}the records of {count} messages of queue {queue_number} from id {first} on are gone"
+        if refuse:
+            self._queue_logs.withdraw()
+            raise CorruptStore(path, segment, offset, reason)
+        self._findings.append(Finding("store.messages_lost", path, segment, offset, 0, reason))

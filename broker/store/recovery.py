@@ -15,11 +15,10 @@ from broker.store.damage import CorruptStore, Finding, NewerFormat
 from broker.store.files import Files
 from broker.store.log_scan import LogFolder
 from broker.store.queue_log import QueueLogs
-from broker.store.rebuild import EntryRebuild
+from broker.store.rebuild import EntryCompletion
 from broker.store.record import KINDS
 from broker.store.replay import Replay, UnknownRecord
 from broker.store.segment import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
-from broker.store.window import QueueReplay
 
 __all__ = ["Recovered", "Recovery", "RecoveryProgress"]
 
@@ -108,10 +107,10 @@ class Recovery:
         begins = {start: checkpoint.position & OFFSET_MASK}
         self._total_bytes = sum(self.log.segments[number] - begins.get(number, HEADER_BYTES) for number in numbers)
         replay = self._replay
-        self._lacking()  # before replay begins chunks that are missing
+        entries = EntryCompletion(self.log, self._queue_logs, replay.queues, self._findings)
         self._scan(numbers)
         replay.finish()
-        self._complete_entries()
+        entries.run(told=self._checkpoint_synced, refuse=self._checkpoint_synced and not self._quarantine)
         queues = {number: queue.state() for number, queue in sorted(replay.queues.items())}
         messages = 0
         for state in queues.values():
@@ -249,51 +248,6 @@ class Recovery:
             finally:
                 file.close()
         self._files.sync_folder(self.log.folder)
-
-    # -- the queue logs -----------------------------------------------------------------------------------------------
-
-    def _complete_entries(self) -> None:
-        """Rebuilds entries that are missing, and settles what is lost for good."""
-        queues = self._replay.queues
-        rebuild = EntryRebuild(self._queue_logs, self._lacking())
-        if rebuild.queues:
-            rebuild.walk(self.log)
-            reason = f"{len(rebuild.queues)} queues had no entries; {rebuild.entries} were written again from the log"
-            self._findings.append(Finding("store.queue_logs_rebuilt", self.log.folder, 0, 0, 0, reason))
-        for number, queue in queues.items():
-            for window in queue.windows:
-                missing = window.segments.keys() - self.log.segments.keys()
-                if self._checkpoint_synced and not (missing or window.doubtful or number in rebuild.queues):
-                    continue
-                entries = self._queue_logs.read(number, window.first, window.end)
-                lost = window.look(entries, self.log.segments)
-                if lost:
-                    self._lose(number, window.first + lost[0], len(lost), entries[0][lost[0]], rebuild.damage)
-                    for index in lost:
-                        window.bits[index] = 1
-
-    def _lacking(self) -> dict[int, QueueReplay]:
-        """Returns the queues that need a chunk which was not there at the start."""
-        check = self._queue_logs.check
-        return {
-            number: queue
-            for number, queue in self._replay.queues.items()
-            if [window for window in queue.windows if not check(number, window.first, window.end)]
-        }
-
-    def _lose(
-        self, queue_number: int, first: int, count: int, position: int, damage: list[tuple[int, int, str]]
-    ) -> None:
-        segment, offset, what = position >> OFFSET_BITS, position & OFFSET_MASK, ""
-        if damage and not position:  # no entry says where it was: it was where the log is damaged
-            segment, offset, what = damage[0]
-            what = f"{what}; "
-        path = self.log.path(segment)
-        reason = f"{what}the records of {count} messages of queue {queue_number} from id {first} on are gone"
-        if self._checkpoint_synced and not self._quarantine:
-            self._queue_logs.withdraw()
-            raise CorruptStore(path, segment, offset, reason)
-        self._findings.append(Finding("store.messages_lost", path, segment, offset, 0, reason))
 
 
 def _place(position: int) -> str:

@@ -98,6 +98,10 @@ class Spill:
         with self._readers.borrow(self._path(position >> OFFSET_BITS)) as file:
             return file.read_at(position & OFFSET_MASK, size)
 
+    def has(self, segment: int) -> bool:
+        """Tells whether the file of a segment is there."""
+        return self._files.exists(self._path(segment))
+
     def corrupt(self, position: int, reason: str) -> CorruptRecord:
         """Returns the error that names a place in the spill."""
         segment = position >> OFFSET_BITS

@@ -12,16 +12,18 @@ from typing import Any, Final, TypeVar, overload
 from broker.event_log import get_logger
 from broker.store.checkpoint import Checkpoint, CheckpointFolder, QueueState
 from broker.store.compaction import Move, Relocation, SlotReference, append_relocation, plan_relocation
-from broker.store.damage import CorruptRecord, Finding
+from broker.store.damage import Finding
 from broker.store.files import Files
 from broker.store.log_scan import LogFolder
 from broker.store.message_log import MessageLog
-from broker.store.queue_log import Entries, Entry, QueueLogs
-from broker.store.reading import Maker, StoredMessages, read_messages, read_places
-from broker.store.record import HEAD_BYTES, StoredMessage, body_bytes
+from broker.store.queue_entry import Entries, Entry, ReadEntries
+from broker.store.queue_log import QueueLogs
+from broker.store.reading import Maker, StoredMessages
+from broker.store.record import StoredMessage
 from broker.store.recovery import Recovered, Recovery, RecoveryProgress
 from broker.store.segment import OFFSET_BITS
 from broker.store.spill import Spill, is_spilled
+from broker.store.stored_slots import StoredSlots
 
 __all__ = ["VhostStore"]
 
@@ -58,10 +60,10 @@ class VhostStore:
         self._files = files
         self._folder = folder
         self._queues = queues
+        self._slots = StoredSlots(files, folder / "log", log, self.spill, queues, quarantine=quarantine)
         self._checkpoints = checkpoints
         self._segment_bytes = segment_bytes
         self._sync = sync
-        self._quarantine = quarantine
         self._relocation: Relocation | None = None
         self._refused: dict[int, int] = {}  # segments not worth relocating, with the references they had
         self._checkpoint_position = 0  # of the last durable checkpoint of this process
@@ -154,6 +156,7 @@ class VhostStore:
                     next_queue_number=recovered.next_queue_number,
                 )
             )
+            self._checkpoints.remove_damaged()
 
     # -- references ---------------------------------------------------------------------------------------------------
 
@@ -176,12 +179,23 @@ class VhostStore:
 
     @overload
     def read_slot(
-        self, queue_number: int, first: int, end: int, wanted: Iterable[int] | None = None
+        self,
+        queue_number: int,
+        first: int,
+        end: int,
+        wanted: Iterable[int] | None = None,
+        segments: Iterable[int] | None = None,
     ) -> list[StoredMessage | None]: ...
 
     @overload
     def read_slot(
-        self, queue_number: int, first: int, end: int, wanted: Iterable[int] | None, maker: Maker[T]
+        self,
+        queue_number: int,
+        first: int,
+        end: int,
+        wanted: Iterable[int] | None,
+        segments: Iterable[int] | None,
+        maker: Maker[T],
     ) -> list[T | None]: ...
 
     def read_slot(
@@ -190,46 +204,41 @@ class VhostStore:
         first: int,
         end: int,
         wanted: Iterable[int] | None = None,
+        segments: Iterable[int] | None = None,
         maker: Maker[Any] | None = None,
     ) -> list[Any]:
         """Reads messages of one queue back; index 0 is id `first`, None is what was not wanted. *Blocking.*
 
-        Shapes: wanted are indexes, all of them when None; every wanted one must have been paged out. `maker` makes
-            what is returned for a message.
+        Shapes: wanted are indexes, all of them when None; every wanted one must have been paged out. `segments` are
+            those that the slot keeps on disk: there a message is looked for whose entry is damaged, in the whole log
+            when None. `maker` makes what is returned for a message.
         Raises: CorruptRecord when a message is not what was written, unless the store was opened with quarantine: then
             it is None too, and logged. StoreFailed.
         Cost: one read of the queue log per 65,536 ids, one of the log per run of neighbours.
         """
-        entries = self._queues.read(queue_number, first, end)
-
-        def report(position: int, index: int) -> None:
-            self._report(position, queue_number, first + index)
-
-        indexes = self._there(queue_number, first, entries, wanted)
         maker = StoredMessages() if maker is None else maker
-        return read_messages(self._read_span, queue_number, first, entries, indexes, maker, report)
+        return self._slots.read(queue_number, first, end, wanted, segments, maker)
 
-    def body_sizes(self, queue_number: int, first: int, end: int, wanted: Iterable[int] | None = None) -> list[int]:
+    def body_sizes(
+        self,
+        queue_number: int,
+        first: int,
+        end: int,
+        wanted: Iterable[int] | None = None,
+        segments: Iterable[int] | None = None,
+    ) -> list[int]:
         """Returns how many bytes the bodies of messages of one queue have; index 0 is id `first`. *Blocking.*
 
-        Shapes: wanted as for `read_slot`; 0 is what was not wanted.
+        Shapes: as for `read_slot`; 0 is what was not wanted.
         Raises: CorruptRecord when there is no message where one should be, unless the store was opened with quarantine:
             then it is 0 too, and logged. StoreFailed.
         Cost: reads 36 bytes a message; bodies are read along where they are shorter than what a call costs.
         """
-        entries = self._queues.read(queue_number, first, end)
-        positions, lengths = entries
-        sizes = [0] * (end - first)
-        heads = [
-            (positions[index], min(lengths[index], HEAD_BYTES), (lengths[index], index))
-            for index in self._there(queue_number, first, entries, wanted)
-        ]
-        for position, head, (size, index) in read_places(self._read_span, heads):
-            try:
-                sizes[index] = body_bytes(head, size)
-            except ValueError:
-                self._report(position, queue_number, first + index)
-        return sizes
+        return self._slots.body_sizes(queue_number, first, end, wanted, segments)
+
+    def mend(self) -> None:
+        """Writes the queue-log entries again that were found damaged by reading. Raises: StoreFailed."""
+        self._slots.mend()
 
     def drop_entries(self, queue_number: int, first: int, end: int, *, at_once: bool) -> None:
         """Gives up the entries of a deleted slot.
@@ -292,15 +301,45 @@ class VhostStore:
         return sorted(found, key=live.__getitem__)
 
     def plan_relocation(self, segment: int, slots: Iterable[SlotReference], below_ratio: float) -> Relocation | None:
-        """Returns copies of what the slots need of a segment, None when it needs too much of it. *Blocking.*
+        """Returns copies of what the slots need of a segment, None when the segment stays. *Blocking.*
 
+        It stays when too much of it is needed, or when one of the slots' messages is neither where its entry says nor
+        anywhere else in the slot's segments: it may be what is damaged here. That is logged.
         Shapes: slots are all those, of whatever queue, that have the segment among theirs.
+        Raises: StoreFailed.
         """
         limit_bytes = min(int(self.log.segments[segment] * below_ratio), RELOCATION_MAX_BYTES)
-        relocation = plan_relocation(self.log, self._queues, segment, slots, limit_bytes)
-        if relocation is None:
-            self._refused[segment] = self.log.live.get(segment, 0)
-        return relocation
+        references = list(slots)
+        corrected: dict[tuple[int, int], Entries] = {}
+
+        def read_entries(slot: SlotReference) -> ReadEntries:
+            entries = corrected.get((slot.queue_number, slot.first))
+            return (*entries, []) if entries else self._slots.slot_entries(slot.queue_number, slot.first, slot.end)
+
+        for searched in (False, True):
+            relocation = plan_relocation(
+                self.log.synced, self._slots.read_span, read_entries, segment, references, limit_bytes
+            )
+            if relocation is None:
+                break
+            if not relocation.doubtful:
+                return relocation
+            if searched:
+                messages = sum([len(indexes) for _, indexes in relocation.doubtful])
+                _log.warning(
+                    "segment.kept",
+                    segment=segment,
+                    messages=messages,
+                    queues=sorted({slot.queue_number for slot, _ in relocation.doubtful}),
+                    reason="these messages are not where the queue logs say, and may be what is damaged of the segment",
+                )
+                break
+            for slot, indexes in relocation.doubtful:
+                entries = self._slots.slot_entries(slot.queue_number, slot.first, slot.end)[:2]
+                self._slots.search(slot.queue_number, slot.first, entries, indexes, slot.segments)
+                corrected[slot.queue_number, slot.first] = entries
+        self._refused[segment] = self.log.live.get(segment, 0)
+        return None
 
     def append_relocation(self, relocation: Relocation) -> None:
         """Appends the copies; it is to be finished when ``log.confirmable`` has reached ``relocation.end``."""
@@ -333,28 +372,6 @@ class VhostStore:
             self._files.remove(self._folder / _RUNNING)
             if self._sync:
                 self._files.sync_folder(self._folder)
-
-    def _read_span(self, position: int, size: int) -> bytes:
-        return (self.spill if is_spilled(position >> OFFSET_BITS) else self.log).read_span(position, size)
-
-    def _there(self, queue_number: int, first: int, entries: Entries, wanted: Iterable[int] | None) -> Sequence[int]:
-        """Returns the indexes of the wanted messages that have an entry; one without is reported."""
-        sizes = entries[1]
-        indexes = range(len(sizes)) if wanted is None else list(wanted)
-        if 0 not in sizes:
-            return indexes
-        missing = [index for index in indexes if not sizes[index]]
-        for index in missing:
-            self._report(0, queue_number, first + index)
-        return [index for index in indexes if sizes[index]] if missing else indexes
-
-    def _report(self, position: int, queue_number: int, message_id: int) -> None:
-        """Raises: CorruptRecord; with quarantine it is logged instead."""
-        source = self.spill if is_spilled(position >> OFFSET_BITS) else self.log
-        error: CorruptRecord = source.corrupt(position, f"message {message_id} of queue {queue_number} is not there")
-        if not self._quarantine:
-            raise error
-        _log.error("store.message_unreadable", queue=queue_number, message=message_id, reason=str(error))
 
 
 def _untold(progress: RecoveryProgress) -> None:

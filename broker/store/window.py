@@ -11,7 +11,8 @@ from bitarray import bitarray
 from bitarray.util import zeros
 
 from broker.store.checkpoint import QueueState, SlotState
-from broker.store.queue_log import Entries, Entry, QueueLogs
+from broker.store.queue_entry import Entries, Entry
+from broker.store.queue_log import QueueLogs
 from broker.store.segment import OFFSET_BITS, OFFSET_MASK
 from broker.store.spill import is_spilled
 
@@ -62,10 +63,9 @@ class Window:
         return SlotState(self.first, self.end, settled, counts, self.segments, self.size_bytes, self.redelivered)
 
     def look(self, entries: Entries, segments: Mapping[int, int]) -> list[int]:
-        """Counts its messages by segment after their entries; returns the indexes of those whose record is gone.
+        """Counts its messages by segment after their entries; returns the indexes of those that lead to no record.
 
-        Shapes: segments maps the number of each segment to its bytes.
-        What lay in the spill is settled: the spill does not outlive the process.
+        Shapes: segments maps the number of each segment to its bytes. Those in the spill lead to none.
         """
         lost = []
         positions, sizes = entries
@@ -73,9 +73,7 @@ class Window:
         for index in self.bits.search(bitarray("0")):
             position, size = positions[index], sizes[index]
             segment = position >> OFFSET_BITS
-            if is_spilled(segment):
-                self.bits[index] = 1
-            elif size and (position & OFFSET_MASK) + size <= segments.get(segment, 0):
+            if size and (position & OFFSET_MASK) + size <= segments.get(segment, 0):
                 counted[segment] += 1
             else:
                 lost.append(index)

@@ -359,6 +359,7 @@ class StoreModel:
                     slot.first,
                     slot.first + slot.logged,
                     [index for index in range(slot.logged) if not self.message(queue, slot.first + index).settled],
+                    frozenset(slot.segments),
                 )
                 for queue, slot in holders
             ]

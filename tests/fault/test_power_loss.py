@@ -75,7 +75,7 @@ def test_confirmed_is_there_after_any_loss(fifty: int) -> None:
 @pytest.mark.fault
 def test_losses_tear_the_tail_sometimes() -> None:
     """The accidents of this test are real ones: some of them tear the tail of the log."""
-    assert any(live_and_lose(new_model(seed), seed) for seed in range(20))
+    assert any(live_and_lose(new_model(seed), seed) for seed in range(60))
 
 
 @pytest.mark.fault

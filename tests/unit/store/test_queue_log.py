@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from broker.amqp.errors import StoreFailed
 from broker.store.memory_files import MemoryFiles
 from broker.store.queue_log import CHUNK_IDS, QueueLogs
 
@@ -38,15 +35,34 @@ def test_a_chunk_is_made_when_it_is_needed() -> None:
     assert files.list(FOLDER) == ["0000000003-00000005.queue"]
 
 
-def test_a_foreign_file_is_refused() -> None:
-    """A file that is no queue log of its name is not read as one."""
+def test_entries_of_a_foreign_file_are_none() -> None:
+    """The entries of a file that has the name of another queue's are not read as those of that queue."""
     files = MemoryFiles()
     logs = new_logs(files)
     logs.write(3, 1, [(1, 2)])
     (path,) = files.contents
     files.rename(path, FOLDER / "0000000004-00000000.queue")
-    with pytest.raises(StoreFailed, match="no queue log"):
-        new_logs(files).read(4, 1, 2)
+    assert new_logs(files).read(4, 1, 2) == ([0], [0])
+
+
+def test_a_chunk_that_vanishes_has_no_entries() -> None:
+    """A file that somebody removes while the broker runs is one without entries, and is begun anew."""
+    files = MemoryFiles()
+    logs = new_logs(files)
+    logs.write(3, 1, [(1, 2), (3, 4)])
+    files.contents.clear()
+    assert logs.read(3, 1, 3) == ([0, 0], [0, 0])
+    logs.mend(3, 2, (0, 0), (3, 4))
+    assert new_logs(files).check(3, 1, 3)
+    assert logs.read(3, 1, 3) == ([0, 3], [0, 4])
+
+
+def test_an_entry_that_was_written_meanwhile_is_not_mended() -> None:
+    """What a search of the log found is older than what compaction wrote since."""
+    logs = new_logs()
+    logs.write(3, 1, [(5, 6)])
+    logs.mend(3, 1, (0, 0), (1, 2))
+    assert logs.read(3, 1, 2) == ([5], [6])
 
 
 def test_the_entry_of_a_gone_message_is_not_written() -> None:

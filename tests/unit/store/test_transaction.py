@@ -305,7 +305,8 @@ def test_relocation_takes_messages_out_of_a_transaction() -> None:
     states = list(recovered.queues.values())
     room.store.write_checkpoint(Checkpoint(room.store.log.position, False, [], states, 2))
     pinned = room.store.compactable()[0]
-    relocation = room.store.plan_relocation(pinned, [SlotReference(1, slot.first, slot.end, [2, 4])], 0.5)
+    reference = SlotReference(1, slot.first, slot.end, [2, 4], frozenset(slot.segments))
+    relocation = room.store.plan_relocation(pinned, [reference], 0.5)
     assert relocation is not None
     room.store.append_relocation(relocation)
     room.commit()

@@ -1,0 +1,86 @@
+"""Finds in the log where messages lie, for entries of queue logs that are gone or damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from crc32c import crc32c
+
+from broker.store.log_scan import LogFolder
+from broker.store.queue_entry import Entry
+from broker.store.record import (
+    HEAD,
+    HEAD_BYTES,
+    INNER,
+    LENGTH_MIN,
+    MESSAGE,
+    MOVED,
+    PREFIX_BYTES,
+    TARGET,
+    TRANSACTION,
+)
+from broker.store.replay import Stop, cut
+from broker.store.segment import HEADER_BYTES
+
+__all__ = ["EntrySearch"]
+
+FOUND_MAX: Final = 100_000  # entries held before they are handed over
+
+
+class EntrySearch:
+    """Takes the records of the log and keeps where the wanted messages lie; the last place counts.
+
+    Shapes: ``found`` maps (queue number, message id) to the entry; ``damage`` names the places of the log that
+        could not be read, with the reasons.
+    """
+
+    def __init__(self, wanted: Callable[[int, int], bool], full: Callable[[EntrySearch], None] | None = None) -> None:
+        """`wanted` is asked with queue number and message id; `full` takes what was found when that becomes much."""
+        self._wanted = wanted
+        self._full = full
+        self.found: dict[tuple[int, int], Entry] = {}
+        self.damage: list[tuple[int, int, str]] = []
+
+    def walk(self, log: LogFolder, numbers: Iterable[int]) -> None:
+        """Takes the messages of some segments, those behind damage too.
+
+        Raises: StoreFailed.
+        """
+        for number in numbers:
+            offset, reason = log.scan(number, HEADER_BYTES, self, _untold)
+            while reason:
+                self.damage.append((number, offset, reason))
+                offset, reason = log.scan(number, log.resume(number, offset, inner=True), self, _untold)
+
+    def run(self, block: bytes, base: int) -> Stop:
+        """Takes the messages of a block.
+
+        A record of a transaction counts whether all of that is whole or not: the slots say which of its messages were
+        taken.
+        """
+        view = memoryview(block)
+        at = 0
+        while at + HEAD_BYTES <= len(block):
+            length, checksum, _, _, kind, _, _, _, targets_bytes = HEAD.unpack_from(block, at)
+            end = at + PREFIX_BYTES + length
+            if end > len(block) or length < LENGTH_MIN:
+                break
+            if crc32c(view[at + PREFIX_BYTES : end]) != checksum:
+                return Stop(at, "the checksum is wrong", 0)
+            if kind == TRANSACTION:
+                at += HEAD_BYTES  # it is whole: its records are walked like others
+                continue
+            if kind & ~INNER in (MESSAGE, MOVED):
+                targets_at = at + HEAD_BYTES
+                for number, message_id in TARGET.iter_unpack(block[targets_at : targets_at + targets_bytes]):
+                    if self._wanted(number, message_id):
+                        self.found[number, message_id] = (base + at, end - at)
+            at = end
+        if self._full is not None and len(self.found) > FOUND_MAX:
+            self._full(self)
+        return cut(block, at, len(block))
+
+
+def _untold(_size_bytes: int) -> None:
+    """Hears of bytes that are read a second time: they are no progress."""

@@ -1,0 +1,43 @@
+"""Reads what a disk still gives: around sectors that it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from broker.amqp.errors import StoreFailed
+
+__all__ = ["read_around"]
+
+SECTOR_BYTES: Final = 4096  # of today's disks, and what the page cache reads at least
+FAILURES_MAX: Final = 256  # a disk takes seconds for each: one that gives back nothing is not asked for every sector
+
+
+def read_around(read: Callable[[int, int], bytes], offset: int, size: int) -> tuple[bytes, str]:
+    """Returns `size` bytes from `offset`, fewer at the end of the file, and why some of them could not be read.
+
+    Shapes: read(offset, size) raises StoreFailed. Bytes that it does not give are zeros; the reason is empty when it
+        gave all.
+    Cost: one call when nothing is wrong, else a few for each bad sector.
+    """
+    pieces: list[bytes] = []
+    reason = ""
+    failures = 0
+    left = [(offset, size)]
+    while left:
+        at, length = left.pop()
+        middle = (at + length // 2) // SECTOR_BYTES * SECTOR_BYTES
+        middle = middle if middle > at else (at // SECTOR_BYTES + 1) * SECTOR_BYTES
+        try:
+            block = read(at, length)
+        except StoreFailed as error:
+            reason = error.reason
+            failures += 1
+            if middle < at + length and failures < FAILURES_MAX:
+                left += [(middle, at + length - middle), (at, middle - at)]
+                continue
+            block = bytes(length)
+        pieces.append(block)
+        if len(block) < length:
+            break
+    return b"".join(pieces), reason

@@ -1,0 +1,180 @@
+"""Slots read back from disk: entries of the queue log, then records; what does not fit is looked for in the log."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from broker.amqp.errors import StoreFailed
+from broker.event_log import get_logger
+from broker.store.entry_search import EntrySearch
+from broker.store.log_scan import LogFolder
+from broker.store.queue_entry import NO_ENTRY, Entries, Entry, ReadEntries
+from broker.store.reading import Maker, read_messages, read_places
+from broker.store.record import HEAD_BYTES, body_bytes
+from broker.store.salvage import read_around
+from broker.store.segment import OFFSET_BITS, OFFSET_MASK
+from broker.store.spill import Spill, is_spilled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from broker.store.damage import CorruptRecord
+    from broker.store.files import Files
+    from broker.store.message_log import MessageLog
+    from broker.store.queue_log import QueueLogs
+
+__all__ = ["StoredSlots"]
+
+_log = get_logger()
+Segments = Iterable[int] | None
+
+
+class StoredSlots:
+    """Reads messages back, in any thread.
+
+    A message whose entry is damaged, or leads to no record of that message, is looked for in the log before it is
+    called lost. What was found is written to the queue log by `mend`, on the loop.
+    """
+
+    def __init__(
+        self, files: Files, folder: Path, log: MessageLog, spill: Spill, queues: QueueLogs, *, quarantine: bool
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self._log = log
+        self._spill = spill
+        self._queues = queues
+        self._quarantine = quarantine
+        self._found: deque[tuple[int, int, Entry, Entry]] = deque()
+        self._reasons: dict[int, str] = {}  # why the disk does not give back something of a segment
+
+    def read(
+        self,
+        queue_number: int,
+        first: int,
+        end: int,
+        wanted: Iterable[int] | None,
+        segments: Segments,
+        maker: Maker[Any],
+    ) -> list[Any]:
+        """Returns the messages, as `VhostStore.read_slot` does."""
+        entries, failed, indexes = self._entries(queue_number, first, end, wanted)
+
+        def missed(_position: int, index: int) -> None:
+            failed.append(index)
+
+        messages: list[Any] = read_messages(self.read_span, queue_number, first, entries, indexes, maker, missed)
+        if failed:
+            failed.sort()
+            mended = self.search(queue_number, first, entries, failed, segments)
+            failed = [index for index in failed if index not in mended]
+            again = read_messages(self.read_span, queue_number, first, entries, sorted(mended), maker, missed)
+            for index in mended:
+                messages[index] = again[index]
+            for index in failed:
+                self._report(entries[0][index], queue_number, first + index)
+        return messages
+
+    def body_sizes(
+        self, queue_number: int, first: int, end: int, wanted: Iterable[int] | None, segments: Segments
+    ) -> list[int]:
+        """Returns the sizes, as `VhostStore.body_sizes` does."""
+        entries, failed, indexes = self._entries(queue_number, first, end, wanted)
+        sizes = [0] * (end - first)
+        failed += self._measure(entries, indexes, sizes)
+        if failed:
+            mended = self.search(queue_number, first, entries, failed, segments)
+            failed = [index for index in failed if index not in mended] + self._measure(entries, mended, sizes)
+            for index in failed:
+                self._report(entries[0][index], queue_number, first + index)
+        return sizes
+
+    def search(
+        self, queue_number: int, first: int, entries: Entries, indexes: Iterable[int], segments: Segments
+    ) -> list[int]:
+        """Looks for messages in some segments of the log, in all when None is given, and corrects their entries.
+
+        Returns the indexes of those that were found elsewhere than their entries said. Raises: StoreFailed.
+        """
+        wanted = {first + index: index for index in indexes}
+        log = LogFolder(self._files, self._folder)
+        search = EntrySearch(lambda number, message_id: number == queue_number and message_id in wanted)
+        search.walk(
+            log, [number for number in (log.segments if segments is None else segments) if number in log.segments]
+        )
+        positions, sizes = entries
+        found = []
+        for (_, message_id), entry in search.found.items():
+            index = wanted[message_id]
+            seen = (positions[index], sizes[index])
+            if entry != seen:
+                self._found.append((queue_number, message_id, seen, entry))
+                positions[index], sizes[index] = entry
+                found.append(index)
+        if found:
+            _log.warning("store.entries_rebuilt", queue=queue_number, messages=len(found))
+        return found
+
+    def mend(self) -> None:
+        """Writes the entries that were found to the queue logs; on the loop. Raises: StoreFailed."""
+        while self._found:
+            self._queues.mend(*self._found.popleft())
+
+    def read_span(self, position: int, size: int) -> bytes:
+        """Returns a piece of the log or the spill, with zeros for what the disk does not give back."""
+        source = self._spill if is_spilled(position >> OFFSET_BITS) else self._log
+        try:
+            return source.read_span(position, size)
+        except StoreFailed as error:
+            self._reasons[position >> OFFSET_BITS] = error.reason
+            if not source.has(position >> OFFSET_BITS):
+                return b""
+        block, _ = read_around(source.read_span, position, size)
+        return block
+
+    def slot_entries(self, queue_number: int, first: int, end: int) -> ReadEntries:
+        """Returns the entries of a slot; one that no checksum proves and that leads out of the log's files is none."""
+        positions, sizes, unproved = self._queues.examine(queue_number, first, end)
+        for index in unproved:
+            segment = positions[index] >> OFFSET_BITS
+            segments = self._spill.segments if is_spilled(segment) else self._log.segments
+            if (positions[index] & OFFSET_MASK) + sizes[index] > segments.get(segment, 0):
+                positions[index], sizes[index] = NO_ENTRY
+        return positions, sizes, unproved
+
+    def _entries(
+        self, queue_number: int, first: int, end: int, wanted: Iterable[int] | None
+    ) -> tuple[Entries, list[int], Sequence[int]]:
+        """Returns the entries of a slot, the indexes of the wanted messages without one, and those of the others."""
+        positions, sizes, _ = self.slot_entries(queue_number, first, end)
+        indexes = range(end - first) if wanted is None else list(wanted)
+        if 0 not in sizes:
+            return (positions, sizes), [], indexes
+        missing = [index for index in indexes if not sizes[index]]
+        return (positions, sizes), missing, [index for index in indexes if sizes[index]]
+
+    def _measure(self, entries: Entries, indexes: Sequence[int], found: list[int]) -> list[int]:
+        """Fills in body sizes; returns the indexes of those messages whose records cannot be read."""
+        positions, lengths = entries
+        failed = []
+        heads = [(positions[i], min(lengths[i], HEAD_BYTES), (lengths[i], i)) for i in indexes]
+        for _, head, (size, index) in read_places(self.read_span, heads):
+            try:
+                found[index] = body_bytes(head, size)
+            except ValueError:
+                failed.append(index)
+        return failed
+
+    def _report(self, position: int, queue_number: int, message_id: int) -> None:
+        """Raises: CorruptRecord; with quarantine it is logged instead."""
+        source = self._spill if is_spilled(position >> OFFSET_BITS) else self._log
+        reason = self._reasons.get(position >> OFFSET_BITS)
+        because = f": {reason}" if reason else ""
+        error: CorruptRecord = source.corrupt(
+            position, f"message {message_id} of queue {queue_number} is not there{because}"
+        )
+        if not self._quarantine:
+            raise error
+        _log.error("store.message_unreadable", queue=queue_number, message=message_id, reason=str(error))

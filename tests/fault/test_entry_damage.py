@@ -1,0 +1,225 @@
+"""Damaged entries of queue logs: the log tells where a message is before anything is called lost or thrown away."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.store.checkpoint import Checkpoint
+from broker.store.compaction import SlotReference
+from broker.store.damage import CorruptRecord
+from broker.store.memory_files import MemoryFiles
+from broker.store.queue_entry import ENTRY_BYTES
+from broker.store.record import TARGET, encode_message, encode_moved, encode_route, encode_settled
+from broker.store.recovery import Recovered
+from broker.store.store import VhostStore
+from tests.fault.store_model import FOLDER
+from tests.fault.test_bit_flips import flips, present
+from tests.fault.test_torn_tail import commit
+
+ROUTE: Final = encode_route("x", "k")
+FORMATS: Final = ["new", "old"]
+KEPT: Final = (3, 5)
+
+
+def reopened(files: MemoryFiles, *, quarantine: bool = False) -> tuple[VhostStore, Recovered]:
+    """Opens the store as after kill -9."""
+    return VhostStore.open(files, FOLDER, segment_bytes=2000, sync=True, quarantine=quarantine)
+
+
+def checkpoint(store: VhostStore, recovered: Recovered) -> None:
+    """Writes down what was recovered."""
+    queues = list(recovered.queues.values())
+    store.write_checkpoint(Checkpoint(store.log.position, False, recovered.topology, queues, 2))
+
+
+def write_messages(files: MemoryFiles, count: int, *, kept: tuple[int, ...] = ()) -> tuple[VhostStore, Recovered]:
+    """Writes messages to queue 1, settles all but those kept if any are named, and a checkpoint behind them."""
+    store, _ = reopened(files)
+    log = store.log
+    for number in range(1, count + 1):
+        log.append(encode_message(log.synced, 1, 1, ROUTE, b"h", b"%d" % number, TARGET.pack(1, number)))
+    if kept:
+        log.append(encode_settled(0, 1, 1, [number for number in range(1, count + 1) if number not in kept]))
+    commit(store)
+    store.close()
+    store, recovered = reopened(files)
+    checkpoint(store, recovered)
+    return store, recovered
+
+
+def queue_log(files: MemoryFiles, form: str) -> bytearray:
+    """Returns the bytes of the one queue log, made what an earlier version would have written for `old`."""
+    (path,) = [path for path in files.contents if path.suffix == ".queue"]
+    block = files.contents[path].block
+    if form == "old":
+        for at in range(ENTRY_BYTES, len(block), ENTRY_BYTES):
+            block[at + 12 : at + ENTRY_BYTES] = bytes(12)
+    return block
+
+
+def bodies(store: VhostStore, recovered: Recovered) -> list[int]:
+    """Returns the unsettled messages as their bodies say them."""
+    return [
+        int(message.body)
+        for slot in recovered.queues[1].slots
+        for message in store.read_slot(
+            1, slot.first, slot.end, present(slot.settled, slot.end - slot.first), slot.segments
+        )
+        if message is not None
+    ]
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMATS)
+def test_flips_in_a_queue_log_cost_nothing(form: str) -> None:
+    """Whatever bit of an entry flips, every message is read, and the entry is what it was after that."""
+    files = MemoryFiles()
+    store, recovered = write_messages(files, 12)
+    block = queue_log(files, form)
+    slot = recovered.queues[1].slots[0]
+    for offset, bit in flips(block, ENTRY_BYTES, ENTRY_BYTES * 14):
+        with capture_logs() as events:
+            assert bodies(store, recovered) == list(range(1, 13)), f"bit {bit} of byte {offset}"
+            assert store.body_sizes(1, 1, 13, None, slot.segments) == [len(str(number)) for number in range(1, 13)]
+        assert {event["event"] for event in events} <= {"store.entries_rebuilt"}
+        before = bytes(block)
+        store.mend()
+        if before != bytes(block):
+            block[offset] ^= 1 << bit  # `flips` flips it back
+            assert bodies(store, recovered) == list(range(1, 13))
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_upgrade_rebuilds_nothing(form: str) -> None:
+    """Entries of an earlier version stay as they are: nothing is written, searched or told."""
+    files = MemoryFiles()
+    store, _ = write_messages(files, 30)
+    before = bytes(queue_log(files, form))
+    store.close()
+    with capture_logs() as events:
+        store, recovered = reopened(files)
+        assert bodies(store, recovered) == list(range(1, 31))
+        store.mend()
+    assert events == []
+    assert bytes(queue_log(files, "new")) == before
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_damaged_entry_does_not_refuse_the_start(form: str) -> None:
+    """Recovery that has to look at entries finds the record of a damaged one in the log, and tells."""
+    files = MemoryFiles()
+    store, recovered = write_messages(files, 12)
+    record = store.log.read(1 << 32 | 64 + 60, len(encode_message(0, 1, 1, ROUTE, b"h", b"1", TARGET.pack(1, 1))))
+    store.log.append(encode_moved(0, record, TARGET.pack(1, 1)))  # a copy of message 1, so the window is looked at
+    commit(store)
+    store.close()
+    block = queue_log(files, form)
+    for byte in (0, 4, 8, 11) if form == "new" else (0, 4, 8):  # of the entry of message 7
+        block[8 * ENTRY_BYTES + byte] ^= 0x80
+        copy = MemoryFiles()
+        copy.folders = set(files.folders)
+        for path, content in files.contents.items():
+            copy.open(path, create=True).write_at(0, bytes(content.block))
+        store, recovered = reopened(copy)
+        assert [finding.event for finding in recovered.findings] == ["store.queue_logs_rebuilt"]
+        assert "1 damaged entries were written again" in recovered.findings[0].reason
+        assert bodies(store, recovered) == list(range(1, 13))
+        block[8 * ENTRY_BYTES + byte] ^= 0x80
+
+
+def compact(store: VhostStore, recovered: Recovered) -> bool:
+    """Relocates the first segment as the compactor does, and writes the checkpoint behind; tells whether it went."""
+    slot = recovered.queues[1].slots[0]
+    (segment, *_) = store.compactable()
+    indexes = present(slot.settled, slot.end - slot.first)
+    reference = SlotReference(1, slot.first, slot.end, indexes, frozenset(slot.segments))
+    relocation = store.plan_relocation(segment, [reference], 0.5)
+    if relocation is not None:
+        store.append_relocation(relocation)
+        commit(store)
+        for move in store.finish_relocation(relocation):
+            slot.segments[move.position >> 32] = 1
+            store.add_live(move.position >> 32, 1)
+        del slot.segments[segment]
+        store.drop_live(segment, 1)
+    checkpoint(store, recovered)
+    return segment not in store.log.segments
+
+
+def second_segment(files: MemoryFiles) -> tuple[VhostStore, Recovered]:
+    """Returns a store whose first segment has two messages that are needed, and whose second one has another."""
+    return write_messages(files, 30, kept=(*KEPT, 28))
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMATS)
+def test_compaction_loses_no_message_to_a_flipped_bit(form: str) -> None:
+    """Whatever bit of a needed message's entry flips, its segment goes only with a copy of the message made."""
+    for byte in range(24 if form == "new" else 12):
+        for bit in range(8):
+            files = MemoryFiles()
+            store, recovered = second_segment(files)
+            block = queue_log(files, form)
+            place = ((KEPT[0] + 1) * ENTRY_BYTES) + byte
+            block[place] ^= 1 << bit
+            if not compact(store, recovered):  # an entry without checksum says that the message is very long
+                assert form == "old", f"bit {bit} of byte {byte}"
+            store.close()
+            store, recovered = reopened(files)
+            assert bodies(store, recovered) == [*KEPT, 28], f"bit {bit} of byte {byte}"
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_old_entry_that_leads_to_another_segment_is_looked_into(form: str) -> None:
+    """An entry that points into another segment of its slot, to what is another message, does not free this one."""
+    files = MemoryFiles()
+    store, recovered = second_segment(files)
+    block = queue_log(files, form)
+    (wrong, right) = ((number + 1) * ENTRY_BYTES for number in (KEPT[0], 28))
+    block[wrong : wrong + ENTRY_BYTES] = block[right : right + ENTRY_BYTES]
+    assert compact(store, recovered)
+    store.close()
+    assert bodies(*reopened(files)) == [*KEPT, 28]
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("entry", ["whole", "damaged"])
+def test_a_segment_stays_while_a_message_of_it_is_not_accounted_for(form: str, entry: str) -> None:
+    """The record of a needed message is damaged: the segment is kept and that is told, whatever its entry says."""
+    files = MemoryFiles()
+    store, recovered = second_segment(files)
+    block = queue_log(files, form)
+    place = (KEPT[0] + 1) * ENTRY_BYTES
+    offset = int.from_bytes(block[place + 4 : place + 8], "big")
+    log = files.contents[FOLDER / "log" / "0000000001.log"].block
+    log[offset + 40] ^= 1
+    if entry == "damaged":
+        block[place + 6] ^= 1
+    with capture_logs() as events:
+        assert not compact(store, recovered)
+    (kept,) = [event for event in events if event["event"] == "segment.kept"]
+    assert (kept["segment"], kept["messages"], kept["queues"]) == (1, 1, [1])
+    assert 1 not in store.compactable()  # not again before fewer slots need it
+    with pytest.raises(CorruptRecord, match="message 3 of queue 1 is not there"):
+        bodies(store, recovered)
+    log[offset + 40] ^= 1
+    assert bodies(store, recovered) == [*KEPT, 28]
+
+
+def test_the_queue_log_of_these_tests_is_one_file() -> None:
+    """What these tests damage is what is read: without entries nothing is read from the queue log."""
+    files = MemoryFiles()
+    store, recovered = write_messages(files, 3)
+    queue_log(files, "new")[ENTRY_BYTES:] = bytes(4 * ENTRY_BYTES)
+    with pytest.raises(CorruptRecord):
+        store.read_slot(1, 1, 4, None, ())
+    assert bodies(store, recovered) == [1, 2, 3]
