@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import socket
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +19,7 @@ from broker.core.flow import Flow
 from broker.delivery.administration import Administration
 from broker.delivery.clock import SteadyClock
 from broker.delivery.engine import Engine
-from broker.delivery.machine import resident_bytes
+from broker.delivery.machine import open_descriptors, resident_bytes
 from broker.delivery.opening import configured_users, open_all
 from broker.delivery.random_name import generate_name
 from broker.delivery.rehearsal import Rehearsal
@@ -28,10 +28,11 @@ from broker.delivery.timers import Timers
 from broker.delivery.turn import Turn
 from broker.delivery.vhosts import Vhosts
 from broker.event_log import get_logger
-from broker.net.address import bind, close
+from broker.net.address import Bound
 from broker.net.alarms import Alarms, watermarks
 from broker.net.control import ControlSocket
 from broker.net.control_verbs import control_verbs
+from broker.net.descriptors import descriptors_max
 from broker.net.intake import Intake
 from broker.net.listener import STEPS, Listener
 from broker.net.password_check import PasswordThreads, logins_of
@@ -39,6 +40,7 @@ from broker.net.tls import TlsContext
 from broker.net.transport import Transport
 from broker.reload import Reload, SettingsSource
 from broker.settings import Settings
+from broker.stopping import Stopping
 from broker.store.data_folder import DataFolder
 from broker.store.definitions_file import DefinitionsFile
 from broker.store.files import Files
@@ -72,6 +74,8 @@ class Broker:
         `source` is where `reload` reads the settings again.
         """
         self.settings = settings
+        self.on_stop: Callable[[], None] | None = None  # what a process that runs this broker does to stop it
+        self._stopping = Stopping()
         self._reload = Reload(source, self._take_settings)
         self._clock = clock or SteadyClock()
         self._files = files or Files()
@@ -98,22 +102,16 @@ class Broker:
         loop = asyncio.get_running_loop()
         settings = self.settings
         self._tls = TlsContext(settings.tls) if settings.tls.is_on else None  # or nothing listens at all
-        bound = [] if settings.tls.only else bind(settings.server.host, settings.server.port)
-        tls_bound: list[socket.socket] = []
-        http_bound: list[socket.socket] = []
+        self._bound = bound = Bound(settings)
         try:
-            if self._tls is not None:
-                tls_bound = bind(settings.server.host, settings.tls.port, "tls.port")
-            if settings.http.enabled:
-                http_bound = bind(settings.http_host, settings.http.port, "http.port")
             self._folder = DataFolder.open(self._files, self._path, reserve_bytes=settings.store.reserve_bytes)
         except BaseException:
-            close(bound + tls_bound + http_bound)
+            bound.close()
             raise
         try:
             slots = SlotFolder.open(self._files, self._path / "slots", sync=settings.store.sync)
         except BaseException:
-            close(bound + tls_bound + http_bound)
+            bound.close()
             self._folder.close()
             raise
         self._passwords = PasswordThreads(loop)
@@ -155,9 +153,17 @@ class Broker:
             )
             await open_all(self.administration, rehearsal, self._folder, file, settings)
             self._alarms = Alarms(self.flow, self._intake, self._folder.reserve)
-            verbs = control_verbs(self.administration, rehearsal, self.listener, self.taps, self._facts, self.reload)
+            verbs = control_verbs(
+                self.administration,
+                rehearsal,
+                self.listener,
+                self.taps,
+                self._facts,
+                reload=self.reload,
+                stop=self._ask_to_stop,
+            )
             self._control = ControlSocket(self._folder.path, verbs)
-            if http_bound:
+            if bound.http:
                 from broker.net.http.serving import http_server  # noqa: PLC0415 - without HTTP a start is shorter
 
                 self.http = http_server(
@@ -181,20 +187,19 @@ class Broker:
             if everybody_knows(users, logins.loopback_only):
                 _log.warning("guest.open", reason="guest may log in from anywhere; add a user of your own")
         except BaseException:
-            self._give_up(bound + tls_bound + http_bound)
+            self._give_up()
             raise
-        self._bound, self._tls_bound, self._http_bound = bound, tls_bound, http_bound
 
     async def serve(self) -> None:
         """Begins to answer clients and commands; what stops the broker has to be in place by then."""
         try:
-            await self.listener.start(self._bound, self._tls_bound)
+            await self.listener.start(self._bound.amqp, self._bound.tls)
             if self.settings.server.control_socket:
                 await self._control.start()
             if self.http is not None:
-                await self.http.start(self._http_bound)
+                await self.http.start(self._bound.http)
         except BaseException:
-            self._give_up(self._bound + self._tls_bound + self._http_bound)
+            self._give_up()
             raise
         self.started_s = time.monotonic() - self._began
         _log.info(
@@ -215,15 +220,18 @@ class Broker:
             self.http.refuse_new()
         try:
             await self.administration.close()
+            if unwritten_bytes := self.vhosts.pending_bytes():
+                self._stopping.wait_for("sync", bytes=unwritten_bytes)
             await self.vhosts.drain()
             await asyncio.sleep(0)  # one turn writes the last confirms
             drain_timeout_s = self.settings.server.drain_timeout_ms / 1000
             answered = asyncio.ensure_future(self.http.close(drain_timeout_s)) if self.http is not None else None
-            await self.listener.close(drain_timeout_s)
+            await self.listener.close(drain_timeout_s, lambda count: self._stopping.wait_for("clients", count=count))
             if answered is not None:
                 await answered
-            await self.taps.close(drain_timeout_s)
-            await self.vhosts.stop()
+            await self.taps.close(drain_timeout_s, lambda count: self._stopping.wait_for("slot files", count=count))
+            await self.vhosts.stop(lambda vhost: self._stopping.wait_for("checkpoint", vhost=vhost))
+            self._stopping.finish()
         finally:  # a broker that failed gives back its port and its folder all the same
             self.drop_clients()
             self._timers.close()
@@ -233,6 +241,13 @@ class Broker:
             self.vhosts.close()
             self._folder.close()
         _log.info("server.stopped")
+
+    def _ask_to_stop(self, tell: Callable[[Mapping[str, Any]], None]) -> None:
+        """Has whoever runs the broker stop it, and tells what that waits for. Raises: ValueError."""
+        if self.on_stop is None:
+            raise ValueError("this broker runs inside another program, which has to stop it")
+        self._stopping.listen(tell)
+        self.on_stop()
 
     def drop_clients(self) -> None:
         """Waits for no client any more."""
@@ -350,17 +365,22 @@ class Broker:
     def _facts(self) -> dict[str, Any]:
         return {
             "version": __version__,
+            "pid": os.getpid(),
+            "uptime_s": int(time.monotonic() - self._began),
+            "incarnation": self.incarnation,
             "url": self.url,
             "http_url": None if self.http is None else self.http.url,
             "connections": len(self.listener.transports),
             "connections_blocked": len(self.flow.blocked),
             "alarms": self._alarms.standing(),
             "resident_bytes": resident_bytes(),
+            "descriptors": open_descriptors(),
+            "descriptors_max": descriptors_max(),
         }
 
-    def _give_up(self, bound: list[socket.socket]) -> None:
+    def _give_up(self) -> None:
         """Gives back what a start had taken; the next one finds what this one found."""
-        close(bound)
+        self._bound.close()
         self._passwords.close()
         self.taps.abort()
         self.vhosts.close(unchanged=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from broker.cli.interrupt import first_interrupt
 from broker.cli.parser import BadUsage
 from broker.net.control_address import socket_address
 
-__all__ = ["Unanswered", "ask"]
+__all__ = ["Unanswered", "ask", "conversation", "read_line"]
 
 ANSWER_MAX_BYTES: Final = 1 << 28
 TIMEOUT_S: Final = 30.0  # between two lines of the broker, or pieces of one
@@ -45,6 +45,21 @@ def ask(
     Units: `silence_s` is how long the broker may say nothing, None for ever.
     Raises: Unanswered, BadUsage.
     """
+    with (
+        conversation(folder, verb, silence_s=silence_s, **arguments) as client,
+        first_interrupt(lambda: client.shutdown(socket.SHUT_WR)) if interruptible else nullcontext(),
+    ):
+        return _result(client, os.fspath(folder), partial(_tell, told, client) if accepts else told)
+
+
+@contextmanager
+def conversation(
+    folder: os.PathLike[str] | str, verb: str, *, silence_s: float | None = TIMEOUT_S, **arguments: Any
+) -> Iterator[socket.socket]:
+    """Yield a socket to the broker that has been sent a verb.
+
+    Raises: Unanswered, also for what fails at the socket later; BadUsage.
+    """
     folder = os.fspath(folder)
     try:
         request = json.dumps({"verb": verb, **arguments}, ensure_ascii=False).encode()
@@ -60,8 +75,7 @@ def ask(
             client.connect(address)
             with suppress(BrokenPipeError, ConnectionResetError):  # who does not listen to the end may have said why
                 client.sendall(request + b"\n")
-            with first_interrupt(lambda: client.shutdown(socket.SHUT_WR)) if interruptible else nullcontext():
-                return _result(client, folder, partial(_tell, told, client) if accepts else told)
+            yield client
     except (FileNotFoundError, ConnectionRefusedError):
         raise Unanswered(f"no broker runs on data folder {folder}") from None
     except TimeoutError:
@@ -81,7 +95,7 @@ def _tell(told: Callable[[Mapping[str, Any]], None], client: socket.socket, prog
 def _result(client: socket.socket, folder: str, told: Callable[[Mapping[str, Any]], None]) -> Any:
     buffer = bytearray()
     while True:
-        line = _read_line(client, buffer)
+        line = read_line(client, buffer)
         try:
             answer = json.loads(line)
             if "progress" in answer:
@@ -95,7 +109,7 @@ def _result(client: socket.socket, folder: str, told: Callable[[Mapping[str, Any
         raise Unanswered(reason)
 
 
-def _read_line(client: socket.socket, buffer: bytearray) -> bytes:
+def read_line(client: socket.socket, buffer: bytearray) -> bytes:
     """Returns the next line, or what there is of it when the broker says no more. Cost: linear in its length."""
     searched = 0
     while len(buffer) < ANSWER_MAX_BYTES:

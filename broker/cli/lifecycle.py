@@ -1,16 +1,19 @@
-"""`slotmq reload`: has the running broker read its settings again."""
+"""`slotmq reload` and `slotmq stop`: has the running broker read its settings again, or stop."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, Final
 
 from broker.cli.broker_folder import folder_of
 from broker.cli.control_client import ask
-from broker.cli.parser import add_command, add_folder, add_json
+from broker.cli.parser import BadUsage, add_command, add_folder, add_json
 from broker.cli.table import cell, print_json
 
 __all__ = ["add_lifecycle"]
+
+
+TIMEOUT_MAX_S: Final = 1e6
 
 
 def add_lifecycle(commands: Any) -> None:
@@ -19,6 +22,13 @@ def add_lifecycle(commands: Any) -> None:
     add_json(command)
     add_folder(command)
     command.set_defaults(run=_reload)
+
+    command = add_command(commands, "stop", "have the running broker stop in order, and wait until it is gone")
+    command.add_argument(
+        "--timeout", metavar="S", type=float, help="give up waiting after so many seconds (exit code 1)"
+    )
+    add_folder(command)
+    command.set_defaults(run=_stop)
 
 
 def _reload(arguments: argparse.Namespace) -> int:
@@ -32,6 +42,14 @@ def _reload(arguments: argparse.Namespace) -> int:
     if not any(outcome.values()):
         print("no setting has changed")
     return 0
+
+
+def _stop(arguments: argparse.Namespace) -> int:
+    from broker.cli.stop import stop
+
+    if arguments.timeout is not None and not 0 < arguments.timeout < TIMEOUT_MAX_S:
+        raise BadUsage(f"--timeout should be above 0 and below {TIMEOUT_MAX_S:g} seconds")
+    return stop(folder_of(arguments), arguments.timeout)
 
 
 def _value(value: Any) -> str:

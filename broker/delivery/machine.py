@@ -1,4 +1,4 @@
-"""What the machine says: how much memory this process uses and may use."""
+"""What the machine says: how much memory this process uses and may use, and how many descriptors it has open."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-__all__ = ["memory_limit_bytes", "resident_bytes"]
+__all__ = ["memory_limit_bytes", "open_descriptors", "resident_bytes"]
 
 _STATM: Final = Path("/proc/self/statm")
 _CGROUPS: Final = Path("/proc/self/cgroup")
@@ -23,6 +23,14 @@ def resident_bytes() -> int:
     except OSError:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
+
+
+def open_descriptors() -> int | None:
+    """Return how many descriptors the process has open, None where the system does not say."""
+    try:
+        return sum(1 for _entry in Path("/dev/fd").iterdir()) - 1  # the folder's own, while it is read
+    except OSError:
+        return None
 
 
 def memory_limit_bytes(cgroups: Path = _CGROUPS, mounted: Path = _MOUNTED) -> int:

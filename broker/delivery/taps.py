@@ -99,10 +99,10 @@ class Taps:
             self._retaining = asyncio.get_running_loop().create_task(self._retain())
             self._retaining.add_done_callback(self._retained)
 
-    async def close(self, timeout_s: float) -> None:
+    async def close(self, timeout_s: float, told: Callable[[int], None]) -> None:
         """Has what the taps heard in slot files, as far as the time suffices: transient messages survive nowhere else.
 
-        The rest is for the next start.
+        The rest is for the next start. `told` hears how many taps have something to write.
         """
         waiting = [
             self._writer.flush(engine, queue)
@@ -110,7 +110,9 @@ class Taps:
             for queue in engine.vhost.queues.taps.values()
             if queue.ready
         ]
-        if waiting:  # what cannot be written was said in the log by the writer
+        if waiting:
+            told(len(waiting))
+            # What cannot be written was said in the log by the writer.
             await asyncio.wait([asyncio.gather(*waiting, return_exceptions=True)], timeout=timeout_s)
         self._ends = True
         await self._writer.close()

@@ -139,9 +139,10 @@ class Vhosts(Mapping[str, "Vhost"]):
         for engine in list(self.engines.values()):
             await engine.committer.drain()
 
-    async def stop(self) -> None:
-        """Writes everything down, cleanly, and closes the stores."""
+    async def stop(self, told: Callable[[str], None]) -> None:
+        """Writes everything down, cleanly, and closes the stores; `told` hears whose turn it is."""
         for engine in list(self.engines.values()):
+            told(engine.vhost.name)
             await engine.stop()
 
     def abort(self, failure: BaseException) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broker.amqp.errors import BrokerError
 
-__all__ = ["AddressTaken", "bind", "close"]
+if TYPE_CHECKING:
+    from broker.settings import Settings
+
+__all__ = ["AddressTaken", "Bound", "bind", "close"]
 
 EVERY_ADDRESS: Final = "::"
 
@@ -19,6 +22,30 @@ class AddressTaken(BrokerError):
 
     def __init__(self, host: str, port: int, another: str) -> None:
         super().__init__(f"port {port} on {host} is in use; another one: {another}")
+
+
+class Bound:
+    """The sockets of a broker's listeners, bound and not listening yet. Raises: what `bind` raises."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.amqp: list[socket.socket] = []
+        self.tls: list[socket.socket] = []
+        self.http: list[socket.socket] = []
+        server = settings.server
+        try:
+            if not settings.tls.only:
+                self.amqp = bind(server.host, server.port)
+            if settings.tls.is_on:
+                self.tls = bind(server.host, settings.tls.port, "tls.port")
+            if settings.http.enabled:
+                self.http = bind(settings.http_host, settings.http.port, "http.port")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give the addresses back."""
+        close(self.amqp + self.tls + self.http)
 
 
 def bind(host: str, port: int, another: str = "") -> list[socket.socket]:

@@ -90,8 +90,8 @@ class ControlSocket:
         try:
             if len(self._clients) <= CLIENTS_MAX:
                 await self._converse(reader, writer)
-        except (ConnectionError, TimeoutError):
-            pass  # the client left, or said nothing for too long
+        except (ConnectionError, TimeoutError, asyncio.CancelledError):
+            pass  # the client left or said nothing for too long, or the broker stops
         finally:
             self._clients.discard(task)
             writer.close()
@@ -149,7 +149,8 @@ class _Client(Asker):
 
     def tell(self, progress: Mapping[str, Any]) -> None:
         """Tell how far the verb has come."""
-        self._writer.write(_encoded({"progress": progress}) + b"\n")
+        if not self._writer.is_closing():
+            self._writer.write(_encoded({"progress": progress}) + b"\n")
 
     async def say(self, progress: Mapping[str, Any]) -> None:
         """Tell of progress, and wait until there is room for more."""

@@ -1,4 +1,6 @@
-"""How many of the process's descriptors clients may have: the store needs some too, and ends the broker without."""
+"""How many descriptors the process has, and how many of them clients may have: the store needs some too, and ends the
+broker without.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,21 @@ import resource
 import sys
 from typing import Final
 
-__all__ = ["descriptors_for_clients"]
+__all__ = ["descriptors_for_clients", "descriptors_max"]
 
 RESERVED_MIN: Final = 64
 RESERVED_MAX: Final = 1024
 
 
+def descriptors_max() -> int:
+    """Return how many descriptors the process may have open."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
 def descriptors_for_clients() -> int:
     """Returns below which number a client's descriptor has to be; a quarter is kept for the store."""
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if soft == resource.RLIM_INFINITY:
-        return sys.maxsize
+    soft = descriptors_max()
+    if soft == sys.maxsize:
+        return soft
     return soft - min(soft // 2, max(RESERVED_MIN, min(RESERVED_MAX, soft // 4)))

@@ -204,9 +204,9 @@ class Listener:
         """Returns when no client is left."""
         await self._empty.wait()
 
-    async def close(self, timeout_s: float) -> None:
+    async def close(self, timeout_s: float, told: Callable[[int], None]) -> None:
         """Says good-bye to every client, waits for those that go on sending or take what was sent, and leaves those
-        that say nothing: an idle connection in a pool is not read until its next use.
+        that say nothing: an idle connection in a pool is not read until its next use. `told` hears how many are left.
 
         Source: RabbitMQ's reply code and text for a stopping broker; it waits for nobody's close-ok either.
         """
@@ -216,6 +216,7 @@ class Listener:
         try:
             async with asyncio.timeout(timeout_s):
                 while self.transports:
+                    told(len(self.transports))
                     heard_bytes = {transport: transport.heard_bytes for transport in self.transports}
                     with suppress(TimeoutError):
                         async with asyncio.timeout(QUIET_S):

@@ -244,7 +244,7 @@ async def test_a_stop_that_cannot_wait_leaves_no_question_open(tmp_path: Path, m
             return write(*arguments)
 
         monkeypatch.setattr(taps._writer, "_write", slow_write)
-        closing = asyncio.create_task(taps.close(0))
+        closing = asyncio.create_task(taps.close(0, lambda _count: None))
 
         async def ends() -> bool:
             return taps._ends

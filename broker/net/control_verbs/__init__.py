@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.net.control_verbs.definitions import definitions_verbs
+from broker.net.control_verbs.lifecycle import lifecycle_verbs
 from broker.net.control_verbs.listing import listing_verbs
 from broker.net.control_verbs.moving import moving_verbs
 from broker.net.control_verbs.refusing import refusing
@@ -32,11 +33,13 @@ def control_verbs(
     listener: Listener,
     taps: Taps,
     facts: Callable[[], Mapping[str, Any]],
+    *,
     reload: Callable[[], Awaitable[Mapping[str, Any]]],
+    stop: Callable[[Callable[[Mapping[str, Any]], None]], None],
 ) -> dict[str, Verb]:
     """Returns the verbs. `facts` gives what only the server knows: version, address, connections, alarms.
 
-    `reload` reads the settings again.
+    `reload` reads the settings again, `stop` begins to stop and tells what it waits for.
     """
     verbs = {
         **slot_verbs(administration, facts),
@@ -48,6 +51,6 @@ def control_verbs(
         **tap_verbs(taps),
         **trace_verbs(administration),
         **definitions_verbs(administration, rehearsal),
-        "reload": lambda _request: reload(),
+        **lifecycle_verbs(reload, stop),
     }
     return {name: refusing(verb) for name, verb in verbs.items()}

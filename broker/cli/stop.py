@@ -1,0 +1,132 @@
+"""`slotmq stop`: has the running broker stop in order, says what it waits for, and returns when its process is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from broker.cli.control_client import Unanswered, conversation, read_line
+from broker.cli.table import cell, counted
+
+__all__ = ["stop"]
+
+POLL_S: Final = 0.05  # between two looks at a process, where the system does not say when it ends
+CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid: what SO_PEERCRED gives
+
+
+class StillStopping(Unanswered):
+    """The broker had not stopped in time; it goes on stopping."""
+
+
+class Deadline:
+    """When to give up. Raises: StillStopping once it has passed."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._timeout_s = timeout_s
+        self._end = None if timeout_s is None else time.monotonic() + timeout_s
+        self.waits_for = ""
+
+    def left_s(self) -> float | None:
+        """Return the time that is left, None without an end."""
+        if self._end is None:
+            return None
+        left_s = self._end - time.monotonic()
+        if left_s <= 0:
+            waits = f": it waits for {self.waits_for}" if self.waits_for else ""
+            raise StillStopping(f"the broker has not stopped within {self._timeout_s:g} s{waits}")
+        return left_s
+
+
+def stop(folder: str, timeout_s: float | None) -> int:
+    """Stop the broker of a data folder. Raises: Unanswered when there is none, or when it has not stopped in time."""
+    deadline = Deadline(timeout_s)
+    with conversation(folder, "stop") as client:
+        process = Process(client)
+        in_order = _follow(client, process, deadline)
+    process.wait(deadline)
+    if not in_order:
+        raise Unanswered(f"the broker on data folder {folder} has ended, but not in order: its log says why")
+    print("stopped")
+    return 0
+
+
+class Process:
+    """The process at the other end of a socket; the number that it says itself is used where the system gives none."""
+
+    def __init__(self, client: socket.socket) -> None:
+        self.pid = 0
+        self._descriptor: int | None = None
+        if hasattr(socket, "SO_PEERCRED"):
+            answer = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+            self.pid = CREDENTIALS.unpack(answer)[0]  # 0 for one that cannot be seen from this container
+        if self.pid and hasattr(os, "pidfd_open"):
+            with suppress(OSError):
+                self._descriptor = os.pidfd_open(self.pid)
+
+    def wait(self, deadline: Deadline) -> None:
+        """Return when the process is gone. Raises: StillStopping."""
+        if self._descriptor is not None:
+            try:
+                while not select.select([self._descriptor], [], [], deadline.left_s())[0]:
+                    pass
+            finally:
+                os.close(self._descriptor)
+            return
+        while self.pid and _is_there(self.pid):
+            deadline.left_s()
+            time.sleep(POLL_S)
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _follow(client: socket.socket, process: Process, deadline: Deadline) -> bool:
+    """Print what the broker waits for until it closes the socket, and return whether it stopped in order."""
+    buffer = bytearray()
+    while True:
+        client.settimeout(deadline.left_s())
+        try:
+            line = read_line(client, buffer)
+        except TimeoutError:
+            continue  # the deadline says so
+        except ConnectionError:
+            return False
+        if not line:
+            return False
+        answer = json.loads(line)
+        step = answer.get("progress")
+        if step is None:
+            raise Unanswered(str(answer.get("error")))
+        if "stopped" in step:
+            return True
+        if "waits_for" in step:
+            deadline.waits_for = _said(step)
+            print(f"waiting for {deadline.waits_for}", flush=True)
+        elif not process.pid and not hasattr(socket, "SO_PEERCRED"):
+            process.pid = int(step["pid"])
+
+
+def _said(step: Mapping[str, Any]) -> str:
+    """Return what a step waits for, as words."""
+    what = str(step["waits_for"])
+    if "count" in step:
+        return counted(int(step["count"]), cell(what))
+    if what == "sync":
+        return f"the sync of {counted(int(step['bytes']), 'bytes')}"
+    if what == "checkpoint":
+        return f"the checkpoint of vhost '{cell(step['vhost'])}'"
+    return cell(what)
