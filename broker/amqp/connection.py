@@ -390,6 +390,7 @@ class Connection:
         decode_method(payload)
         opened, limit = len(self.channels), self.channel_max
         if limit and opened >= limit:
+            self._progress = NO_METHOD  # RabbitMQ blames none
             text = f"number of channels opened ({opened}) has reached the negotiated channel_max ({limit})"
             raise ConnectionFault(530, text)
         channel = Channel(self, number)

@@ -323,9 +323,12 @@ def join_small(out: list[Octets], large_at: list[int]) -> list[Octets]:
 
 
 def describe_frame(kind: int, payload: bytes) -> str:
-    """Returns a frame's type and first octets in RabbitMQ's words, for a reply text."""
-    amount = "all" if len(payload) <= 16 else "first 16"
-    return f"type {kind}, {amount} octets = <<{','.join(str(octet) for octet in payload[:16])}>>"
+    """Returns a frame's type and first octets in RabbitMQ's words, for a reply text: Erlang prints text as such."""
+    amount, octets = "all" if len(payload) <= 16 else "first 16", payload[:16]
+    if octets and all(32 <= octet < 127 for octet in octets):
+        text = octets.decode().replace("\\", "\\\\").replace('"', '\\"')
+        return f'type {kind}, {amount} octets = <<"{text}">>'
+    return f"type {kind}, {amount} octets = <<{','.join(str(octet) for octet in octets)}>>"
 
 
 def broken_frame(kind: int, payload: bytes, reason: str) -> ConnectionFault:

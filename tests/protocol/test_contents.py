@@ -72,7 +72,7 @@ def test_content_on_channel_0() -> None:
     """Channel 0 has no contents (section 4.2.3)."""
     for kind in (2, 3):
         ((_, code, text),) = closes(open_peer().say(raw_frame(kind, 0, b"abc")))
-        assert (code, text) == (505, f"UNEXPECTED_FRAME - type {kind}, all octets = <<97,98,99>>")
+        assert (code, text) == (505, f'UNEXPECTED_FRAME - type {kind}, all octets = <<"abc">>')
 
 
 def test_body_instead_of_a_header() -> None:

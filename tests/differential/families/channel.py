@@ -82,5 +82,7 @@ def conversations() -> Iterator[Conversation]:
     )
     yield _channel("confirm-forgotten-with-channel", confirm("A1"), close_channel("A1"), queue("A1", "~q"))
     yield _channel("numbers", *(open_channel(f"A{number}") for number in (1, 2, 3, 200, 2047)))
-    yield _channel("number-too-large", open_channel("A1"), open_channel("A2048"))
+    yield _channel("number-too-large", open_channel("A1"), open_channel("A2048"), open_channel("A65535"))
     yield _channel("heartbeat-on-it", call("A1", "basic.qos"), frames("A1", b"\x08\0\1\0\0\0\0\xce"))
+    yield _channel("heartbeat-on-a-closed-one", call("A1", "basic.qos"), frames("A1", b"\x08\0\7\0\0\0\0\xce"))
+    yield _channel("heartbeat-with-a-payload-on-it", call("A1", "basic.qos"), frames("A1", b"\x08\0\1\0\0\0\1x\xce"))

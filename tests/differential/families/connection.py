@@ -59,6 +59,13 @@ def conversations() -> Iterator[Conversation]:
         call("A3", "channel.open"),
         call("A4", "channel.open"),
     )
+    yield _log_in(
+        "channels-of-any-number-up-to-the-limit",
+        connect("A", channel_max=2),
+        call("A65535", "channel.open"),
+        call("A7", "channel.open"),
+        call("A9", "channel.open"),
+    )
     yield _log_in("open-twice", connect("A"), call("A0", "connection.open", virtual_host="/"))
     yield _log_in("tune-ok-again", connect("A"), call("A0", "connection.tune-ok", channel_max=1))
     yield _log_in("start-ok-again", connect("A"), call("A0", "connection.start-ok", mechanism="PLAIN"))

@@ -194,6 +194,14 @@ def _owners() -> Iterator[Conversation]:
         queue("B1", "~q", exclusive=True),
     )
     yield _queue(
+        "exclusive-bound",
+        queue("A1", "~q", exclusive=True),
+        bind("A1", "~q", "amq.direct", "~k"),
+        call("B1", "queue.unbind", queue="~q", exchange="amq.direct", routing_key="~k"),
+        publish("B1", "amq.direct", "~k", "still bound"),
+        get("A1", "~q"),
+    )
+    yield _queue(
         "exclusive-redeclared",
         queue("A1", "~q"),
         queue("B1", "~q", exclusive=True),

@@ -237,7 +237,7 @@ def test_good_frames_come_before_the_broken_one() -> None:
     with pytest.raises(ConnectionFault) as caught:
         next(frames)
     assert caught.value.reply_code == 501
-    assert "type 3, all octets = <<98,97,100>>: {invalid_frame_end_marker,0}" in caught.value.reply_text
+    assert 'type 3, all octets = <<"bad">>: {invalid_frame_end_marker,0}' in caught.value.reply_text
 
 
 def test_too_large_is_known_at_the_head() -> None:
@@ -253,6 +253,8 @@ def test_description_shows_little_of_a_large_payload() -> None:
     """A reply text shows sixteen octets at most."""
     assert describe_frame(3, bytes(17)) == f"type 3, first 16 octets = <<{','.join('0' * 16)}>>"
     assert describe_frame(3, bytes(16)).startswith("type 3, all octets = <<0,")
+    assert describe_frame(8, b'a "b" \\') == r'type 8, all octets = <<"a \"b\" \\">>'
+    assert describe_frame(8, b"a\x7f") == "type 8, all octets = <<97,127>>"
 
 
 def test_clear_ends_an_iteration() -> None:
