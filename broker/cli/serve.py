@@ -90,7 +90,7 @@ def serve(settings: Settings, source: SettingsSource, hang_up: HangUp) -> int:
 
 def _say(problem: str, code: int) -> int:
     try:
-        print(f"slotmq: {problem}", file=sys.stderr, flush=True)
+        print(f"slotmq: {problem}\n", end="", file=sys.stderr, flush=True)  # one write: the log's thread may be at it
     except (OSError, ValueError):  # nobody to tell: the exit code says it
         pass
     return code

@@ -1,0 +1,197 @@
+"""The file calls of a live broker, as the operating system gets them: syncs before confirms, writes that are finished.
+
+The other power-loss tests replace the file adapter; here it is the shipped one. `call_recorder` says how it is watched.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pika
+import pytest
+from pamqp import commands
+
+from tests.broker_process import BrokerProcess
+from tests.fault.call_recorder import observed, synced
+from tests.raw_client import PeerGone, RawClient, publish_frames
+
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.skipif(not hasattr(os, "fdatasync"), reason="the calls are those of Linux"),
+]
+
+LARGE = b"." * 120_000  # a few of them fill a segment
+MESSAGES = 30
+Properties = Callable[[int], commands.Basic.Properties]
+
+
+def plain(_number: int) -> commands.Basic.Properties:
+    """Goes by the run of publishes."""
+    return commands.Basic.Properties(delivery_mode=2)
+
+
+def expiring(_number: int) -> commands.Basic.Properties:
+    """Is looked at closely."""
+    return commands.Basic.Properties(delivery_mode=2, expiration="3600000")
+
+
+def numbered(number: int) -> commands.Basic.Properties:
+    """Has a producer's number."""
+    return commands.Basic.Properties(delivery_mode=2, headers={"x-producer": "p", "x-seq": number})
+
+
+def numbered_and_expiring(number: int) -> commands.Basic.Properties:
+    """Has a number, and is looked at closely."""
+    return commands.Basic.Properties(
+        delivery_mode=2, expiration="3600000", headers={"x-producer": "p", "x-seq": number}
+    )
+
+
+def body(number: int) -> bytes:
+    """Returns a body that the recorder finds at both its ends."""
+    return b"<<begin %d>>%b<<end %d>>" % (number, LARGE, number)
+
+
+def opened(process: BrokerProcess, channels: int = 1) -> RawClient:
+    """Returns a client with confirms on its channels and a durable queue."""
+    client = RawClient(process.address.host, process.address.port)
+    client.open()
+    for channel in range(1, channels + 1):
+        client.open_channel(channel)
+        client.call(channel, commands.Confirm.Select(), commands.Confirm.SelectOk)
+    client.call(1, commands.Queue.Declare(queue="q", durable=True), commands.Queue.DeclareOk)
+    return client
+
+
+def drain(process: BrokerProcess) -> list[bytes]:
+    """Returns all that is in the queue."""
+    with pika.BlockingConnection(pika.URLParameters(process.address.url)) as connection:
+        channel = connection.channel()
+        left = channel.queue_declare("q", durable=True, passive=True).method.message_count
+        return [channel.basic_get("q", auto_ack=True)[2] for _ in range(left)]
+
+
+@pytest.mark.parametrize("properties", [plain, expiring, numbered, numbered_and_expiring])
+def test_a_sync_is_behind_each_confirm(broker_process: BrokerProcess, properties: Properties) -> None:
+    """Before a confirm the log was synced behind the write of the message, and the folder of a new segment too."""
+    broker_process.environment["SLOTMQ_STORE__SEGMENT_BYTES"] = str(1 << 20)
+    calls = observed(broker_process)
+    broker_process.start()
+    with opened(broker_process) as client:
+        for number in range(1, MESSAGES + 1):
+            client.send(publish_frames(1, "", "q", body(number), properties=properties(number)))
+            client.expect(commands.Basic.Ack, 1)
+            seen = calls()
+            for marker in (f"<<begin {number}>>", f"<<end {number}>>"):
+                assert synced(seen, marker) == "", marker
+    logs = {one["path"] for one in seen if one["call"] == "create" and "/log/" in one["path"]}
+    assert len(logs) > 3  # the log rolled
+
+
+def test_a_sync_is_behind_the_confirm_of_a_repeated_number(broker_process: BrokerProcess) -> None:
+    """A number that comes again while its message waits for the disk is not confirmed before that message."""
+    calls = observed(broker_process)
+    broker_process.start()
+    with opened(broker_process, channels=2) as client:
+        for number in range(1, MESSAGES + 1):
+            publishes = [
+                publish_frames(channel, "", "q", body(number), properties=numbered(number)) for channel in (1, 2)
+            ]
+            client.send(b"".join(publishes))
+            assert isinstance(client.next().value, commands.Basic.Ack)  # of whichever channel it is
+            assert synced(calls(), f"<<end {number}>>") == ""
+            assert isinstance(client.next().value, commands.Basic.Ack)
+    broker_process.restart()
+    assert drain(broker_process) == [body(number) for number in range(1, MESSAGES + 1)]
+
+
+def test_a_sync_is_behind_each_commit(broker_process: BrokerProcess) -> None:
+    """The commit of a transaction is answered when its record is on disk."""
+    calls = observed(broker_process)
+    broker_process.start()
+    with RawClient(broker_process.address.host, broker_process.address.port) as client:
+        client.open()
+        client.open_channel(1)
+        client.call(1, commands.Queue.Declare(queue="q", durable=True), commands.Queue.DeclareOk)
+        client.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
+        for number in range(1, MESSAGES + 1):
+            client.send(publish_frames(1, "", "q", body(number), properties=plain(number)))
+            client.call(1, commands.Tx.Commit(), commands.Tx.CommitOk)
+            assert synced(calls(), f"<<end {number}>>") == ""
+
+
+def test_recovery_reads_what_is_on_disk(broker_process: BrokerProcess) -> None:
+    """Before a start reads a segment it syncs the segment and has the page cache forget it."""
+    broker_process.start()
+    with opened(broker_process) as client:
+        client.send(publish_frames(1, "", "q", body(1), properties=plain(1)))
+        client.expect(commands.Basic.Ack, 1)
+    broker_process.kill()
+    there = list((broker_process.folder / "vhosts" / "%2F" / "log").iterdir())
+    calls = observed(broker_process)
+    broker_process.start()
+    assert there
+    for path in there:
+        mine = [one for one in calls() if one["path"] == str(path)]
+        names = [one["call"] for one in mine]
+        advice = mine[names.index("posix_fadvise")]
+        assert names.index("fdatasync") < names.index("posix_fadvise") < names.index("pread")
+        assert advice["arguments"] == [0, 0, os.POSIX_FADV_DONTNEED]
+        assert advice["descriptor"] == mine[names.index("fdatasync")]["descriptor"]
+    assert drain(broker_process) == [body(1)]
+
+
+def test_a_write_that_takes_half_is_finished(broker_process: BrokerProcess) -> None:
+    """An operating system may write less than it is given; the rest of a batch is written behind it, and synced."""
+    calls = observed(broker_process, breaks="always")
+    broker_process.start()
+    with opened(broker_process) as client:
+        for number in range(1, MESSAGES + 1):
+            client.send(publish_frames(1, "", "q", body(number), properties=plain(number)))
+            client.expect(commands.Basic.Ack, 1)
+            assert synced(calls(), f"<<begin {number}>>") == ""
+    assert "fdatasync" in [one["call"] for one in calls() if "/log/" in one["path"]][-2:]  # behind the last piece too
+    broker_process.restart()
+    assert drain(broker_process) == [body(number) for number in range(1, MESSAGES + 1)]
+
+
+@pytest.mark.parametrize("at_once", [1, 7])
+def test_a_write_that_breaks_off(broker_process: BrokerProcess, tmp_path: Path, at_once: int) -> None:
+    """A disk that is full in the middle of a batch ends the broker; what was confirmed is there after a restart, half
+    a record is cut off, and the cut is on disk before the broker serves.
+    """
+    full = tmp_path / "full"
+    observed(broker_process, breaks=str(full))
+    broker_process.start()
+    confirmed = 0
+    with opened(broker_process) as client:
+        for number in range(1, MESSAGES + 1):
+            client.send(publish_frames(1, "", "q", body(number), properties=plain(number)))
+            client.expect(commands.Basic.Ack, 1)
+            confirmed = number
+        full.touch()
+        frames = [
+            publish_frames(1, "", "q", body(number), properties=plain(number))
+            for number in range(confirmed + 1, confirmed + at_once + 1)
+        ]
+        client.send(b"".join(frames))
+        with pytest.raises((PeerGone, ConnectionError)):  # no confirm comes, the broker goes
+            client.next()
+    assert broker_process.wait() == 1
+    path = max((broker_process.folder / "vhosts" / "%2F" / "log").iterdir())
+    said = f"slotmq: the store failed, stopping: {path}: No space left on device"
+    assert said in broker_process.stderr().splitlines()
+    full.unlink()
+    calls = observed(broker_process)
+    broker_process.start()
+    cut = [event for event in broker_process.log_events() if event["event"] == "store.tail_cut"]
+    assert len(cut) == 1
+    mine = [one for one in calls() if one["path"] == cut[0]["path"]]
+    at = next(at for at, one in enumerate(mine) if one["call"] == "ftruncate")
+    assert mine[at]["arguments"] == [cut[0]["offset"]]
+    assert [one["call"] for one in mine[at:]][1:3] == ["fdatasync begins", "fdatasync"]
+    there = drain(broker_process)
+    assert there == [body(number) for number in range(1, len(there) + 1)]
+    assert confirmed <= len(there) < confirmed + at_once
