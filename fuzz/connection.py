@@ -92,6 +92,9 @@ class ChannelSession:
         if self.owner.rng.random() < 0.1:
             self.channel.send_content(commands.Basic.Return(312, "NO_ROUTE", "", ""), header, body)
 
+    def leave(self) -> None:
+        assert not self.closed
+
     def close(self) -> None:
         assert not self.closed, "a channel's session is closed once"
         self.closed = True

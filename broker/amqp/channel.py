@@ -302,6 +302,7 @@ class Channel:
             raise unknown_method(payload)
         elif move is Move.CLOSE:
             decode_method(payload)
+            self.session.leave()
             self.end_session()
             self.send(commands.Channel.CloseOk())
             self.connection.forget_channel(self)

@@ -28,6 +28,9 @@ class ChannelSession(Protocol):
         Returns the place of the first that it did not take: publish() takes that one. All have the same properties.
         """
 
+    def leave(self) -> None:
+        """Does what has to be done before the client's channel.close; close() follows."""
+
     def close(self) -> None:
         """Gives back what the channel holds. Called exactly once, whatever ended the channel."""
 

@@ -36,6 +36,9 @@ class QueueWorker(Protocol):
     def serve(self, queue: Queue) -> None:
         """Serves the queue at once."""
 
+    def serve_first(self, queue: Queue) -> int:
+        """Serves the queue before a method that would see its messages, and returns how many were handed out."""
+
 
 @dataclass(slots=True)
 class QueuePorts:

@@ -174,6 +174,10 @@ class Unacked:
         waiting += [indexes for _stream, held, indexes, _consumer in self.aside.values() if held is slot]
         return list(chain.from_iterable(waiting))
 
+    def streams(self) -> Iterable[Stream]:
+        """Returns the streams of which messages wait, each once. Cost: the runs."""
+        return dict.fromkeys([run.stream for run in self.runs if run.left])
+
     def _run_of(self, tag: int) -> Run:
         """Returns the run in which a tag waits. Raises: ChannelError 406 when it does not."""
         if self._count:

@@ -7,7 +7,7 @@ A queue moves to another worker when its own dies.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from broker.amqp.errors import StoreFailed
 from broker.core.round import BATCH_MESSAGES
@@ -30,6 +30,7 @@ TURN_MESSAGES: Final = 1024  # per queue and loop turn: what one busy queue may 
 FULL_QUEUES: Final = 2  # so many busy queues fill a turn; those behind them have the next
 QUEUE_COST: Final = 8  # a queue that has but one message takes as long as so many of a busy one
 EXPIRED_COST: Final = 3  # what has expired may have to be dead-lettered, which takes longer than a delivery
+FIRST_TURNS: Final = 4  # so many turns of a queue are had in advance before a method: more than one read brings
 FAILURES_MAX: Final = 3  # a queue that ended so many workers is served when it is asked for, not again and again
 
 _log = get_logger()
@@ -93,12 +94,33 @@ class Worker:
         return handed_out
 
     def serve(self, queue: Queue) -> None:
-        """Serves one queue at once: it is full, and consumers that wait may leave room.
-
-        Whatever a defect raises is raised again by the turn that follows.
-        """
-        if self._serve(queue):
+        """Serves one queue at once; the turn that follows goes on with it, and meets a defect again that it met."""
+        try:
+            more = self._serve(queue)
+        except StoreFailed:
+            raise
+        except Exception:  # noqa: BLE001 - whatever it is, it is nothing of who publishes, acknowledges or asks here
+            _log.exception("queue.failed", queue=queue.name)
+            more = True
+        if more:
             self.wake(queue)
+
+    def serve_first(self, queue: Queue) -> int:
+        """Serves a queue before a method that would see its messages, and returns how many were handed out.
+
+        Goes on as long as consumers have room, for a few turns of the queue at most.
+        """
+        handed_out = 0
+        for _ in range(FIRST_TURNS):
+            before = queue.ready
+            if not before or queue.serving or queue.deleted or not queue.consumers.able():
+                break
+            self.serve(queue)
+            taken = before - queue.ready
+            if taken <= 0:  # it lies on disk
+                break
+            handed_out += taken
+        return handed_out
 
     def _serve(self, queue: Queue) -> bool:
         """Delivers from one queue; tells whether it could go on at once in the next turn."""
@@ -242,7 +264,8 @@ class Workers:
             except StoreFailed:
                 raise
             except Exception:  # noqa: BLE001 - whatever it is, the queues go on with another worker
-                self._bury(worker)
+                _log.exception("worker.died", worker=worker.owner.worker, queues=len(worker.queues))
+                self.retire(worker)
 
     def _share_out(self) -> None:
         """Serves the queues of channels that share a prefetch, each channel's consumers in turn.
@@ -262,19 +285,8 @@ class Workers:
                     queue.wake()
                     continue
                 before = queue.ready
-                try:
-                    queue.worker.serve(queue)
-                except StoreFailed:
-                    raise
-                except Exception:  # noqa: BLE001 - as in a worker's turn
-                    queue.failures += 1
-                    self._bury(cast("Worker", queue.worker))
+                queue.worker.serve(queue)
                 budget -= max(QUEUE_COST, before - queue.ready)
-
-    def _bury(self, worker: Worker) -> None:
-        """Logs the exception that ended a worker, and retires it."""
-        _log.exception("worker.died", worker=worker.owner.worker, queues=len(worker.queues))
-        self.retire(worker)
 
     def retire(self, worker: Worker) -> None:
         """Ends a worker and has a new one in its place: its leases return to the slot managers, its queues move."""

@@ -60,4 +60,4 @@ def test_conversation(installed: Path, broker: BrokerAddress) -> None:
         ).returncode
     said = output.read_text(encoding="utf-8")
     assert code == 0, said
-    assert "pass 16" in said, said
+    assert "pass 17" in said, said

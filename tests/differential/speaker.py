@@ -13,7 +13,7 @@ from typing import Final
 from tests.broker_process import BrokerAddress
 from tests.differential.link import Channel, Heard, Link
 from tests.differential.steps import Conversation, Step
-from tests.differential.talk import PROBE, Manner, Talk
+from tests.differential.talk import PROBE, UNASKED, Manner, Talk
 from tests.differential.transcript import Names, line, ordered
 from tests.differential.wire import METHODS
 
@@ -226,14 +226,24 @@ class Speaker(Talk):
         places = [await self._place(part) for part in step.parts]
         link = places[0][0]
         link.corked = bytearray()
+        answers = 0
         for part, (of, number) in zip(step.parts, places, strict=True):
             assert of is link, f"{part} is of another connection"
             if part.verb == "publish":
                 self._send_message(link, number, part)
             else:
                 link.ending = link.ending or part.verb == "connection.close"
-                link.method(number, part.verb, self.names.real(part.fields))
+                fields = self.names.real(part.fields)
+                link.method(number, part.verb, fields)
+                answers += METHODS[part.verb].synchronous and not fields.get("nowait")
+        before = len(self._all)
         link.uncork()
+
+        def answered() -> bool:
+            fresh = [one.name for of, one in self._all[before:] if of is link]
+            return sum(name not in UNASKED for name in fresh) >= answers or "connection.close" in fresh
+
+        await self._wait(answered, self.manner.patience_ms)
 
     async def _publish(self, step: Step) -> None:
         link, number = await self._place(step)

@@ -11,11 +11,12 @@ from typing import Any, Final
 from tests.broker_process import BrokerAddress
 from tests.differential.link import CAPABILITIES, Channel, Heard, Link
 
-__all__ = ["PROBE", "Manner", "Talk"]
+__all__ = ["PROBE", "UNASKED", "Manner", "Talk"]
 
 PROBE: Final = 99
 """The channel whose round trip says that a connection's octets were read."""
-_UNASKED: Final = frozenset(("basic.deliver", "basic.return", "basic.ack", "basic.nack", "basic.cancel"))
+UNASKED: Final = frozenset(("basic.deliver", "basic.return", "basic.ack", "basic.nack", "basic.cancel"))
+"""What a broker says without being asked."""
 _HANDSHAKE_MS: Final = 8000
 """RabbitMQ waits three seconds before it ends a connection that was refused."""
 
@@ -83,7 +84,7 @@ class Talk:
 
         def answered() -> bool:
             fresh = (one for of, one in self._all[before:] if of is link)
-            answers[:] = [one for one in fresh if one.channel in (channel, 0) and one.name not in _UNASKED]
+            answers[:] = [one for one in fresh if one.channel in (channel, 0) and one.name not in UNASKED]
             return bool(answers)
 
         link.method(channel, name, fields)

@@ -72,6 +72,9 @@ class RecordingChannelSession:
         self.owner.events.append(("publish", *event))
         self.owner.raise_for("Basic.Publish")
 
+    def leave(self) -> None:
+        self.owner.events.append(("channel left", self.channel.number))
+
     def close(self) -> None:
         self.owner.events.append(("channel closed", self.channel.number))
         self.owner.raise_for("channel closed")

@@ -4,7 +4,7 @@ step 12).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pamqp import commands
@@ -81,6 +81,10 @@ class BasicSession:
     def room(self) -> int:
         """Returns how many more deliveries the channel's shared prefetch allows."""
         return self.prefetch_channel - self.outstanding if self.prefetch_channel else UNLIMITED
+
+    def queues(self) -> Iterable[Queue]:
+        """Returns the queues of its consumers, each once."""
+        return dict.fromkeys([consumer.queue for consumer in self.consumers.values()])
 
     # -- consume ------------------------------------------------------------------------------------------------------
 
@@ -220,6 +224,8 @@ class BasicSession:
         if queue.deleted:
             self._channel.send(commands.Basic.GetEmpty())
         else:
+            if queue.awake:
+                queue.worker.serve_first(queue)
             self.get(queue, no_ack=no_ack)
 
     # -- settle -------------------------------------------------------------------------------------------------------

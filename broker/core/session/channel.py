@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
@@ -21,9 +21,12 @@ from broker.core.vhost import Vhost
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
+    from broker.core.queue import Queue
     from broker.core.session.connection import SessionOfConnection
 
 __all__ = ["SessionOfChannel"]
+
+DELIVERIES_PER_UNIT: Final = 10  # so many messages are delivered in the ten microseconds of a unit of the allowance
 
 
 class SessionOfChannel:
@@ -75,6 +78,11 @@ class SessionOfChannel:
             raise ConnectionFault(503, "unimplemented method")
         act(self, method)
 
+    def leave(self) -> None:
+        """Delivers what was published before the client closes the channel, to its own consumers too."""
+        unacked = [stream.queue for stream in self.basic.unacked.streams()]
+        self._deliver_first([*self.basic.queues(), *unacked])
+
     def close(self) -> None:
         """Ends the channel's consumers and puts back what they had not settled."""
         self.session.channel_closed()
@@ -101,18 +109,39 @@ class SessionOfChannel:
         if method.queue.startswith(DIRECT_REPLY_TO):
             self.replies.declare(method)
         else:
+            self._deliver_first(self._named(method.queue))
             self.queues.declare(method)
+
+    def purge_queue(self, method: commands.Queue.Purge) -> None:
+        """Drops every ready message of a queue."""
+        self._deliver_first(self._named(method.queue))
+        self.queues.purge(method)
+
+    def delete_queue(self, method: commands.Queue.Delete) -> None:
+        """Deletes a queue."""
+        self._deliver_first(self._named(method.queue))
+        self.queues.delete(method)
+
+    def qos(self, method: commands.Basic.Qos) -> None:
+        """Sets the prefetch."""
+        self._deliver_first(self.basic.queues())
+        self.basic.qos(method)
 
     def consume(self, method: commands.Basic.Consume) -> None:
         """Starts a consumer on the queue that is meant, or that of direct replies."""
         if method.queue == DIRECT_REPLY_TO:
             self.replies.consume(method)
         else:
-            self.basic.consume(method, self.queues.find(method.queue, "read"))
+            queue = self.queues.find(method.queue, "read")
+            self._deliver_first([queue])
+            self.basic.consume(method, queue)
 
     def cancel(self, method: commands.Basic.Cancel) -> None:
         """Ends a consumer."""
         if not self.replies.cancel(method):
+            consumer = self.basic.consumers.get(method.consumer_tag or "")
+            if consumer is not None:
+                self._deliver_first([consumer.queue])
             self.basic.cancel(method)
 
     def select_tx(self, _method: commands.Tx.Select) -> None:
@@ -126,12 +155,37 @@ class SessionOfChannel:
 
     def get(self, method: commands.Basic.Get) -> None:
         """Fetches one message of the queue that is meant."""
-        self.basic.get(self.queues.find(method.queue, "read"), no_ack=method.no_ack)
+        queue = self.queues.find(method.queue, "read")
+        handed_out = queue.worker.serve_first(queue) if queue.awake else 0
+        self.basic.get(queue, no_ack=method.no_ack)
+        self._pay(handed_out)  # behind it: who is held for that must not be let go by this
 
     def recover(self, method: commands.Basic.Recover) -> None:
         """Puts back everything unacked and says so."""
         self.basic.recover(requeue=method.requeue)
         self.channel.send(commands.Basic.RecoverOk())
+
+    # -- what comes first ---------------------------------------------------------------------------------------------
+
+    def _deliver_first(self, queues: Iterable[Queue]) -> None:
+        """Delivers from queues, before a method that would see it, what was published before and would be later.
+
+        As far as consumers have room. Cost: nothing where nobody has published since the last turn.
+        """
+        handed_out = 0
+        for queue in queues:
+            if queue.awake:
+                handed_out += queue.worker.serve_first(queue)
+        self._pay(handed_out)
+
+    def _pay(self, handed_out: int) -> None:
+        if handed_out:
+            self.session.allowance.spend(handed_out // DELIVERIES_PER_UNIT)
+
+    def _named(self, name: str) -> list[Queue]:
+        """Returns the queue that a client means, if there is one."""
+        queue = self.queues.known(name)
+        return [] if queue is None else [queue]
 
 
 METHODS: Final[dict[type, Callable[[SessionOfChannel, Any], None]]] = {
@@ -144,9 +198,9 @@ METHODS: Final[dict[type, Callable[[SessionOfChannel, Any], None]]] = {
     commands.Queue.Declare: SessionOfChannel.declare_queue,
     commands.Queue.Bind: lambda session, method: session.queues.bind(method),
     commands.Queue.Unbind: lambda session, method: session.queues.unbind(method),
-    commands.Queue.Purge: lambda session, method: session.queues.purge(method),
-    commands.Queue.Delete: lambda session, method: session.queues.delete(method),
-    commands.Basic.Qos: lambda session, method: session.basic.qos(method),
+    commands.Queue.Purge: SessionOfChannel.purge_queue,
+    commands.Queue.Delete: SessionOfChannel.delete_queue,
+    commands.Basic.Qos: SessionOfChannel.qos,
     commands.Basic.Consume: SessionOfChannel.consume,
     commands.Basic.Cancel: SessionOfChannel.cancel,
     commands.Basic.Get: SessionOfChannel.get,

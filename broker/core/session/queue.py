@@ -53,6 +53,10 @@ class QueueSession:
             raise ChannelError(404, "no previously declared queue")
         return name or self.last_declared
 
+    def known(self, name: str) -> Queue | None:
+        """Returns the queue a client means, if there is one, whoever may use it."""
+        return self._vhost.queues.get(strip_name(name) or self.last_declared)
+
     def find(self, name: str, kind: Kind) -> Queue:
         """Returns the queue a client means if its user has the right and the queue is not another connection's.
 

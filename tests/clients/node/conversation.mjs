@@ -275,6 +275,30 @@ behaviour('a connection that is closed while frames are queued ends without an e
   }
 });
 
+behaviour('what is published before a method reaches the consumer that waits first', async () => {
+  const { queue } = await channel.assertQueue('', { exclusive: true });
+  const got = [];
+  const send = (word) => channel.sendToQueue(queue, Buffer.from(word));
+  const expected = [];
+  for (let round = 0; round < 50; round += 1) {
+    const { consumerTag } = await channel.consume(queue, (message) => got.push(text(message)), { noAck: true });
+    send('get');
+    const fetched = channel.get(queue);
+    send('count');
+    const counted = channel.checkQueue(queue);
+    send('purge');
+    const purged = channel.purgeQueue(queue);
+    send('cancel');
+    const cancelled = channel.cancel(consumerTag);
+    assert.equal(await fetched, false);
+    assert.equal((await counted).messageCount, 0);
+    assert.equal((await purged).messageCount, 0);
+    await cancelled;
+    expected.push('get', 'count', 'purge', 'cancel');
+    assert.deepEqual(got, expected);
+  }
+});
+
 behaviour('frames of 4096 bytes, the least there may be, carry large bodies both ways', async () => {
   const small = await amqp.connect(`${url}?frameMax=4096&heartbeat=1`);
   const on = await small.createConfirmChannel();

@@ -13,12 +13,14 @@ from tests.differential.steps import (
     cancel,
     close_channel,
     close_connection,
+    confirm,
     consume,
     declared,
     get,
     nack,
     publish,
     queue,
+    together,
 )
 
 __all__ = ["conversations"]
@@ -43,6 +45,7 @@ def conversations() -> Iterator[Conversation]:
     yield from _turns()
     yield from _single()
     yield from _prefetch()
+    yield from _in_order()
 
 
 def _tags() -> Iterator[Conversation]:
@@ -354,4 +357,75 @@ def _shared_prefetch() -> Iterator[Conversation]:
         declared("~q"),
         *[everything] * 2,
         *_several("4", "5"),
+    )
+
+
+def _in_order() -> Iterator[Conversation]:
+    """What is published first reaches a consumer that has room first, though a method stands right behind it."""
+    waiting = (queue("A1", "~q"), consume("A1", "~q", no_ack=True))
+    held = (queue("A1", "~q"), _qos("A1", 2), consume("A1", "~q"))
+    elsewhere = (queue("A1", "~q"), consume("B1", "~q", no_ack=True))
+    one, two, three = (publish("A1", "", "~q", body) for body in ("one", "two", "three"))
+    declare = queue("A1", "~q")
+    purge = call("A1", "queue.purge", queue="~q")
+    for name, consumer in {"no-ack": waiting, "ack": held, "elsewhere": elsewhere}.items():
+        behind = {
+            "get": get("A1", "~q"),
+            "purge": purge,
+            "declare": declare,
+            "passive": queue("A1", "~q", passive=True),
+            "delete": call("A1", "queue.delete", queue="~q"),
+            "delete-if-empty": call("A1", "queue.delete", queue="~q", if_empty=True),
+        }
+        for method, step in behind.items():
+            yield _consumer(f"first-the-message-then-{method}-{name}", *consumer, together(one, step))
+            if name != "ack" or method not in ("declare", "passive"):  # RabbitMQ counts before it takes what is behind
+                yield _consumer(f"first-three-then-{method}-{name}", *consumer, together(one, two, three, step))
+    for name, consumer in {"no-ack": waiting, "ack": held}.items():
+        yield _consumer(f"first-the-message-then-cancel-{name}", *consumer, together(one, cancel("A1")), declared("~q"))
+        yield _consumer(f"first-three-then-cancel-{name}", *consumer, together(one, two, three, cancel("A1")), declare)
+        yield _consumer(
+            f"first-the-message-then-close-{name}", *consumer, together(one, close_channel("A1")), get("A1", "~q")
+        )
+        yield _consumer(
+            f"first-three-then-close-{name}", *consumer, together(one, two, three, close_channel("A1")), get("A1", "~q")
+        )
+    yield _consumer("first-the-message-then-consume", *waiting, together(one, consume("A1", "~q", "new"), two, three))
+    yield _consumer("first-three-then-consume", *held, together(one, two, three, consume("A1", "~q", "new")))
+    yield _consumer("first-three-then-qos", *waiting, together(one, two, three, _qos("A1", 1, whole=True), purge))
+    yield _consumer(
+        "first-three-then-shared-qos", *held[:1], held[2], together(one, two, three, _qos("A1", 1, whole=True))
+    )
+    yield _consumer("first-three-then-qos-raised", *held, together(one, two, three, _qos("A1", 5, whole=True), purge))
+    yield _consumer(
+        "first-the-message-then-all", *waiting, together(one, purge, two, get("A1", "~q"), three, cancel("A1"))
+    )
+    yield _consumer(
+        "first-persistent-then-get",
+        queue("A1", "~q", durable=True),
+        consume("A1", "~q"),
+        together(publish("A1", "", "~q", "one", delivery_mode=2), get("A1", "~q")),
+    )
+    yield _consumer(
+        "first-confirmed-then-get",
+        queue("A1", "~q", durable=True),
+        consume("A1", "~q", no_ack=True),
+        confirm("A1"),
+        together(publish("A1", "", "~q", "one", delivery_mode=2), get("A1", "~q"), two, purge),
+    )
+    yield _consumer(
+        "first-requeued-then-get",
+        queue("A1", "~q"),
+        *_several("one"),
+        get("A1", "~q"),
+        consume("A1", "~q", no_ack=True),
+        together(call("A1", "basic.reject", delivery_tag=1, requeue=True), get("A1", "~q")),
+    )
+    yield _consumer(
+        "first-the-message-then-what-is-left-goes-back",
+        queue("A1", "~q"),
+        *_several("old"),
+        get("A1", "~q"),
+        consume("B1", "~q", no_ack=True),
+        together(publish("A1", "", "~q", "new"), close_channel("A1")),
     )

@@ -54,6 +54,10 @@ class IdleWorker:
     def serve(self, queue: Queue) -> None:
         """Delivers nothing."""
 
+    def serve_first(self, queue: Queue) -> int:
+        """Delivers nothing."""
+        return 0
+
 
 class IdleCommitter:
     """Remembers who waits for a confirm."""

@@ -278,20 +278,23 @@ def test_what_exceeds_a_turn_of_a_shared_prefetch_is_left_to_the_workers() -> No
     assert len(office.delivered) == everything
 
 
-def test_a_failure_in_a_shared_prefetch_retires_the_worker() -> None:
-    """As in a worker's own turn: its queues move, and the others of the channel are served."""
+def test_a_failure_in_a_shared_prefetch_costs_no_other_its_turn() -> None:
+    """It is logged, and the other queues of the channel are served."""
     office = Office(2)
     queues = [office.queue(name, 5, consumers=0) for name in ("a", "b")]
     session = office.share(1, *queues)
-    failing = queues[0].worker
     office.lose(queues[0], 0)
     session.outstanding = 0
     session.wake()
     with capture_logs() as events:
         office.workers.turn()
-    assert any(event["event"] == "worker.died" for event in events)
-    assert failing not in office.workers.workers
+    assert [event["queue"] for event in events if event["event"] == "queue.failed"] == ["a"]
     assert office.delivered == ["b-0"]
+    office.find()
+    session.outstanding = 0
+    session.wake()
+    office.workers.turn()
+    assert office.delivered == ["b-0", "a-0"]
 
 
 def test_a_lost_store_in_a_shared_prefetch_goes_on() -> None:
@@ -317,3 +320,40 @@ def test_a_channel_that_closed_meanwhile_shares_nothing() -> None:
     session.close()
     office.workers.turn()
     assert office.delivered == []
+
+
+# ---- before a method -------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_is_served_before_a_method_as_far_as_there_is_room() -> None:
+    """What a method would see goes out first; a consumer without room leaves the rest."""
+    office = Office(1)
+    queue = office.queue("q", 10, prefetch=4)
+    assert office.workers.workers[0].serve_first(queue) == 4
+    assert office.workers.workers[0].serve_first(queue) == 0
+    assert (queue.ready, office.delivered) == (6, ["q-0", "q-1", "q-2", "q-3"])
+
+
+def test_what_is_served_before_a_method_has_an_end() -> None:
+    """A backlog without end keeps nobody waiting: some turns of the queue, and the others are had as ever."""
+    office = Office(1)
+    queue = office.queue("q", 20 * TURN_MESSAGES)
+    handed_out = office.workers.workers[0].serve_first(queue)
+    assert TURN_MESSAGES < handed_out < 10 * TURN_MESSAGES
+    while office.workers.busy:
+        office.workers.turn()
+    assert len(office.delivered) == 20 * TURN_MESSAGES
+
+
+def test_a_failure_before_a_method_ends_the_worker_in_its_turn() -> None:
+    """Whose method it is has no part in it: the turn that follows meets the failure again and retires the worker."""
+    office = Office(2)
+    queue = office.queue("q", 3)
+    failing = queue.worker
+    office.lose(queue, 0)
+    with capture_logs() as events:
+        assert failing.serve_first(queue) == 0
+        assert failing in office.workers.workers
+        office.workers.turn()
+    assert failing not in office.workers.workers
+    assert [event["event"] for event in events][:2] == ["queue.failed", "worker.died"]

@@ -6,7 +6,10 @@ import pytest
 from pamqp import commands
 
 from broker.amqp.codec import Method
-from tests.unit.core.room import Room
+from broker.core.queue import Queue
+from broker.core.session.allowance import ALLOWANCE
+from broker.core.session.channel import DELIVERIES_PER_UNIT
+from tests.unit.core.room import IdleWorker, Room
 
 
 @pytest.mark.parametrize(
@@ -82,3 +85,40 @@ def test_deleting_a_queue_cancels_its_consumers() -> None:
     client.call(1, commands.Basic.Consume(queue="q", consumer_tag="t"), commands.Basic.ConsumeOk)
     names = sorted(method.name for _, method in client.tell(1, commands.Queue.Delete(queue="q")))
     assert names == ["Basic.Cancel", "Queue.DeleteOk"]
+
+
+class BusyWorker(IdleWorker):
+    """Hands out thousands of messages whenever it is asked before a method."""
+
+    def serve_first(self, queue: Queue) -> int:
+        """Delivers much, of which nothing is seen here."""
+        queue.awake = False
+        return 10 * DELIVERIES_PER_UNIT * ALLOWANCE
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        commands.Queue.Declare(queue="q", passive=True),
+        commands.Queue.Purge(queue="q"),
+        commands.Basic.Qos(prefetch_count=1),
+        commands.Basic.Get(queue="q"),
+        commands.Basic.Consume(queue="q", consumer_tag="other"),
+        commands.Basic.Cancel(consumer_tag="t"),
+        commands.Queue.Delete(queue="q"),
+    ],
+    ids=lambda method: method.name,
+)
+def test_who_has_much_delivered_before_a_method_waits_for_the_next_turn(method: Method) -> None:
+    """The method is answered, and what stands behind it is taken when everybody else has had their turn."""
+    room = Room()
+    client = room.enter()
+    client.call(1, commands.Queue.Declare(queue="q"), commands.Queue.DeclareOk)
+    client.call(1, commands.Basic.Consume(queue="q", consumer_tag="t"), commands.Basic.ConsumeOk)
+    queue = client.basic().consumers["t"].queue
+    queue.worker = BusyWorker()
+    queue.awake = True
+    assert client.tell(1, method)
+    assert client.machine.held
+    room.deadlines.run(room.clock.now_ms)
+    assert not client.machine.held
