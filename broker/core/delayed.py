@@ -7,31 +7,39 @@ Source: the plugin rabbitmq_delayed_message_exchange.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.content_header import facts_of
 from broker.amqp.header_edit import edit_header
 from broker.amqp.header_facts import MISSING
 from broker.core import topology
+from broker.core.due_moments import DueMoments, Moment, SlotMoments
 from broker.core.message import Message
 from broker.core.message_fields import HeaderFields
 from broker.core.posting import charge_bytes, post
 from broker.core.queue import Queue
+from broker.event_log import get_logger
 from broker.slots.slot import Slot, Tenure
+from broker.store.record import due_target
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.routing.exchange import Exchange
 
-__all__ = ["DELAY_MAX_MS", "Delays", "HoldingQueue", "delay_of", "is_holding_name"]
+__all__ = ["DELAY_MAX_MS", "FETCH_BYTES", "Delays", "HoldingQueue", "delay_of", "due_ms_of", "is_holding_name"]
+
+_log = get_logger()
 
 HOLDING_PREFIX: Final = "amq.delayed."
 DELAY_MAX_MS: Final = (1 << 32) - 1  # the plugin's: the longest timer of Erlang
 RELEASE_SHARE: Final = 4  # what one message that is due takes of the turn's share
+LOOK_SHARE: Final = 16  # ... and a look into a slot
+FETCH_MESSAGES: Final = 256  # that are due are read at once, about a turn's share; or
+FETCH_BYTES: Final = 4 << 20  # ... so much of them, and at least one
 
 
 def is_holding_name(name: str) -> bool:
@@ -71,99 +79,154 @@ class HoldingQueue(Queue):
 
 
 class Delay:
-    """Knows when each message of one holding queue is due.
+    """Releases the messages of one holding queue when they are due.
 
-    Shapes: an entry of the heap is the moment, the message's id and its slot.
-    Invariant: every ready message of the queue has an entry, once `gather` has read what was there before. An entry
-        whose message is gone is passed over when it comes up, and none outlives a purge by more than a turn.
-    Cost: one entry per message, O(log n) to hold and to release.
+    A slot on disk stays there. Which of its messages come next is read from its entries in the queue log, and a message
+    itself when it is due, many with one read.
+    Invariant: messages are released in the order of their moments. Nothing is released before the slots that were there
+        at the start have told their first moment.
+    Cost: memory by slots, and for at most FETCH_MESSAGES messages or FETCH_BYTES.
     """
 
-    __slots__ = ("_due", "_reading", "_vhost", "exchange", "queue")
+    __slots__ = ("_fetched", "_moments", "_reading", "_unread", "_vhost", "exchange", "queue")
 
     def __init__(self, vhost: Vhost, exchange: Exchange, queue: Queue) -> None:
         self._vhost = vhost
         self.exchange = exchange
-        self._due: list[tuple[int, int, Slot]] = []
+        self._moments = DueMoments()
+        self._unread: deque[Slot] = deque()  # of before the start
+        self._fetched: deque[tuple[int, Slot, Message | None]] = deque()  # due, and read
         self._reading = False
         self.queue = queue
 
     def hold(self, message: Message, delay_ms: int, number: bytes = b"") -> None:
         """Keeps a message for a while."""
         self._forget_purged()
-        post(self._vhost, message, (self.queue,), number=number)
+        due_ms = message.timestamp_ms + delay_ms
+        post(self._vhost, message, (self.queue,), number=number + due_target(due_ms))
         manager = self.queue.stream.manager
         message_id = manager.next_id - 1
         slot = next(slot for slot in reversed(manager.slots.values()) if slot.first <= message_id)
-        heappush(self._due, (message.timestamp_ms + delay_ms, message_id, slot))
+        self._moments.add(slot, message_id, due_ms)
         self._arm()
 
     def gather(self, slots: Iterable[Slot]) -> None:
         """Finds out when the messages are due that were held before the broker started."""
-        for slot in (pending := iter(slots)):
-            if slot.contents is None and slot.tenure is not Tenure.DELETED:
-                self._vhost.ports.read(self.queue.stream, slot, partial(self._gather_again, slot, pending))
+        self._unread.extend(slots)
+        self._gather()
+
+    def _gather(self) -> None:
+        while self._unread:
+            slot = self._unread[0]
+            if slot.contents is None and not _is_gone(slot):
+                self._read_moments(slot, self._gathered)
                 return
-            self._gather(slot)
+            self._gathered(slot, _in_memory(slot))
         self._arm()
 
-    def _gather_again(self, slot: Slot, pending: Iterable[Slot]) -> None:
-        self._gather(slot)
-        self.gather(pending)
-
-    def _gather(self, slot: Slot) -> None:
-        for index, message in enumerate(slot.contents or ()):
-            if message is not None:
-                due_ms = message.timestamp_ms + (delay_of(message.facts.delay) or 0)
-                heappush(self._due, (due_ms, slot.first + index, slot))
+    def _gathered(self, slot: Slot, moments: Iterable[Moment]) -> None:
+        self._unread.popleft()
+        self._moments.begin(slot, moments)
 
     def close(self) -> None:
         """Forgets everything, as the exchange is gone."""
-        self._due.clear()
+        self._forget()
         self._vhost.ports.deadlines.cancel(self)
 
     def _arm(self) -> None:
         deadlines = self._vhost.ports.deadlines
-        if not self._due:
+        next_ms = self._vhost.ports.clock.now_ms if self._fetched else self._moments.next_ms
+        if self._reading or next_ms is None:
             deadlines.cancel(self)
-        elif not self._reading:
-            deadlines.set(self, self._due[0][0], self.release)
+        else:
+            deadlines.set(self, next_ms, self.release)
 
     def release(self) -> None:
-        """Routes what is due."""
+        """Routes what is due, as far as the turn's share goes."""
         self._forget_purged()
-        due, now_ms, deadlines = self._due, self._vhost.ports.clock.now_ms, self._vhost.ports.deadlines
-        while due and due[0][0] <= now_ms and deadlines.left > 0:
-            deadlines.left -= RELEASE_SHARE
-            _, message_id, slot = due[0]
-            if slot.contents is None and slot.tenure is not Tenure.DELETED:
-                self._reading = True
-                self._vhost.ports.read(self.queue.stream, slot, self._was_read)
-                return
-            heappop(due)
-            self._release(slot, message_id - slot.first)
+        now_ms, deadlines = self._vhost.ports.clock.now_ms, self._vhost.ports.deadlines
+        while deadlines.left > 0 and not self._reading:
+            if self._fetched:
+                deadlines.left -= RELEASE_SHARE
+                self._release(*self._fetched.popleft())
+            elif (known := self._moments.hidden(now_ms)) is not None:
+                deadlines.left -= LOOK_SHARE
+                self._look(known, now_ms)
+            elif (taken := self._moments.take(now_ms)) is not None:
+                self._fetch(taken, now_ms)
+            else:
+                break
         self._arm()
 
-    def _was_read(self) -> None:
+    # -- what lies on disk --------------------------------------------------------------------------------------------
+
+    def _look(self, known: SlotMoments, now_ms: int) -> None:
+        """Has the next messages of a slot kept one by one."""
+        slot = known.slot
+        if _is_gone(slot):
+            self._moments.forget(slot)
+        elif slot.contents is None:
+            self._read_moments(slot, lambda _slot, moments: self._moments.look(known, moments, now_ms))
+        else:
+            self._moments.look(known, _in_memory(slot), now_ms)
+
+    def _read_moments(self, slot: Slot, then: Callable[[Slot, Iterable[Moment]], None]) -> None:
+        self._reading = True
+        self._vhost.ports.moments(self.queue.stream, slot, partial(self._moments_were_read, slot, then))
+
+    def _moments_were_read(
+        self, slot: Slot, then: Callable[[Slot, Iterable[Moment]], None], due_ms: Sequence[int]
+    ) -> None:
         self._reading = False
         if not self.queue.deleted:
-            self.release()
+            gone = _is_gone(slot)
+            ready: Iterable[int] = () if gone else slot.acks.unsettled(0, slot.length)
+            then(slot, [(due_ms[index], slot.first + index) for index in ready])
+            self._gather()
 
-    def _release(self, slot: Slot, index: int) -> None:
-        stream = self.queue.stream
-        if slot.tenure is Tenure.DELETED:
+    def _fetch(self, first: tuple[int, int, Slot], now_ms: int) -> None:
+        """Reads messages that are due, if their slots lie on disk; the first is known."""
+        batch = [first]
+        while len(batch) < FETCH_MESSAGES and (taken := self._moments.take(now_ms)) is not None:
+            batch.append(taken)
+        wanted = [(message_id, slot) for _, message_id, slot in batch if _is_on_disk(slot, message_id)]
+        if wanted:
+            self._reading = True
+            self._vhost.ports.fetch(self.queue.stream, wanted, partial(self._were_fetched, batch))
+        else:
+            self._were_fetched(batch, {})
+
+    def _were_fetched(self, batch: Sequence[tuple[int, int, Slot]], found: Mapping[int, Message | None]) -> None:
+        """Takes what was read, up to the first that was not: the rest is read later."""
+        self._reading = False
+        if self.queue.deleted:
             return
-        try:
-            stream.manager.pick(slot, index)
-        except ValueError:  # purged
+        for place, (_, message_id, slot) in enumerate(batch):
+            if message_id in found:
+                self._fetched.append((message_id, slot, found[message_id]))
+            elif slot.contents is not None:
+                self._fetched.append((message_id, slot, slot.contents[message_id - slot.first]))
+            elif _is_on_disk(slot, message_id):
+                for moment in batch[place:]:
+                    self._moments.put_back(*moment)
+                break
+        self._arm()
+
+    # -- release ------------------------------------------------------------------------------------------------------
+
+    def _release(self, message_id: int, slot: Slot, message: Message | None) -> None:
+        stream, index = self.queue.stream, message_id - slot.first
+        if _is_gone(slot) or index in slot.acks:  # purged
             return
-        assert slot.contents is not None
-        message: Message | None = slot.contents[index]
         if message is not None:
             self._send(message)
+        else:
+            _log.error("messages.lost", queue=self.queue.name, slot=slot.first, count=1)
         if not self.queue.deleted:
             # Behind the record of the message where it went: a crash between the two gives it twice, never not at all.
-            stream.settle(slot, (index,))
+            stream.lose(slot, (index,))
+            if _is_gone(slot):
+                self._moments.forget(slot)
 
     def _send(self, held: Message) -> None:
         """Routes a message as if it was published now, with its x-delay negated, as the plugin does."""
@@ -178,7 +241,34 @@ class Delay:
 
     def _forget_purged(self) -> None:
         if not self.queue.ready and not self._reading:
-            self._due.clear()
+            self._forget()
+
+    def _forget(self) -> None:
+        self._moments.clear()
+        self._unread.clear()
+        self._fetched.clear()
+
+
+def due_ms_of(message: Message | None) -> int:
+    """Returns when a message of a holding queue is due, 0 for one that is gone."""
+    return 0 if message is None else message.timestamp_ms + (delay_of(message.facts.delay) or 0)
+
+
+def _is_gone(slot: Slot) -> bool:
+    """Tells whether a slot was deleted."""
+    return slot.tenure is Tenure.DELETED
+
+
+def _in_memory(slot: Slot) -> Iterable[Moment]:
+    """Yields the moments of the ready messages of a slot that is in memory."""
+    for index, message in enumerate(slot.contents or ()):
+        if message is not None:
+            yield due_ms_of(message), slot.first + index
+
+
+def _is_on_disk(slot: Slot, message_id: int) -> bool:
+    """Tells whether a message is there and not in memory."""
+    return slot.contents is None and not _is_gone(slot) and message_id - slot.first not in slot.acks
 
 
 class Delays:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -45,9 +45,11 @@ class QueuePorts:
     """What a queue needs from the floors around it; one object for all queues of a vhost.
 
     ``kept`` hears of each slot that begins to hold messages in memory, ``read`` brings a paged-out slot back and then
-    calls, ``measure`` finds the body sizes of a paged-out slot, ``settled`` collects the streams whose settlements are
-    to be logged at the end of the loop turn. ``share`` has the queues of a channel served whose consumers share a
-    prefetch in which there is room again. ``bury`` dead-letters a message, ``unused`` hears of a queue that expired.
+    calls, ``moments`` tells when the messages of a paged-out slot are due, ``fetch`` reads some messages of paged-out
+    slots by their ids, the first ones first, ``measure`` finds the body sizes of a paged-out slot, ``settled`` collects
+    the streams whose settlements are to be logged at the end of the loop turn. ``share`` has the queues of a channel
+    served whose consumers share a prefetch in which there is room again. ``bury`` dead-letters a message, ``unused``
+    hears of a queue that expired.
     """
 
     store: VhostStore
@@ -55,6 +57,8 @@ class QueuePorts:
     retire: Callable[[Queue], None]
     kept: Callable[[Stream, Slot], None]
     read: Callable[[Stream, Slot, Callable[[], None]], None]
+    moments: Callable[[Stream, Slot, Callable[[Sequence[int]], None]], None]
+    fetch: Callable[[Stream, Sequence[tuple[int, Slot]], Callable[[Mapping[int, Message | None]], None]], None]
     measure: Callable[[Stream, Slot], None]
     clock: Clock
     deadlines: Deadlines

@@ -259,7 +259,7 @@ class Stream:
         self.queue.returned()
 
     def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settles ready messages that cannot be read any more."""
+        """Settles ready messages wherever they stand: those that cannot be read any more, or that were released."""
         self.manager.lose(slot, indexes)
         if self.durable:
             self._note_settled(slot, indexes)

@@ -84,6 +84,8 @@ class Engine:
             retire=self.workers.release,
             kept=self.pager.kept,
             read=self.reader.read,
+            moments=self.reader.moments,
+            fetch=self.reader.fetch,
             measure=self.reader.measure,
             clock=turn,
             deadlines=self.deadlines,

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from broker.core.delayed import HoldingQueue, due_ms_of
 from broker.slots.slot import Fill, Tenure
 from broker.store.queue_entry import Entry
 from broker.store.record import TARGET, encode_message
@@ -202,9 +203,9 @@ class Pager:
 
     @staticmethod
     def _is_idle(stream: Stream) -> bool:
-        """Tells whether a stream only grows; the broker's own queues are not asked."""
+        """Tells whether a stream only grows; a tap's queue is about to be emptied."""
         queue = stream.queue
-        return stream.durable and not (queue.consumers.present or queue.kept or queue.is_tap)
+        return stream.durable and not (queue.consumers.present or queue.is_tap)
 
     @staticmethod
     def _is_logged(slot: Slot) -> bool:
@@ -280,7 +281,11 @@ class Pager:
                 for index, entry in enumerate(entries, start):
                     if entry is not None and entry[0] >= SPILLED:
                         slot.mark_volatile(index)
-        self._store.page_out(stream.number, slot.first + start, entries)
+        due_ms: list[int] = []
+        if isinstance(stream.queue, HoldingQueue):
+            assert slot.contents is not None
+            due_ms = [due_ms_of(message) for message in slot.contents[start : start + len(entries)]]
+        self._store.page_out(stream.number, slot.first + start, entries, due_ms)
 
     def _serves(self, position: int, stream: Stream) -> bool:
         """Tells whether a record that a message has already is one that this queue's slots may point to.

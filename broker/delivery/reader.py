@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bitarray import bitarray
 
+from broker.core.delayed import FETCH_BYTES, due_ms_of
 from broker.delivery.revival import Revival, weigh
 from broker.event_log import get_logger
 from broker.slots.slot import Tenure
@@ -24,6 +26,8 @@ __all__ = ["SlotReader"]
 _log = get_logger()
 
 _SETTLED: Final = bitarray("1")
+
+T = TypeVar("T")
 
 
 class SlotReader:
@@ -47,7 +51,7 @@ class SlotReader:
         self._kept = kept
         self._fail = fail
         self._schedule = schedule
-        self._measuring = 0
+        self._reading = 0
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="slot-reader")
         self._waiting: dict[Slot, list[Callable[[], None]]] = {}
         self._revival = Revival()
@@ -56,7 +60,7 @@ class SlotReader:
     @property
     def busy(self) -> bool:
         """Whether something is being read."""
-        return bool(self._waiting or self._measuring)
+        return self._reading > 0
 
     def read(self, stream: Stream, slot: Slot, then: Callable[[], None]) -> None:
         """Has `then` called on the loop once the slot's messages are in memory, or the slot is gone."""
@@ -67,13 +71,18 @@ class SlotReader:
         self._waiting[slot] = [then]
         self.reads += 1
         wanted = list(slot.acks.unsettled(0, slot.length)) if slot.acks.count else None
-        needed = tuple(slot.segments)
-        for segment in needed:
-            self._store.add_live(segment, 1)  # the files stay until they are read, whatever becomes of the slot
-        future = self._loop.run_in_executor(
-            self._threads, self._store.read_slot, stream.number, slot.first, slot.end, wanted, needed, self._revival
+        segments = tuple(slot.segments)
+        self._submit(
+            segments,
+            partial(self._loaded, stream, slot),
+            self._store.read_slot,
+            stream.number,
+            slot.first,
+            slot.end,
+            wanted,
+            segments,
+            self._revival,
         )
-        future.add_done_callback(lambda done: self._loaded(done, stream, slot, needed))
 
     def read_ahead(self, stream: Stream, slot: Slot) -> None:
         """Starts reading the slot after this one, when it lies on disk: it is asked for next."""
@@ -83,52 +92,119 @@ class SlotReader:
 
     def measure(self, stream: Stream, slot: Slot) -> None:
         """Tells the stream's slot manager the body sizes of a slot that lies on disk, as soon as they were read."""
-        self._measuring += 1
         wanted = list(slot.acks.unsettled(0, slot.length))
-        needed = tuple(slot.segments)
-        for segment in needed:
-            self._store.add_live(segment, 1)
-        future = self._loop.run_in_executor(
-            self._threads, self._store.body_sizes, stream.number, slot.first, slot.end, wanted, needed
+        segments = tuple(slot.segments)
+        self._submit(
+            segments,
+            partial(self._measured, stream, slot),
+            self._store.body_sizes,
+            stream.number,
+            slot.first,
+            slot.end,
+            wanted,
+            segments,
         )
-        future.add_done_callback(lambda done: self._measured(done, stream, slot, needed))
+
+    def moments(self, stream: Stream, slot: Slot, then: Callable[[Sequence[int]], None]) -> None:
+        """Has `then` called on the loop with the moment at which each message of a delayed slot is due.
+
+        Shapes: one per message, of any value for those that are settled; none when the slot is gone.
+        """
+        wanted = list(slot.acks.unsettled(0, slot.length))
+        segments = tuple(slot.segments)
+        self._submit(
+            segments,
+            partial(_tell, then, (slot,), ()),
+            self._read_moments,
+            stream.number,
+            slot.first,
+            slot.end,
+            wanted,
+            segments,
+        )
+
+    def fetch(
+        self,
+        stream: Stream,
+        wanted: Sequence[tuple[int, Slot]],
+        then: Callable[[Mapping[int, Message | None]], None],
+    ) -> None:
+        """Has `then` called on the loop with messages by id: the first of those that are wanted, at least one.
+
+        Shapes: None is one that cannot be read. There is nothing when a slot went meanwhile.
+        """
+        slots = {slot for _, slot in wanted}
+        segments = tuple({segment for slot in slots for segment in slot.segments})
+        self._submit(
+            segments,
+            partial(_tell, then, slots, {}),
+            self._store.read_some,
+            stream.number,
+            [one for one, _ in wanted],
+            segments,
+            FETCH_BYTES,
+            self._revival,
+        )
 
     def close(self) -> None:
         """Ends the threads."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    def _loaded(
-        self, done: asyncio.Future[list[Message | None]], stream: Stream, slot: Slot, needed: tuple[int, ...]
+    def _submit(
+        self,
+        segments: tuple[int, ...],
+        then: Callable[[asyncio.Future[T]], None],
+        work: Callable[..., T],
+        *arguments: Any,
     ) -> None:
-        waiting = self._waiting.pop(slot)
+        """Runs a read in a thread and calls `then` with what it came to on the loop."""
+        for segment in segments:
+            self._store.add_live(segment, 1)  # the files stay until they are read, whatever becomes of the slots
+        self._reading += 1
+        future = self._loop.run_in_executor(self._threads, work, *arguments)
+        future.add_done_callback(partial(self._done, segments, then))
+
+    def _done(
+        self, segments: tuple[int, ...], then: Callable[[asyncio.Future[T]], None], done: asyncio.Future[T]
+    ) -> None:
+        self._reading -= 1
         if done.cancelled():
             return
-        done.exception()  # looked at below if the slot is still there; the files of one that went may be gone as well
+        done.exception()  # looked at by `then` if the slot is still there; the files of one that went may be gone too
         try:
-            for segment in needed:
+            for segment in segments:
                 self._store.drop_live(segment, 1)
-            if slot.tenure is not Tenure.DELETED and slot.contents is None:
-                self._load(stream, slot, done.result())
-            for then in waiting:
-                then()
+            then(done)
             self._schedule()
         except Exception as error:  # noqa: BLE001 - a lost store, or a defect: nothing may be confirmed after it
             self._fail(error)
 
-    def _measured(self, done: asyncio.Future[list[int]], stream: Stream, slot: Slot, needed: tuple[int, ...]) -> None:
-        self._measuring -= 1
-        if done.cancelled():
-            return
-        done.exception()
-        try:
-            for segment in needed:
-                self._store.drop_live(segment, 1)
-            if slot.tenure is not Tenure.DELETED:
-                stream.manager.sizes_known(slot, done.result())
-                stream.queue.enforce()
-            self._schedule()
-        except Exception as error:  # noqa: BLE001 - a lost store, or a defect: nothing may be confirmed after it
-            self._fail(error)
+    def _loaded(self, stream: Stream, slot: Slot, done: asyncio.Future[list[Message | None]]) -> None:
+        waiting = self._waiting.pop(slot)
+        if slot.tenure is not Tenure.DELETED and slot.contents is None:
+            self._load(stream, slot, done.result())
+        for then in waiting:
+            then()
+
+    def _measured(self, stream: Stream, slot: Slot, done: asyncio.Future[list[int]]) -> None:
+        if slot.tenure is not Tenure.DELETED:
+            stream.manager.sizes_known(slot, done.result())
+            stream.queue.enforce()
+
+    def _read_moments(
+        self, number: int, first: int, end: int, wanted: Sequence[int], segments: tuple[int, ...]
+    ) -> list[int]:
+        """Returns when the messages of a slot are due. *Blocking.*
+
+        What an older version paged out has no moments among its entries: there the messages tell.
+        """
+        due_ms = self._store.read_due(number, first, end)
+        untold = [index for index in wanted if not due_ms[index]]
+        if untold:
+            messages = self._store.read_slot(number, first, end, untold, segments, self._revival)
+            for index in untold:
+                due_ms[index] = due_ms_of(messages[index])
+        return due_ms
 
     def _load(self, stream: Stream, slot: Slot, found: list[Message | None]) -> None:
         acks = slot.acks
@@ -146,3 +222,9 @@ class SlotReader:
         if lost:
             _log.error("messages.lost", queue=stream.queue.name, slot=slot.first, count=len(lost))
             stream.lose(slot, lost)
+
+
+def _tell(then: Callable[[T], None], slots: Iterable[Slot], nothing: T, done: asyncio.Future[T]) -> None:
+    """Tells what was read of some slots; nothing of it when a slot went meanwhile and the read failed for that."""
+    gone = any(slot.tenure is Tenure.DELETED for slot in slots)
+    then(nothing if gone and done.exception() else done.result())

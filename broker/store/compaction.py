@@ -25,7 +25,7 @@ from typing import NamedTuple
 from broker.store.message_log import MessageLog
 from broker.store.queue_entry import Entries, ReadEntries
 from broker.store.reading import StoredMessages, names, read_messages, read_records
-from broker.store.record import TARGET, encode_moved
+from broker.store.record import TARGET, due_of, due_target, encode_moved
 from broker.store.segment import OFFSET_BITS
 
 __all__ = ["Move", "Relocation", "SlotReference", "append_relocation", "plan_relocation"]
@@ -46,13 +46,17 @@ class SlotReference(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Where a message's record lies now. Shapes: positions; the segments are their upper halves."""
+    """Where a message's record lies now, and when it is due.
+
+    Shapes: positions; the segments are their upper halves. ``due_ms`` is 0 when nothing delays the message.
+    """
 
     queue_number: int
     message_id: int
     origin: int
     position: int
     size: int
+    due_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -118,7 +122,8 @@ def plan_relocation(
             for place, index in needed:
                 doubtful.setdefault(place, []).append(index)
         else:
-            targets = b"".join([TARGET.pack(*target) for target in ids])
+            due_ms = due_of(record)
+            targets = b"".join([due_target(due_ms) if due_ms else b"", *(TARGET.pack(*target) for target in ids)])
             records.append((encode_moved(synced, record, targets), position, ids))
     return Relocation(segment, live_bytes, records, [(slots[place], found) for place, found in doubtful.items()])
 
@@ -157,5 +162,6 @@ def append_relocation(log: MessageLog, relocation: Relocation) -> None:
     """Appends the copies to the log and notes where each went."""
     for record, origin, needed in relocation.records:
         position = log.append(record)
-        relocation.moves.extend(Move(*target, origin, position, len(record)) for target in needed)
+        due_ms = due_of(record)
+        relocation.moves.extend(Move(*target, origin, position, len(record), due_ms) for target in needed)
     relocation.end = log.position

@@ -10,6 +10,7 @@ from crc32c import crc32c
 from broker.store.log_scan import LogFolder
 from broker.store.queue_entry import Entry
 from broker.store.record import (
+    DUE,
     HEAD,
     HEAD_BYTES,
     INNER,
@@ -31,7 +32,8 @@ FOUND_MAX: Final = 100_000  # entries held before they are handed over
 class EntrySearch:
     """Takes the records of the log and keeps where the wanted messages lie; the last place counts.
 
-    Shapes: ``found`` maps (queue number, message id) to the entry; ``damage`` names the places of the log that
+    Shapes: ``found`` maps (queue number, message id) to the entry, ``due_ms`` to the moment at which a delayed message
+        is due; ``damage`` names the places of the log that
         could not be read, with the reasons.
     """
 
@@ -40,6 +42,7 @@ class EntrySearch:
         self._wanted = wanted
         self._full = full
         self.found: dict[tuple[int, int], Entry] = {}
+        self.due_ms: dict[tuple[int, int], int] = {}
         self.damage: list[tuple[int, int, str]] = []
 
     def walk(self, log: LogFolder, numbers: Iterable[int]) -> None:
@@ -73,9 +76,14 @@ class EntrySearch:
                 continue
             if kind & ~INNER in (MESSAGE, MOVED):
                 targets_at = at + HEAD_BYTES
+                due_ms = 0
                 for number, message_id in TARGET.iter_unpack(block[targets_at : targets_at + targets_bytes]):
-                    if self._wanted(number, message_id):
+                    if number == DUE:
+                        due_ms = message_id
+                    elif self._wanted(number, message_id):
                         self.found[number, message_id] = (base + at, end - at)
+                        if due_ms:
+                            self.due_ms[number, message_id] = due_ms
             at = end
         if self._full is not None and len(self.found) > FOUND_MAX:
             self._full(self)

@@ -2,12 +2,13 @@
 
     0   u64 position of the record, 0 when there is none
     8   u32 length of the record
-    12  u32 checksum: CRC-32C of the 12 bytes before it, begun with the queue's number and the message id
-    16  u32 ENTRY_MARK
-    20  u32 kept free
+    12  u32 checksum: CRC-32C of the 12 bytes before it, begun with the queue's number and the message id; for a delayed
+            message it goes on over the u64 of the moment at which that is due
+    16  u16 ENTRY_MARK
+    18  u48 the moment at which a delayed message is due, in ms; 0 for any other, and where it is not known
 
 An entry without a record is 24 zeros. Entries of versions before 0.2 have zeros from byte 12 on: they are read, but
-nothing proves them. No damage to a few bits makes the one kind look like the other: the mark has 18 bits set, and they
+nothing proves them. No damage to a few bits makes the one kind look like the other: the mark has 10 bits set, and they
 and the checksum would have to become zero together.
 """
 
@@ -20,29 +21,36 @@ from typing import Final
 
 from crc32c import crc32c
 
-__all__ = ["ENTRY_BYTES", "NO_ENTRY", "Entries", "Entry", "ReadEntries", "pack_entries", "unpack_entries"]
+__all__ = ["ENTRY_BYTES", "NO_ENTRY", "Entries", "Entry", "ReadEntries", "pack_entries", "unpack_due", "unpack_entries"]
 
 Entry = tuple[int, int]  # position and size of a record
 Entries = tuple[list[int], list[int]]  # the positions and the sizes of many
 ReadEntries = tuple[list[int], list[int], list[int]]  # ... and the indexes of those that no checksum proves
 NO_ENTRY: Final[Entry] = (0, 0)
-ENTRY_MARK: Final = 0xB7D2E94D
+ENTRY_MARK: Final = 0xB7D2 << 48  # beside the moment, in the last 8 bytes
 
 _PLACE: Final = Struct(">QI").pack
-_ENTRY: Final = Struct(">QIII4x")
+_MOMENT: Final = Struct(">Q").pack
+_MOMENT_MASK: Final = (1 << 48) - 1
+_ENTRY: Final = Struct(">QIIQ")
 _MANY: Final = 100
-_MANY_ENTRIES: Final = Struct(">" + "QIII4x" * _MANY)  # one call for so many
+_MANY_ENTRIES: Final = Struct(">" + "QIIQ" * _MANY)  # one call for so many
 _FIELDS: Final = 4
 _CHECKSUM_MASK: Final = 0xFFFFFFFF
 ENTRY_BYTES: Final = _ENTRY.size
 
 
-def pack_entries(queue_number: int, first: int, entries: Sequence[Entry | None]) -> bytes:
-    """Returns the bytes of the entries of the ids from `first` on. Cost: 0.3 us an entry."""
+def pack_entries(queue_number: int, first: int, entries: Sequence[Entry | None], due_ms: Sequence[int] = ()) -> bytes:
+    """Returns the bytes of the entries of the ids from `first` on. Cost: 0.3 us an entry.
+
+    Shapes: `due_ms` has one moment per entry, 0 where none is known; or it is empty.
+    """
     if None in entries:
         return b"".join(
             [
-                bytes(ENTRY_BYTES) if entry is None else pack_entries(queue_number, first + index, [entry])
+                bytes(ENTRY_BYTES)
+                if entry is None
+                else pack_entries(queue_number, first + index, [entry], due_ms[index : index + 1])
                 for index, entry in enumerate(entries)
             ]
         )
@@ -50,7 +58,11 @@ def pack_entries(queue_number: int, first: int, entries: Sequence[Entry | None])
     flat = [ENTRY_MARK] * (_FIELDS * len(entries))
     flat[::_FIELDS] = places[::2]
     flat[1::_FIELDS] = places[1::2]
-    flat[2::_FIELDS] = _checksums(queue_number, first, places[::2], places[1::2])
+    checksums = _checksums(queue_number, first, places[::2], places[1::2])
+    if due_ms:
+        checksums = list(map(_with_moment, checksums, due_ms))
+        flat[3::_FIELDS] = [ENTRY_MARK | due for due in due_ms]
+    flat[2::_FIELDS] = checksums
     whole = len(flat) - len(flat) % (_FIELDS * _MANY)
     packed = [_MANY_ENTRIES.pack(*flat[at : at + _FIELDS * _MANY]) for at in range(0, whole, _FIELDS * _MANY)]
     packed += [_ENTRY.pack(*flat[at : at + _FIELDS]) for at in range(whole, len(flat), _FIELDS)]
@@ -59,25 +71,49 @@ def pack_entries(queue_number: int, first: int, entries: Sequence[Entry | None])
 
 def unpack_entries(queue_number: int, first: int, block: bytes) -> ReadEntries:
     """Returns what a block of entries says; a damaged one is NO_ENTRY. Cost: 0.3 us an entry."""
-    flat: list[int] = []
-    whole = len(block) - len(block) % (_MANY * ENTRY_BYTES)
-    for many in _MANY_ENTRIES.iter_unpack(block[:whole]):
-        flat += many
-    for entry in _ENTRY.iter_unpack(block[whole:]):
-        flat += entry
-    positions, sizes, checksums, marks = flat[::_FIELDS], flat[1::_FIELDS], flat[2::_FIELDS], flat[3::_FIELDS]
+    positions, sizes, checksums, marks = _fields(block)
     proved = _checksums(queue_number, first, positions, sizes)
     if checksums == proved and marks.count(ENTRY_MARK) == len(marks):
         return positions, sizes, []
     unproved: list[int] = []
     for index, mark in enumerate(marks):
-        if mark == ENTRY_MARK and checksums[index] == proved[index]:
+        if _proves(checksums[index], mark, proved[index]):
             continue
         if mark or checksums[index]:
             positions[index], sizes[index] = NO_ENTRY
         elif sizes[index]:
             unproved.append(index)
     return positions, sizes, unproved
+
+
+def unpack_due(queue_number: int, first: int, block: bytes) -> list[int]:
+    """Returns when the messages of a block of entries are due in ms; 0 where an entry does not tell, or is damaged."""
+    positions, sizes, checksums, marks = _fields(block)
+    proved = _checksums(queue_number, first, positions, sizes)
+    return [
+        mark & _MOMENT_MASK if _proves(checksums[index], mark, proved[index]) else 0 for index, mark in enumerate(marks)
+    ]
+
+
+def _fields(block: bytes) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Returns positions, sizes, checksums, and marks with moments."""
+    flat: list[int] = []
+    whole = len(block) - len(block) % (_MANY * ENTRY_BYTES)
+    for many in _MANY_ENTRIES.iter_unpack(block[:whole]):
+        flat += many
+    for entry in _ENTRY.iter_unpack(block[whole:]):
+        flat += entry
+    return flat[::_FIELDS], flat[1::_FIELDS], flat[2::_FIELDS], flat[3::_FIELDS]
+
+
+def _proves(checksum: int, mark: int, proved: int) -> bool:
+    """Tells whether the checksum of an entry is right, given that of its position and size."""
+    return mark & ~_MOMENT_MASK == ENTRY_MARK and checksum == _with_moment(proved, mark & _MOMENT_MASK)
+
+
+def _with_moment(checksum: int, due_ms: int) -> int:
+    """Returns the checksum of an entry, given that of its position and size."""
+    return crc32c(_MOMENT(due_ms), checksum) if due_ms else checksum
 
 
 def _checksums(queue_number: int, first: int, positions: list[int], sizes: list[int]) -> list[int]:

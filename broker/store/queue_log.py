@@ -24,7 +24,7 @@ from broker.amqp.errors import StoreFailed
 from broker.store.files import File, Files
 from broker.store.id_ranges import IdRanges
 from broker.store.open_files import OpenFiles
-from broker.store.queue_entry import ENTRY_BYTES, Entries, Entry, ReadEntries, pack_entries, unpack_entries
+from broker.store.queue_entry import ENTRY_BYTES, Entries, Entry, ReadEntries, pack_entries, unpack_due, unpack_entries
 from broker.store.salvage import read_around
 
 __all__ = ["CHUNK_IDS", "QueueLogs"]
@@ -91,23 +91,24 @@ class QueueLogs:
             if chunk in self._chunks.get(queue_number, ()):
                 self._remove(queue_number, chunk)
 
-    def write(self, queue_number: int, first: int, entries: Sequence[Entry | None]) -> None:
+    def write(self, queue_number: int, first: int, entries: Sequence[Entry | None], due_ms: Sequence[int] = ()) -> None:
         """Writes the entries of the ids from `first` on; they are in the page cache then.
 
+        Shapes: `due_ms` as of `pack_entries`.
         Cost: one write per chunk, and 0.4 us an entry.
         """
-        block = pack_entries(queue_number, first, entries)
+        block = pack_entries(queue_number, first, entries, due_ms)
         with self._lock:
             self._live.setdefault(queue_number, IdRanges()).add(first, first + len(entries))
             for chunk, at, start, end in _pieces(first, first + len(entries)):
                 piece = block[(start - first) * ENTRY_BYTES : (end - first) * ENTRY_BYTES]
                 self._write(queue_number, chunk, at, piece)
 
-    def move(self, queue_number: int, message_id: int, entry: Entry) -> None:
+    def move(self, queue_number: int, message_id: int, entry: Entry, due_ms: int = 0) -> None:
         """Writes one entry again, unless it is not needed any more."""
         live = self._live.get(queue_number)
         if live is not None and live.overlaps(message_id, message_id + 1):
-            self.write(queue_number, message_id, [entry])
+            self.write(queue_number, message_id, [entry], (due_ms,))
 
     def mend(self, queue_number: int, message_id: int, seen: Entry, entry: Entry) -> None:
         """Writes one entry again that was found damaged, unless it was written meanwhile or is not needed any more.
@@ -139,6 +140,14 @@ class QueueLogs:
             sizes += more[1]
             unproved += [start - first + index for index in more[2]]
         return positions, sizes, unproved
+
+    def read_due(self, queue_number: int, first: int, end: int) -> list[int]:
+        """Returns when the messages first <= id < end are due, 0 where no entry tells."""
+        due_ms: list[int] = []
+        for chunk, at, start, stop in _pieces(first, end):
+            block = self._block(queue_number, chunk, at, (stop - start) * ENTRY_BYTES)
+            due_ms += unpack_due(queue_number, start, block)
+        return due_ms
 
     def _block(self, queue_number: int, chunk: int, at: int, size: int) -> bytes:
         """Returns a piece of a chunk, with zeros in place of what is not there or cannot be read."""

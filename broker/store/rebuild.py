@@ -110,18 +110,21 @@ class EntryCompletion:
     def _write(self, search: EntrySearch) -> None:
         """Writes what was found, runs of ids with one call each."""
         found, search.found = search.found, {}
+        due_ms, search.due_ms = search.due_ms, {}
         self.entries += len(found)
         run: list[Entry] = []
+        moments: list[int] = []
         begin = (0, 0)
         for number, message_id in sorted(found):
             if run and (number, message_id) != (begin[0], begin[1] + len(run)):
-                self._queue_logs.write(*begin, run)
-                run = []
+                self._queue_logs.write(*begin, run, moments)
+                run, moments = [], []
             if not run:
                 begin = (number, message_id)
             run.append(found[number, message_id])
+            moments.append(due_ms.get((number, message_id), 0))
         if run:
-            self._queue_logs.write(*begin, run)
+            self._queue_logs.write(*begin, run, moments)
 
     def _settle_lost(self, number: int, window: Window, *, refuse: bool) -> None:
         positions, sizes = self._queue_logs.read(number, window.first, window.end)

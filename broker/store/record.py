@@ -17,7 +17,8 @@ A segment is a file that begins with a header of 64 bytes; records follow it wit
 Every kind has the same 36 bytes in front. What the rest holds:
 
     MESSAGE, MOVED   targets: n times (u64 queue number, u64 message id); route: exchange, key as short strings
-                     (in front of the targets of a numbered MESSAGE: u64 producer with the bit PRODUCER, u64 sequence)
+                     (in front of the targets of a numbered MESSAGE: u64 producer with the bit PRODUCER, u64 sequence;
+                     in front of the target of a delayed message: u64 DUE, u64 the moment at which it is due, in ms)
     SETTLED          u64 queue number, then ids: each u64; with the flag RUN: u64 first id, u64 how many
     REQUEUED         u64 queue number, then n times (u64 id, u64 delivery count, absolute)
     PURGED           u64 queue number, u64 last purged id, then the ids that stay (they were unacked)
@@ -42,6 +43,7 @@ from typing import Any, Final
 from crc32c import crc32c
 
 __all__ = [
+    "DUE",
     "HEAD",
     "HEAD_BYTES",
     "INNER",
@@ -69,6 +71,8 @@ __all__ = [
     "body_bytes",
     "decode_message",
     "decode_topology",
+    "due_of",
+    "due_target",
     "encode_mark",
     "encode_message",
     "encode_moved",
@@ -99,6 +103,7 @@ INNER: Final = 0x80  # so that none of its records is taken for one that stands 
 PERSISTENT: Final = 1  # flag of a message: delivery-mode 2
 RUN: Final = 1  # flag of SETTLED
 PRODUCER: Final = 1 << 63  # tells the number of a producer from that of a queue
+DUE: Final = 1 << 62  # stands where the number of a queue would, in front of a moment
 
 HEAD: Final = Struct(">IIQQBBHII")  # length, checksum, synced, timestamp_ms, kind, flags, route, header, targets
 HEAD_BYTES: Final = HEAD.size
@@ -149,6 +154,20 @@ def message_front(
 def encode_prefix(content: bytes) -> bytes:
     """Returns what stands in front of a record's content: its length and its checksum."""
     return (len(content) << 32 | crc32c(content)).to_bytes(PREFIX_BYTES, "big")
+
+
+def due_target(due_ms: int) -> bytes:
+    """Return what the moment of a delayed message adds to the targets of its record, in front of its queue."""
+    return TARGET.pack(DUE, due_ms)
+
+
+def due_of(record: bytes) -> int:
+    """Return the moment at which the message of a record is due, 0 when nothing delays it."""
+    targets_end = HEAD_BYTES + HEAD.unpack_from(record)[8]
+    for number, due_ms in TARGET.iter_unpack(record[HEAD_BYTES:targets_end]):
+        if number == DUE:
+            return int(due_ms)
+    return 0
 
 
 def encode_moved(synced: int, record: bytes, targets: bytes) -> bytes:

@@ -16,6 +16,7 @@ from crc32c import crc32c
 from broker.store.checkpoint import Checkpoint, QueueState
 from broker.store.queue_log import QueueLogs
 from broker.store.record import (
+    DUE,
     HEAD,
     HEAD_BYTES,
     INNER,
@@ -37,6 +38,7 @@ from broker.store.record import (
     TOPOLOGY,
     TRANSACTION,
     decode_topology,
+    due_of,
 )
 from broker.store.transaction import inner_records
 from broker.store.window import QueueReplay
@@ -89,6 +91,7 @@ class Replay:
         self.next_queue_number = checkpoint.next_queue_number
         self.queues = {state.number: QueueReplay(state, logs, *self._window) for state in checkpoint.queues}
         self.records = 0
+        self._due_ms = 0  # of the delayed message whose queue is the next target
         self._sequences: dict[int, array[int]] = {}  # of the numbered messages that were met, by producer
 
     def run(self, block: bytes, base: int) -> Stop:
@@ -150,6 +153,10 @@ class Replay:
         """Applies one target of a message and returns the state of its queue, None when it has none."""
         queue = self.queues.get(number) or self._begin(number, message_id)
         if queue is not None:
+            if self._due_ms:
+                if message_id >= queue.next_id:
+                    queue.due_ms[message_id] = self._due_ms
+                self._due_ms = 0
             if message_id == queue.expected:
                 queue.follow(position, size)
             else:
@@ -188,14 +195,18 @@ class Replay:
         apply(self, record, flags, position)
 
     def _begin(self, number: int, message_id: int) -> QueueReplay | None:
-        """Returns the state of a queue that nothing was known of, None for a deleted one and for a producer."""
+        """Returns the state of a queue that nothing was known of, None for a deleted one and for what is no queue."""
         if number & PRODUCER:
             sequences = self._sequences.get(number)
             if sequences is None:
                 sequences = self._sequences[number] = array("Q")
             sequences.append(message_id)
             return None
+        if number == DUE:
+            self._due_ms = message_id
+            return None
         if number in self._deleted:
+            self._due_ms = 0
             return None
         self.next_queue_number = max(self.next_queue_number, number + 1)
         queue = self.queues[number] = QueueReplay(QueueState(number, 1), self._logs, *self._window)
@@ -243,10 +254,11 @@ class Replay:
 
     def moved(self, record: bytes, flags: int, position: int) -> None:
         targets_end = HEAD_BYTES + HEAD.unpack_from(record)[8]
+        due_ms = due_of(record)
         for number, message_id in TARGET.iter_unpack(record[HEAD_BYTES:targets_end]):
             queue = self.queues.get(number)
             if queue is not None:
-                queue.move(message_id, position, len(record))
+                queue.move(message_id, position, len(record), due_ms)
 
 
 # Which method applies a record of which kind; messages and marks that stand alone come in masses: they are in the loop

@@ -170,12 +170,15 @@ class VhostStore:
 
     # -- slots that leave memory and come back ------------------------------------------------------------------------
 
-    def page_out(self, queue_number: int, first: int, entries: Sequence[Entry | None]) -> None:
+    def page_out(
+        self, queue_number: int, first: int, entries: Sequence[Entry | None], due_ms: Sequence[int] = ()
+    ) -> None:
         """Writes where the messages from id `first` on lie, None for those that need no place; not synced.
 
         The entries may be ahead of the log: they count only when a checkpoint or a replay covers their ids.
+        Shapes: `due_ms` has one moment per entry for messages that are delayed; otherwise it is empty.
         """
-        self._queues.write(queue_number, first, entries)
+        self._queues.write(queue_number, first, entries, due_ms)
 
     @overload
     def read_slot(
@@ -218,6 +221,19 @@ class VhostStore:
         """
         maker = StoredMessages() if maker is None else maker
         return self._slots.read(queue_number, first, end, wanted, segments, maker)
+
+    def read_due(self, queue_number: int, first: int, end: int) -> list[int]:
+        """Returns when delayed messages are due, 0 where no entry tells; reads no record. *Blocking.*"""
+        return self._queues.read_due(queue_number, first, end)
+
+    def read_some(
+        self, queue_number: int, ids: Sequence[int], segments: Iterable[int], limit_bytes: int, maker: Maker[T]
+    ) -> dict[int, T | None]:
+        """Reads messages from anywhere in a queue by id, as `read_slot` does. *Blocking.*
+
+        Shapes: the first ones, up to so many bytes, at least one; None is one that cannot be read.
+        """
+        return self._slots.read_some(queue_number, ids, segments, limit_bytes, maker)
 
     def body_sizes(
         self,
@@ -359,7 +375,7 @@ class VhostStore:
             raise RuntimeError("the relocation is not on disk yet")
         self._relocation = None
         for move in relocation.moves:
-            self._queues.move(move.queue_number, move.message_id, (move.position, move.size))
+            self._queues.move(move.queue_number, move.message_id, (move.position, move.size), move.due_ms)
         return relocation.moves
 
     def close(self, *, clean: bool = False) -> None:

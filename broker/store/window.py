@@ -92,6 +92,7 @@ class QueueReplay:
         "_logs",
         "_messages",
         "_room_bytes",
+        "due_ms",
         "entries",
         "expected",
         "firsts",
@@ -111,6 +112,7 @@ class QueueReplay:
         self.windows = [Window.of(slot) for slot in state.slots]
         self.firsts = [window.first for window in self.windows]
         self.entries: list[Entry | None] = []  # of the open window
+        self.due_ms: dict[int, int] = {}  # when messages of the open window are due, by id
         self.expected = _NOT_OPEN
         self.full = 0  # the id with which the open window is full
         self.left_bytes = 0  # ... and the bytes
@@ -181,13 +183,13 @@ class QueueReplay:
         if window is not None:
             window.counts[message_id - window.first] = count
 
-    def move(self, message_id: int, position: int, size: int) -> None:
+    def move(self, message_id: int, position: int, size: int, due_ms: int) -> None:
         """Notes where a message's record was copied to."""
         if self.expected != _NOT_OPEN and message_id >= self.firsts[-1]:
             self.seal()
         window = self.window_of(message_id)
         if window is not None:
-            self._logs.write(self.number, message_id, [(position, size)])
+            self._logs.write(self.number, message_id, [(position, size)], (due_ms,) if due_ms else ())
             window.doubtful = True
 
     def seal(self) -> None:
@@ -202,8 +204,13 @@ class QueueReplay:
         if window.bits.all():
             self.windows.pop()
             self.firsts.pop()
+            self.due_ms = {}
             return
-        self._logs.write(self.number, window.first, entries)
+        due_ms: list[int] = []
+        if self.due_ms:
+            due_ms = [self.due_ms.get(message_id, 0) for message_id in range(window.first, window.end)]
+            self.due_ms = {}
+        self._logs.write(self.number, window.first, entries, due_ms)
         first, last = entries[0], entries[-1]
         assert first is not None  # a window begins and ends with a message
         assert last is not None

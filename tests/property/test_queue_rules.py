@@ -40,6 +40,8 @@ class Bench:
             retire=lambda _queue: None,
             kept=lambda _stream, _slot: None,
             read=lambda stream, slot, then: self.on_disk.append((stream, slot, then)),
+            moments=lambda _stream, _slot, _then: None,
+            fetch=lambda _stream, _wanted, _then: None,
             measure=lambda _stream, _slot: None,
             clock=self.clock,
             deadlines=self.deadlines,

@@ -93,6 +93,8 @@ class Room:
             kept=lambda _queue, _slot: None,
             clock=self.clock,
             read=lambda _stream, _slot, _then: None,
+            moments=lambda _stream, _slot, _then: None,
+            fetch=lambda _stream, _wanted, _then: None,
             measure=lambda _stream, _slot: None,
             deadlines=self.deadlines,
             share=lambda _session: None,

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from pamqp import commands
+from structlog.testing import capture_logs
 
 from broker.amqp.content_header import decode_properties, facts_of
 from broker.amqp.header_edit import edit_header
-from broker.core.delayed import DELAY_MAX_MS, delay_of
+from broker.core.delayed import DELAY_MAX_MS, delay_of, due_ms_of
 from broker.core.message import Envelope, Message
 from broker.core.policy import Policy
 from broker.core.queue import Queue
 from broker.core.vhost import Vhost
 from broker.slots.slot import Slot
+from broker.store.record import KIND_AT, MESSAGE, due_of
 from tests.unit.core.room import NO_PROPERTIES, Room
 
 HOLDING = "amq.delayed.x"
@@ -84,6 +86,16 @@ def test_messages_due_at_the_same_moment_come_in_the_order_of_their_publishing()
     assert 0 < room.queue.ready < 2500  # the rest has its turn when others had theirs
     assert room.at(10) == 2500
     assert [message.body for message in arrived(room.queue)] == [b"%d" % number for number in range(2500)]
+
+
+def test_the_record_of_a_held_message_says_when_it_is_due() -> None:
+    """Recovery finds the moment there. What comes of it is transient here, and has no record."""
+    room = DelayedRoom(durable=True)
+    room.clock.now_ms = 1000
+    room.publish(500)
+    room.at(1500)
+    records = [record for group in room.groups() for record in group if record[KIND_AT] == MESSAGE]
+    assert [due_of(record) for record in records] == [1500]
 
 
 def test_what_comes_says_how_long_it_was_delayed_and_counts_its_time_from_then() -> None:
@@ -217,43 +229,104 @@ def test_what_was_held_before_a_restart_comes_when_it_is_due() -> None:
 
 
 class Disk:
-    """Keeps what was paged out, and gives it back when it is told to."""
+    """Keeps what was paged out, and tells of it when it is told to."""
 
     def __init__(self, room: Room) -> None:
-        self.reads: list[tuple[Slot, Callable[[], None]]] = []
-        self._contents: dict[Slot, Any] = {}
-        room.vhost.ports.read = lambda _stream, slot, then: self.reads.append((slot, then))
+        self.looks: list[Callable[[], None]] = []
+        self.fetches: list[Callable[[], None]] = []
+        self.fetched: list[int] = []
+        self.at_once = 1000  # so many messages are fetched at most
+        self._contents: dict[Slot, list[Message | None]] = {}
+        room.vhost.ports.moments = self._moments
+        room.vhost.ports.fetch = self._fetch
 
     def page_out(self, queue: Queue) -> None:
         """Takes what a queue has out of memory."""
         queue.stream.manager.seal()
         for slot in queue.stream.manager.slots.values():
-            if slot.length:
+            if slot.length and slot.contents is not None:
                 self._contents[slot], slot.contents = slot.contents, None
 
+    def _moments(self, _stream: Any, slot: Slot, then: Callable[[Sequence[int]], None]) -> None:
+        self.looks.append(lambda: then([due_ms_of(message) for message in self._contents[slot]]))
+
+    def _fetch(
+        self, _stream: Any, wanted: Sequence[tuple[int, Slot]], then: Callable[[Mapping[int, Message | None]], None]
+    ) -> None:
+        wanted = wanted[: self.at_once]
+        self.fetched += [message_id for message_id, _ in wanted]
+        found = {message_id: self._contents[slot][message_id - slot.first] for message_id, slot in wanted}
+        self.fetches.append(lambda: then(found))
+
     def answer(self) -> None:
-        """Brings back one slot that was asked for."""
-        slot, then = self.reads.pop(0)
-        slot.contents = self._contents.pop(slot)
-        then()
+        """Answers all questions, and those that come of the answers."""
+        while self.looks or self.fetches:
+            (self.looks or self.fetches).pop(0)()
 
 
-def test_what_is_due_and_on_disk_is_read_once_and_comes() -> None:
-    """What becomes due while it is read waits for the same read."""
+def test_what_is_due_and_on_disk_is_read_and_comes() -> None:
+    """What becomes due while it is read comes behind it; what is not due is not read, and no slot comes back."""
     room = DelayedRoom()
     disk = Disk(room)
     for delay_ms in (10, 20, 30):
-        room.publish(delay_ms)
+        room.publish(delay_ms, body=b"%d" % delay_ms)
     disk.page_out(room.holding)
     assert room.at(10) == 0
-    room.publish(5)
-    assert room.at(20) == 0
+    assert (len(disk.looks), room.deadlines.next_ms) == (1, None)
+    disk.looks.pop()()
+    assert room.at(10) == 0
+    room.publish(5, body=b"5")
+    assert room.at(15) == 0
+    assert len(disk.fetches) == 1
     disk.answer()
-    assert (room.queue.ready, room.holding.ready, disk.reads) == (3, 1, [])
+    assert room.at(15) == 2
+    assert disk.fetched == [1]
+    room.at(30)
+    disk.answer()
     assert room.at(30) == 4
+    assert [message.body for message in arrived(room.queue)] == [b"10", b"5", b"20", b"30"]
+    assert room.deadlines.next_ms is None
 
 
-def test_a_purge_while_what_is_due_is_read_leaves_nothing_to_come() -> None:
+def test_what_a_read_leaves_out_is_read_next() -> None:
+    """In the order of the moments, whatever slots they are in, and however little is read at a time."""
+    room = DelayedRoom()
+    disk = Disk(room)
+    disk.at_once = 3
+    for number in range(60):
+        room.publish(1 + number * 37 % 60, body=b"%d" % (1 + number * 37 % 60))
+        if number % 7 == 6:
+            disk.page_out(room.holding)
+    disk.page_out(room.holding)
+    for _ in range(200):
+        room.at(100)
+        disk.answer()
+    assert [int(message.body) for message in arrived(room.queue)] == list(range(1, 61))
+    assert sorted(disk.fetched) == list(range(1, 61)), "each was read once"
+    assert room.deadlines.next_ms is None
+
+
+def test_a_message_that_cannot_be_read_is_left_out() -> None:
+    """With quarantine; the others come."""
+    room = DelayedRoom()
+    disk = Disk(room)
+    room.publish(10, body=b"lost")
+    room.publish(20, body=b"there")
+    disk.page_out(room.holding)
+    room.at(20)
+    disk.looks.pop()()
+    (slot,) = disk._contents
+    disk._contents[slot][0] = None
+    room.at(20)
+    with capture_logs() as logged:
+        disk.answer()
+        assert room.at(20) == 1
+    assert [entry["event"] for entry in logged] == ["messages.lost"]
+    assert (room.holding.ready, arrived(room.queue)[0].body) == (0, b"there")
+
+
+@pytest.mark.parametrize("reading", ["looks", "fetches"])
+def test_a_purge_while_what_is_due_is_read_leaves_nothing_to_come(reading: str) -> None:
     """The read ends with messages that are settled already."""
     room = DelayedRoom()
     disk = Disk(room)
@@ -261,15 +334,34 @@ def test_a_purge_while_what_is_due_is_read_leaves_nothing_to_come() -> None:
     room.publish(20)
     disk.page_out(room.holding)
     room.at(10)
+    if reading == "fetches":
+        disk.looks.pop()()
+        room.at(10)
+    question = getattr(disk, reading).pop()
     room.holding.purge()
-    disk.reads.pop()[1]()
+    question()
     assert room.at(20) == 0
     room.publish(5)
     assert room.at(25) == 1
+    assert not disk.looks
+
+
+def test_a_deletion_while_what_is_due_is_read_leaves_nothing_to_come() -> None:
+    """A namesake does not get it."""
+    room = DelayedRoom()
+    disk = Disk(room)
+    room.publish(10)
+    disk.page_out(room.holding)
+    room.at(10)
+    room.vhost.delete_exchange("x")
+    room.vhost.declare_exchange("x", "x-delayed-message", arguments={"x-delayed-type": "fanout"})
+    room.vhost.bind("q", "x", "")
+    disk.answer()
+    assert (room.at(20), room.deadlines.next_ms) == (0, None)
 
 
 def test_the_moments_are_read_from_disk_slot_by_slot() -> None:
-    """One read at a time, while what is published since the start is held already."""
+    """One read at a time, while what is published since the start is held already; nothing comes before that."""
     room = DelayedRoom(durable=True)
     again, vhost = restarted(room)
     disk = Disk(again)
@@ -280,11 +372,11 @@ def test_the_moments_are_read_from_disk_slot_by_slot() -> None:
         holding.stream.manager.seal()
     disk.page_out(holding)
     vhost.restored()
-    assert len(disk.reads) == 1
-    disk.answer()
-    assert (len(disk.reads), again.deadlines.next_ms) == (1, None)
-    disk.answer()
-    assert (disk.reads, again.deadlines.next_ms) == ([], 20)
+    assert len(disk.looks) == 1
+    disk.looks.pop()()
+    assert (len(disk.looks), again.deadlines.next_ms) == (1, None)
+    disk.looks.pop()()
+    assert (disk.looks, disk.fetched, again.deadlines.next_ms) == ([], [], 20)
 
 
 def test_a_crash_between_exchange_and_holding_queue_is_mended() -> None:

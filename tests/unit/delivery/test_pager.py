@@ -133,7 +133,7 @@ class Disk:
         self.spilled.append(len(records))
         return [SPILLED | at for at in range(1, len(records) + 1)]
 
-    def page_out(self, _number: int, _first: int, _entries: list[Any]) -> None:
+    def page_out(self, _number: int, _first: int, _entries: list[Any], _due_ms: list[int]) -> None:
         """Keeps nothing."""
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from struct import Struct
 
-from broker.store.queue_entry import ENTRY_BYTES, Entry, pack_entries, unpack_entries
+import pytest
+
+from broker.store.queue_entry import ENTRY_BYTES, Entry, pack_entries, unpack_due, unpack_entries
 
 ENTRIES: list[Entry | None] = [(place << 32 | 64 + place, 100 + place) for place in range(1, 251)]
 OLD = Struct(">QI12x")
@@ -24,14 +26,31 @@ def test_entries_come_back() -> None:
         assert unproved == []
 
 
-def test_a_flipped_bit_makes_no_entry() -> None:
-    """Whatever bit of an entry flips, it is no entry, or says what it said; never one of the old format."""
-    block = bytearray(pack_entries(7, 9, ENTRIES[:1]))
+def test_moments_come_back() -> None:
+    """With the entries that have one; damage takes them along."""
+    due_ms = [0, 1 << 47, *range(1, len(ENTRIES) - 1)]
+    for entries in (ENTRIES, [*ENTRIES[:7], None, *ENTRIES[8:]]):
+        block = pack_entries(7, 9, entries, due_ms)
+        places = [entry or (0, 0) for entry in entries]
+        positions, sizes, unproved = unpack_entries(7, 9, block)
+        assert list(zip(positions, sizes, strict=True)) == places
+        assert unproved == []
+        told = [due if entry else 0 for entry, due in zip(entries, due_ms, strict=True)]
+        assert unpack_due(7, 9, block) == told
+        assert not any(unpack_due(8, 9, block))
+    assert not any(unpack_due(7, 9, old_format(ENTRIES)))
+
+
+@pytest.mark.parametrize("due_ms", [0, 1 << 41])
+def test_a_flipped_bit_makes_no_entry(due_ms: int) -> None:
+    """Whatever bit of an entry flips, it is no entry; never one of the old format, nor one of another moment."""
+    block = bytearray(pack_entries(7, 9, ENTRIES[:1], [due_ms]))
     for bit in range(ENTRY_BYTES * 8):
         block[bit // 8] ^= 1 << bit % 8
         positions, sizes, unproved = unpack_entries(7, 9, bytes(block))
-        assert (positions[0], sizes[0]) == ((0, 0) if bit < 20 * 8 else ENTRIES[0]), f"bit {bit}"
+        assert (positions[0], sizes[0]) == (0, 0), f"bit {bit}"
         assert unproved == []
+        assert unpack_due(7, 9, bytes(block)) == [0]
         block[bit // 8] ^= 1 << bit % 8
 
 

@@ -77,3 +77,16 @@ def test_the_entry_of_a_gone_message_is_not_written() -> None:
     logs.forget(3, 200)
     logs.move(3, 2, (11, 12))
     assert logs.read(3, 2, 3) == ([9], [10])
+
+
+def test_entries_of_delayed_messages_tell_when_they_are_due() -> None:
+    """Across chunks; 0 where no moment is known, and where nothing was written."""
+    logs = new_logs()
+    first = CHUNK_IDS - 2
+    logs.write(3, first, [(5, 6), None, (9, 10)], [1 << 42, 0, 7])
+    logs.write(3, first + 3, [(11, 12)])
+    assert logs.read_due(3, first - 1, first + 5) == [0, 1 << 42, 0, 7, 0, 0]
+    assert logs.read(3, first, first + 4) == ([5, 0, 9, 11], [6, 0, 10, 12])
+    logs.move(3, first, (50, 60), 1 << 42)
+    assert logs.read_due(3, first, first + 1) == [1 << 42]
+    assert logs.read(3, first, first + 1) == ([50], [60])

@@ -1,0 +1,153 @@
+"""When the messages of a holding queue are due: exact for those that come next, one moment per slot for all others.
+
+Pure: knows neither clock nor files. Memory goes by the number of slots, however many messages they hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush, nsmallest
+from typing import TYPE_CHECKING, Final
+
+from broker.slots.slot import Fill
+
+if TYPE_CHECKING:
+    from broker.slots.slot import Slot
+
+__all__ = ["DueMoments", "Moment", "SlotMoments"]
+
+Moment = tuple[int, int]  # when a message is due in ms, and its id: the order in which messages are released
+
+NEAR_MAX: Final = 65_536  # moments kept one by one, over all slots, about 150 bytes each; or
+NEAR_MIN_SLOT: Final = 4  # ... so many of each slot
+AHEAD_MS: Final = 1000  # of an open slot the messages that are due so soon are kept one by one
+_NONE: Final[Moment] = (-1, -1)
+_BEYOND: Final = 1 << 63  # above every message id
+
+
+class SlotMoments:
+    """What is known of one slot.
+
+    Invariant: each of its ready messages up to ``horizon`` is kept one by one; ``next`` is the first of the others,
+        None when there is none.
+    """
+
+    __slots__ = ("horizon", "next", "slot")
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+        self.horizon = _NONE
+        self.next: Moment | None = None
+
+
+class DueMoments:
+    """The moments of one holding queue.
+
+    Invariant: every ready message is among those kept one by one, or not before its slot's ``next``. One that is gone
+        stays until it comes up.
+    Cost: O(log n) to add and to take, n slots; to look into a slot of m messages O(m), as seldom as there is room to
+        keep what comes next.
+    """
+
+    __slots__ = ("_by_first", "_near", "_slots")
+
+    def __init__(self) -> None:
+        self._by_first: dict[int, SlotMoments] = {}
+        self._near: list[tuple[int, int, Slot]] = []  # heap
+        self._slots: list[tuple[int, int, SlotMoments]] = []  # heap of each slot's `next`, and of what it was before
+
+    @property
+    def near(self) -> int:
+        """How many moments are kept one by one."""
+        return len(self._near)
+
+    @property
+    def next_ms(self) -> int | None:
+        """The earliest moment of all."""
+        first = self._first_slot()
+        if self._near and (first is None or self._near[0][0] < first[0]):
+            return self._near[0][0]
+        return None if first is None else first[0]
+
+    def add(self, slot: Slot, message_id: int, due_ms: int) -> None:
+        """Add a message that was published into a slot just now."""
+        known = self._by_first.get(slot.first)
+        if known is None:
+            known = self._by_first[slot.first] = SlotMoments(slot)
+        moment = (due_ms, message_id)
+        if moment <= known.horizon:
+            heappush(self._near, (due_ms, message_id, slot))
+        elif known.next is None or moment < known.next:
+            self._set_next(known, moment)
+
+    def begin(self, slot: Slot, moments: Iterable[Moment]) -> None:
+        """Add a slot that was there before, by the moments of its ready messages."""
+        first = min(moments, default=None)
+        if first is not None:
+            self._set_next(self._by_first.setdefault(slot.first, SlotMoments(slot)), first)
+
+    def hidden(self, now_ms: int) -> SlotMoments | None:
+        """Return the slot to look into before anything is taken: it may hold what is due first."""
+        first = self._first_slot()
+        if first is None or first[0] > now_ms or (self._near and self._near[0] < first[:2]):
+            return None
+        return first[2]
+
+    def look(self, known: SlotMoments, moments: Iterable[Moment], now_ms: int) -> None:
+        """Keep the next messages of a slot one by one.
+
+        Shapes: moments are those of its ready messages. Of an open slot it is what is due soon, as others will come
+            between; of a sealed one it is a fixed share.
+        """
+        horizon = known.horizon
+        beyond = [moment for moment in moments if moment > horizon]
+        if known.slot.fill is Fill.OPEN:
+            known.horizon = (now_ms + AHEAD_MS, _BEYOND)
+            chosen = [moment for moment in beyond if moment <= known.horizon]
+            following = min([moment for moment in beyond if moment > known.horizon], default=None)
+        else:
+            share = max(NEAR_MIN_SLOT, NEAR_MAX // len(self._by_first))
+            chosen = nsmallest(share + 1, beyond)
+            following = chosen.pop() if len(chosen) > share else None
+            known.horizon = chosen[-1] if chosen else horizon
+        for due_ms, message_id in chosen:
+            heappush(self._near, (due_ms, message_id, known.slot))
+        known.next = None
+        if following is not None:
+            self._set_next(known, following)
+
+    def take(self, now_ms: int) -> tuple[int, int, Slot] | None:
+        """Take the first message that is due: its moment, id and slot; None when none is, or one may be `hidden`."""
+        if not self._near or self._near[0][0] > now_ms or self.hidden(now_ms) is not None:
+            return None
+        return heappop(self._near)
+
+    def put_back(self, due_ms: int, message_id: int, slot: Slot) -> None:
+        """Keep a message again that was taken."""
+        heappush(self._near, (due_ms, message_id, slot))
+
+    def forget(self, slot: Slot) -> None:
+        """Forget a slot that was deleted."""
+        self._by_first.pop(slot.first, None)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._by_first.clear()
+        self._near.clear()
+        self._slots.clear()
+
+    def _set_next(self, known: SlotMoments, moment: Moment) -> None:
+        known.next = moment
+        heappush(self._slots, (*moment, known))
+        if len(self._slots) > 64 and len(self._slots) > 4 * len(self._by_first):
+            self._slots = [(*one.next, one) for one in self._by_first.values() if one.next is not None]
+            heapify(self._slots)
+
+    def _first_slot(self) -> tuple[int, int, SlotMoments] | None:
+        slots = self._slots
+        while slots:
+            due_ms, message_id, known = slots[0]
+            if known.next == (due_ms, message_id) and self._by_first.get(known.slot.first) is known:
+                return slots[0]
+            heappop(slots)
+        return None

@@ -1,0 +1,210 @@
+"""Delayed messages beyond memory: what they cost there, at a start, and in which order they come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pika
+import pytest
+from pamqp import commands
+
+from broker.core.deadlines import Deadlines
+from broker.core.delayed import HOLDING_PREFIX, Delay
+from broker.core.due_moments import NEAR_MAX
+from broker.server import Broker
+from broker.store.store import VhostStore
+from broker.testing import VirtualClock
+from tests.broker_process import BrokerAddress, BrokerProcess
+from tests.deadline import DEADLINE_S, wait_until_async
+from tests.in_process import queue_of, timed_broker
+from tests.integration.pika.conversation import drain, parameters, ready
+from tests.raw_client import RawClient, publish_frames
+from tests.raw_talk import talk
+
+WINDOW: Final = 40
+SECTIONS: Final[dict[str, Any]] = {"slots": {"window_messages": WINDOW}, "memory": {"resident_max_bytes": 1 << 20}}
+BODY: Final = bytes(200)
+HOUR_MS: Final = 3_600_000
+
+
+def hold(address: BrokerAddress, delays_ms: list[int], delivery_mode: int = 2) -> None:
+    """Declares a delayed exchange with a queue behind it, and publishes; returns with the confirms."""
+    with RawClient(address.host, address.port) as client:
+        client.open()
+        client.method(1, commands.Channel.Open())
+        arguments: Any = {"x-delayed-type": "direct"}
+        client.method(1, commands.Exchange.Declare(0, "x", "x-delayed-message", durable=True, arguments=arguments))
+        client.method(1, commands.Queue.Declare(queue="q", durable=True))
+        client.method(1, commands.Queue.Bind(queue="q", exchange="x", routing_key="k"))
+        client.method(1, commands.Confirm.Select())
+        for number, delay_ms in enumerate(delays_ms):
+            properties = commands.Basic.Properties(
+                delivery_mode=delivery_mode, message_id=str(number), headers={"x-delay": delay_ms}
+            )
+            client.send(publish_frames(1, "x", "k", b"%d %b" % (number, BODY), properties=properties))
+        value = None
+        while not isinstance(value, commands.Basic.Ack) or value.delivery_tag != len(delays_ms):
+            value = client.next().value
+
+
+def numbers_in(address: BrokerAddress, queue: str = "q") -> list[int]:
+    """Takes everything out of a queue and returns the numbers."""
+    with pika.BlockingConnection(parameters(address)) as connection:
+        return [int(body.split()[0]) for body in drain(connection.channel(), queue)]
+
+
+def delay_of_x(broker: Broker) -> Delay:
+    """Returns what releases the messages of the exchange."""
+    return broker.engines["/"].vhost.delays._by_name["x"]
+
+
+def in_memory(broker: Broker) -> int:
+    """Counts the held messages that are in memory."""
+    slots = queue_of(broker, HOLDING_PREFIX + "x").stream.manager.slots.values()
+    return sum(len(slot.contents or ()) for slot in slots)
+
+
+class Counted:
+    """Counts what is read of the store."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.looks = 0  # at the entries of a slot
+        self.messages = 0
+        read_due, read_slot = VhostStore.read_due, VhostStore.read_slot
+
+        def counted_look(store: VhostStore, *arguments: Any) -> list[int]:
+            self.looks += 1
+            return read_due(store, *arguments)
+
+        def counted_read(store: VhostStore, *arguments: Any) -> list[Any]:
+            found: list[Any] = read_slot(store, *arguments)
+            self.messages += sum(message is not None for message in found)
+            return found
+
+        monkeypatch.setattr(VhostStore, "read_due", counted_look)
+        monkeypatch.setattr(VhostStore, "read_slot", counted_read)
+
+
+async def test_held_messages_cost_memory_and_a_start_by_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spread over hours they are on disk; a start looks at entries alone, and each message is read once, when due."""
+    clock = VirtualClock()
+    random = Random(1)
+    count = 60 * WINDOW
+    delays_ms = [random.randrange(1, HOUR_MS) for _ in range(count)]
+    expected = [number for _, number in sorted((delay_ms, number) for number, delay_ms in enumerate(delays_ms))]
+    async with timed_broker(tmp_path, clock, **SECTIONS) as broker:
+        await talk(broker.server, hold, BrokerAddress("127.0.0.1", broker.port), delays_ms)
+        await broker.idle()
+        assert delay_of_x(broker.server)._moments.near == 0
+
+        async def paged_out() -> bool:
+            return in_memory(broker.server) <= 10 * WINDOW
+
+        await wait_until_async(paged_out, "most of it on disk")
+    counted = Counted(monkeypatch)
+    async with timed_broker(tmp_path, clock, **SECTIONS) as broker:
+        await broker.idle()
+        moments = delay_of_x(broker.server)._moments
+        slots = len(moments._by_first)
+        assert 60 <= slots <= 70  # a turn may have ended one early
+        assert (counted.looks, counted.messages, in_memory(broker.server), moments.near) == (slots, 0, 0, 0)
+        clock.advance(HOUR_MS / 2000)
+        await broker.idle()
+        half = sum(delay_ms <= HOUR_MS // 2 for delay_ms in delays_ms)
+        assert queue_of(broker.server, "q").ready == half
+        assert counted.messages <= half
+        assert counted.looks <= 2 * slots
+        assert moments.near <= NEAR_MAX
+        clock.advance(HOUR_MS / 2000)
+        await broker.idle()
+        address = BrokerAddress("127.0.0.1", broker.port)
+        assert await talk(broker.server, numbers_in, address) == expected
+
+
+async def test_what_fell_due_while_the_broker_was_down_comes_in_order(tmp_path: Path) -> None:
+    """A backlog of many slots, all overdue, the first of which are in the last slots."""
+    clock = VirtualClock()
+    count = 20 * WINDOW
+    delays_ms = [count - number for number in range(count)]
+    async with timed_broker(tmp_path, clock, **SECTIONS) as broker:
+        address = BrokerAddress("127.0.0.1", broker.port)
+        await talk(broker.server, hold, address, [*delays_ms, 2 * HOUR_MS], 1)
+    clock.advance(HOUR_MS / 1000)
+    async with timed_broker(tmp_path, clock, **SECTIONS) as broker:
+        await broker.idle()
+        address = BrokerAddress("127.0.0.1", broker.port)
+        assert await talk(broker.server, numbers_in, address) == list(reversed(range(count)))
+        assert queue_of(broker.server, HOLDING_PREFIX + "x").ready == 1
+
+
+async def test_moments_that_an_older_version_did_not_write_are_read_from_the_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its entries say nothing of them."""
+    clock = VirtualClock()
+    count = 3 * WINDOW
+    async with timed_broker(tmp_path, clock, **SECTIONS) as broker:
+        address = BrokerAddress("127.0.0.1", broker.port)
+        await talk(broker.server, hold, address, [1000 * (1 + number % 7) for number in range(count)])
+    monkeypatch.setattr(VhostStore, "read_due", lambda _store, _number, first, end: [0] * (end - first))
+    async with timed_broker(tmp_path, clock, **SECTIONS) as broker:
+        await broker.idle()
+        clock.advance(7)
+        await broker.idle()
+        address = BrokerAddress("127.0.0.1", broker.port)
+        assert await talk(broker.server, numbers_in, address) == sorted(range(count), key=lambda number: number % 7)
+
+
+async def test_a_backlog_that_is_due_at_once_comes_turn_by_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much is due, a turn releases its share, and all comes in the order of publishing."""
+    clock = VirtualClock()
+    count = 30 * WINDOW
+    async with timed_broker(tmp_path, clock, **SECTIONS) as broker:
+        address = BrokerAddress("127.0.0.1", broker.port)
+        await talk(broker.server, hold, address, [1000] * count)
+        await broker.idle()
+        queue = queue_of(broker.server, "q")
+        most, run = 0, Deadlines.run
+
+        def counted(deadlines: Deadlines, now_ms: int) -> None:
+            nonlocal most
+            before = queue.ready
+            run(deadlines, now_ms)
+            most = max(most, queue.ready - before)
+
+        monkeypatch.setattr(Deadlines, "run", counted)
+        clock.advance(1)
+        await broker.idle()
+        assert queue.ready == count
+        assert most <= 251
+        assert await talk(broker.server, numbers_in, address) == list(range(count))
+
+
+@pytest.mark.slow
+def test_held_slots_survive_kill_9(broker_process: BrokerProcess) -> None:
+    """Twice: what is replayed from the log alone knows its moments, and a purge leaves nothing to come."""
+    broker_process.environment |= {
+        "SLOTMQ_SLOTS__WINDOW_MESSAGES": str(WINDOW),
+        "SLOTMQ_MEMORY__RESIDENT_MAX_BYTES": str(1 << 20),
+    }
+    broker_process.start()
+    count = 20 * WINDOW
+    hold(broker_process.address, [HOUR_MS if number % 2 else 1 + number for number in range(count)])
+    for _ in range(2):
+        broker_process.restart()
+    with pika.BlockingConnection(parameters(broker_process.address)) as connection:
+        channel = connection.channel()
+        found: list[int] = []
+        for method, _, body in channel.consume("q", inactivity_timeout=DEADLINE_S):
+            assert method is not None, f"only {len(found)} came"
+            found.append(int(body.split()[0]))
+            if len(set(found)) == count // 2:
+                break
+        assert sorted(set(found)) == list(range(0, count, 2))
+        assert ready(channel, HOLDING_PREFIX + "x") == count // 2
+        assert channel.queue_purge(HOLDING_PREFIX + "x").method.message_count == count // 2
+    assert broker_process.errors() == []

@@ -1,0 +1,119 @@
+"""When delayed messages are due: their records tell, and recovery, compaction and rebuilding keep it in the entries."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.delivery.revival import Revival
+from broker.store.compaction import SlotReference
+from broker.store.record import (
+    PERSISTENT,
+    PRODUCER,
+    TARGET,
+    due_of,
+    due_target,
+    encode_message,
+    encode_moved,
+    encode_queue_deleted,
+)
+from tests.unit.store.room import FOLDER, ROUTE, Room
+
+HEADER = (60).to_bytes(2, "big") + bytes(2) + (4).to_bytes(8, "big") + bytes(2)
+
+
+def held(message_id: int, due_ms: int, *, queue: int = 7, number: bytes = b"", body: bytes = b"body") -> bytes:
+    """Returns the record of a delayed message."""
+    targets = number + due_target(due_ms) + TARGET.pack(queue, message_id)
+    return encode_message(0, 1, PERSISTENT, ROUTE, HEADER, body, targets)
+
+
+def moments(room: Room, queue: int = 7) -> list[int]:
+    """Returns the moments of a queue's messages as recovered."""
+    slots = room.recovered.queues[queue].slots
+    return [due for slot in slots for due in room.store.read_due(queue, slot.first, slot.end)]
+
+
+def test_a_record_tells_when_its_message_is_due() -> None:
+    """Behind the number of a producer, too; others are not due."""
+    assert due_of(held(1, 1 << 42)) == 1 << 42
+    assert due_of(held(1, 5, number=TARGET.pack(PRODUCER | 1, 9))) == 5
+    assert due_of(encode_message(0, 1, 0, ROUTE, b"", b"", TARGET.pack(7, 1))) == 0
+
+
+def test_moments_are_recovered() -> None:
+    """Through windows, beside others; a moment is no queue and gives no number away."""
+    room = Room(window_messages=10)
+    room.append(*[held(number, 1000 * number) for number in range(1, 26)], room.message(8))
+    recovered = room.reopen()
+    assert moments(room) == [1000 * number for number in range(1, 26)]
+    assert moments(room, 8) == [0]
+    assert (sorted(recovered.queues), recovered.next_queue_number) == ([7, 8], 9)
+    assert room.waiting(7)[3] == b"body"
+
+
+def test_a_moment_of_a_deleted_queue_is_nobody_elses() -> None:
+    """Neither is that of a message that is known already."""
+    room = Room()
+    room.append(held(1, 5), encode_queue_deleted(0, 1, 7), held(2, 5), room.message(8), held(1, 5, queue=9))
+    room.append(held(1, 6, queue=9), held(2, 7, queue=9))
+    room.reopen()
+    assert (moments(room, 8), moments(room, 9)) == ([0], [5, 7])
+
+
+def test_a_copy_keeps_the_moment() -> None:
+    """Found behind a crash in the middle of compaction."""
+    room = Room()
+    positions = room.append(held(1, 5), held(2, 6))
+    record = room.store.log.read(positions[0], len(held(1, 5)))
+    room.append(encode_moved(0, record, due_target(5) + TARGET.pack(7, 1)))
+    room.reopen()
+    assert moments(room) == [5, 6]
+
+
+def test_compaction_keeps_the_moments() -> None:
+    """In the copies, and in the entries that point to them."""
+    room = Room(segment_bytes=1000)
+    room.append(*[held(number, 100 + number, body=bytes(300)) for number in range(1, 9)])
+    room.reopen()
+    room.checkpoint()
+    (slot,) = room.recovered.queues[7].slots
+    before = room.store.read_slot(7, 1, 9)[0]
+    assert before is not None
+    reference = SlotReference(7, slot.first, slot.end, range(8), frozenset(slot.segments))
+    relocation = room.store.plan_relocation(before.position >> 32, [reference], 1.0)
+    assert relocation is not None
+    room.store.append_relocation(relocation)
+    room.commit()
+    assert room.store.finish_relocation(relocation)
+    after = room.store.read_slot(7, 1, 9)[0]
+    assert after is not None
+    assert after.position > before.position
+    assert room.store.read_due(7, 1, 9) == list(range(101, 109))
+    room.reopen()
+    assert moments(room) == list(range(101, 109))
+
+
+def test_rebuilt_queue_logs_have_the_moments() -> None:
+    """They are taken from the records again."""
+    room = Room()
+    room.append(*[held(number, 100 + number) for number in range(1, 9)])
+    room.reopen()
+    room.checkpoint()
+    for path in list(room.files.contents):
+        if path.parent == FOLDER / "queues":
+            room.files.remove(path)
+    recovered = room.reopen()
+    assert [finding.event for finding in recovered.findings] == ["store.queue_logs_rebuilt"]
+    assert moments(room) == list(range(101, 109))
+
+
+@pytest.mark.parametrize(("limit_bytes", "count"), [(0, 1), (2200, 2), (1 << 20, 5)])
+def test_scattered_messages_are_read_up_to_a_limit(limit_bytes: int, count: int) -> None:
+    """The first that were asked for, at least one."""
+    room = Room()
+    room.append(*[held(number, 5, body=b"%d" % number * 300) for number in range(1, 400)])
+    room.reopen()
+    ids = [300, 2, 399, 1, 150]
+    found = room.store.read_some(7, ids, room.store.log.segments, limit_bytes, Revival())
+    assert list(found) == sorted(ids[:count])
+    assert all(message is not None and message.body == b"%d" % number * 300 for number, message in found.items())
