@@ -153,6 +153,8 @@ class Pager:
             return 0
         spilled = self.spilled
         if self.log_entries(stream, slot):
+            bodies = [len(message.body) for message in slot.contents if message is not None]
+            slot.body_bytes = sum(bodies) * slot.length // slot.unsettled
             slot.contents = None
             self.paged_out += 1
             self._look(resident)

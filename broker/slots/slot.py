@@ -77,6 +77,7 @@ class Slot:
 
     __slots__ = (
         "acks",
+        "body_bytes",
         "bytes",
         "contents",
         "counts",
@@ -102,6 +103,7 @@ class Slot:
         self.first = first
         self.length = 0
         self.bytes = 0
+        self.body_bytes = -1  # of all bodies, were none settled; noted when the contents leave the memory, -1 before
         self.contents: list[Any] | None = []
         self.acks = Acks()
         self.cursor = 0

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from broker.amqp.control import State
 from broker.core.definitions.export import json_table
 from broker.core.queue import Queue
+from broker.core.queue_bytes import QueueBytes
 from broker.net.control_request import ControlRefused, Request, Verb
+from broker.net.control_verbs.queue_rates import QueueRates
 
 if TYPE_CHECKING:
     from broker.core.consumer import Consumer
@@ -24,12 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["listing_verbs"]
 
 ROWS_AT_ONCE: Final = 500  # a long list is made in pieces, with everybody else's turn in between
+MESSAGES_AT_ONCE: Final = 10_000  # so many bodies are measured between two turns of everybody else
 Row = dict[str, Any]
 
 
 def listing_verbs(administration: Administration, listener: Listener) -> dict[str, Verb]:
     """Returns the verbs."""
     permissions = administration.permissions
+    seen = QueueRates()
 
     def chosen(request: Request) -> list[Vhost]:
         name = request.optional("vhost")
@@ -56,6 +60,21 @@ def listing_verbs(administration: Administration, listener: Listener) -> dict[st
 
     def of_sessions(rows: Callable[[SessionOfConnection], Iterable[Row]]) -> Verb:
         return lambda request: gather(row for session in sessions(request) for row in rows(session))
+
+    async def queues(request: Request) -> list[Row]:
+        found = {
+            (vhost.name, queue.number): (vhost, queue) for vhost in chosen(request) for queue in vhost.queues.values()
+        }
+        rates = (
+            await seen.measure({key: queue for key, (_vhost, queue) in found.items()}) if request.flag("rates") else {}
+        )
+        rows = await gather(queue_row(vhost, queue) for vhost, queue in found.values())
+        for (key, (_vhost, queue)), row in zip(found.items(), rows, strict=True):
+            if key in rates:
+                row.update({f"{kind}_rate": rate for kind, rate in rates[key]._asdict().items()})
+            if request.flag("bytes"):
+                row.update(bytes_fields(await count_bytes(queue)))
+        return rows
 
     def vhosts(request: Request) -> Any:
         connected = [session.vhost for session in listener.sessions()]
@@ -87,7 +106,7 @@ def listing_verbs(administration: Administration, listener: Listener) -> dict[st
         ]
 
     return {
-        "list_queues": of_vhosts(lambda v: (queue_row(v, queue) for queue in list(v.queues.values()))),
+        "list_queues": queues,
         "list_exchanges": of_vhosts(lambda v: (exchange_row(v, one) for one in list(v.exchanges.values()))),
         "list_bindings": of_vhosts(binding_rows),
         "list_consumers": of_vhosts(consumer_rows),
@@ -132,6 +151,28 @@ def queue_row(vhost: Vhost, queue: Queue) -> Row:
         "arguments": json_table(queue.arguments),
         "single_active_consumer_tag": None if active is None else active.tag,
         "slots": sum(len(stream.manager.slots) for stream in queue.streams),
+    }
+
+
+async def count_bytes(queue: Queue) -> QueueBytes:
+    """Return what the messages of a queue amount to, having let everybody else have their turn now and then."""
+    counted = QueueBytes()
+    messages = 0
+    for length in counted.count(queue):
+        messages += length
+        if messages > MESSAGES_AT_ONCE:
+            messages = 0
+            await asyncio.sleep(0)
+    return counted
+
+
+def bytes_fields(counted: QueueBytes) -> Row:
+    """Return the bytes of a queue's messages under rabbitmqctl's names."""
+    return {
+        "message_bytes": counted.ready + counted.unacked,
+        "message_bytes_ready": counted.ready,
+        "message_bytes_unacknowledged": counted.unacked,
+        "message_bytes_persistent": counted.persistent,
     }
 
 
