@@ -79,13 +79,17 @@ class Administration:
     # -- vhosts -------------------------------------------------------------------------------------------------------
 
     async def add_vhost(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Adds a vhost with an empty store."""
-        await self.alone(lambda: self.make_vhost(name, facts))
+        """Add a vhost with an empty store; one that is as asked for was added already."""
+        await self.alone(lambda: None if self._is_there(name, facts) else self.make_vhost(name, facts))
+
+    def _is_there(self, name: str, facts: Mapping[str, Any]) -> bool:
+        known = self.vhost_facts.get(name, {})
+        return name in self.vhosts and all(not value or known.get(key) == value for key, value in facts.items())
 
     async def make_vhost(self, name: str, facts: Mapping[str, Any]) -> None:
         """Adds a vhost, as a part of a change."""
         if name in self.vhosts:
-            raise ValueError(f"Virtual host '{name}' already exists")
+            raise ValueError(f"Virtual host '{name}' already exists, with another description or default queue type")
         self.check_new_vhosts([name])
         try:
             await self.vhosts.add(name)

@@ -176,7 +176,6 @@ async def test_limit_holds_from_there_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("verb", "name", "said"),
     [
-        ("add_vhost", "/", "Virtual host '/' already exists"),
         ("add_vhost", "", "cannot create vhost '': the name is empty or longer than 255 bytes"),
         ("add_vhost", "é" * 128, "the name is empty or longer than 255 bytes"),
         ("delete_vhost", "v", "Virtual host 'v' does not exist"),
@@ -189,6 +188,18 @@ async def test_what_cannot_be_is_refused(tmp_path: Path, verb: str, name: str, s
             await told(broker, verb, name=name)
         assert str(refused.value).endswith(said)
         assert list(broker.vhosts) == ["/"]
+
+
+async def test_a_vhost_that_is_there_is_added_already(tmp_path: Path) -> None:
+    """As in RabbitMQ; but what it was not added with is refused."""
+    async with running_broker(tmp_path) as broker:
+        await told(broker, "add_vhost", name="a", description="mine", default_queue_type="quorum")
+        await told(broker, "add_vhost", name="a", default_queue_type="quorum")
+        await told(broker, "add_vhost", name="/")
+        for other in ({"description": "another"}, {"default_queue_type": "classic"}):
+            with pytest.raises(Unanswered, match=r"^Virtual host 'a' already exists, with another description or "):
+                await told(broker, "add_vhost", name="a", **other)
+        assert sorted(broker.vhosts) == ["/", "a"]
 
 
 async def test_vhosts_share_the_memory(tmp_path: Path) -> None:
