@@ -42,22 +42,22 @@ def _add_others(commands: Any) -> None:
     from broker.cli.definitions import add_definitions
     from broker.cli.lifecycle import add_lifecycle
     from broker.cli.listing import add_listing
+    from broker.cli.messages import add_messages
     from broker.cli.moving import add_moving
     from broker.cli.perf import add_perf
     from broker.cli.pipeline import add_pipeline
     from broker.cli.resources import add_resources
     from broker.cli.slots import add_slots
     from broker.cli.taps import add_taps
+    from broker.cli.topology import add_topology
     from broker.cli.trace import add_trace
     from broker.cli.users import add_users
     from broker.cli.vhosts import add_vhosts
 
     for add in (add_lifecycle, add_listing, add_slots, add_taps, add_trace, add_resources, add_users, add_vhosts):
         add(commands)
-    add_moving(commands)
-    add_definitions(commands)
-    add_perf(commands)
-    add_pipeline(commands)
+    for add in (add_topology, add_messages, add_moving, add_definitions, add_perf, add_pipeline):
+        add(commands)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

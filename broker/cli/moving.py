@@ -14,7 +14,7 @@ from broker.cli.progress_line import ProgressLine, share_of
 from broker.cli.table import cell, counted, print_json
 from broker.core.condition import condition_of
 
-__all__ = ["add_moving"]
+__all__ = ["add_moving", "destination_text"]
 
 INTERRUPTED: Final = "interrupted"
 INTERRUPTED_CODE: Final = 130
@@ -115,7 +115,8 @@ def _carry_out(arguments: argparse.Namespace, verb: str, **more: Any) -> int:
     if arguments.json:
         print_json(answer)
     else:
-        print(f"{counted(answer['moved'], 'messages')} moved{_to(answer['to'])}")
+        passed_by = f", {answer['unwanted']} not chosen" if answer["unwanted"] else ""
+        print(f"{counted(answer['moved'], 'messages')} moved{destination_text(answer['to'])}{passed_by}")
     for problem in _problems(answer):
         print(f"slotmq: {cell(problem)}", file=sys.stderr)
     if answer["stopped"] == INTERRUPTED:
@@ -123,7 +124,7 @@ def _carry_out(arguments: argparse.Namespace, verb: str, **more: Any) -> int:
     return 1 if answer["stopped"] or answer["unroutable"] or answer["refused"] else 0
 
 
-def _to(to: Mapping[str, str]) -> str:
+def destination_text(to: Mapping[str, str]) -> str:
     """Returns where the messages went, as the last words of a line."""
     if "queue" in to:
         return f" to queue '{cell(to['queue'])}'"
@@ -139,7 +140,7 @@ def _problems(answer: Mapping[str, Any]) -> list[str]:
     if answer["stopped"]:
         problems.append(f"stopped before the end: {answer['stopped']}; {counted(answer['left'], 'messages')} left")
     if answer["unroutable"]:
-        problems.append(f"{counted(answer['unroutable'], 'messages')} unroutable: no queue takes them, they stay")
+        problems.append(f"{counted(answer['unroutable'], 'messages')} left in place: no queue is bound there")
     if answer["refused"] and not answer["stopped"]:
-        problems.append(f"{counted(answer['refused'], 'messages')} refused: a queue of their route is full, they stay")
+        problems.append(f"{counted(answer['refused'], 'messages')} left in place: a queue of the route is full")
     return problems

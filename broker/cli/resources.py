@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from typing import Any
 
 from broker.cli.broker_folder import folder_of
 from broker.cli.control_client import ask
+from broker.cli.message_text import message_lines
 from broker.cli.parser import add_command, add_folder, add_group, add_json, add_vhost
-from broker.cli.table import cell, counted, print_json
+from broker.cli.table import counted, print_json
 
 __all__ = ["add_resources"]
 
@@ -81,23 +81,8 @@ def _peek(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(messages)
     elif messages:
-        print("\n\n".join("\n".join(_lines(message)) for message in messages))
+        print("\n\n".join("\n".join(message_lines(message)) for message in messages))
     return 0
-
-
-def _lines(message: Mapping[str, Any]) -> list[str]:
-    """Returns one message as lines to read."""
-    lines = [f"message {message['id']}{', redelivered' if message['redelivered'] else ''}"]
-    lines += [f"  {name}: {cell(message[name])}" for name in ("exchange", "routing_key")]
-    lines += [f"  {name}: {cell(value)}" for name, value in message["properties"].items()]
-    shown = "" if message["body_complete"] else ", cut"
-    lines.append(f"  body ({message['body_bytes']} bytes, {message['body_encoding']}{shown}):")
-    text = message["body"] if message["body_encoding"] == "base64" else _readable(message["body"])
-    return lines + [f"    {line}" for line in text.split("\n")]
-
-
-def _readable(body: str) -> str:
-    return "\n".join(cell(line) for line in body.split("\n"))
 
 
 def _close_connection(arguments: argparse.Namespace) -> int:

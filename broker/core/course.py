@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from broker.amqp.content_header import HeaderFacts, facts_of
 from broker.amqp.deaths import death_of, revived
-from broker.amqp.header_facts import MISSING
 from broker.core.delayed import delay_of
 from broker.core.envelopes import Envelopes
 from broker.core.message import Envelope, Message
 from broker.core.message_fields import HeaderFields
 from broker.core.names import is_short_text
 from broker.core.posting import all_admit, charge_bytes, post
+from broker.core.session.publication import further_keys
 
 if TYPE_CHECKING:
     from broker.core.queue import Queue
@@ -64,7 +64,7 @@ def to_exchange(vhost: Vhost, exchange: Exchange, key: str | None) -> Course:
 
     def course(message: Message) -> Landing:
         facts = message.facts
-        keys = [message.envelope.key, *_copies(facts)] if key is None else [key]
+        keys = [message.envelope.key, *further_keys(facts)] if key is None else [key]
         delay_ms = delay_of(facts.delay) if exchange.delayed else None
         queues: Sequence[Queue] = ()
         if delay_ms is None:
@@ -131,9 +131,3 @@ def land(vhost: Vhost, landing: Landing, body: bytes, *, take: Callable[[], bool
     else:
         post(vhost, message, queues, admitted=True)
     return Outcome.TAKEN
-
-
-def _copies(facts: HeaderFacts) -> list[str]:
-    """Return the routing keys of the header CC."""
-    copies: Any = facts.cc
-    return [] if copies is MISSING else [key for key in copies if isinstance(key, str)]

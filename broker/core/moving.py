@@ -107,7 +107,7 @@ class Move:
                 break
             self._walk.pass_by(slot, index)
             message = contents[index]
-            if message is None or self._expired(message, now_ms):
+            if message is None or self._walk.expired(message, now_ms):
                 continue
             landing = self._course(message) if self._wanted(message) else None
             outcome = None
@@ -137,9 +137,3 @@ class Move:
             return True
 
         return land(self._vhost, landing, message.body, take=take)
-
-    def _expired(self, message: Message, now_ms: int) -> bool:
-        if not self.source.timed:
-            return False
-        expires_ms = self.source.expires_ms(message)
-        return expires_ms is not None and expires_ms <= now_ms

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from broker.slots.slot import Tenure
 
 if TYPE_CHECKING:
+    from broker.core.message import Message
     from broker.core.queue import Queue
     from broker.core.stream import Stream
     from broker.slots.slot import Slot
@@ -65,3 +66,10 @@ class Walk:
     def pass_by(self, slot: Slot, index: int) -> None:
         """Go on behind a message of the slot that was found last."""
         self._stretches[-1].next_id = slot.first + index + 1
+
+    def expired(self, message: Message, now_ms: int) -> bool:
+        """Return whether a message that was found waits for nothing but to be dropped, once it is at the head."""
+        if not self.queue.timed:
+            return False
+        expires_ms = self.queue.expires_ms(message)
+        return expires_ms is not None and expires_ms <= now_ms

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from broker.net.control_verbs.definitions import definitions_verbs
 from broker.net.control_verbs.lifecycle import lifecycle_verbs
 from broker.net.control_verbs.listing import listing_verbs
+from broker.net.control_verbs.messages import message_verbs
 from broker.net.control_verbs.moving import moving_verbs
 from broker.net.control_verbs.refusing import refusing
 from broker.net.control_verbs.resources import resource_verbs
 from broker.net.control_verbs.slots import slot_verbs
 from broker.net.control_verbs.taps import tap_verbs
+from broker.net.control_verbs.topology import topology_verbs
 from broker.net.control_verbs.trace import trace_verbs
 from broker.net.control_verbs.users import user_verbs
 from broker.net.control_verbs.vhosts import vhost_verbs
@@ -45,7 +47,9 @@ def control_verbs(
         **slot_verbs(administration, facts),
         **listing_verbs(administration, listener),
         **resource_verbs(administration, listener),
+        **message_verbs(administration, facts),
         **moving_verbs(administration, facts),
+        **topology_verbs(administration),
         **user_verbs(administration),
         **vhost_verbs(administration),
         **tap_verbs(taps),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp.content_header import decode_properties
-from broker.core.definitions.export import json_table
-from broker.delivery.peek import Peeked, peek
+from broker.delivery.peek import peek
 from broker.event_log import get_logger
 from broker.net.control_request import ControlRefused, Request, Verb
+from broker.net.control_verbs.message_row import message_row
 from broker.net.control_verbs.refusing import vhost_of
 
 if TYPE_CHECKING:
@@ -24,10 +22,6 @@ _log = get_logger()
 
 PEEK_MAX: Final = 1000
 PEEK_BYTES_MAX: Final = 32 << 20  # of bodies in one answer
-PROPERTIES: Final = (
-    "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id", "reply_to",
-    "expiration", "message_id", "timestamp", "message_type", "user_id", "app_id", "cluster_id",
-)  # fmt: skip
 
 
 def resource_verbs(administration: Administration, listener: Listener) -> dict[str, Verb]:
@@ -88,48 +82,3 @@ def resource_verbs(administration: Administration, listener: Listener) -> dict[s
         "peek": look,
         "close_connection": close_connection,
     }
-
-
-def message_row(message: Peeked, body_max_bytes: int) -> dict[str, Any]:
-    """Returns a message as JSON can say it: its body as text where it is text, else in base64."""
-    return {
-        "id": message.message_id,
-        "priority_level": message.priority_level,
-        "exchange": message.exchange,
-        "routing_key": message.key,
-        "redelivered": message.redelivered,
-        "properties": properties_row(message.header),
-        **body_fields(message.body, body_max_bytes),
-    }
-
-
-def body_fields(content: bytes, max_bytes: int) -> dict[str, Any]:
-    """Return what there is to say of a body, and as much of it as is wanted."""
-    shown = content[:max_bytes]
-    try:
-        body, encoding = _text(shown, complete=len(shown) == len(content)), "utf-8"
-    except UnicodeDecodeError:
-        body, encoding = b64encode(shown).decode(), "base64"
-    return {
-        "body_bytes": len(content),
-        "body_complete": len(shown) == len(content),
-        "body_encoding": encoding,
-        "body": body,
-    }
-
-
-def _text(shown: bytes, *, complete: bool) -> str:
-    """Returns the text; of one that was cut, without a letter that was cut. Raises: UnicodeDecodeError."""
-    try:
-        return shown.decode()
-    except UnicodeDecodeError as error:
-        if complete or len(shown) - error.start > 3 or error.reason != "unexpected end of data":
-            raise
-        return shown[: error.start].decode()
-
-
-def properties_row(header: bytes) -> dict[str, Any]:
-    """Return the properties that a content header has."""
-    decoded = decode_properties(header)
-    found = {name: getattr(decoded, name, None) for name in PROPERTIES}
-    return json_table({name: value for name, value in found.items() if value not in (None, "")})

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.event_log import get_logger
 from broker.net.control_request import ControlRefused, Request, Verb
+from broker.net.control_verbs.message_row import body_fields, properties_row
 from broker.net.control_verbs.refusing import vhost_of
-from broker.net.control_verbs.resources import body_fields, properties_row
 from broker.routing.listeners import Listeners
 
 if TYPE_CHECKING:

@@ -1,0 +1,52 @@
+"""Content headers written from values, for messages that no client sends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import Struct
+from typing import Any, Final
+
+from broker.amqp.content_header import FLAGS, KINDS
+from broker.amqp.table_writer import TIMESTAMP, encode_short_text, encode_table
+
+__all__ = ["encode_header"]
+
+FRONT: Final = Struct(">HHQ")  # class, weight, body size
+BASIC: Final = 60
+OCTET_MAX: Final = 255
+TIMESTAMP_MAX: Final = (1 << 63) - 1
+
+
+def encode_header(properties: Mapping[str, Any], body_bytes: int) -> bytes:
+    """Return the content header of a message with these properties, by pamqp's names of them.
+
+    Units: a timestamp is in seconds since the epoch.
+    Raises: ValueError, naming the property, for one that is not known or cannot hold its value.
+    """
+    kinds = {name: kind for _, name, kind in KINDS}
+    for name in properties:
+        if name not in kinds:
+            raise ValueError(f"there is no property '{name}': there are {', '.join(kinds)}")
+    flags, pieces = 0, []
+    for flag, name, kind in KINDS:
+        if name in properties:
+            flags |= flag
+            try:
+                pieces.append(_encode(kind, properties[name]))
+            except ValueError as error:
+                raise ValueError(f"property {name}: {error}") from None
+    return b"".join((FRONT.pack(BASIC, 0, body_bytes), FLAGS.pack(flags), *pieces))
+
+
+def _encode(kind: str, value: Any) -> bytes:
+    if kind == "shortstr" and isinstance(value, str):
+        return encode_short_text(value)
+    if kind == "table" and isinstance(value, dict):
+        return encode_table(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        if kind == "octet" and 0 <= value <= OCTET_MAX:
+            return bytes([value])
+        if kind == "timestamp" and 0 <= value <= TIMESTAMP_MAX:
+            return TIMESTAMP.pack(value)
+    wanted = {"shortstr": "a text", "table": "an object", "octet": "a number from 0 to 255", "timestamp": "seconds"}
+    raise ValueError(f"it should be {wanted[kind]}")

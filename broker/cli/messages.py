@@ -1,0 +1,225 @@
+"""`slotmq publish` and `slotmq get`: puts messages into a running broker, and takes them out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, Final
+
+from broker.amqp.content_header import facts_of
+from broker.amqp.header_writer import encode_header
+from broker.cli.broker_folder import folder_of
+from broker.cli.control_client import ask
+from broker.cli.interrupt import first_interrupt
+from broker.cli.message_text import message_lines
+from broker.cli.moving import destination_text
+from broker.cli.name_values import name_and_text, name_and_value, table_of
+from broker.cli.parser import BadUsage, add_command, add_folder, add_json, add_vhost
+from broker.cli.progress_line import ProgressLine
+from broker.cli.table import counted, print_json
+
+__all__ = ["add_messages"]
+
+PROPERTIES: Final = (
+    "content_type", "content_encoding", "delivery_mode", "priority", "correlation_id", "reply_to", "expiration",
+    "message_id", "timestamp", "type", "user_id", "app_id",
+)  # fmt: skip
+NUMBERS: Final = ("delivery_mode", "priority", "timestamp")
+BODY_MAX_BYTES: Final = 32 << 20  # it travels in one request, as base64
+BATCH_MESSAGES: Final = 1000
+BATCH_BYTES: Final = 4 << 20
+GET_MAX: Final = 1000
+INTERRUPTED_CODE: Final = 130
+
+
+def add_messages(commands: Any) -> None:
+    """Adds the commands."""
+    command = add_command(
+        commands, "publish", "publish a message, or one for each line; it is on disk when the command ends with 0"
+    )
+    command.add_argument(
+        "to", metavar="QUEUE|EXCHANGE[:KEY]",
+        help="where to; 'queue:NAME' and 'exchange:NAME[:KEY]' where both are called so",
+    )  # fmt: skip
+    command.add_argument("body", metavar="BODY", nargs="?", help="default: what comes on standard input")
+    command.add_argument("--file", metavar="FILE", help="read the body from a file; - is standard input")
+    command.add_argument("--lines", action="store_true", help="each line of the file or of standard input is a message")
+    command.add_argument(
+        "--property", metavar="NAME=VALUE", action="append", default=[], type=_property,
+        help=f"{', '.join(PROPERTIES)}; delivery_mode is 2 (persistent) unless it is said",
+    )  # fmt: skip
+    command.add_argument(
+        "--header", metavar="NAME=VALUE", action="append", default=[], type=name_and_value,
+        help="the value is JSON where it can be read so, else text; may come more than once",
+    )  # fmt: skip
+    command.add_argument("--quiet", action="store_true", help="no progress")
+    _finish(command, _publish)
+
+    command = add_command(commands, "get", "take the next messages out of a queue and show them")
+    command.add_argument("queue", metavar="QUEUE")
+    command.add_argument("--count", metavar="N", type=_count, default=1, help=f"so many at the most, to {GET_MAX}")
+    command.add_argument("--requeue", action="store_true", help="put them back, redelivered; peek leaves no trace")
+    command.add_argument(
+        "--body", action="store_true", help="only the bodies, as they are; with --count an end of line behind each"
+    )
+    _finish(command, _get)
+
+
+def _finish(command: argparse.ArgumentParser, run: Any) -> None:
+    add_json(command)
+    add_vhost(command)
+    add_folder(command)
+    command.set_defaults(run=run)
+
+
+def _count(text: str) -> int:
+    if text.isdecimal() and 1 <= int(text) <= GET_MAX:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"'{text}' is no number from 1 to {GET_MAX}")
+
+
+def _property(text: str) -> tuple[str, Any]:
+    name, value = name_and_text(text)
+    if name not in PROPERTIES:
+        raise argparse.ArgumentTypeError(f"there is no property '{name}': there are {', '.join(PROPERTIES)}")
+    if name in NUMBERS:
+        if not value.isdecimal():
+            raise argparse.ArgumentTypeError(f"{name} should be a number, not '{value}'")
+        if name == "delivery_mode" and int(value) not in (1, 2):
+            raise argparse.ArgumentTypeError(f"delivery_mode is 1 or 2, not {value}")
+        return name, int(value)
+    return "message_type" if name == "type" else name, value
+
+
+# -- publish ----------------------------------------------------------------------------------------------------------
+
+
+def _publish(arguments: argparse.Namespace) -> int:
+    if arguments.body is not None and (arguments.file is not None or arguments.lines):
+        raise BadUsage("a BODY goes with neither --file nor --lines")
+    properties = _properties(arguments)
+    total = {"published": 0, "unroutable": 0, "refused": 0}
+    stops: list[bool] = []
+    to: Mapping[str, str] = {}
+    with ProgressLine(quiet=arguments.quiet) as line:
+        try:
+            for bodies in _batches(arguments):
+                with first_interrupt(lambda: stops.append(True)):  # what was sent is counted
+                    answer = ask(
+                        folder_of(arguments),
+                        "publish",
+                        to=arguments.to,
+                        vhost=arguments.vhost,
+                        properties=properties,
+                        bodies=[b64encode(body).decode() for body in bodies],
+                    )
+                to = answer["to"]
+                for name in total:
+                    total[name] += answer[name]
+                line.show(f"{total['published']:,} published")
+                if stops:
+                    break
+        except KeyboardInterrupt:
+            stops.append(True)
+    if arguments.json:
+        print_json({**total, "to": to})
+    else:
+        print(f"{counted(total['published'], 'messages')} published{destination_text(to) if to else ''}")
+    for name, reason in (("unroutable", "no queue is bound there"), ("refused", "a queue of the route is full")):
+        if total[name]:
+            print(f"slotmq: {counted(total[name], 'messages')} not published: {reason}", file=sys.stderr)
+    if stops:
+        return INTERRUPTED_CODE
+    return 1 if total["unroutable"] or total["refused"] else 0
+
+
+def _properties(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the properties of each message. Raises: BadUsage for what the broker would refuse."""
+    properties = {"delivery_mode": 2, **table_of(arguments.property, "--property")}
+    if arguments.header:
+        properties["headers"] = table_of(arguments.header, "--header")
+    try:
+        fault = facts_of(encode_header(properties, 0)).fault
+    except ValueError as error:
+        fault = str(error)
+    if fault is not None:
+        raise BadUsage(fault)
+    return properties
+
+
+def _batches(arguments: argparse.Namespace) -> Iterator[list[bytes]]:
+    """Yields the bodies, so many at a time as go into one request."""
+    if arguments.body is not None:
+        yield [arguments.body.encode("utf-8", "surrogateescape")]
+        return
+    with _opened(arguments.file) as stream:
+        if not arguments.lines:
+            yield [_checked(stream.read(BODY_MAX_BYTES + 1))]
+            return
+        batch: list[bytes] = []
+        size_bytes = 0
+        while body := stream.readline(BODY_MAX_BYTES + 2):
+            batch.append(_checked(body.removesuffix(b"\n").removesuffix(b"\r")))
+            size_bytes += len(body)
+            if len(batch) >= BATCH_MESSAGES or size_bytes >= BATCH_BYTES:
+                yield batch
+                batch, size_bytes = [], 0
+        if batch:
+            yield batch
+
+
+def _opened(file: str | None) -> IO[bytes]:
+    if file is not None and file != "-":
+        try:
+            return Path(file).open("rb")
+        except OSError as error:
+            raise BadUsage(f"{file}: cannot be read: {error.strerror}") from None
+    if sys.stdin.isatty():
+        print("slotmq: reading the body from the keyboard; Ctrl-D ends it", file=sys.stderr)
+    return sys.stdin.buffer
+
+
+def _checked(body: bytes) -> bytes:
+    if len(body) > BODY_MAX_BYTES:
+        raise BadUsage(f"a body has at most {BODY_MAX_BYTES >> 20} MiB here; clients can publish larger ones")
+    return body
+
+
+# -- get --------------------------------------------------------------------------------------------------------------
+
+
+def _get(arguments: argparse.Namespace) -> int:
+    def show(told: Mapping[str, Any]) -> None:
+        messages = told["messages"]
+        if arguments.json:
+            print_json(messages)
+        elif arguments.body:
+            end = b"\n" if arguments.count > 1 or sys.stdout.isatty() else b""
+            sys.stdout.flush()
+            for message in messages:
+                sys.stdout.buffer.write(_octets(message) + end)
+        elif messages:
+            print("\n\n".join("\n".join(message_lines(message)) for message in messages))
+        else:
+            print(f"slotmq: queue '{arguments.queue}' has no message ready", file=sys.stderr)
+        sys.stdout.flush()  # the broker lets go of them behind this
+
+    ask(
+        folder_of(arguments),
+        "get",
+        told=show,
+        accepts=True,
+        queue=arguments.queue,
+        vhost=arguments.vhost,
+        count=arguments.count,
+        requeue=arguments.requeue,
+    )
+    return 0
+
+
+def _octets(message: Mapping[str, Any]) -> bytes:
+    body: str = message["body"]
+    return b64decode(body) if message["body_encoding"] == "base64" else body.encode()

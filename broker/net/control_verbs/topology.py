@@ -1,0 +1,121 @@
+"""Declares queues and exchanges, binds and unbinds, for an operator: by the rules that clients have, rights aside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.amqp.table_writer import encode_table
+from broker.core.default_type import with_default_type
+from broker.core.names import check_exchange_type, is_short_text, refuse_reserved
+from broker.core.queue import Queue
+from broker.event_log import get_logger
+from broker.net.control_request import ControlRefused, Request, Verb
+from broker.net.control_verbs.destination import destination_of, exchange_named
+from broker.net.control_verbs.refusing import vhost_of
+
+if TYPE_CHECKING:
+    from broker.core.vhost import Vhost
+    from broker.delivery.administration import Administration
+    from broker.routing.exchange import Exchange
+
+__all__ = ["topology_verbs"]
+
+_log = get_logger()
+
+NAME_MAX_BYTES: Final = 255
+
+
+def topology_verbs(administration: Administration) -> dict[str, Verb]:
+    """Returns the verbs. What they refuse has the texts that a client would get."""
+
+    async def declare_queue(request: Request) -> dict[str, bool]:
+        vhost, name, arguments = vhost_of(request, administration), name_of(request, "queue"), table_of(request)
+        durable, auto_delete = not request.flag("transient"), request.flag("auto_delete")
+        arguments = dict(
+            with_default_type(
+                arguments, vhost.default_queue_type, durable=durable, exclusive=False, auto_delete=auto_delete
+            )
+        )
+        made = name not in vhost.queues
+        if made:
+            refuse_reserved("queue", name)
+        vhost.declare_queue(name, durable=durable, auto_delete=auto_delete, arguments=arguments)
+        if made:
+            _log.info("queue.declared", vhost=vhost.name, queue=name, durable=durable, arguments=arguments)
+        return await done(vhost, made=made)
+
+    async def declare_exchange(request: Request) -> dict[str, bool]:
+        vhost, name, arguments = vhost_of(request, administration), name_of(request, "exchange"), table_of(request)
+        type_, durable = request.text("type", "direct"), not request.flag("transient")
+        check_exchange_type(type_)
+        made = name not in vhost.exchanges
+        if made:
+            refuse_reserved("exchange", name)
+        vhost.declare_exchange(
+            name,
+            type_,
+            durable=durable,
+            auto_delete=request.flag("auto_delete"),
+            internal=request.flag("internal"),
+            arguments=arguments,
+        )
+        if made:
+            _log.info("exchange.declared", vhost=vhost.name, exchange=name, type=type_, durable=durable)
+        return await done(vhost, made=made)
+
+    async def bind(request: Request) -> dict[str, bool]:
+        vhost = vhost_of(request, administration)
+        source, destination, key, arguments = binding_of(request, vhost)
+        made = not source.is_bound(destination, key, arguments)
+        if isinstance(destination, Queue):
+            vhost.bind(destination.name, source.name, key, arguments, destination.exclusive_owner)
+        else:
+            vhost.bind_exchange(destination.name, source.name, key, arguments)
+        return await done(vhost, made=made)
+
+    async def unbind(request: Request) -> dict[str, bool]:
+        vhost = vhost_of(request, administration)
+        source, destination, key, arguments = binding_of(request, vhost)
+        if not source.is_bound(destination, key, arguments):
+            raise ControlRefused(f"no such binding of '{destination.name}' to exchange '{source.name}'")
+        if isinstance(destination, Queue):
+            vhost.unbind(destination.name, source.name, key, arguments, destination.exclusive_owner)
+        else:
+            vhost.unbind_exchange(destination.name, source.name, key, arguments)
+        return await done(vhost, made=False)
+
+    async def done(vhost: Vhost, *, made: bool) -> dict[str, bool]:
+        await administration.vhosts.engines[vhost.name].committer.drain()
+        return {"made": made}
+
+    return {"declare_queue": declare_queue, "declare_exchange": declare_exchange, "bind": bind, "unbind": unbind}
+
+
+def binding_of(request: Request, vhost: Vhost) -> tuple[Exchange, Queue | Exchange, str, dict[str, Any]]:
+    """Returns source, destination, key and arguments of a binding. Raises: ControlRefused."""
+    source = exchange_named(vhost, request.text("exchange"))
+    destination, none = destination_of(vhost, request.text("destination"))
+    if none is not None:
+        raise ControlRefused(f"no queue or exchange '{request.text('destination')}' in vhost '{vhost.name}'")
+    key = request.text("key", "")
+    if not is_short_text(key):
+        raise ControlRefused(f"a binding key has at most {NAME_MAX_BYTES} bytes")
+    return source, destination, key, table_of(request)
+
+
+def name_of(request: Request, kind: str) -> str:
+    """Returns the name of what is declared. Raises: ControlRefused."""
+    name = request.text(kind)
+    if not name or not is_short_text(name) or not name.isprintable():
+        raise ControlRefused(f"the name of {'an' if kind == 'exchange' else 'a'} {kind} has 1 to 255 bytes of text")
+    return name
+
+
+def table_of(request: Request) -> dict[str, Any]:
+    """Returns the arguments. Raises: ControlRefused for what no client could send."""
+    arguments = request.table("arguments") if request.has("arguments") else {}
+    try:
+        encode_table(arguments)
+    except ValueError as error:
+        raise ControlRefused(f"the arguments cannot be: {error}") from None
+    return arguments
