@@ -76,8 +76,8 @@ class Amqp(Section):
 
     product: Literal["SlotMQ", "RabbitMQ"] = Field(
         default="SlotMQ",
-        description="The product that clients are told; with RabbitMQ its version and platform too, for clients that "
-        "insist on the name. What py-amqp does with a prefetch then follows RabbitMQ's rule.",
+        description="The product that clients are told; with RabbitMQ the version and platform of its 3.10 too, for "
+        "clients that insist on the name. kombu then sets the prefetch of whole channels, as it does there.",
         json_schema_extra={"reload": NEXT_CONNECTION},
     )
     frame_max_bytes: int = number(

@@ -9,8 +9,9 @@ from broker import __version__
 
 __all__ = ["server_properties"]
 
-# The release whose answers are ours, and an Erlang that it runs on.
-RABBITMQ: Final = {"version": "4.3.6", "platform": "Erlang/OTP 29"}
+# A release of 3.x, and the Erlang that it ran on: kombu asks no RabbitMQ 4 for the prefetch of a whole channel, on which
+# Celery's countdown rests there.
+RABBITMQ: Final = {"version": "3.10.8", "platform": "Erlang/OTP 25.2.3"}
 NUMBERS: Final = 3
 
 

@@ -115,6 +115,27 @@ def test_prefetch_of_a_running_consumer(connection: Connection, name: str, oracl
         drain(connection, got, 6)
 
 
+def test_prefetch_of_a_whole_channel_where_the_broker_is_called_rabbitmq(broker_process: BrokerProcess) -> None:
+    """Celery then changes the prefetch of a running consumer with global=true, for its countdown."""
+    broker_process.environment["SLOTMQ_AMQP__PRODUCT"] = "RabbitMQ"
+    got: list[Any] = []
+    with Connection(broker_process.start().address.url) as connection:
+        assert not connection.qos_semantics_matches_spec
+        connection.default_channel.basic_qos(0, 2, True)
+        with Consumer(
+            connection, [Queue("q", exclusive=True)], callbacks=[lambda _, message: got.append(message)]
+        ) as consumer:
+            for number in range(6):
+                Producer(connection).publish(number, "q")
+            drain(connection, got, 2)
+            with pytest.raises(TimeoutError):
+                connection.drain_events(timeout=0.1)
+            consumer.qos(prefetch_count=5, apply_global=True)
+            drain(connection, got, 5)
+            with pytest.raises(TimeoutError):
+                connection.drain_events(timeout=0.1)
+
+
 def test_simple_queue(connection: Connection, name: str) -> None:
     """SimpleQueue puts, gets, counts, and tells that it is empty."""
     queue = connection.SimpleQueue(name)
