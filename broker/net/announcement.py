@@ -9,8 +9,8 @@ from broker import __version__
 
 __all__ = ["server_properties"]
 
-# A release of 3.x, and the Erlang that it ran on: kombu asks no RabbitMQ 4 for the prefetch of a whole channel, on which
-# Celery's countdown rests there.
+# A release of 3.x and the Erlang that it ran on. kombu asks no RabbitMQ 4 for the prefetch of a whole channel, and
+# Celery's countdown rests on that.
 RABBITMQ: Final = {"version": "3.10.8", "platform": "Erlang/OTP 25.2.3"}
 NUMBERS: Final = 3
 
