@@ -108,6 +108,16 @@ def test_intended_differences_are_documented() -> None:
     assert [one for one in INTENDED if one not in used] == []
 
 
+def test_every_line_of_the_page_has_all_columns() -> None:
+    """A line that lacks what one of the brokers does would show the reason in its place."""
+    columns, wrong = 0, []
+    for line in (PROJECT / "docs" / "compatibility.md").read_text(encoding="utf-8").splitlines():
+        count = line.replace("\\|", "").count("|")
+        columns = (columns or count) if count else 0
+        wrong += [line] if count != columns else []
+    assert wrong == []
+
+
 def test_a_difference_would_be_seen(tmp_path: Path) -> None:
     """A transcript that differs in one line, or lacks one, is told apart."""
     name = "queue/purge"
