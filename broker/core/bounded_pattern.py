@@ -91,6 +91,11 @@ class BoundedPattern:
             _log.warning("pattern.timed_out", pattern=self.text, name=name, limit_ms=SEARCH_MAX_MS)
         return None
 
+    @property
+    def slow(self) -> int:
+        """How many names it ran out of time for."""
+        return self._slow
+
     def __repr__(self) -> str:
         """Returns the text behind the name of the class."""
         return f"BoundedPattern({self.text!r})"

@@ -62,6 +62,8 @@ class Exchanges(dict[str, Exchange]):
         exchange = self.get(name)
         if exchange is None:
             raise ChannelError(404, f"no {self._vhost.exchange_resource(name)}")
+        if self._vhost.sweep.pending:
+            self._vhost.sweep.update_exchange(exchange)
         return exchange
 
     def declare(

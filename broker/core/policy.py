@@ -73,6 +73,11 @@ class _Rule:
         """The place among the others, the least first."""
         return -self.policy.priority, self.policy.name
 
+    @property
+    def timeouts(self) -> int:
+        """How many names its pattern ran out of time for."""
+        return self._pattern.slow
+
     def matches_queue(self, queue: Queue) -> bool:
         """Tells whether the policy may hold for a queue."""
         kind = queue_type(queue.arguments)
@@ -98,17 +103,27 @@ def _pattern(text: object) -> BoundedPattern:
 class Policies:
     """Holds the policies of one vhost, and its operator policies, by name.
 
-    Invariant: each change is complete, in force (`apply`) and then told to the `listeners`, before its verb returns.
+    Invariant: a change is whole before `apply` hears of it, which brings it into force. With `later` whoever made the
+        change does that, once it is written down.
     Cost: one search per policy and name until one matches.
     """
 
-    __slots__ = ("_apply", "_ranked", "_rules", "listeners")
+    __slots__ = ("_apply", "_ranked", "_rules")
 
     def __init__(self, apply: Callable[[], None]) -> None:
         self._apply = apply
         self._rules: dict[bool, dict[str, _Rule]] = {False: {}, True: {}}
         self._ranked: dict[bool, Sequence[_Rule]] = {False: (), True: ()}
-        self.listeners: list[Callable[[], None]] = []
+
+    @property
+    def count(self) -> int:
+        """How many policies there are of both kinds."""
+        return sum(map(len, self._ranked.values()))
+
+    @property
+    def timeouts(self) -> int:
+        """How often a pattern of theirs ran out of time. Cost: a glance at each."""
+        return sum([rule.timeouts for ranked in self._ranked.values() for rule in ranked])
 
     def get(self, name: str, *, operator: bool = False) -> Policy | None:
         """Returns the policy of a name, if there is one."""
@@ -119,19 +134,19 @@ class Policies:
         """Returns the policies, the one that goes before the others first."""
         return [rule.policy for rule in self._ranked[operator]]
 
-    def set(self, policy: Policy, *, operator: bool = False) -> None:
+    def set(self, policy: Policy, *, operator: bool = False, later: bool = False) -> None:
         """Adds a policy, in place of one of the same name.
 
         Raises: ValueError with RabbitMQ's text for whatever cannot be, with nothing changed.
         """
         self._rules[operator][policy.name] = _Rule(policy, operator=operator)
-        self._changed()
+        self._changed(later=later)
 
-    def clear(self, name: str, *, operator: bool = False) -> bool:
+    def clear(self, name: str, *, operator: bool = False, later: bool = False) -> bool:
         """Removes a policy and tells whether it was there."""
         if self._rules[operator].pop(name, None) is None:
             return False
-        self._changed()
+        self._changed(later=later)
         return True
 
     def for_queue(self, queue: Queue, *, operator: bool = False) -> Policy | None:
@@ -169,9 +184,8 @@ class Policies:
         }
         self._changed()
 
-    def _changed(self) -> None:
+    def _changed(self, *, later: bool = False) -> None:
         for operator, by_name in self._rules.items():
             self._ranked[operator] = sorted(by_name.values(), key=lambda rule: rule.rank)
-        self._apply()
-        for listener in self.listeners:
-            listener()
+        if not later:
+            self._apply()

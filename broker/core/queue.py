@@ -132,13 +132,18 @@ class Queue(Destination):
 
     # -- rules --------------------------------------------------------------------------------------------------------
 
-    def apply_rules(self, rules: QueueRules) -> None:
-        """Takes other rules, because a policy changed, and brings the queue within them.
+    def apply_rules(self, rules: QueueRules) -> bool:
+        """Takes the rules that policies come to now, and tells whether they are others; `settle_in` is to follow then.
 
         Invariant: its levels, and whether one consumer is active at a time, are of its declaration.
         """
-        if rules != self.rules:
+        if changed := rules != self.rules:
             self._take_rules(rules)
+        return changed
+
+    def settle_in(self) -> None:
+        """Brings the queue within rules that are new to it."""
+        if not self.deleted:
             self.used()
             self.look()
             self.enforce()
@@ -344,11 +349,6 @@ class Queue(Destination):
         self.enforce()
 
     # -- consumers ----------------------------------------------------------------------------------------------------
-
-    @property
-    def active_consumer(self) -> Consumer | None:
-        """The one consumer that is served, where the queue has a single active one."""
-        return self.consumers.active
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Adds a consumer behind those of its priority."""

@@ -62,6 +62,8 @@ class Queues(dict[str, Queue]):
             raise _locked(self._vhost.queue_resource(name))
         if queue.is_tap:
             raise ChannelError(403, f"{self._vhost.queue_resource(name)} belongs to a tap: no client can use it")
+        if self._vhost.sweep.pending:
+            self._vhost.sweep.update(queue)
         return queue
 
     def reachable(self, name: str) -> Queue | None:
@@ -96,6 +98,7 @@ class Queues(dict[str, Queue]):
             if queue.exclusive_owner is not (owner if exclusive else None):
                 raise _locked(resource)
             check_same_queue(resource, queue, durable=durable, auto_delete=auto_delete, arguments=arguments)
+            vhost.sweep.update(queue)
             queue.used()
             return queue
         vhost.limits.check_shared(durable=durable, exclusive=exclusive)

@@ -17,6 +17,7 @@ from broker.core.exchanges import Exchanges
 from broker.core.firehose import Firehose
 from broker.core.message import Message
 from broker.core.policy import Policies
+from broker.core.policy_sweep import PolicySweep
 from broker.core.producers import ProducerLimits, Producers
 from broker.core.queue import Queue, QueuePorts
 from broker.core.queues import Queues
@@ -77,6 +78,7 @@ class Vhost:
         "queues",
         "replies",
         "router",
+        "sweep",
     )
 
     def __init__(
@@ -101,7 +103,8 @@ class Vhost:
         self.limits = limits or VhostLimits()
         self.connections = 0  # how many have it open
         self.default_queue_type: str | None = None  # classic or quorum; for declares of clients that name no type
-        self.policies = Policies(self.apply_policies)
+        self.sweep = PolicySweep(self, ports)
+        self.policies = Policies(self.sweep.begin)
         self.queues = Queues(self)
         self.exchanges = Exchanges(self, cache_limits, topic_index)
         self.router = Router(self.exchanges.get, cache_limits=cache_limits)
@@ -260,30 +263,26 @@ class Vhost:
 
     # -- policies -----------------------------------------------------------------------------------------------------
 
-    def apply_policies(self) -> None:
-        """Has every queue and exchange follow the policies of this moment."""
-        for queue in list(self.queues.values()):
-            if not queue.deleted:  # what a tighter limit drops may end others: an expired queue, a dead letter's way
-                self.apply_policies_to_queue(queue)
-        for exchange in self.exchanges.values():
-            self.apply_policies_to_exchange(exchange)
-        self.drop_publish_caches()
+    def apply_policies_to_queue(self, queue: Queue, *, settle: bool = True) -> bool:
+        """Gives a queue the rules of its arguments and of the policies that match it, and tells whether they are new.
 
-    def apply_policies_to_queue(self, queue: Queue) -> None:
-        """Gives a queue the rules of its arguments and of the policies that match it."""
+        With `settle` it is within them at once.
+        """
         if queue.kept:
-            return
+            return False
         policy = self.policies.for_queue(queue)
         operator = self.policies.for_queue(queue, operator=True)
         queue.policy = None if policy is None else policy.name
         queue.operator_policy = None if operator is None else operator.name
-        queue.apply_rules(
-            queue_rules(
-                queue.arguments,
-                {} if policy is None else policy.definition,
-                {} if operator is None else operator.definition,
-            )
+        rules = queue_rules(
+            queue.arguments,
+            {} if policy is None else policy.definition,
+            {} if operator is None else operator.definition,
         )
+        changed = queue.apply_rules(rules)
+        if changed and settle:
+            queue.settle_in()
+        return changed
 
     def apply_policies_to_exchange(self, exchange: Exchange) -> None:
         """Gives an exchange the alternate of its arguments, or else of the policy that matches it."""
@@ -311,6 +310,7 @@ class Vhost:
 
     def dismantle(self) -> Iterator[None]:
         """Lets go of everything, because the vhost is deleted, and yields whenever others should have their turn."""
+        self.sweep.end()
         remains = self.bindings.remains
         for exchange in list(self.exchanges.values()):
             remains.take(exchange.end())

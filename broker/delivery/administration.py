@@ -247,45 +247,32 @@ class Administration:
 
         await self.alone(change, "topic_permission.cleared", user=user, vhost=vhost, exchange=exchange)
 
-    # -- policies -----------------------------------------------------------------------------------------------------
-
-    async def set_policy(self, vhost: str, policy: Policy, *, operator: bool) -> None:
-        """Sets a policy, in place of one of its name."""
-
-        def change() -> None:
-            self.vhost_named(vhost).policies.set(policy, operator=operator)
-
-        await self.alone(
-            change,
-            "policy.set",
-            vhost=vhost,
-            policy=policy.name,
-            pattern=policy.pattern,
-            apply_to=policy.apply_to,
-            definition=dict(policy.definition),
-            priority=policy.priority,
-            operator=operator,
-        )
-
-    async def clear_policy(self, vhost: str, name: str, *, operator: bool) -> None:
-        """Deletes a policy."""
-
-        def change() -> None:
-            if not self.vhost_named(vhost).policies.clear(name, operator=operator):
-                raise ValueError(f"{'Operator policy' if operator else 'Policy'} '{name}' does not exist")
-
-        await self.alone(change, "policy.cleared", vhost=vhost, policy=name, operator=operator)
-
     # -- all at once --------------------------------------------------------------------------------------------------
 
-    async def alone(self, work: Callable[[], Awaitable[None] | None], event: str = "", **fields: Any) -> None:
-        """Does some work while nothing else is changed, writes down what came of it, and logs the event for it."""
-        task = asyncio.get_running_loop().create_task(self._alone(work, event, fields))
+    async def alone(
+        self,
+        work: Callable[[], Awaitable[None] | None],
+        event: str = "",
+        written: Callable[[], None] | None = None,
+        /,
+        **fields: Any,
+    ) -> None:
+        """Does some work while nothing else is changed, writes down what came of it, and logs the event for it.
+
+        `written` is called when it is on disk.
+        """
+        task = asyncio.get_running_loop().create_task(self._alone(work, event, written, fields))
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
         await asyncio.shield(task)
 
-    async def _alone(self, work: Callable[[], Awaitable[None] | None], event: str, fields: Mapping[str, Any]) -> None:
+    async def _alone(
+        self,
+        work: Callable[[], Awaitable[None] | None],
+        event: str,
+        written: Callable[[], None] | None,
+        fields: Mapping[str, Any],
+    ) -> None:
         async with self._lock:
             if self._closed:
                 raise ValueError("the broker is stopping")
@@ -293,6 +280,8 @@ class Administration:
             if pending is not None:
                 await pending
             await self.save()
+            if written is not None:
+                written()
             if event:
                 _log.info(event, **fields)
 

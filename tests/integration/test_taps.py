@@ -206,7 +206,7 @@ async def test_neither_policies_nor_expirations_hold_for_a_tap(tmp_path: Path) -
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         await broker.server.taps.add("/", "x", "#")
         policy = Policy("all", ".*", "all", {"max-length": 1, "message-ttl": 1}, 0)
-        await broker.server.administration.set_policy("/", policy, operator=False)
+        broker.server.vhosts["/"].policies.set(policy)
         await publish(exchange, ["a", "b", "c"], expiration=0.001)
         broker.clock.advance(100)
         await broker.idle()

@@ -159,4 +159,7 @@ def _route(vhost: Vhost, entry: PublishEntry, keys: Sequence[str], header: bytes
         return ()
     if len(keys) == 1 and keys[0] == entry.envelope.key and not entry.dynamic:
         return entry.queues
-    return vhost.router.match(entry.exchange, keys[0], HeaderFields(header), keys[1:])
+    queues: tuple[Queue, ...] = vhost.router.match(entry.exchange, keys[0], HeaderFields(header), keys[1:])
+    if vhost.sweep.pending:
+        vhost.sweep.update_rules(queues)
+    return queues

@@ -83,6 +83,8 @@ class Resolver:
             dynamic = router.dynamic(exchange)
             route = router.route(exchange, key)
         envelope = Envelope(exchange.name, key, payload[6:-1])
+        if self._vhost.sweep.pending:
+            self._vhost.sweep.update_rules(route.destinations)
         traced = self._vhost.firehose.active
         entry = PublishEntry(envelope, exchange, route, mandatory=mandatory, dynamic=dynamic, traced=traced)
         if entrance.named or not key.startswith(REPLY_PREFIX):  # who waits for an answer changes without a route

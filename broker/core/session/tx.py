@@ -123,6 +123,10 @@ class TxSession:
             room; then nothing was done, while RabbitMQ would have done the rest.
         """
         self._require()
+        sweep = self._vhost.sweep
+        if sweep.pending:  # policies that changed behind the publishes
+            for publication in self._publications:
+                sweep.update_rules(publication.queues)
         missing = self._on_disk()
         if missing is not None:
             # What is rejected into a dead-letter exchange has to be in memory, or it would follow outside the record.

@@ -9,6 +9,7 @@ from broker import __version__
 from broker.core.definitions.export import topology_of, user_fields
 from broker.core.definitions.reading import read_document
 from broker.delivery.definitions_import import DefinitionsImport
+from broker.delivery.policy_changes import PolicyChanges
 from broker.net.control_request import ControlRefused, Request, Verb
 from broker.net.control_verbs.listing import gather
 
@@ -35,7 +36,9 @@ def definitions_verbs(administration: Administration, rehearsal: Rehearsal) -> d
         taking = DefinitionsImport(
             document, administration, rehearsal, request.asker.tell, skip_refused=request.flag("skip_refused")
         )
-        return {"imported": await taking.run(), "skipped": taking.skipped}
+        imported = await taking.run()
+        await PolicyChanges(administration).applied(request.asker.tell)
+        return {"imported": imported, "skipped": taking.skipped}
 
     async def export(request: Request) -> dict[str, Any]:
         name = request.optional("vhost")

@@ -25,6 +25,7 @@ def queue_named(vhost: Vhost, name: str) -> Queue:
         raise ControlRefused(f"no queue '{name}' in vhost '{vhost.name}'")
     if queue.kept:
         raise ControlRefused(f"queue '{name}' in vhost '{vhost.name}' is the broker's own")
+    vhost.sweep.update(queue)
     return queue
 
 

@@ -32,6 +32,7 @@ def resource_verbs(administration: Administration, listener: Listener) -> dict[s
         queue = vhost.queues.get(name)
         if queue is None:
             raise ControlRefused(f"no queue '{name}' in vhost '{vhost.name}'")
+        vhost.sweep.update(queue)
         return vhost, queue
 
     async def purge(request: Request) -> dict[str, int]:

@@ -8,6 +8,7 @@ from broker.core.default_type import check_default_type
 from broker.core.definitions.reading import check_depth
 from broker.core.policy import Policy
 from broker.core.vhost_limits import vhost_limits_table
+from broker.delivery.policy_changes import PolicyChanges
 from broker.net.control_request import Request, Verb
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ PRIORITY_MAX: Final = (1 << 31) - 1
 
 def vhost_verbs(administration: Administration) -> dict[str, Verb]:
     """Returns the verbs."""
+    policies = PolicyChanges(administration)
 
     async def add_vhost(request: Request) -> None:
         facts = {"description": request.text("description", "")}
@@ -47,11 +49,12 @@ def vhost_verbs(administration: Administration) -> dict[str, Verb]:
             definition,
             request.integer("priority", 0, -PRIORITY_MAX, PRIORITY_MAX),
         )
-        await administration.set_policy(request.text("vhost", "/"), policy, operator=request.flag("operator"))
+        vhost = request.text("vhost", "/")
+        await policies.set(vhost, policy, operator=request.flag("operator"), tell=request.asker.tell)
 
     async def delete_policy(request: Request) -> None:
         name, vhost = request.text("name"), request.text("vhost", "/")
-        await administration.clear_policy(vhost, name, operator=request.flag("operator"))
+        await policies.clear(vhost, name, operator=request.flag("operator"), tell=request.asker.tell)
 
     return {
         "add_vhost": add_vhost,

@@ -147,20 +147,6 @@ def test_a_policy_brings_a_queue_within_its_limit() -> None:
     assert not queue.plain
 
 
-def test_a_change_is_told_when_it_is_in_force() -> None:
-    """Whoever writes policies down hears of each change once, and of a refused one nothing."""
-    vhost = Room().vhost
-    queue = vhost.declare_queue("q")
-    told: list[str | None] = []
-    vhost.policies.listeners.append(lambda: told.append(queue.policy))
-    vhost.policies.set(policy())
-    with pytest.raises(ValueError, match="no policy provided"):
-        vhost.policies.set(policy("bad", definition={}))
-    vhost.policies.clear("p")
-    vhost.policies.clear("p")
-    assert told == ["p", None]
-
-
 def test_policies_come_back_from_json() -> None:
     """Both kinds, in place of what was there; a file that cannot be taken changes nothing."""
     first, second = Policies(lambda: None), Policies(lambda: None)

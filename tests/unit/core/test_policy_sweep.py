@@ -1,0 +1,220 @@
+"""A policy over many queues: a slice in each turn, and what a client asks for before the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pamqp.commands import Basic, Channel, Confirm, Queue, Tx
+
+from broker.core.policy import Policy
+from broker.core.policy_sweep import SLICE_UNITS, UNITS
+from tests.unit.core.room import Client, Room, put
+
+SLICE = SLICE_UNITS // UNITS
+MANY = 10 * SLICE
+ASKED = "q0"  # the sweep begins with what was declared last
+
+
+def crowded(count: int = MANY) -> Room:
+    """Returns a vhost with many queues."""
+    room = Room()
+    for number in range(count):
+        room.vhost.declare_queue(f"q{number}")
+    return room
+
+
+def limit(length: int = 2, name: str = "p", pattern: str = "^q", overflow: str = "drop-head") -> Policy:
+    """Returns a policy about the length of queues."""
+    return Policy(name, pattern, "queues", {"max-length": length, "overflow": overflow})
+
+
+def following(room: Room, length: int = 2) -> set[str]:
+    """Returns the names of the queues that follow a policy."""
+    return {name for name, queue in room.vhost.queues.items() if queue.rules.max_length == length}
+
+
+def turn(room: Room) -> None:
+    """Runs what is due in one turn."""
+    room.deadlines.begin_turn()
+    room.deadlines.run(room.clock.now_ms)
+
+
+def finish(room: Room) -> int:
+    """Runs turns until nothing is left and returns how many that took."""
+    turns = 0
+    while room.vhost.sweep.pending:
+        turn(room)
+        turns += 1
+    return turns
+
+
+@pytest.mark.parametrize("count", [MANY, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_no_turn_takes_more_than_a_slice_and_all_follow_in_the_end(count: int) -> None:
+    """As many turns as there are slices, the first of them at once; deleting the policy takes as many."""
+    room = crowded(count)
+    vhost = room.vhost
+    for change in (lambda: vhost.policies.set(limit()), lambda: vhost.policies.clear("p")):
+        before = len(following(room))
+        vhost.sweep.slices = 0
+        change()
+        most = 0
+        while vhost.sweep.pending:
+            left = len(vhost.sweep)
+            turn(room)
+            most = max(most, left - len(vhost.sweep))
+        assert most == SLICE
+        assert vhost.sweep.slices >= count // SLICE
+        assert len(following(room)) == count - before
+    assert {queue.policy for queue in vhost.queues.values()} == {None}
+
+
+def test_a_small_vhost_follows_at_once() -> None:
+    """Nobody waits for a turn that would have nothing else to do."""
+    room = crowded(SLICE // 2)
+    told: list[bool] = []
+    room.vhost.policies.set(limit())
+    room.vhost.sweep.follow(lambda: told.append(True))
+    assert len(following(room)) == SLICE // 2
+    assert (room.vhost.sweep.pending, told) == (False, [True])
+
+
+def consume(client: Client) -> None:
+    """Starts a consumer."""
+    client.consume(ASKED)
+
+
+def call(method: Any, answer: type[Any]) -> Callable[[Client], None]:
+    """Returns what calls a method."""
+    return lambda client: client.call(1, method, answer)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        call(Queue.Declare(queue=ASKED), Queue.DeclareOk),
+        call(Queue.Declare(queue=ASKED, passive=True), Queue.DeclareOk),
+        call(Queue.Purge(queue=ASKED), Queue.PurgeOk),
+        call(Basic.Get(queue=ASKED), Basic.GetOk),
+        consume,
+        lambda client: client.publish("", ASKED),
+        lambda client: client.publish("amq.topic", "k"),
+        lambda client: client.publish("amq.headers", "k"),
+    ],
+    ids=["declare", "passive", "purge", "get", "consume", "publish", "by key", "by headers"],
+)
+def test_what_a_client_asks_for_follows_first(ask: Callable[[Client], None]) -> None:
+    """It alone; the others have their turn, and it has none again."""
+    room = crowded()
+    vhost = room.vhost
+    vhost.bind(ASKED, "amq.topic", "k")
+    vhost.bind(ASKED, "amq.headers", "", {})
+    queue = vhost.queues[ASKED]
+    put(queue, 5)
+    client = room.enter()
+    vhost.policies.set(limit())
+    others = following(room)
+    assert ASKED not in others
+    ask(client)
+    assert following(room) == others | {ASKED}
+    assert finish(room) > 1
+    assert len(following(room)) == MANY
+    assert queue.ready <= 2
+
+
+def test_a_publish_behind_the_change_is_refused_by_its_limit() -> None:
+    """Also one that was seen before, and one of a transaction that is committed behind it."""
+    room = crowded()
+    vhost = room.vhost
+    put(vhost.queues[ASKED], 2)
+    client = room.enter()
+    client.call(1, Confirm.Select(), Confirm.SelectOk)
+    client.open_channel(2)
+    client.call(2, Tx.Select(), Tx.SelectOk)
+    for _ in range(3):
+        client.publish("", "q1")
+    client.publish("", ASKED, channel=2)
+    vhost.policies.set(limit(overflow="reject-publish"))
+    client.publish("", ASKED)
+    assert vhost.queues[ASKED].ready == 2
+    vhost.policies.set(limit(1, overflow="reject-publish"))
+    assert ASKED not in following(room, 1)
+    ((_, closed),) = client.tell(2, Tx.Commit())
+    assert isinstance(closed, Channel.Close)
+    assert closed.reply_text == "PRECONDITION_FAILED - partial tx completion"
+
+
+def test_another_change_begins_anew_and_who_waits_for_one_waits_for_both() -> None:
+    """What followed the first follows the second too; nobody is told before."""
+    room = crowded()
+    vhost = room.vhost
+    told: list[int] = []
+    vhost.policies.set(limit(2))
+    vhost.sweep.follow(lambda: told.append(len(following(room, 3))))
+    for _ in range(3):
+        turn(room)
+    exchanges = len(vhost.exchanges)  # they go first
+    assert len(following(room, 2)) == 4 * SLICE - exchanges
+    vhost.policies.set(limit(3))
+    vhost.sweep.follow(lambda: told.append(len(following(room, 3))))
+    assert (told, len(following(room, 3))) == ([], SLICE - exchanges)
+    finish(room)
+    assert told == [MANY, MANY]
+
+
+def test_queues_that_come_and_go_meanwhile() -> None:
+    """A new one follows from the beginning, one that was declared again too, and one that is gone is passed over."""
+    room = crowded()
+    vhost = room.vhost
+    vhost.policies.set(limit())
+    vhost.declare_queue("q.new")
+    vhost.delete_queue(ASKED, None)
+    vhost.delete_queue("q1", None)
+    vhost.declare_queue("q1", arguments={"x-max-length": 1})
+    assert {"q.new"} <= following(room)
+    assert vhost.queues["q1"].rules.max_length == 1
+    finish(room)
+    assert len(following(room)) == MANY - 1
+
+
+def test_exchanges_follow_in_slices_too_and_first_who_is_published_to() -> None:
+    """By the alternate that a policy gives them."""
+    room = Room()
+    vhost = room.vhost
+    queue = vhost.declare_queue("lost")
+    vhost.bind("lost", "amq.fanout", "")
+    for number in range(MANY):
+        vhost.declare_exchange(f"x{number}", "direct")
+    client = room.enter()
+    vhost.policies.set(Policy("p", "^x", "exchanges", {"alternate-exchange": "amq.fanout"}))
+    alternates = [vhost.exchanges[name].alternate for name in ("x0", "x1")]
+    client.publish("x0", "nowhere")
+    alternates += [vhost.exchanges[name].alternate for name in ("x0", "x1")]
+    assert (alternates, queue.ready) == ([None, None, "amq.fanout", None], 1)
+    finish(room)
+    assert [x.alternate for name, x in vhost.exchanges.items() if name.startswith("x")] == ["amq.fanout"] * MANY
+
+
+def test_a_pattern_that_takes_its_time_ends_a_slice() -> None:
+    """Each name that it ran out of time for costs a turn as much as thousands of others."""
+    room = Room()
+    hard = "a" * 40 + "!"
+    for number in range(4):
+        room.vhost.declare_queue(f"{number}{hard}")
+    room.vhost.policies.set(limit(pattern="(a|aa)+$"))
+    assert room.vhost.sweep.pending
+    turns = finish(room)
+    assert turns >= 3
+    assert following(room) == set()
+
+
+def test_who_waits_hears_of_the_end_of_a_vhost() -> None:
+    """Nothing follows any more."""
+    room = crowded()
+    told: list[bool] = []
+    room.vhost.policies.set(limit())
+    room.vhost.sweep.follow(lambda: told.append(True))
+    for _ in room.vhost.dismantle():
+        pass
+    assert (told, room.vhost.sweep.pending) == ([True], False)
