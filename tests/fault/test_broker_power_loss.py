@@ -278,9 +278,8 @@ async def test_a_failed_sync_ends_the_broker(loss: bool) -> None:
 
 INJECTION: Final = """
 import errno, os
-from broker.store import files
 
-sync = files._SYNC
+sync = os.fdatasync
 
 
 def fail(descriptor):
@@ -289,7 +288,7 @@ def fail(descriptor):
     sync(descriptor)
 
 
-files._SYNC = fail
+os.fdatasync = fail
 """
 
 

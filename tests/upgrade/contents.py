@@ -233,5 +233,6 @@ def _bodies(channel: BlockingChannel, queue: str) -> list[list[Any]]:
 
 
 def _plain(headers: Any) -> Any:
-    """Returns headers as JSON has them."""
-    return json.loads(json.dumps(headers, default=str))
+    """Returns headers as JSON has them, without those of a version that counts how often a message was handed out."""
+    found = json.loads(json.dumps(headers, default=str))
+    return found and {name: value for name, value in found.items() if name != "x-acquired-count"}
