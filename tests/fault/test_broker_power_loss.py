@@ -190,7 +190,10 @@ async def die_at(n: int, *, fails: bool) -> bool:
         spared = disk.failed.endswith("/reserve")  # a broker works without its reserve
         reached = life.failed or spared
         if fails and disk.failed and not spared:
-            failure = await asyncio.wait_for(life.broker.wait_failed(), DEADLINE_S)
+            try:
+                failure = await asyncio.wait_for(life.broker.wait_failed(), DEADLINE_S)
+            except TimeoutError:
+                raise AssertionError(f"call {n} ({disk.failed}) failed, and the broker goes on") from None
             assert isinstance(failure, StoreFailed), f"call {n} ({disk.failed}) failed, the broker with {failure!r}"
         await life.kill()
         if not reached:
