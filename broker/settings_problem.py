@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from broker.settings import limits, sections
+from broker.settings import PREFIX, limits, sections
 
 __all__ = ["nearest", "problem"]
 
@@ -48,9 +48,24 @@ def _range(path: Sequence[str]) -> str:
     return ""
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
-    """Returns the question after the known name that was meant, nothing when none is near."""
-    close = get_close_matches(name, known, n=1, cutoff=0.4)
-    if not close:  # a right key in a wrong section
-        close = [other for other in known if other.rpartition(".")[2] == name.rpartition(".")[2]][:1]
-    return f"; did you mean {close[0]}?" if close else ""
+def nearest(name: str, known: Sequence[str], delimiter: str = ".") -> str:
+    """Returns the question after the known name that was meant, nothing when none is near.
+
+    Where only the key is known, and several sections have it, the first of the file is meant: a port that nobody
+    qualifies is that of [server].
+    """
+    given_section, _, given_key = name.removeprefix(PREFIX).rpartition(delimiter)
+    names = {other.removeprefix(PREFIX): other for other in known}
+    found = [other for other in names if _letters(other) == _letters(given_section + given_key)]  # SLOTMQ_SERVER_PORT
+    if not found:
+        keys = {other: other.rpartition(delimiter)[2] for other in names}
+        close = get_close_matches(given_key, list(keys.values()), n=1, cutoff=1.0 if given_section else 0.7)
+        found = [other for other, key in keys.items() if key in close or given_key.endswith(f"_{key}")]
+        cutoff = 0.8 if found else 0.4 if given_section else 0.6
+        whole = get_close_matches(given_section + delimiter + given_key, list(names), n=1, cutoff=cutoff)
+        found = whole if given_section and whole else found or whole
+    return f"; did you mean {names[found[0]]}?" if found else ""
+
+
+def _letters(name: str) -> str:
+    return name.replace("_", "").replace(".", "")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any, Final
 
-__all__ = ["DEFAULT_FOLDER", "VARIABLE", "BadFile", "broker_folder", "folder_of"]
+__all__ = ["DEFAULT_FOLDER", "VARIABLE", "BadFile", "broker_folder", "folder_of", "shown"]
 
 DEFAULT_FOLDER: Final = "data"  # settings.Server.data_dir
 VARIABLE: Final = "SLOTMQ_SERVER__DATA_DIR"
@@ -36,6 +36,15 @@ def broker_folder(flag: str | None, file: os.PathLike[str] | str | None) -> str:
     if VARIABLE in environment:
         return environment[VARIABLE]
     return DEFAULT_FOLDER if file is None else _from_file(file)
+
+
+def shown(folder: str) -> str:
+    """Return a data folder as an error says it: absolute, with the flag that names another one."""
+    try:
+        folder = os.path.abspath(folder)  # noqa: PTH100 - pathlib costs a health check more than its question does
+    except OSError:  # the folder that we are in is gone
+        pass
+    return f"{folder} (another one: --data-dir D)"
 
 
 def _from_file(file: os.PathLike[str] | str) -> str:

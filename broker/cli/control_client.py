@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, Final
 
+from broker.cli.broker_folder import shown
 from broker.cli.interrupt import first_interrupt
 from broker.cli.parser import BadUsage
 from broker.net.control_address import socket_address
@@ -60,15 +61,17 @@ def conversation(
 
     Raises: Unanswered, also for what fails at the socket later; BadUsage.
     """
-    folder = os.fspath(folder)
     try:
         request = json.dumps({"verb": verb, **arguments}, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise BadUsage("names and texts should be UTF-8") from None
+    folder = os.fspath(folder)
     try:
         address, descriptor = socket_address(folder)
+    except FileNotFoundError:
+        raise Unanswered(f"no broker runs on data folder {shown(folder)}") from None
     except OSError as error:
-        raise Unanswered(f"no broker on data folder {folder}: {error.strerror or error}") from None
+        raise Unanswered(f"no broker on data folder {shown(folder)}: {error.strerror or error}") from None
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
             client.settimeout(silence_s)
@@ -77,7 +80,7 @@ def conversation(
                 client.sendall(request + b"\n")
             yield client
     except (FileNotFoundError, ConnectionRefusedError):
-        raise Unanswered(f"no broker runs on data folder {folder}") from None
+        raise Unanswered(f"no broker runs on data folder {shown(folder)}") from None
     except TimeoutError:
         raise Unanswered(f"the broker on data folder {folder} did not answer within {TIMEOUT_S:g} s") from None
     except OSError as error:

@@ -9,7 +9,7 @@ import _socket  # what socket stands on: enum and selectors behind it cost more 
 import os
 import sys
 
-from broker.cli.broker_folder import BadFile, broker_folder
+from broker.cli.broker_folder import BadFile, broker_folder, shown
 from broker.net.control_address import socket_address
 
 TYPE_CHECKING = False  # typing's own costs a health check more than its question does
@@ -44,7 +44,7 @@ def health(argv: Sequence[str]) -> int:
     try:
         answer = _ask(folder)
     except OSError as error:
-        return _say(f"no broker answers on data folder {folder}: {error.strerror or error}", 1)
+        return _say(f"no broker answers on data folder {shown(folder)}: {error.strerror or error}", 1)
     if not answer.startswith(HEALTHY):
         return _say(f"the broker on data folder {folder} is not well: {answer.decode(errors='replace').strip()}", 1)
     return 0

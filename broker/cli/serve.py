@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import socket
+import os
 import sys
 from typing import Any
 
 from broker import telemetry
 from broker.amqp.errors import BrokerError, StoreFailed
 from broker.cli.file_limit import raise_file_limit
+from broker.cli.rabbitmq_node import ignored_variables
 from broker.cli.settings_layers import load
 from broker.cli.standard_streams import leave
 from broker.event_log import get_logger, redirect
@@ -44,6 +45,9 @@ def serve_until_stopped(arguments: argparse.Namespace, hang_up: HangUp) -> int:
         redirect()
 
     log_by(settings)
+    ignored = ignored_variables(os.environ)
+    if ignored:
+        log.warning("variables.ignored", names=ignored, reason="variables of RabbitMQ that mean nothing to SlotMQ")
     raise_file_limit()
     code = serve(settings, SettingsSource(lambda: load(arguments.config, given), log_by), hang_up)
     if not writer.close():
@@ -79,8 +83,6 @@ def serve(settings: Settings, source: SettingsSource, hang_up: HangUp) -> int:
         return _say(f"the store failed, stopping: {error}", 1)
     except BrokerError as error:
         return _say(str(error), 2)
-    except socket.gaierror as error:
-        return _say(f"server.host: {settings.server.host} is no address: {error.strerror}", 2)
     except OSError as error:
         return _say(error.strerror or str(error), 2)
     except Exception:  # a defect: told once, in the log, where operators look

@@ -1,5 +1,5 @@
-"""The layers of settings, the later one wins: a TOML file, the variables of RabbitMQ's image, `SLOTMQ_SECTION__KEY`
-in the environment, flags.
+"""The layers of settings, the later one wins: a TOML file, the variables of RabbitMQ's node and of its image,
+`SLOTMQ_SECTION__KEY` in the environment, flags.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Final, get_origin
 
 from pydantic import SecretStr, ValidationError
 
+from broker.cli.rabbitmq_node import node_layer, node_variable_of
 from broker.cli.rabbitmq_variables import VARIABLES, rabbitmq_layer, variable_of
 from broker.settings import PREFIX, Settings, sections
 from broker.settings_problem import nearest, problem
@@ -50,6 +51,7 @@ def load(
             raise SettingsError(problems)
     layers: list[tuple[Callable[[str], str], Mapping[str, Any]]] = [
         (lambda key: f"{file}: {key}", from_file),
+        (lambda key: node_variable_of(key, os.environ), node_layer(os.environ) if environment else {}),
         (lambda key: variable_of(key, os.environ), first_user),
         (lambda key: _variable(key) if "." in key else key, read_environment(os.environ) if environment else {}),
         (lambda key: "--" + key.rpartition(".")[2].replace("_", "-"), flags or {}),
@@ -97,7 +99,7 @@ def check_environment(environ: Mapping[str, str]) -> None:
         if name in VARIABLES:
             continue
         if upper not in known:
-            problems.append(f"{name}: unknown setting{nearest(upper, list(known))}")
+            problems.append(f"{name}: unknown setting{nearest(upper, list(known), DELIMITER)}")
         elif _is_entries_or_list(known[upper].annotation) and not _is_json(value):
             problems.append(f"{name}: not valid JSON")
     if problems:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from broker.amqp.errors import BrokerError
@@ -12,9 +14,17 @@ from broker.amqp.errors import BrokerError
 if TYPE_CHECKING:
     from broker.settings import Settings
 
-__all__ = ["AddressTaken", "Bound", "bind", "close"]
+__all__ = ["AddressTaken", "Bound", "CannotListen", "bind", "close", "listening"]
 
 EVERY_ADDRESS: Final = "::"
+
+
+class CannotListen(BrokerError):
+    """Says which address and port cannot be listened on, and why."""
+
+    def __init__(self, host: str, port: int, reason: str, setting: str = "") -> None:
+        shown = f"[{host}]" if ":" in host else host
+        super().__init__(f"cannot listen on {shown}:{port}{f' ({setting})' if setting else ''}: {reason}")
 
 
 class AddressTaken(BrokerError):
@@ -38,7 +48,8 @@ class Bound:
             if settings.tls.is_on:
                 self.tls = bind(server.host, settings.tls.port, "tls.port")
             if settings.http.enabled:
-                self.http = bind(settings.http_host, settings.http.port, "http.port")
+                setting = "http.host" if settings.http.host else "server.host"
+                self.http = bind(settings.http_host, settings.http.port, "http.port", setting)
         except BaseException:
             self.close()
             raise
@@ -48,14 +59,17 @@ class Bound:
         close(self.amqp + self.tls + self.http)
 
 
-def bind(host: str, port: int, another: str = "") -> list[socket.socket]:
+def bind(host: str, port: int, another: str = "", setting: str = "server.host") -> list[socket.socket]:
     """Returns a bound socket for each address that the host stands for; nobody can connect yet.
 
-    Shapes: port 0 takes a free one, the same for all; `another` is how to say which port to take instead.
-    The host :: is every address, those of IPv4 among them.
-    Raises: AddressTaken; OSError for an address that is not this machine's.
+    Shapes: port 0 takes a free one, the same for all; `another` is how to say which port to take instead, and
+        `setting` where the host comes from. The host :: is every address, those of IPv4 among them.
+    Raises: AddressTaken; CannotListen for an address that is none, or not this machine's, or a port that is not ours.
     """
-    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    try:
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, ValueError) as error:  # ValueError: a name that no name server could be asked for
+        raise CannotListen(host, port, f"no such address: {_reason(error)}", setting) from error
     bound: list[socket.socket] = []
     try:
         for family, kind, protocol, _name, address in dict.fromkeys(infos):
@@ -71,8 +85,26 @@ def bind(host: str, port: int, another: str = "") -> list[socket.socket]:
         close(bound)
         if error.errno == errno.EADDRINUSE:
             raise AddressTaken(host, port, another or f"--port {port + 1}") from error
-        raise
+        raise CannotListen(host, port, _reason(error), setting) from error
     return bound
+
+
+@contextmanager
+def listening(bound: socket.socket) -> Iterator[None]:
+    """Name the address when listening on a bound socket fails: another may listen by now. Raises: CannotListen."""
+    try:
+        yield
+    except OSError as error:
+        host, port = bound.getsockname()[:2]
+        raise CannotListen(host, port, _reason(error)) from error
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Return the system's words for it; some loops put more around them."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number is None or isinstance(error, socket.gaierror):
+        return str(getattr(error, "strerror", None) or error)
+    return os.strerror(number)
 
 
 def close(sockets: Iterable[socket.socket]) -> None:

@@ -13,7 +13,7 @@ from broker.amqp.connection import Connection, ConnectionLimits
 from broker.amqp.errors import ChannelError, ProtocolError, Refused
 from broker.core.session.connection import SessionOfConnection
 from broker.event_log import get_logger
-from broker.net.address import close
+from broker.net.address import close, listening
 from broker.net.announcement import server_properties
 from broker.net.descriptors import descriptors_for_clients
 from broker.net.transport import Stop, Transport
@@ -101,7 +101,8 @@ class Listener:
         backlog = self._settings.server.backlog
         self.port = bound[0].getsockname()[1] if bound else 0
         for one in bound:
-            self._servers.append(await loop.create_server(self._transport, sock=one, backlog=backlog))
+            with listening(one):
+                self._servers.append(await loop.create_server(self._transport, sock=one, backlog=backlog))
         if self._tls is not None and tls_bound:
             self._tls_bound = tls_bound
             self.tls_port = tls_bound[0].getsockname()[1]

@@ -14,7 +14,7 @@ __all__ = ["broker_process"]
 
 READY: Final = " is ready at "
 STOP_TIMEOUT_S: Final = 20
-TOLD_BY: Final = ("SLOTMQ_", "RABBITMQ_DEFAULT_")
+TOLD_BY: Final = ("SLOTMQ_", "RABBITMQ_")
 
 
 @contextmanager

@@ -219,3 +219,24 @@ def test_a_log_that_nobody_reads_harms_nobody(tmp_path: Path, reader: str) -> No
             process.kill()
             if reader != "goes away":
                 os.close(reading)
+
+
+def test_an_address_that_is_not_ours_is_named(broker_process: BrokerProcess) -> None:
+    """Address, port, setting and reason, in one line; exit 2."""
+    said = refusal(broker_process, "--host", "203.0.113.1", "--port", "5999")
+    assert said == "slotmq: cannot listen on 203.0.113.1:5999 (server.host): Cannot assign requested address"
+    broker_process.environment |= {"SLOTMQ_HTTP__ENABLED": "1", "SLOTMQ_HTTP__HOST": "203.0.113.1"}
+    said = refusal(broker_process, "--host", "127.0.0.1")
+    assert said == "slotmq: cannot listen on 203.0.113.1:15672 (http.host): Cannot assign requested address"
+
+
+def test_variables_of_rabbitmq_are_heard_or_named(broker_process: BrokerProcess) -> None:
+    """A node's port is taken; what means nothing here is one event, without its value."""
+    broker_process.environment |= {"RABBITMQ_NODE_IP_ADDRESS": "0.0.0.0", "RABBITMQ_ERLANG_COOKIE": "hunter2"}
+    broker_process.environment |= {"RABBITMQ_LOGS": "-"}
+    broker_process.start()
+    assert broker_process.address.host == "0.0.0.0"
+    assert broker_process.terminate() == 0
+    ignored = [event for event in broker_process.log_events() if event["event"] == "variables.ignored"]
+    assert [event["names"] for event in ignored] == [["RABBITMQ_ERLANG_COOKIE", "RABBITMQ_LOGS"]]
+    assert "hunter2" not in broker_process.stderr()

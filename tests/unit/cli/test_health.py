@@ -15,7 +15,7 @@ def test_nobody_there_is_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     """Where no broker runs the check fails, and says why in one line."""
     assert health(["--data-dir", str(tmp_path)]) == 1
     assert capsys.readouterr().err == (
-        f"slotmq: no broker answers on data folder {tmp_path}: No such file or directory\n"
+        f"slotmq: no broker answers on data folder {tmp_path} (another one: --data-dir D): No such file or directory\n"
     )
 
 

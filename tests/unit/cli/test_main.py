@@ -4,7 +4,6 @@ import errno
 import io
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from broker.amqp.errors import StoreFailed
 from broker.cli.main import main
 from broker.cli.table import print_json
 from broker.compiled import kind
+from broker.net.address import CannotListen
 from broker.settings import Settings
 from broker.store.damage import CorruptStore, FolderBusy, FolderUnwritable
 from tests.broker_process import PROJECT
@@ -134,7 +134,7 @@ def test_wrong_usage_is_one_line_and_exit_2(argv: tuple[str, ...], capsys: pytes
             "127.0.0.1:5672: address already in use",
         ),
         (PermissionError(errno.EACCES, "Permission denied"), 2, "Permission denied"),
-        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), 2, "server.host: 127.0.0.1 is no address"),
+        (CannotListen("::1", 80, "Permission denied"), 2, "cannot listen on [::1]:80: Permission denied"),
         (StoreFailed("data/0.log", "Input/output error"), 1, "data/0.log: Input/output error"),
         (CorruptStore(Path("data"), 3, 77, "bad checksum"), 1, 'store.on_corruption = "quarantine"'),
     ],
@@ -183,7 +183,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_slots_without_a_broker_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """Asking where nobody runs ends with 1 and names the folder."""
     assert code_of("slots", "q", "--data-dir", "nowhere") == 1
-    assert capsys.readouterr().err == "slotmq: no broker runs on data folder nowhere\n"
+    assert capsys.readouterr().err == (
+        f"slotmq: no broker runs on data folder {Path.cwd() / 'nowhere'} (another one: --data-dir D)\n"
+    )
 
 
 def command(*words: str, **streams: Any) -> subprocess.CompletedProcess[bytes]:
@@ -225,7 +227,9 @@ def test_interrupted_command_says_nothing(monkeypatch: pytest.MonkeyPatch, capsy
 def test_refusal_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """Names in it are those of clients, and standard error has one line."""
     assert code_of("status", "--data-dir", "a\n\x1b[31m") == 1
-    assert capsys.readouterr().err == "slotmq: no broker runs on data folder a\\n\\x1b[31m\n"
+    assert capsys.readouterr().err == (
+        f"slotmq: no broker runs on data folder {Path.cwd()}/a\\n\\x1b[31m (another one: --data-dir D)\n"
+    )
 
 
 def test_name_that_is_no_utf_8_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

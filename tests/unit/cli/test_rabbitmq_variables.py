@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.cli.rabbitmq_node import ignored_variables
 from broker.cli.settings_layers import SettingsError, load
 
 
@@ -90,3 +91,63 @@ def test_what_cannot_be_used_is_one_line(
         first_user({name: value.format(file=file) for name, value in environment.items()}, monkeypatch)
     assert refused.value.problems == (problem.format(file=file),)
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        (
+            {"RABBITMQ_NODE_PORT": "5999", "RABBITMQ_NODE_IP_ADDRESS": "::1"},
+            {"server.port": 5999, "server.host": "::1"},
+        ),
+        ({"RABBITMQ_NODE_PORT": "5999", "SLOTMQ_SERVER__PORT": "6000"}, {"server.port": 6000}),
+        ({"RABBITMQ_NODE_PORT": "", "RABBITMQ_VM_MEMORY_HIGH_WATERMARK": ""}, {"server.port": 5672}),
+        ({"RABBITMQ_VM_MEMORY_HIGH_WATERMARK": "0.25"}, {"memory.alarm_ratio": 0.25, "memory.alarm_bytes": 0}),
+        ({"RABBITMQ_VM_MEMORY_HIGH_WATERMARK": "1"}, {"memory.alarm_ratio": 1.0, "memory.alarm_bytes": 0}),
+        ({"RABBITMQ_VM_MEMORY_HIGH_WATERMARK": "1000000"}, {"memory.alarm_bytes": 1_000_000}),
+        ({"RABBITMQ_VM_MEMORY_HIGH_WATERMARK": "2GB"}, {"memory.alarm_bytes": 2_000_000_000}),
+        ({"RABBITMQ_VM_MEMORY_HIGH_WATERMARK": "2GiB"}, {"memory.alarm_bytes": 2 << 30}),
+        ({"RABBITMQ_VM_MEMORY_HIGH_WATERMARK": "512M"}, {"memory.alarm_bytes": 512 << 20}),
+    ],
+)
+def test_what_a_node_is_told_is_heard(
+    environment: dict[str, str], expected: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Port, address and memory limit mean here what they mean there; an empty variable says nothing."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    settings = load()
+    assert {key: settings.model_dump()[key.partition(".")[0]][key.partition(".")[2]] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "problem"),
+    [
+        ("RABBITMQ_NODE_PORT", "many", "RABBITMQ_NODE_PORT: input should be a valid integer"),
+        ("RABBITMQ_NODE_PORT", "70000", "RABBITMQ_NODE_PORT: input should be less than or equal to 65535"),
+        ("RABBITMQ_VM_MEMORY_HIGH_WATERMARK", "2 GB", "RABBITMQ_VM_MEMORY_HIGH_WATERMARK: input should be a valid"),
+        ("RABBITMQ_VM_MEMORY_HIGH_WATERMARK", "1.5", "RABBITMQ_VM_MEMORY_HIGH_WATERMARK: input should be less than"),
+    ],
+)
+def test_a_value_of_a_node_that_cannot_be_names_its_variable(
+    variable: str, value: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, as for every other layer."""
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingsError) as refused:
+        load()
+    assert refused.value.problems[0].startswith(problem)
+
+
+def test_what_means_nothing_here_is_named() -> None:
+    """Those of RabbitMQ's server; not what is heard, what programs call their own settings, or what is empty."""
+    environment = {
+        "RABBITMQ_ERLANG_COOKIE": "secret",
+        "RABBITMQ_CONFIG_FILE": "/etc/rabbitmq/rabbitmq",
+        "RABBITMQ_NODENAME": "",
+        "RABBITMQ_NODE_PORT": "5673",
+        "RABBITMQ_DEFAULT_USER": "a",
+        "RABBITMQ_URL": "amqp://somewhere",
+        "RABBITMQ_SERVICE_HOST": "10.0.0.1",
+    }
+    assert ignored_variables(environment) == ["RABBITMQ_CONFIG_FILE", "RABBITMQ_ERLANG_COOKIE"]

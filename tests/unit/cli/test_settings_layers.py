@@ -55,6 +55,14 @@ def test_unknown_key_in_file_names_the_nearest(file: Path) -> None:
         ("SLOTMQ_SERVER__PROT", "SLOTMQ_SERVER__PORT"),
         ("SLOTMQ_SERVER_PORT", "SLOTMQ_SERVER__PORT"),
         ("SLOTMQ_STORE__SYNCH", "SLOTMQ_STORE__SYNC"),
+        ("SLOTMQ_PORT", "SLOTMQ_SERVER__PORT"),
+        ("SLOTMQ_AMQP_PORT", "SLOTMQ_SERVER__PORT"),
+        ("SLOTMQ_AMQP__PORT", "SLOTMQ_SERVER__PORT"),
+        ("SLOTMQ_SERVR__PORT", "SLOTMQ_SERVER__PORT"),
+        ("SLOTMQ_TLSS__PORT", "SLOTMQ_TLS__PORT"),
+        ("SLOTMQ_HOST", "SLOTMQ_SERVER__HOST"),
+        ("SLOTMQ_DATADIR", "SLOTMQ_SERVER__DATA_DIR"),
+        ("SLOTMQ_LOGLEVEL", "SLOTMQ_LOG__LEVEL"),
     ],
 )
 def test_unknown_variable_names_the_nearest(name: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from broker.net.address import bind, close
+from broker.net.address import CannotListen, bind, close, listening
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,35 @@ def test_a_host_is_reached_by_its_addresses(host: str, reached: list[str]) -> No
         assert found == reached
     finally:
         close(bound)
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("203.0.113.1", "cannot listen on 203.0.113.1:5672 (server.host): Cannot assign requested address"),
+        ("2001:db8::1", "cannot listen on [2001:db8::1]:5672 (server.host): Cannot assign requested address"),
+        ("no.such.host.invalid", "cannot listen on no.such.host.invalid:5672 (server.host): no such address: "),
+        ("a" * 300, "(server.host): no such address: "),
+        ("a\0b", "(server.host): no such address: "),
+    ],
+)
+def test_an_address_that_cannot_be_bound_is_named(host: str, said: str) -> None:
+    """With its port, the setting that it comes from, and the reason, whatever the system calls its failure."""
+    with pytest.raises(CannotListen) as refused:
+        bind(host, 5672)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_address_that_another_took_meanwhile_is_named() -> None:
+    """Two brokers may bind one port; the second one to listen is refused, and says where."""
+    (first,) = bind("127.0.0.1", 0)
+    port = first.getsockname()[1]
+    (second,) = bind("127.0.0.1", port)
+    try:
+        first.listen()
+        said = f"cannot listen on 127.0.0.1:{port}: Address already in use"
+        with pytest.raises(CannotListen, match=said), listening(second):
+            second.listen()
+    finally:
+        close([first, second])
