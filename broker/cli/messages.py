@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
-from broker.amqp.content_header import facts_of
-from broker.amqp.header_writer import encode_header
 from broker.cli.broker_folder import folder_of
 from broker.cli.control_client import ask
 from broker.cli.interrupt import first_interrupt
@@ -138,6 +136,9 @@ def _publish(arguments: argparse.Namespace) -> int:
 
 def _properties(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the properties of each message. Raises: BadUsage for what the broker would refuse."""
+    from broker.amqp.content_header import facts_of  # no other command should pay for their imports
+    from broker.amqp.header_writer import encode_header
+
     properties = {"delivery_mode": 2, **table_of(arguments.property, "--property")}
     if arguments.header:
         properties["headers"] = table_of(arguments.header, "--header")

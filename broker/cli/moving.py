@@ -12,7 +12,6 @@ from broker.cli.control_client import ask
 from broker.cli.parser import add_command, add_folder, add_json, add_vhost
 from broker.cli.progress_line import ProgressLine, share_of
 from broker.cli.table import cell, counted, print_json
-from broker.core.condition import condition_of
 
 __all__ = ["add_moving", "destination_text"]
 
@@ -79,6 +78,8 @@ def _positive(text: str) -> int:
 
 
 def _condition(text: str) -> str:
+    from broker.core.condition import condition_of  # no other command should pay for its imports
+
     try:
         condition_of(text)
     except ValueError as error:
@@ -99,7 +100,7 @@ def _carry_out(arguments: argparse.Namespace, verb: str, **more: Any) -> int:
     with ProgressLine(quiet=arguments.quiet) as line:
 
         def tell(so_far: Mapping[str, Any]) -> None:
-            line.show(f"{share_of(so_far['looked'], so_far['total'])} looked at, {so_far['moved']:,} moved")
+            line.show(f"{so_far['moved']:,} moved, {share_of(so_far['looked'], so_far['total'])} looked at")
 
         answer = ask(
             folder_of(arguments),

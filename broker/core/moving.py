@@ -107,15 +107,16 @@ class Move:
                 break
             self._walk.pass_by(slot, index)
             message = contents[index]
-            if message is None or self._walk.expired(message, now_ms):
+            if message is None:  # it could not be read, which was logged
                 continue
-            landing = self._course(message) if self._wanted(message) else None
+            wanted = not self._walk.expired(message, now_ms) and self._wanted(message)
+            landing = self._course(message) if wanted else None
             outcome = None
             if landing is not None:
                 outcome = self._land(landing, message, stream, slot, index)
                 if outcome is None:  # a consumer has it
                     continue
-                copies += 1 + len(landing.queues)
+                copies += max(len(landing.queues), 1)
             tally.looked += 1
             if outcome is Outcome.TAKEN:
                 moved.append(index)

@@ -54,7 +54,7 @@ class Walk:
             stretch = self._stretches[-1]
             while stretch.slots:
                 slot = stretch.slots[-1]
-                if slot.tenure is not Tenure.DELETED:
+                if slot.tenure is not Tenure.DELETED and slot.ready:
                     low, high = stretch.next_id - slot.first, stretch.end - slot.first
                     indexes = [index for index in slot.ready_indexes() if low <= index < high]
                     if indexes:

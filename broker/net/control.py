@@ -160,8 +160,8 @@ class _Client(Asker):
         await self._writer.drain()
 
     def enough(self) -> bool:
-        """Return whether the client has ended its side."""
-        return self._reader.at_eof()
+        """Return whether the client has ended its side, or is gone."""
+        return self._reader.at_eof() or self._writer.is_closing()
 
     async def accepted(self) -> bool:
         """Wait for a line; return whether it came."""

@@ -3,8 +3,11 @@
 import asyncio
 import json
 import os
+import signal
 import stat
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from broker.net import control as control_module
 from broker.net.control import CLIENTS_MAX, ROWS_AT_ONCE, ControlSocket
 from broker.net.control_address import SOCKET_NAME, SOCKET_PATH_MAX_BYTES
 from broker.net.control_request import ControlRefused, Request, Verb
+from tests.deadline import DEADLINE_S
 
 
 def echo(request: Request) -> Any:
@@ -256,3 +260,49 @@ def test_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     """Asking in a folder that does not exist says that no broker runs there."""
     with pytest.raises(Unanswered, match="no broker runs on data folder"):
         ask(tmp_path / "none", "echo")
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[None]:
+    """Has the socket answer from another thread: only the main one hears of interrupts."""
+    ready, over = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        control = ControlSocket(folder, VERBS)
+        await control.start()
+        ready.set()
+        await asyncio.to_thread(over.wait)
+        await control.close()
+
+    server = threading.Thread(target=lambda: asyncio.run(serve()))
+    server.start()
+    try:
+        assert ready.wait(DEADLINE_S)
+        yield
+    finally:
+        over.set()
+        server.join(DEADLINE_S)
+
+
+def interrupt(_told: Any) -> None:
+    """Does what Ctrl-C does."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def interrupt_twice(told: Any) -> None:
+    """Does what an impatient user does."""
+    interrupt(told)
+    interrupt(told)
+
+
+def test_interrupt_asks_for_the_answer_and_a_second_one_ends_the_command(tmp_path: Path) -> None:
+    """Afterwards an interrupt is what it was before; a command that does not ask for it ends at the first."""
+    with served(tmp_path):
+        before = signal.getsignal(signal.SIGINT)
+        assert ask(tmp_path, "work_on", told=interrupt, interruptible=True) == "stopped"
+        assert signal.getsignal(signal.SIGINT) is before
+        with pytest.raises(KeyboardInterrupt):
+            ask(tmp_path, "work_on", told=interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ask(tmp_path, "work_on", told=interrupt_twice, interruptible=True)
+        assert signal.getsignal(signal.SIGINT) is before

@@ -195,7 +195,8 @@ async def test_a_full_queue_and_an_alarm_refuse(broker: Broker, slotmq: Any, mon
         "1 message published to queue 'q'",
         "slotmq: 2 messages not published: a queue of the route is full",
     )
-    broker.flow.measure("disk", 0)
+    monkeypatch.setattr(broker._alarms, "_free_bytes", lambda: 0)
+    broker._alarms.measure()
     assert (await slotmq("publish", "q", "m"))[2] == "slotmq: the disk alarm blocks publishing"
     await slotmq("declare", "queue", "other")
     assert await slotmq("move", "q", "--to", "other") == (

@@ -245,3 +245,11 @@ def test_output_in_ascii_is_json_all_the_same(monkeypatch: pytest.MonkeyPatch) -
     print_json([{"name": "日本"}])
     sys.stdout.flush()
     assert json.loads(octets.getvalue()) == [{"name": "日本"}]
+
+
+def test_a_command_pays_for_no_codec_that_it_does_not_use() -> None:
+    """Every command builds the parsers of all: what only some of them need is imported when they run."""
+    look = "import sys; from broker.cli.main import build_parser; build_parser(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True, cwd=PROJECT)
+    heavy = {"asyncio", "pamqp", "bitarray", "pydantic", "structlog", "broker.amqp", "broker.settings"}
+    assert not heavy & set(done.stdout.split())
