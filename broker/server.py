@@ -17,6 +17,7 @@ from broker.core.auth.usage import Usage
 from broker.core.auth.users import Users
 from broker.core.flow import Flow
 from broker.delivery.administration import Administration
+from broker.delivery.backups import Backups
 from broker.delivery.clock import SteadyClock
 from broker.delivery.engine import Engine
 from broker.delivery.machine import open_descriptors, resident_bytes
@@ -158,6 +159,7 @@ class Broker:
                 rehearsal,
                 self.listener,
                 self.taps,
+                Backups(self._folder, self.administration, self.taps),
                 self._facts,
                 reload=self.reload,
                 stop=self._ask_to_stop,

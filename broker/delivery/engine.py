@@ -225,6 +225,20 @@ class Engine:
         await self.checkpointer.take(clean=True)
         self.close(clean=True)
 
+    async def frozen(self, work: Callable[[], None]) -> None:
+        """Run blocking work in the thread of the checkpoints, behind a fresh one: no file goes, and no entry moves.
+
+        Raises: StoreFailed, which is the work's own and ends nothing; ValueError when the broker stops.
+        """
+        while self._checkpoint is not None and not self._checkpoint.done():
+            await asyncio.wait([self._checkpoint])
+        if self._stops:
+            raise ValueError("the broker is stopping")
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._checkpoint = self._loop.create_task(self._run_frozen(work, done))
+        self._checkpoint.add_done_callback(self._checkpoint_done)
+        await done
+
     async def discard(self) -> None:
         """Ends the engine of a vhost that is deleted: nothing is written down, and what it has goes turn by turn."""
         self._stops = True
@@ -289,6 +303,21 @@ class Engine:
         """Takes a checkpoint, then frees a segment; never both at a time."""
         await self.checkpointer.take()
         await self.compactor.run()
+
+    async def _run_frozen(self, work: Callable[[], None], done: asyncio.Future[None]) -> None:
+        failure: BaseException | None = None
+        try:
+            await self.checkpointer.take()
+            try:
+                await self._loop.run_in_executor(self._thread, work)
+            except Exception as error:  # noqa: BLE001 - whoever asked for the work hears of it
+                failure = error
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            if not done.done():
+                done.set_exception(failure) if failure is not None else done.set_result(None)
 
     def _checkpoint_done(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

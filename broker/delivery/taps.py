@@ -244,6 +244,10 @@ class Taps:
         """What the log of the seals adds up to."""
         return self._folder.view
 
+    async def frozen(self, do: Callable[[SealView], None]) -> None:
+        """Run blocking work on the seals in the writer's thread: none is added and no slot file goes meanwhile."""
+        await self._writer.in_thread(lambda: do(self.view))
+
     def slot_path(self, seal: int) -> Path:
         """Returns where a slot file is."""
         return self._folder.path(seal)

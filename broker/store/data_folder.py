@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.amqp.errors import StoreFailed
+from broker.store.backup import STAGING, UNFINISHED
 from broker.store.damage import CorruptFile, FolderUnwritable, NewerFormat, NoDataFolder
 from broker.store.files import File, Files
 from broker.store.folder_name import folder_name, is_digest, vhost_name
@@ -89,6 +90,8 @@ class DataFolder:
         stamp = path / "format"
         found = files.read(stamp) if files.exists(stamp) else b""
         head = _STAMP.fullmatch(found)
+        if found == UNFINISHED:
+            raise NoDataFolder(path, "a backup that was not finished; remove it, and make another")
         if found and head is None:
             raise NoDataFolder(path, "its file 'format' is not SlotMQ's")
         number = int(head[1]) if head is not None else 0
@@ -153,21 +156,15 @@ class DataFolder:
         gone = next(path for n in count(1) if not self.files.exists(path := self._vhosts / f"{REMOVED}{n}"))
         self.files.rename(folder, gone)
         self.files.sync_folder(self._vhosts)  # or the old name could come back to half of it
-        self._remove_tree(gone)
+        self.files.remove_tree(gone)
 
     def _remove_left_over(self) -> None:
+        if self.files.exists(self.path / STAGING):
+            self.files.remove_tree(self.path / STAGING)
         for entry in self.files.list(self._vhosts):
             if entry.startswith(REMOVED):
                 self.files.sync_folder(self._vhosts)  # the new name may be in the page cache alone
-                self._remove_tree(self._vhosts / entry)
-
-    def _remove_tree(self, path: Path) -> None:
-        if not self.files.is_folder(path):
-            self.files.remove(path)
-            return
-        for entry in self.files.list(path):
-            self._remove_tree(path / entry)
-        self.files.remove_folder(path)
+                self.files.remove_tree(self._vhosts / entry)
 
     def _read_name(self, folder: Path) -> str | None:
         """Returns the vhost that the file in a folder names, None when it names none that has this folder."""

@@ -187,6 +187,17 @@ class Files:
         with _Failing(source):
             os.replace(source, target)
 
+    def link(self, source: Path, target: Path) -> bool:
+        """Give a file that is never changed again a second name; tell whether the disk, or the two, can do that."""
+        with _Failing(target):
+            try:
+                os.link(source, target)
+            except OSError as error:
+                if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP):
+                    raise
+                return False
+            return True
+
     def remove(self, path: Path) -> None:
         """Removes a file; one that is gone already is well."""
         with _Failing(path):
@@ -202,6 +213,15 @@ class Files:
                 os.rmdir(folder)
             except FileNotFoundError:
                 pass
+
+    def remove_tree(self, path: Path) -> None:
+        """Removes a file, or a folder with all that is in it; links are not followed."""
+        if not self.is_folder(path):
+            self.remove(path)
+            return
+        for entry in self.list(path):
+            self.remove_tree(path / entry)
+        self.remove_folder(path)
 
     def sync_folder(self, folder: Path) -> None:
         """Returns when the folder's entries (files created, renamed, removed) are on disk."""

@@ -115,6 +115,12 @@ class MemoryFiles(Files):
             raise StoreFailed(source, NOT_THERE)
         self.contents[target] = self.contents.pop(source)
 
+    def link(self, source: Path, target: Path) -> bool:
+        if source not in self.contents or target.parent not in self.folders:
+            raise StoreFailed(target, NOT_THERE)
+        self.contents[target] = self.contents[source]
+        return True
+
     def remove(self, path: Path) -> None:
         self.contents.pop(path, None)
 

@@ -9,7 +9,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from tests.deadline import PAUSE_S
 from tests.differential.link import PROTOCOL_HEADER
 from tests.differential.wire import decode_method
 
-__all__ = ["ORACLE_URL", "major_version", "rabbitmq_script", "running_oracle"]
+__all__ = ["ORACLE_URL", "major_version", "own_oracle", "rabbitmq_script", "running_oracle"]
 
 ORACLE_URL = os.environ.get("SLOTMQ_TEST_ORACLE_URL")
 _SCRIPTS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "/opt/rabbitmq/sbin/rabbitmq-server")
@@ -55,25 +55,42 @@ def running_oracle(folder: Path) -> Iterator[BrokerAddress]:
     if ORACLE_URL:
         yield BrokerAddress.parse(ORACLE_URL)
         return
+    with own_oracle(folder) as (address, _):
+        yield address
+
+
+@contextmanager
+def own_oracle(folder: Path, *plugins: str) -> Iterator[tuple[BrokerAddress, Callable[..., str]]]:
+    """Yields where a RabbitMQ started here listens, and a function that runs its rabbitmqctl; stops it afterwards.
+
+    Raises FileNotFoundError when it is not installed.
+    """
     script, epmd = rabbitmq_script(), _epmd()
     if script is None or epmd is None:
         raise FileNotFoundError("rabbitmq-server is not installed, and SLOTMQ_TEST_ORACLE_URL names none that runs")
     (folder / "log").mkdir(parents=True)
     ports = _free_ports(3)
     environment = _environment(folder, *ports)
+    (folder / "enabled_plugins").write_text(f"[{','.join(['rabbitmq_consistent_hash_exchange', *plugins])}].\n")
+
+    def control(*words: str) -> str:
+        command = [str(Path(script).with_name("rabbitmqctl")), "--node", environment["RABBITMQ_NODENAME"], *words]
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, (words, ran.stdout, ran.stderr)
+        return ran.stdout
+
     with (
         _running([epmd, "-port", str(ports[0]), "-address", "127.0.0.1"], folder, "epmd", environment),
         _running([script], folder, "rabbitmq", environment) as process,
     ):
         address = BrokerAddress("127.0.0.1", ports[1])
         _await_greeting(process, address, folder)
-        yield address
+        yield address, control
 
 
 def _environment(folder: Path, epmd_port: int, port: int, distribution_port: int) -> dict[str, str]:
     """Returns an environment in which RabbitMQ reads and writes nothing outside the folder."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("SLOTMQ_", "RABBITMQ_"))}
-    (folder / "enabled_plugins").write_text("[rabbitmq_consistent_hash_exchange].\n")
     (folder / "rabbitmq.conf").write_text(f"listeners.tcp.1 = 127.0.0.1:{port}\n")
     (folder / "rabbitmq-env.conf").write_text("")
     return kept | {

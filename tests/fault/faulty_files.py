@@ -226,6 +226,12 @@ class FaultyFiles(MemoryFiles):
         ]
         self.changes.append(("move", source, target, None))
 
+    def link(self, source: Path, target: Path) -> bool:
+        self.called("link", target)
+        linked = super().link(source, target)
+        self.changes.append(("create", target, target, self.contents[target]))
+        return linked
+
     def remove(self, path: Path) -> None:
         self.called("remove", path)
         if path in self.contents:

@@ -71,6 +71,10 @@ class MortalFiles(Files):
         with self.alive():
             self.disk.rename(source, target)
 
+    def link(self, source: Path, target: Path) -> bool:
+        with self.alive():
+            return self.disk.link(source, target)
+
     def remove(self, path: Path) -> None:
         with self.alive():
             self.disk.remove(path)

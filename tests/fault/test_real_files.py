@@ -45,8 +45,12 @@ def story(files: Files, folder: Path) -> list[object]:
     files.open(folder / "deep" / "c", create=True).close()
     files.rename(folder / "deep" / "a", folder / "deep" / "c")
     seen += [files.list(folder / "deep"), files.read(folder / "deep" / "c"), files.size(folder / "deep" / "c")]
+    seen.append(files.link(folder / "deep" / "c", folder / "deep" / "er" / "linked"))
     files.remove(folder / "deep" / "c")
     files.remove(folder / "deep" / "c")
+    seen.append(files.read(folder / "deep" / "er" / "linked"))
+    files.remove_tree(folder / "deep" / "er")
+    files.remove_tree(folder / "deep" / "er")
     files.sync_folder(folder / "deep")
     files.lock_folder(folder).close()
     seen += [files.list(folder / "deep"), files.free_bytes(folder) > 0, len(files.token(16))]
@@ -59,6 +63,7 @@ def story(files: Files, folder: Path) -> list[object]:
         lambda: files.list(folder / "none"),
         lambda: files.sync_folder(folder / "none"),
         lambda: files.rename(folder / "none", folder / "some"),
+        lambda: files.link(folder / "none", folder / "some"),
     ):
         with pytest.raises(StoreFailed, match="No such file or directory") as caught:
             refused()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from broker.net.control_verbs.backup import backup_verbs
 from broker.net.control_verbs.definitions import definitions_verbs
 from broker.net.control_verbs.lifecycle import lifecycle_verbs
 from broker.net.control_verbs.listing import listing_verbs
@@ -21,6 +22,7 @@ from broker.net.control_verbs.vhosts import vhost_verbs
 
 if TYPE_CHECKING:
     from broker.delivery.administration import Administration
+    from broker.delivery.backups import Backups
     from broker.delivery.rehearsal import Rehearsal
     from broker.delivery.taps import Taps
     from broker.net.control_request import Verb
@@ -34,6 +36,7 @@ def control_verbs(
     rehearsal: Rehearsal,
     listener: Listener,
     taps: Taps,
+    backups: Backups,
     facts: Callable[[], Mapping[str, Any]],
     *,
     reload: Callable[[], Awaitable[Mapping[str, Any]]],
@@ -54,6 +57,7 @@ def control_verbs(
         **vhost_verbs(administration),
         **tap_verbs(taps),
         **trace_verbs(administration),
+        **backup_verbs(backups),
         **definitions_verbs(administration, rehearsal),
         **lifecycle_verbs(reload, stop),
     }

@@ -1,0 +1,36 @@
+"""`slotmq backup`: copies the data folder of the running broker."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from broker.cli.broker_folder import folder_of
+from broker.cli.control_client import ask
+from broker.cli.parser import add_command, add_folder
+from broker.cli.progress_line import ProgressLine, share_of
+from broker.cli.table import counted
+
+__all__ = ["add_backup"]
+
+
+def add_backup(commands: Any) -> None:
+    """Add the command."""
+    command = add_command(commands, "backup", "write a consistent copy of the data folder while the broker runs")
+    command.add_argument("folder", metavar="DIR", help="a new or empty folder, for the broker's user")
+    add_folder(command)
+    command.set_defaults(run=_backup)
+
+
+def _backup(arguments: argparse.Namespace) -> int:
+    target = str(Path(arguments.folder).resolve())
+    with ProgressLine() as line:
+        made = ask(
+            folder_of(arguments),
+            "backup",
+            told=lambda so_far: line.show(f"{so_far['step']}: {share_of(so_far['done'], so_far['total'])}"),
+            target=target,
+        )
+    print(f"{target}: {counted(made['files'], 'files')}, {counted(made['bytes'], 'bytes')}")
+    return 0

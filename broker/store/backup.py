@@ -1,0 +1,184 @@
+"""A backup: a copy of the data folder of a running broker, consistent as what a `kill -9` leaves.
+
+It is made in two steps. First everything that the copy needs is gathered in the folder DATA/backup.staging: files that
+are never changed again (full log segments, slot files) as hard links, which takes no time and keeps them
+though the broker removes them meanwhile; the others as copies of what they hold. Then the target is made from that,
+again by links where it is on the same disk.
+
+The target's file `format` says that the backup is unfinished, which no broker opens, until all of it is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from broker.store.files import File, Files
+from broker.store.segment import segment_path
+from broker.store.whole_file import replace_file
+
+if TYPE_CHECKING:
+    from broker.store.seal_log import SealView
+
+__all__ = ["STAGING", "UNFINISHED", "Backup", "BackupStopped"]
+
+STAGING: Final = "backup.staging"
+UNFINISHED: Final = b"slotmq backup, unfinished\n"
+BLOCK_BYTES: Final = 1024 * 1024
+LINES_AT_ONCE: Final = 1000
+# Of the running broker alone, or of one start.
+_OWN: Final = frozenset(("lock", "control.sock", "format", "incarnation", "reserve", "running"))
+_UNFINISHED_NAME: Final = ".unfinished"
+
+
+class BackupStopped(Exception):
+    """The broker stops, or nobody wants the backup any more."""
+
+
+class Backup:
+    """One backup. All methods are *blocking*, each for one thread; they raise StoreFailed and BackupStopped.
+
+    Shapes: `gather_*` take what the broker has, `copy` makes the target of it, `clean` removes the staging folder.
+        ``stopped`` ends it as soon as it is set.
+    """
+
+    def __init__(self, files: Files, folder: Path, target: Path) -> None:
+        self._files = files
+        self._folder = folder
+        self._staging = folder / STAGING
+        self._target = target
+        self.stopped = False
+
+    def begin(self) -> None:
+        """Make the target, which is marked as unfinished, and the staging folder."""
+        new = [folder for folder in (self._target, *self._target.parents) if not self._files.exists(folder)]
+        self._files.make_folder(self._target)
+        for folder in new:
+            self._files.sync_folder(folder.parent)
+        replace_file(self._files, self._target / "format", UNFINISHED)
+        self.clean()
+        self._files.make_folder(self._staging)
+
+    def gather_settings(self) -> None:
+        """Take the small files of the data folder itself: definitions and the like."""
+        self._gather_files(self._folder, self._staging)
+
+    def gather_store(self, name: str, segments: Mapping[int, int]) -> None:
+        """Take a vhost's store, by its folder's name, while no checkpoint is taken and no segment removed.
+
+        Shapes: ``segments`` are the log's, with the bytes that are on disk of each.
+        """
+        source, target = self._folder / "vhosts" / name, self._staging / "vhosts" / name
+        self._files.make_folder(target / "log")
+        last = max(segments, default=0)
+        for number, size in segments.items():
+            path, copy = segment_path(source / "log", number), segment_path(target / "log", number)
+            if number == last:  # it grows
+                self._copy(path, copy, size)
+            else:
+                self._take(path, copy)
+        self._files.make_folder(target / "queues")
+        for entry in self._files.list(source / "queues"):  # written in place, and rebuilt should that be torn
+            path = source / "queues" / entry
+            if self._files.exists(path):  # that of a queue that is not durable may go at any time
+                self._copy(path, target / "queues" / entry)
+        self._gather_files(source, target)
+
+    def gather_slots(self, view: SealView, path_of: Callable[[int], Path]) -> None:
+        """Take the slot files and a log of them that has the same seals, while none are sealed or removed."""
+        target = self._staging / "slots"
+        self._files.make_folder(target)
+        for seal in view.seals:
+            path = path_of(seal.seal)
+            self._take(path, target / path.name)
+        file = self._files.open(target / "seals.log", create=True)
+        try:
+            _write_lines(file, view.to_lines())
+        finally:
+            file.close()
+
+    def copy(self, told: Callable[[int, int], None]) -> tuple[int, int]:
+        """Make the target of what was gathered, and return its files and bytes; it is finished and on disk then.
+
+        `told` hears how many bytes of how many are done.
+        """
+        paths, folders = self._staged()
+        total_bytes = sum(self._files.size(path) for path in paths)
+        done_bytes = percent = 0
+        made = [self._target / folder.relative_to(self._staging) for folder in folders]
+        for folder in made:
+            self._files.make_folder(folder)
+        for path in paths:
+            copy = self._target / path.relative_to(self._staging)
+            self._take(path, copy)
+            file = self._files.open(copy, write=True)
+            try:
+                file.sync()
+            finally:
+                file.close()
+            done_bytes += self._files.size(copy)
+            if done_bytes * 100 // (total_bytes or 1) != percent:
+                percent = done_bytes * 100 // (total_bytes or 1)
+                told(done_bytes, total_bytes)
+        for folder in made:
+            self._files.sync_folder(folder)
+        replace_file(self._files, self._target / "format", self._files.read(self._folder / "format"))
+        return len(paths), total_bytes
+
+    def clean(self) -> None:
+        """Remove the staging folder; one that is not there is well."""
+        if self._files.exists(self._staging):
+            self._files.remove_tree(self._staging)
+
+    def _staged(self) -> tuple[list[Path], list[Path]]:
+        """Return what was gathered: files, and folders, each behind the one that it is in."""
+        paths: list[Path] = []
+        folders = [self._staging]
+        for folder in folders:
+            for entry in self._files.list(folder):
+                (folders if self._files.is_folder(folder / entry) else paths).append(folder / entry)
+        return paths, folders
+
+    def _gather_files(self, source: Path, target: Path) -> None:
+        for entry in self._files.list(source):
+            if entry in _OWN or entry.endswith(_UNFINISHED_NAME) or self._files.is_folder(source / entry):
+                continue
+            self._copy(source / entry, target / entry)
+
+    def _take(self, source: Path, target: Path) -> None:
+        """Have a file that is never changed again in another place, too."""
+        self._check()
+        if not self._files.link(source, target):
+            self._copy(source, target)
+
+    def _copy(self, source: Path, target: Path, size: int | None = None) -> None:
+        read = self._files.open(source)
+        try:
+            written = self._files.open(target, create=True)
+            try:
+                end = read.size() if size is None else size
+                for at in range(0, end, BLOCK_BYTES):
+                    self._check()
+                    written.write_at(at, read.read_at(at, min(BLOCK_BYTES, end - at)))
+            finally:
+                written.close()
+        finally:
+            read.close()
+
+    def _check(self) -> None:
+        if self.stopped:
+            raise BackupStopped
+
+
+def _write_lines(file: File, lines: Iterable[bytes]) -> None:
+    size = 0
+    block: list[bytes] = []
+    for line in lines:
+        block.append(line)
+        if len(block) == LINES_AT_ONCE:
+            piece = b"".join(block)
+            file.write_at(size, piece)
+            size += len(piece)
+            block.clear()
+    file.write_at(size, b"".join(block))

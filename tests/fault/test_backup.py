@@ -1,0 +1,329 @@
+"""`slotmq backup`: a copy of a broker at work has what was confirmed before, and half a copy is none."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import aio_pika
+import pika
+import pytest
+from pamqp import commands
+
+from broker.amqp.errors import BrokerError
+from broker.cli.control_client import Unanswered, ask
+from broker.delivery.backups import Backups
+from broker.store.backup import STAGING, UNFINISHED
+from broker.store.damage import NoDataFolder
+from broker.store.data_folder import DataFolder
+from broker.store.files import Files
+from broker.store.slot_file import open_slot
+from tests.broker_process import BrokerProcess
+from tests.deadline import wait_until
+from tests.fault.broker_clients import Client
+from tests.fault.broker_life import FOLDER, Life, new_disk, new_history
+from tests.fault.faulty_files import FaultyFiles, PowerLost
+from tests.in_process import client_of, running_broker
+from tests.raw_client import RawClient, publish_frames
+from tests.raw_talk import mortal_broker, talk
+
+pytestmark = pytest.mark.fault
+
+PERSISTENT = commands.Basic.Properties(delivery_mode=2)
+LARGE = b"." * 20_000  # fifty of them fill a segment
+SMALL_STORE = {
+    "SLOTMQ_STORE__SEGMENT_BYTES": str(1 << 20),
+    "SLOTMQ_STORE__CHECKPOINT_INTERVAL_MS": "1000",
+    "SLOTMQ_SLOTS__WINDOW_MESSAGES": "20",
+    "SLOTMQ_MEMORY__RESIDENT_MAX_BYTES": str(1 << 20),
+}
+
+
+class Traffic:
+    """Publishes to a queue that only grows, and to one that is consumed as fast, until it is told to end.
+
+    Shapes: ``confirmed`` is how many messages of the first queue were confirmed, whose bodies begin with 1, 2, 3 ...
+    """
+
+    def __init__(self, process: BrokerProcess) -> None:
+        self.confirmed = 0
+        self.error: Exception | None = None
+        self._process = process
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            with pika.BlockingConnection(pika.URLParameters(self._process.address.url)) as connection:
+                channel = connection.channel()
+                channel.confirm_delivery()
+                for queue in ("kept", "passing"):
+                    channel.queue_declare(queue, durable=True)
+                properties = pika.BasicProperties(delivery_mode=2)
+                while not self._ends.is_set():
+                    number = self.confirmed + 1
+                    channel.basic_publish("", "passing", b"%d %b" % (number, LARGE), properties)
+                    channel.basic_publish("", "kept", b"%d %b" % (number, LARGE), properties)
+                    self.confirmed = number
+                    while (got := channel.basic_get("passing"))[0] is not None:
+                        channel.basic_ack(got[0].delivery_tag)
+        except pika.exceptions.AMQPError as error:
+            self.error = error
+
+    def end(self) -> None:
+        """Returns when nothing is published any more."""
+        self._ends.set()
+        self._thread.join()
+
+
+def numbers(process: BrokerProcess) -> list[int]:
+    """Returns which messages are in the queue that only grows."""
+    with pika.BlockingConnection(pika.URLParameters(process.address.url)) as connection:
+        channel = connection.channel()
+        left = channel.queue_declare("kept", durable=True, passive=True).method.message_count
+        bodies = [channel.basic_get("kept", auto_ack=True)[2] for _ in range(left)]
+    assert all(body.endswith(b" " + LARGE) for body in bodies)
+    return [int(body.split()[0]) for body in bodies]
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Returns what is in a folder."""
+    return {path: sha256(path.read_bytes()).digest() for path in folder.rglob("*") if path.is_file()}
+
+
+def backup(process: BrokerProcess, target: Path) -> subprocess.Popen[str]:
+    """Starts the command."""
+    command = [sys.executable, "-m", "broker", "backup", str(target), "--data-dir", str(process.folder)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_a_broker_at_work(broker_process: BrokerProcess, tmp_path: Path) -> None:
+    """Each of several backups has all that was confirmed before it, starts cleanly, and is a broker of its own."""
+    broker_process.environment |= SMALL_STORE
+    broker_process.start()
+    traffic = Traffic(broker_process)
+    targets, known, held = [], [], []
+    try:
+        for n in range(1, 5):
+            wait_until(lambda: traffic.confirmed >= 100 * n, "more messages")  # noqa: B023
+            known.append(traffic.confirmed)
+            targets.append(tmp_path / "backups" / str(n))
+            command = backup(broker_process, targets[-1])
+            said, wrong = command.communicate(timeout=60)
+            assert (command.returncode, wrong) == (0, "")
+            assert said.startswith(f"{targets[-1]}: ")
+            held.append(contents(targets[-1]))
+    finally:
+        traffic.end()
+    assert traffic.error is None
+    broker_process.kill()
+    assert [contents(target) for target in targets] == held  # whatever the broker did since
+    incarnations = {(broker_process.folder / "incarnation").read_text()}
+    for target, confirmed in zip(targets, known, strict=True):
+        assert not (target / "incarnation").exists()
+        shutil.copytree(target, copy := tmp_path / f"restored-{target.name}")
+        restored = BrokerProcess(copy)
+        restored.environment |= SMALL_STORE
+        try:
+            restored.start()
+            assert not [event for event in restored.log_events() if event["level"] != "info"]
+            there = numbers(restored)
+            assert there == list(range(1, len(there) + 1))
+            assert confirmed <= len(there) <= traffic.confirmed + 1
+            assert restored.terminate() == 0
+        finally:
+            restored.kill()
+        incarnations.add((copy / "incarnation").read_text())
+    assert len(incarnations) == 1 + len(targets)
+    broker_process.start()
+    assert numbers(broker_process)[: traffic.confirmed] == list(range(1, traffic.confirmed + 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_a_kill_in_the_middle(broker_process: BrokerProcess, tmp_path: Path, seed: int) -> None:
+    """A backup whose broker was killed is refused by name, unless it was whole; the broker has lost nothing."""
+    broker_process.environment |= SMALL_STORE
+    broker_process.start()
+    traffic = Traffic(broker_process)
+    target = tmp_path / "backup"
+    try:
+        wait_until(lambda: traffic.confirmed >= 150, "some messages")
+        known = traffic.confirmed
+        command = backup(broker_process, target)
+        staging = broker_process.folder / STAGING
+        sign = [target / "format", staging / "vhosts", target / "vhosts", target / "slots"][seed]
+        wait_until(lambda: sign.exists() or command.poll() is not None, f"{sign} or the end")
+        broker_process.kill()
+    finally:
+        traffic.end()
+    command.communicate(timeout=60)
+    restored = BrokerProcess(target)
+    restored.environment |= SMALL_STORE
+    try:
+        if (target / "format").read_bytes() == UNFINISHED:
+            restored.spawn()
+            assert restored.wait() == 2
+            said = f"slotmq: {target}: not a data folder: a backup that was not finished; remove it, and make another\n"
+            assert restored.stderr() == said
+        else:
+            restored.start()
+            assert len(numbers(restored)) >= known
+    finally:
+        restored.kill()
+    broker_process.start()
+    assert not (broker_process.folder / STAGING).exists()
+    assert numbers(broker_process)[: traffic.confirmed] == list(range(1, traffic.confirmed + 1))
+
+
+def test_what_cannot_be_backed_up_to(broker_process: BrokerProcess, tmp_path: Path) -> None:
+    """A folder that holds something, a file, and one in the data folder are refused in one line, and left alone."""
+    broker_process.start()
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "precious").write_text("x")
+    folder = broker_process.folder
+    for target, says in (
+        (full, f"slotmq: {full}: not empty; a backup needs a folder of its own\n"),
+        (full / "precious", f"slotmq: {full / 'precious'}: not a folder\n"),
+        (folder / "in", f"slotmq: {folder / 'in'}: a backup cannot be within the data folder, nor around it\n"),
+        (folder.parent, f"slotmq: {folder.parent}: a backup cannot be within the data folder, nor around it\n"),
+        (Path("/proc/slotmq"), None),
+    ):
+        command = backup(broker_process, target)
+        said, wrong = command.communicate(timeout=60)
+        assert (command.returncode, said, len(wrong.splitlines())) == (1, "", 1), wrong
+        assert says in (wrong, None)
+    assert list(full.iterdir()) == [full / "precious"]
+    with pytest.raises(Unanswered, match="absolute"):
+        ask(str(folder), "backup", target="relative")
+    (tmp_path / "empty").mkdir()
+    command = backup(broker_process, tmp_path / "empty")
+    command.communicate(timeout=60)
+    assert command.returncode == 0
+    assert broker_process.terminate() == 0
+    assert not broker_process.errors() or {"backup.failed"} == {event["event"] for event in broker_process.errors()}
+
+
+class OtherDisk(Files):
+    """Real files without hard links, as between two disks."""
+
+    def link(self, source: Path, target: Path) -> bool:
+        """Does nothing."""
+        return False
+
+
+def message(body: bytes) -> aio_pika.Message:
+    """Returns a persistent message."""
+    return aio_pika.Message(body, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
+
+
+@pytest.mark.parametrize("files", [Files(), OtherDisk()], ids=["links", "copies"])
+async def test_everything_is_in_it(tmp_path: Path, files: Files) -> None:
+    """Users, vhosts, slot files, cursors and what a tap has not sealed yet come with the queues; the seals go on."""
+    steps: set[str] = set()
+    target = tmp_path / "backup"
+    async with running_broker(tmp_path / "data", files, taps={"window_ms": 3_600_000}) as broker:
+        await broker.administration.add_vhost("x" * 250, {})
+        await broker.taps.add("/", "amq.topic", "#", name="all")
+        async with client_of(broker) as channel:
+            exchange = await channel.get_exchange("amq.topic")
+            for body in (b"sealed", b"sealed too"):
+                await exchange.publish(message(body), "k")
+                await broker.taps.seal("/", "all")
+            await broker.taps.set_cursor("reader", "/", "all", 0)
+            await exchange.publish(message(b"waiting"), "k")
+        backups = Backups(broker._folder, broker.administration, broker.taps)
+        await backups.take(target, lambda step, _done, _total: steps.add(step))
+        seals = broker.taps.view.seals
+        assert not (tmp_path / "data" / STAGING).exists()
+    assert steps == {"gathered vhosts", "copied bytes"}
+    async with running_broker(target, taps={"window_ms": 3_600_000}) as restored:
+        assert sorted(restored.vhosts) == ["/", "x" * 250]
+        assert restored.taps.view.seals == seals
+        assert [one.seal for one in restored.taps.view.cursors] == [0]
+        assert restored.taps.view.store == broker.taps.view.store
+        await restored.taps.seal("/", "all")
+        bodies = [
+            [row.body for row in open_slot(restored.taps.slot_path(one.seal).read_bytes(), one.crc)]
+            for one in restored.taps.view.seals
+        ]
+        assert bodies == [[b"sealed"], [b"sealed too"], [b"waiting"]]
+
+
+KEPT = [b"%d" % number for number in range(40)]
+TARGET = FOLDER.parent / "backup"
+
+
+def fill(client: Client) -> None:
+    """Publishes some messages with confirms, in a queue of its own."""
+    raw: RawClient = client.raw
+    raw.open_channel(9)
+    raw.call(9, commands.Confirm.Select(), commands.Confirm.SelectOk)
+    raw.call(9, commands.Queue.Declare(queue="kept", durable=True), commands.Queue.DeclareOk)
+    for body in KEPT:
+        raw.send(publish_frames(9, "", "kept", body * 100, properties=PERSISTENT))
+        raw.expect(commands.Basic.Ack, 9)
+
+
+def drain(port: int) -> list[bytes]:
+    """Takes what is in that queue."""
+    with RawClient("127.0.0.1", port) as client:
+        client.open()
+        client.open_channel(1)
+        declared = client.call(1, commands.Queue.Declare(queue="kept", passive=True), commands.Queue.DeclareOk)
+        client.call(1, commands.Basic.Consume(queue="kept", no_ack=True), commands.Basic.ConsumeOk)
+        bodies = []
+        for _ in range(declared.message_count or 0):
+            client.expect(commands.Basic.Deliver, 1)
+            bodies.append(client.expect_content(1)[1])
+        return bodies
+
+
+async def found(disk: FaultyFiles, folder: Path) -> list[bytes]:
+    """Returns what a broker on a folder has."""
+    async with mortal_broker(folder, {"server": {"control_socket": False}}, files=disk) as broker:
+        return await talk(broker, drain, broker.listener.port)
+
+
+async def die_in_backup(n: int) -> bool:
+    """Has the n-th file call of a backup be the last of the broker; tells whether there are so many."""
+    disk = new_disk()
+    life = Life(disk, new_history(), Random(n))
+    assert await life.begin()
+    await life.say(fill, "filler")
+    backups = Backups(life.broker._folder, life.broker.administration, life.broker.taps)
+    disk.lose_at = disk.calls + n
+    try:
+        await backups.take(TARGET, lambda _step, _done, _total: None)
+        whole = not life.files.dead
+    except (PowerLost, BrokerError, ValueError):
+        whole = False
+    await life.kill()
+    for after in (disk.after_kill(), disk.after_loss(n), disk.after_loss(n, kept=0.0)):
+        assert await found(after, FOLDER) == [body * 100 for body in KEPT]
+        assert not after.exists(FOLDER / STAGING)
+        if whole or (after.exists(TARGET / "format") and after.read(TARGET / "format") not in (UNFINISHED, b"")):
+            assert await found(after, TARGET) == [body * 100 for body in KEPT]
+        elif after.exists(TARGET / "format"):
+            with pytest.raises(NoDataFolder, match="a backup that was not finished"):
+                DataFolder.open(after, TARGET)
+        elif after.exists(TARGET):
+            assert set(after.list(TARGET)) <= {"format.unfinished"}
+    return not whole
+
+
+async def test_each_file_call_of_a_backup_is_the_last() -> None:
+    """Wherever power or process end, the broker has all that was confirmed, and the backup is whole or refused."""
+    for n in count(1, 5):
+        if not await die_in_backup(n):
+            break
+    assert n > 40
