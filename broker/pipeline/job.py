@@ -13,12 +13,15 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.broker_folder import BadFile
 from broker.cli.control_client import Unanswered
 from broker.cli.parser import BadUsage
 from broker.cli.table import cell, print_json
+from broker.pipeline.faults import LakeRefused
+from broker.pipeline.local_path import local_path
 from broker.pipeline.progress import Progress
 from broker.pipeline.spark.log import SparkLog
 
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BAD_RECORDS", "ERROR", "GAP", "NO_JAVA", "OK", "USAGE", "JobFailed", "Progress", "Summary", "add_spark",
-    "carry_out", "spark_of",
+    "carry_out", "path_argument", "spark_of",
 ]  # fmt: skip
 
 OK: Final = 0
@@ -87,6 +90,14 @@ def add_spark(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--driver-memory", metavar="SIZE", help="memory of the JVM, such as 2g")
     parser.add_argument("--json", action="store_true", help="the summary as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def path_argument(text: str) -> Path:
+    """Return the path that an argument names, as argparse's `type`. Raises: ArgumentTypeError for a URL."""
+    try:
+        return local_path(text)
+    except LakeRefused as refused:
+        raise argparse.ArgumentTypeError(str(refused)) from None
 
 
 def _setting(text: str) -> tuple[str, str]:

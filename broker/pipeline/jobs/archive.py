@@ -24,6 +24,7 @@ from broker.pipeline.job import (
     Summary,
     add_spark,
     carry_out,
+    path_argument,
     spark_of,
 )
 from broker.pipeline.lake.archive_run import ArchiveRun
@@ -75,7 +76,9 @@ def add_archive(commands: Any) -> None:
     command = add_command(commands, "archive", "copy what taps hold into a lake, each message once")
     command.add_argument("--path", metavar="DIR", help="the broker's data folder")
     command.add_argument("--url", metavar="URL", help="the broker's HTTP server, http(s)://user:password@host:15672")
-    command.add_argument("--lake", metavar="DIR", type=Path, required=True, help="the lake; made where there is none")
+    command.add_argument(
+        "--lake", metavar="DIR", type=path_argument, required=True, help="the lake; made where there is none"
+    )
     command.add_argument("--tap", metavar="T", action="append", default=[], help="a tap or a glob; default all")
     command.add_argument("--vhost", metavar="V", help="default all")
     command.add_argument("--cursor", metavar="NAME", default=CURSOR, help=f"who the archive is; default {CURSOR}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
 from broker.pipeline.faults import LakeRefused
-from broker.pipeline.job import OK, USAGE, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
+from broker.pipeline.job import OK, USAGE, JobFailed, Progress, Summary, add_spark, carry_out, path_argument, spark_of
 from broker.pipeline.lake.compaction import COMPACT, DayPlan, described, plan
 from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.entry import Entry, LakeFile
@@ -52,7 +52,7 @@ class CompactOptions:
 def add_compact(commands: Any) -> None:
     """Adds the command."""
     command = add_command(commands, "compact", "rewrite a lake's many small files as few large ones")
-    command.add_argument("--lake", metavar="DIR", type=Path, required=True, help="the lake")
+    command.add_argument("--lake", metavar="DIR", type=path_argument, required=True, help="the lake")
     command.add_argument("--day", metavar="DATE", help="only this day, such as 2026-11-20; default all that are over")
     command.add_argument(
         "--target-mb", metavar="N", type=float, default=TARGET_MB, help=f"size of a new file; default {TARGET_MB}"

@@ -15,7 +15,17 @@ from broker.amqp.content_header import PROPERTIES_AT
 from broker.amqp.deaths import PastDeath, death_of, revived
 from broker.cli.parser import BadUsage, add_command
 from broker.pipeline.faults import fault_in
-from broker.pipeline.job import BAD_RECORDS, OK, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
+from broker.pipeline.job import (
+    BAD_RECORDS,
+    OK,
+    JobFailed,
+    Progress,
+    Summary,
+    add_spark,
+    carry_out,
+    path_argument,
+    spark_of,
+)
 from broker.pipeline.jobs.replay import publish_frame
 from broker.pipeline.replay.header_changes import NO_PROPERTIES
 from broker.pipeline.replay.replay_plan import digest
@@ -101,7 +111,11 @@ def add_deadletters(commands: Any) -> None:
     )  # fmt: skip
     command.add_argument("--rate", metavar="N", type=float, default=0.0, help="messages per second")
     command.add_argument(
-        "--unroutable", metavar="DIR", type=Path, default=UNROUTABLE, help="what the broker does not take goes here"
+        "--unroutable",
+        metavar="DIR",
+        type=path_argument,
+        default=UNROUTABLE,
+        help="what the broker does not take goes here",
     )
     add_selection(command, required=False)
     add_spark(command)

@@ -17,7 +17,19 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.cli.parser import BadUsage, add_command
 from broker.cli.table import aligned, cell
 from broker.pipeline.faults import LakeRefused, SlotGap, SourceRefused, fault_in
-from broker.pipeline.job import ERROR, GAP, OK, USAGE, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
+from broker.pipeline.job import (
+    ERROR,
+    GAP,
+    OK,
+    USAGE,
+    JobFailed,
+    Progress,
+    Summary,
+    add_spark,
+    carry_out,
+    path_argument,
+    spark_of,
+)
 from broker.pipeline.source.catalog import check_url, open_catalog
 from broker.pipeline.source.options import SourceOptions, names_option
 from broker.pipeline.source.selection import check_instants
@@ -66,7 +78,7 @@ def add_query(commands: Any) -> None:
     """Adds the command."""
     command = add_command(commands, "query", "answer SQL over a lake or over live slots")
     command.add_argument("sql", metavar="SQL", help="a SELECT over the view messages; of a lake there is bad, too")
-    command.add_argument("--lake", metavar="DIR", type=Path, help="the lake")
+    command.add_argument("--lake", metavar="DIR", type=path_argument, help="the lake")
     command.add_argument("--path", metavar="DIR", help="a broker's data folder, for its live slots")
     command.add_argument("--url", metavar="URL", help="a broker's HTTP server, http(s)://user:password@host:15672")
     command.add_argument(

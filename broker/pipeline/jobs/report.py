@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.job import USAGE, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
+from broker.pipeline.job import USAGE, JobFailed, Progress, Summary, add_spark, carry_out, path_argument, spark_of
 from broker.pipeline.jobs.route import running_topology
 from broker.pipeline.report.broker_state import consumer_rows, tap_rows
 from broker.pipeline.report.forecast import forecast
@@ -60,11 +60,15 @@ class ReportOptions:
 def add_report(commands: Any) -> None:
     """Adds the command."""
     command = add_command(commands, "report", "draw a lake's traffic as one HTML file")
-    command.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the HTML file to write")
+    command.add_argument(
+        "-o", "--output", metavar="FILE", type=path_argument, required=True, help="the HTML file to write"
+    )
     group = command.add_argument_group("broker")
     group.add_argument("--path", metavar="D", help="its data folder; running, it is asked for bindings and consumers")
     group.add_argument("--url", metavar="URL", help="http://user:password@host:15672, for slots and cursors")
-    group.add_argument("--bindings", metavar="FILE", type=Path, help="bindings in place of those of the broker")
+    group.add_argument(
+        "--bindings", metavar="FILE", type=path_argument, help="bindings in place of those of the broker"
+    )
     add_selection(command)
     add_spark(command)
     command.set_defaults(run=_run)

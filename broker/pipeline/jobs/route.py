@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.job import USAGE, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
+from broker.pipeline.job import USAGE, JobFailed, Progress, Summary, add_spark, carry_out, path_argument, spark_of
 from broker.pipeline.routes.bindings_file import BadBindings, read_bindings, read_definitions
 from broker.pipeline.routes.matcher import BadTopology, compiled
 from broker.pipeline.routes.route_count import COUNTS_DDL, SHOWN_MAX, Topologies, count_routes, with_queues
@@ -46,7 +46,7 @@ def add_route(commands: Any) -> None:
     command.add_argument(
         "--bindings",
         metavar="FILE",
-        type=Path,
+        type=path_argument,
         required=True,
         help="definitions JSON, JSON lines, or CSV exchange,pattern,queue; without a vhost they are of --vhost, or /",
     )
@@ -54,9 +54,9 @@ def add_route(commands: Any) -> None:
     command.add_argument(
         "--path", metavar="D", help="data folder of the running broker whose bindings those of today are"
     )
-    command.add_argument("--today", metavar="FILE", type=Path, help="a file with the bindings of today")
+    command.add_argument("--today", metavar="FILE", type=path_argument, help="a file with the bindings of today")
     command.add_argument(
-        "--rows", metavar="OUT", type=Path, help="write the messages, with the queues of each, as Parquet"
+        "--rows", metavar="OUT", type=path_argument, help="write the messages, with the queues of each, as Parquet"
     )
     add_selection(command)
     add_spark(command)

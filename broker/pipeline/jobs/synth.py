@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
 from broker.pipeline.faults import LakeRefused
-from broker.pipeline.job import BAD_RECORDS, OK, USAGE, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
+from broker.pipeline.job import (
+    BAD_RECORDS,
+    OK,
+    USAGE,
+    JobFailed,
+    Progress,
+    Summary,
+    add_spark,
+    carry_out,
+    path_argument,
+    spark_of,
+)
 from broker.pipeline.jobs.replay import publish_frame
 from broker.pipeline.replay.replay_plan import digest
 from broker.pipeline.replay.republish import Publishing, check_reachable
@@ -69,14 +80,14 @@ def add_synth(commands: Any) -> None:
     command = add_command(
         commands, "synth", "make a workload with the statistics of a lake's traffic, or messages of one"
     )
-    command.add_argument("-o", "--output", metavar="FILE", type=Path, help="write the workload of --lake here")
+    command.add_argument("-o", "--output", metavar="FILE", type=path_argument, help="write the workload of --lake here")
     command.add_argument("--anonymise", action="store_true", help="with tokens for words, the same for the same word")
     command.add_argument("--salt", metavar="S", help="what the tokens depend on; default another one each time")
     command.add_argument(
-        "--bindings", metavar="FILE", type=Path, help="bindings to put into the workload, anonymised alike"
+        "--bindings", metavar="FILE", type=path_argument, help="bindings to put into the workload, anonymised alike"
     )
     command.add_argument("--generate", metavar="N", type=int, help="make so many messages of --workload")
-    command.add_argument("--workload", metavar="FILE", type=Path, help="what an earlier run wrote")
+    command.add_argument("--workload", metavar="FILE", type=path_argument, help="what an earlier run wrote")
     command.add_argument(
         "--seed", metavar="S", type=int, default=0, help="the same messages for the same seed; default 0"
     )
@@ -84,7 +95,7 @@ def add_synth(commands: Any) -> None:
     command.add_argument("--exchange", metavar="X", help="to this exchange; default those of the workload")
     command.add_argument("--rate", metavar="N", type=float, default=0.0, help="messages per second")
     command.add_argument(
-        "--parquet", metavar="DIR", type=Path, help="write them as Parquet; --lake adds them to a lake"
+        "--parquet", metavar="DIR", type=path_argument, help="write them as Parquet; --lake adds them to a lake"
     )
     add_selection(command, required=False)
     add_spark(command)

@@ -23,6 +23,7 @@ from broker.pipeline.lake.entry import LakeFile
 from broker.pipeline.lake.instant import Instant, instant_ms
 from broker.pipeline.lake.manifest import WRITING, now_ms
 from broker.pipeline.lake.table import Table
+from broker.pipeline.local_path import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,12 +39,15 @@ LISTED_BY_DRIVER: Final = 10_000  # a job that looks at so many files costs more
 
 
 class Lake:
-    """A lake that is there; `create` makes one. Raises: LakeRefused when it is none, or of a later format."""
+    """A lake that is there; `create` makes one.
+
+    Raises: LakeRefused when it is none, of a later format, or at a URL.
+    """
 
     def __init__(
         self, path: str | Path, *, create: bool = False, disk: Disk | None = None, clock_ms: Callable[[], int] = now_ms
     ) -> None:
-        self.path = Path(path).absolute()
+        self.path = local_path(path).absolute()
         self._disk = disk or Disk()
         self._clock_ms = clock_ms
         if create:

@@ -32,6 +32,7 @@ from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.entry import Entry
 from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.manifest import now_ms
+from broker.pipeline.local_path import local_path
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.store.slot_file import SlotView
 
@@ -136,7 +137,7 @@ class LakeTarget:
 
 
 def _absolute(slots: str | None) -> str | None:
-    return slots if slots is None or slots.startswith(URLS) else str(Path(slots).absolute())
+    return slots if slots is None or slots.startswith(URLS) else str(local_path(slots).absolute())
 
 
 def _sum(messages: list[WriterCommitMessage | None]) -> Copied:
@@ -240,7 +241,7 @@ class LakeFormat(DataSource):
     def _query_of_checkpoint(self) -> str:
         checkpoint = self.options.get("checkpointLocation")
         try:
-            found = json.loads((Path(checkpoint or "") / METADATA).read_text())
+            found = json.loads((local_path(checkpoint or "") / METADATA).read_text())
             return str(found["id"])
         except (OSError, ValueError, KeyError) as error:
             raise LakeRefused(

@@ -10,6 +10,7 @@ from typing import Any
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.parser import BadUsage
 from broker.pipeline.faults import SlotMissing, SourceRefused
+from broker.pipeline.local_path import local_path
 from broker.pipeline.source.seal_reader import SealReader
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.store.seal_log import SealView
@@ -23,7 +24,8 @@ class StoreCatalog:
     partial = False  # who may open the folder may read all of it
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._folder = Path(path).absolute()
+        """Raises: SourceRefused for a URL."""
+        self._folder = local_path(os.fspath(path), SourceRefused).absolute()
         self._slots = self._folder / "slots"
         self._reader = SealReader(self._slots / "seals.log")
 

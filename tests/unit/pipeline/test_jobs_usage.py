@@ -61,6 +61,16 @@ BROKER = "amqp://localhost"
         ("synth --generate 5 --workload GOOD --parquet LAKE", "is there already"),
         ("synth --lake LAKE -o x --salt s", "belongs to --anonymise"),
         ("synth --lake NONE -o x", "is no lake"),
+        ("archive --path D --lake s3://bucket/x", "s3://bucket/x is a URL, and s3: is not supported"),
+        ("archive --path D --lake s3:/bucket/x", "s3: is not supported"),
+        ("archive --path D --lake abfss://lake@account/x", "abfss: is not supported"),
+        ("replay --lake hdfs:///x --to BROKER", "hdfs: is not supported"),
+        ("query --lake gs://bucket/x SELECT", "gs: is not supported"),
+        ("compact --lake s3a://bucket/x", "s3a: is not supported"),
+        ("report --lake LAKE -o s3://bucket/x.html", "s3: is not supported"),
+        ("route --lake LAKE --bindings GOOD --rows s3://bucket/x", "s3: is not supported"),
+        ("synth --generate 5 --workload GOOD --parquet s3://bucket/x", "s3: is not supported"),
+        ("deadletters --lake LAKE --replay --to BROKER --unroutable s3://bucket/x", "s3: is not supported"),
     ],
 )
 def test_bad_usage_is_one_line(
@@ -79,6 +89,7 @@ def test_bad_usage_is_one_line(
     assert (code, told.out) == (2, "")
     assert said in told.err and "secret" not in told.err
     assert told.err.count("\n") == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"LAKE", "GOOD", "BAD"}
 
 
 @pytest.mark.parametrize("job", ["replay --lake LAKE", "deadletters --lake LAKE --replay"])

@@ -1,0 +1,40 @@
+"""URLs where a folder is meant: refused, and never a folder named `s3:`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.pipeline.faults import LakeRefused, SourceRefused
+from broker.pipeline.lake import Lake
+from broker.pipeline.local_path import local_path
+from broker.pipeline.source.catalog import open_catalog
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("lake", "lake"),
+        ("/data/lake", "/data/lake"),
+        ("a:b/c", "a:b/c"),
+        ("file:///data/my%20lake", "/data/my lake"),
+        ("file:/data/lake", "/data/lake"),
+        ("file://localhost/data", "/data"),
+        (Path("file:///data/lake"), "/data/lake"),
+    ],
+)
+def test_a_path_is_itself_and_a_file_url_its_path(name: str | Path, meant: str) -> None:
+    """As Spark users write it, too."""
+    assert local_path(name) == Path(meant)
+
+
+@pytest.mark.parametrize("name", ["s3://bucket/x", Path("s3://bucket/x"), "hdfs:/x", "file://host/x", "HTTP://h/x"])
+def test_any_other_url_is_refused(name: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a lake and of a data folder, and nothing is made."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LakeRefused, match="is a URL"):
+        Lake(name, create=True)
+    with pytest.raises(SourceRefused, match="is a URL"):
+        open_catalog(str(name)).view()
+    assert not list(tmp_path.iterdir())
