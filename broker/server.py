@@ -136,6 +136,7 @@ class Broker:
                 permissions=permissions,
                 usage=Usage(users),
                 vhosts=self.vhosts,
+                is_down=self.vhosts.is_down,
                 tls=self._tls,
             )
             Revocation(users, permissions, self.listener.sessions, self.vhosts)
@@ -177,6 +178,7 @@ class Broker:
                     incarnation=self.incarnation,
                     files=self._files,
                     unready=self._unready,
+                    down=lambda: sorted(self.vhosts.offline),
                     tls=self._tls,
                 )
             self._timers = Timers(loop, self._fail)

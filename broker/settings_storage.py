@@ -50,7 +50,7 @@ class Store(Section):
     )
     on_corruption: Literal["refuse", "quarantine"] = Field(
         default="refuse",
-        description="What a broken record that had been synced means: do not start, or set it aside loudly and go on.",
+        description="What damage to what had been synced means: its vhost stays offline, or it is set aside loudly.",
     )
     disk_free_min_bytes: int = number(
         256 * MiB, 0, 1024 * GiB, "bytes", "Publishers are blocked while the disk has less than this free.",

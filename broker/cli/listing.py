@@ -34,7 +34,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "exclusive", "arguments",
     ),
     "users": ("name", "tags"),
-    "vhosts": ("name", "description", "queues", "messages", "connections"),
+    "vhosts": ("name", "state", "description", "queues", "messages", "connections", "reason"),
     "permissions": ("vhost", "user", "configure", "write", "read"),
     "topic-permissions": ("vhost", "user", "exchange", "write", "read"),
     "policies": ("vhost", "name", "pattern", "apply_to", "definition", "priority"),
@@ -97,6 +97,17 @@ def _status(arguments: argparse.Namespace) -> int:
         return 0
     width = max(map(len, answer))
     for name, value in answer.items():
-        shown = ", ".join(f"low on {alarm['kind']}" for alarm in value) or "none" if name == "alarms" else cell(value)
-        print(f"{name.ljust(width)}  {shown}")
+        print(f"{name.ljust(width)}  {_shown(name, value)}")
     return 0
+
+
+def _shown(name: str, value: Any) -> str:
+    if name == "alarms":
+        return ", ".join(f"low on {alarm['kind']}" for alarm in value) or "none"
+    if name == "vhosts_down":
+        return cell(", ".join(f"{row['vhost']} ({row['reason']})" for row in value)) or "none"
+    if name == "queues_recovered":
+        return (
+            cell(", ".join(f"{row['queue']} in {row['vhost']} ({row['messages']} messages)" for row in value)) or "none"
+        )
+    return cell(value)

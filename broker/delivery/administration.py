@@ -66,6 +66,7 @@ class Administration:
         self.importing: dict[str, Any] | None = None  # a document that is checked and half taken
         self._file = file
         self._close_connections = close_connections
+        vhosts.close_connections = self._close_of
         self._fail = fail
         self._lock = asyncio.Lock()
         self._changes: set[asyncio.Task[Any]] = set()
@@ -88,6 +89,8 @@ class Administration:
 
     async def make_vhost(self, name: str, facts: Mapping[str, Any]) -> None:
         """Adds a vhost, as a part of a change."""
+        if self.vhosts.is_down(name):
+            raise ValueError(f"Virtual host '{name}' is down: {self.vhosts.offline[name].reason}")
         if name in self.vhosts:
             raise ValueError(f"Virtual host '{name}' already exists, with another description or default queue type")
         self.check_new_vhosts([name])
@@ -112,7 +115,8 @@ class Administration:
         await self.alone(lambda: self._delete_vhost(name))
 
     async def _delete_vhost(self, name: str) -> None:
-        self.vhost_named(name)
+        if not self.vhosts.is_down(name):
+            self.vhost_named(name)
         self.drop_vhost(name)
         await self.save()  # before the files go: what is half deleted at a crash must not come back
         try:
@@ -124,12 +128,15 @@ class Administration:
 
     def drop_vhost(self, name: str) -> None:
         """Forgets a vhost whose engine and files are still there."""
-        vhost = self.vhosts.hide(name)
-        self._close_connections(lambda session: session.vhost is vhost, f"vhost '{name}' is deleted")
+        if self.vhosts.offline.pop(name, None) is None:
+            self._close_of(self.vhosts.hide(name), f"vhost '{name}' is deleted")
         self.permissions.forget_vhost(name)
         self.vhost_facts.pop(name, None)
         for key in [key for key in self.parameters if key[0] == name]:
             del self.parameters[key]
+
+    def _close_of(self, vhost: Vhost, reason: str) -> None:
+        self._close_connections(lambda session: session.vhost is vhost, reason)
 
     async def set_vhost_limits(self, name: str, changes: Mapping[str, int]) -> None:
         """Set some of a vhost's limits; the others stay. A negative one is none."""
@@ -163,6 +170,8 @@ class Administration:
 
     def vhost_named(self, name: str) -> Vhost:
         """Returns a vhost. Raises: ValueError."""
+        if self.vhosts.is_down(name):
+            raise ValueError(f"Virtual host '{name}' is down: {self.vhosts.offline[name].reason}")
         vhost = self.vhosts.get(name)
         if vhost is None:
             raise ValueError(f"Virtual host '{name}' does not exist")
@@ -304,28 +313,29 @@ class Administration:
     def document(self) -> dict[str, Any]:
         """Returns all of it as a definitions document."""
         vhosts = self.vhosts
+        names = sorted([*vhosts, *vhosts.offline])
         return {
             "users": self.users.to_json(),
-            "vhosts": [self.vhost_fields(name) for name in sorted(vhosts)],
+            "vhosts": [self.vhost_fields(name) for name in names],
             "permissions": self.permissions.to_json(),
             "topic_permissions": self.permissions.topics.to_json(),
             "policies": [
                 {"vhost": name, **policy_fields(policy)}
-                for name in sorted(vhosts)
-                for policy in vhosts[name].policies.list()
+                for name in names
+                for policy in vhosts.policies(name).list()
             ],
             "parameters": [
                 *({"vhost": key[0], "component": key[1], "name": key[2], "value": value}
                   for key, value in sorted(self.parameters.items(), key=lambda item: item[0])),
                 *({"vhost": name, **operator_policy(policy)}
-                  for name in sorted(vhosts)
-                  for policy in vhosts[name].policies.list(operator=True)),
+                  for name in names
+                  for policy in vhosts.policies(name).list(operator=True)),
             ],
             "global_parameters": [{"name": name, "value": value} for name, value in self.global_parameters.items()],
         }  # fmt: skip
 
     def take(self, document: Document, users: Iterable[User]) -> None:
-        """Takes what a document says of the whole broker; all of its vhosts are there. Raises: ValueError."""
+        """Takes what a document says of the whole broker; its vhosts are there or offline. Raises: ValueError."""
         for user in users:
             known = self.users.get(user.name)  # limits that a document does not speak of stay, as in RabbitMQ
             limits = user.limits if known is None else known.limits.updated(user.limits.to_json())
@@ -349,7 +359,8 @@ class Administration:
 
     def _take_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
         self.vhost_facts[vhost] = dict(facts)
-        self.vhosts[vhost].default_queue_type = default_type(facts)
+        if vhost in self.vhosts:
+            self.vhosts[vhost].default_queue_type = default_type(facts)
 
     def _take_limits(self, name: str) -> None:
         """Limit a vhost to what its parameter says. What SlotMQ 0.1 kept there was not checked."""
@@ -364,7 +375,7 @@ class Administration:
 
     def _take_policies(self, vhost: str, document: Document) -> None:
         """Sets all policies of a vhost at once: each time they change, every queue is looked at."""
-        policies = self.vhosts[vhost].policies
+        policies = self.vhosts.policies(vhost)
         ours = [found for found in document.policies if found.vhost == vhost]
         kept = {
             key: {policy.name: policy.to_json() for policy in policies.list(operator=operator)}

@@ -145,6 +145,9 @@ class DefinitionsImport:
 
     async def _check(self) -> None:
         administration, document = self._administration, self._document
+        for name, offline in administration.vhosts.offline.items():
+            if name in {vhost.name for vhost in document.vhosts}:
+                raise BadDefinitions(f"Virtual host '{name}' is down: {offline.reason}")
         known = {*administration.vhosts, *(vhost.name for vhost in document.vhosts)}
         for part in ("permissions", "topic_permissions", "policies", "parameters", "exchanges", "queues", "bindings"):
             for number, entry in enumerate(getattr(document, part)):

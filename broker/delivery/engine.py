@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +13,7 @@ from broker.amqp.errors import StoreFailed
 from broker.core.deadlines import TURN_SHARE, Deadlines
 from broker.core.producers import ProducerLimits
 from broker.core.queue import QueuePorts
+from broker.core.recovered_queue import deleted_numbers, make_recovered
 from broker.core.vhost import Vhost
 from broker.core.vhost_limits import VhostLimits
 from broker.delivery.checkpointer import Checkpointer
@@ -21,9 +22,11 @@ from broker.delivery.compactor import Compactor
 from broker.delivery.pager import Pager
 from broker.delivery.reader import SlotReader
 from broker.delivery.worker import Workers
+from broker.event_log import get_logger
 from broker.routing.cache import CacheLimits
 from broker.routing.pattern import PatternLimits
 from broker.store.record import encode_topology
+from broker.store.segment import OFFSET_BITS
 
 if TYPE_CHECKING:
     from broker.core.message import Message
@@ -31,10 +34,13 @@ if TYPE_CHECKING:
     from broker.core.stream import Stream
     from broker.delivery.turn import Turn
     from broker.settings import Settings
+    from broker.store.checkpoint import QueueState
     from broker.store.recovery import Recovered
     from broker.store.store import VhostStore
 
 __all__ = ["Engine"]
+
+_log = get_logger()
 
 NODE: Final = "local"
 ALARM_MAX_MS: Final = 3_600_000
@@ -61,7 +67,8 @@ class Engine:
         self.store = store
         self._turn = turn
         self._loop = loop
-        self._fail = fail
+        self.fail = fail
+        self._quarantines = settings.store.on_corruption == "quarantine"
         self._settled: list[Stream] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._checkpoint: asyncio.Task[None] | None = None
@@ -146,22 +153,47 @@ class Engine:
 
         Shapes: `sealed` has for each queue of a tap the id behind the last message that is in a slot file. What is in
             one is settled here, and no id is given again; a transient message may be there that the log never had.
+        Raises: CorruptStore when messages have no queue, unless what is damaged is quarantined: then they get one.
         """
         self.recovered_clean = recovered.clean
         vhost = self.vhost
         vhost.restore(recovered.topology)
         vhost.next_queue_number = max(vhost.next_queue_number, recovered.next_queue_number)
+        lost: list[QueueState] = []
         streams = {stream.number: stream for queue in vhost.queues.values() for stream in queue.streams}
         for number, state in recovered.queues.items():
             if number in streams:
                 streams[number].restore(state, redelivered=not recovered.clean)
             else:
-                self.store.discard(state)
+                lost.append(state)
+        if lost:
+            self._restore_lost(lost, deleted_numbers(recovered.topology), redelivered=not recovered.clean)
         for queue in vhost.queues.taps.values():
             if queue.number in sealed:
                 queue.stream.lose_sealed(sealed[queue.number])
                 self._schedule()  # a turn logs it
         vhost.restored()
+
+    def _restore_lost(self, states: Iterable[QueueState], deleted: set[int], *, redelivered: bool) -> None:
+        """Restores what no change declares: nothing of a queue that was deleted, the messages of any other one."""
+        for state in states:
+            messages = sum(slot.unsettled for slot in state.slots)
+            if state.number in deleted or not messages:
+                self.store.discard(state)
+                continue
+            reason = f"the declaration of queue number {state.number}, which holds {messages} messages, cannot be read"
+            if not self._quarantines:
+                raise self.store.log.corrupt(min(state.slots[0].segments, default=0) << OFFSET_BITS, reason)
+            queue = make_recovered(self.vhost, state.number)
+            queue.stream.restore(state, redelivered=redelivered)
+            _log.error(
+                "queue.recovered",
+                vhost=self.vhost.name,
+                queue=queue.name,
+                number=state.number,
+                messages=messages,
+                reason=reason,
+            )
 
     def turn(self) -> None:
         """Logs what was settled, starts the sync, delivers while it runs, drops what is due, pages: once per loop
@@ -207,7 +239,7 @@ class Engine:
         try:
             self.store.mend()
         except StoreFailed as error:
-            self._fail(error)
+            self.fail(error)
         if self._checkpoint is not None and not self._checkpoint.done():
             return
         idle_s = self._loop.time() - self._checkpoint_at
@@ -247,6 +279,14 @@ class Engine:
         for _ in self.vhost.dismantle():
             await asyncio.sleep(0)
             self.deadlines.begin_turn()
+        self.close()
+
+    async def give_up(self) -> None:
+        """Ends the engine of a vhost whose store is damaged: its files stay as they are."""
+        self._stops = True
+        if self._checkpoint is not None:
+            await asyncio.wait([self._checkpoint])
+        self.vhost.sweep.end()
         self.close()
 
     def close(self, *, clean: bool = False) -> None:
@@ -322,7 +362,7 @@ class Engine:
     def _checkpoint_done(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._fail(error)
+            self.fail(error)
 
 
 def limits_of(settings: Settings) -> VhostLimits:

@@ -52,7 +52,10 @@ async def open_all(
     else:
         _begin(administration, folder, settings, has_users=bool(named and named.users))
         await administration.alone(lambda: None)
-    if named is not None:
+    down = sorted(administration.vhosts.offline)
+    if named is not None and down:
+        _log.error("definitions.not_loaded", path=settings.server.load_definitions, reason=f"vhosts are down: {down}")
+    elif named is not None:
         try:
             await DefinitionsImport(named, administration, rehearsal, _tell).run()
         except (BadDefinitions, ValueError) as bad:
@@ -65,13 +68,16 @@ def _restore(administration: Administration, folder: DataFolder, document: Docum
         if name not in names:  # its deletion was written down, and a crash came before its files were gone
             _log.info("vhost.removed", vhost=name)
             folder.remove_vhost(name)
-    for name in names:
-        administration.vhosts.open(name)
+    administration.vhosts.open_all(names)
     administration.take(document, [user_of(_stored(entry)) for entry in document.users])
 
 
 async def _finish(administration: Administration, rehearsal: Rehearsal, importing: Any) -> None:
-    """Goes on with an import that a crash ended after it was checked."""
+    """Goes on with an import that a crash ended after it was checked; a vhost that is down postpones it."""
+    if administration.vhosts.offline:
+        administration.importing = importing
+        _log.error("definitions.import_postponed", reason=f"vhosts are down: {sorted(administration.vhosts.offline)}")
+        return
     try:
         await DefinitionsImport(read_document(importing), administration, rehearsal, _tell).run()
     except (BadDefinitions, ValueError) as bad:  # a client made something else of one of its names before the crash
@@ -86,8 +92,7 @@ def _stored(entry: Any) -> dict[str, Any]:
 def _begin(administration: Administration, folder: DataFolder, settings: Settings, *, has_users: bool) -> None:
     """Begins with what a new folder has, or with the vhosts of a folder that knew of nothing but them."""
     auth = settings.auth
-    for name in dict.fromkeys([auth.default_vhost, *folder.list_vhosts()]):
-        administration.vhosts.open(name)
+    administration.vhosts.open_all(dict.fromkeys([auth.default_vhost, *folder.list_vhosts()]))
     administration.take(Document(vhosts=(VhostEntry(auth.default_vhost, DEFAULT_FACTS),)), [])
     if auth.begins_with_default_user and not has_users:
         password = auth.default_pass.get_secret_value()

@@ -209,10 +209,11 @@ class SlotWriter:
         try:
             await engine.committer.drain()
             seal, end = await self.in_thread(lambda: self._write(engine.vhost.name, queue, engine.store, pieces))
-        except CorruptStore:
+        except CorruptStore as error:
             if not stream.deleted:
-                raise
-            return  # its records went with it
+                self._refuse(queue, error)
+                engine.fail(error)
+            return  # or its records went with it
         finally:
             let_go(engine.store, pieces)
         await self._settle(engine, stream, end)

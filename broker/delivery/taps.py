@@ -39,6 +39,8 @@ __all__ = ["TapRefused", "Taps"]
 
 _log = get_logger()
 
+UNBOUNDED: Final = Cap(1 << 62, 1 << 62)
+
 RETENTION_S: Final = 10.0  # between two looks at what has become too old
 CURSORS_MAX: Final = 1000
 
@@ -70,6 +72,7 @@ class Taps:
         self._retain_at_s = 0.0
         self._ends = False
         vhosts.leave = self._leave
+        vhosts.part = self._writer.leave
 
     def take_settings(self, settings: Settings) -> None:
         """Go by changed settings; a tap with caps of its own keeps them."""
@@ -349,7 +352,9 @@ class Taps:
 
     @property
     def _caps(self) -> dict[tuple[str, str], Cap]:
-        return {
+        offline = self._vhosts.offline  # nobody knows the caps of their taps
+        unbounded = {(seal.vhost, seal.queue): UNBOUNDED for seal in self.view.seals if seal.vhost in offline}
+        return unbounded | {
             (engine.vhost.name, queue.tap): Cap(queue.max_bytes, queue.max_age_ms)
             for engine in self._vhosts.engines.values()
             for queue in engine.vhost.queues.taps.values()

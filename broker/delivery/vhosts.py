@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.amqp.errors import StoreFailed
 from broker.delivery.engine import Engine
+from broker.delivery.offline import OfflineVhost
 from broker.event_log import get_logger
+from broker.store.damage import CorruptStore
 from broker.store.store import VhostStore
 
 if TYPE_CHECKING:
+    from broker.core.policy import Policies
     from broker.core.vhost import Vhost
     from broker.delivery.turn import Turn
     from broker.settings import Settings
@@ -22,6 +26,10 @@ __all__ = ["NAME_MAX_BYTES", "Vhosts"]
 _log = get_logger()
 
 NAME_MAX_BYTES: Final = 255  # a short string, AMQP 0-9-1 section 4.2.5.3
+
+
+def _close_none(_vhost: Vhost, _reason: str) -> None:
+    """Has no connections."""
 
 
 async def _let_go(_engine: Engine) -> None:
@@ -61,8 +69,12 @@ class Vhosts(Mapping[str, "Vhost"]):
         self._pending_bytes = 0
         self._counted_at = -1
         self._sealed = sealed
-        self.leave: Callable[[Engine], Awaitable[None]] = _let_go  # hears of an engine that ends, before it does
+        self.leave: Callable[[Engine], Awaitable[None]] = _let_go  # hears of a vhost that is deleted, before its end
+        self.part: Callable[[Engine], Awaitable[None]] = _let_go  # ... and of one that goes offline
+        self.close_connections: Callable[[Vhost, str], None] = _close_none
         self.engines: dict[str, Engine] = {}
+        self.offline: dict[str, OfflineVhost] = {}
+        self._parting: dict[str, asyncio.Task[None]] = {}
 
     def take_settings(self, settings: Settings) -> None:
         """Go by changed settings, in every vhost."""
@@ -83,9 +95,61 @@ class Vhosts(Mapping[str, "Vhost"]):
         """Tells whether a client can say the name."""
         return 0 < len(name.encode("utf-8", "replace")) <= NAME_MAX_BYTES
 
-    def open(self, name: str) -> Vhost:
-        """Returns a vhost with what its folder holds. *Blocking*: for the start. Raises: CorruptStore, StoreFailed."""
-        return self._start(name, *self._open_store(name))
+    def is_down(self, name: str) -> bool:
+        """Tells whether a vhost is offline."""
+        return name in self.offline
+
+    def policies(self, name: str) -> Policies:
+        """Returns the policies of a vhost, which may be offline. Raises: KeyError."""
+        return self.offline[name].policies if name in self.offline else self._by_name[name].policies
+
+    def open_all(self, names: Iterable[str]) -> None:
+        """Opens vhosts with what their folders hold; one whose store is damaged is offline. *Blocking*: for the start.
+
+        Raises: CorruptStore, StoreFailed when none can be opened.
+        """
+        failed: StoreFailed | None = None
+        for name in names:
+            try:
+                self._start(name, *self._open_store(name))
+            except StoreFailed as error:
+                failed = failed or error
+                engine = self.engines.pop(name, None)
+                if engine is not None:
+                    engine.close()
+                self._note_offline(OfflineVhost(name, self._folder.vhost_folder(name), str(error)))
+        if failed is not None and not self._by_name:
+            raise failed
+
+    def take_offline(self, name: str, error: CorruptStore) -> None:
+        """Ends a vhost in whose store damage was found: its connections are closed, the others work on.
+
+        The broker ends with the last vhost that it has.
+        """
+        vhost = self.hide(name)
+        self._note_offline(OfflineVhost(name, self._folder.vhost_folder(name), str(error), vhost.policies))
+        if not self._by_name:
+            self._fail(error)
+            return
+        self.close_connections(vhost, f"vhost '{name}' is down")
+        self._parting[name] = self._loop.create_task(self._part(name))
+
+    async def _part(self, name: str) -> None:
+        """Writes down what an offline vhost has been told, and lets go of its store."""
+        engine = self.engines[name]
+        try:
+            await engine.committer.drain()
+            await self.part(engine)
+            await engine.give_up()
+        except Exception as error:  # noqa: BLE001 - the log cannot be written: nothing may be confirmed any more
+            self._fail(error)
+            return
+        del self.engines[name]
+        self._turn.engines.remove(engine)
+
+    def _note_offline(self, vhost: OfflineVhost) -> None:
+        self.offline[vhost.name] = vhost
+        _log.error("vhost.offline", vhost=vhost.name, reason=vhost.reason)
 
     async def add(self, name: str) -> Vhost:
         """Returns a new vhost; its files are made in a thread. Raises: StoreFailed when they cannot be made."""
@@ -96,13 +160,16 @@ class Vhosts(Mapping[str, "Vhost"]):
         return self._by_name.pop(name)
 
     async def remove(self, name: str) -> None:
-        """Ends the engine of a hidden vhost and removes its folder. Raises: StoreFailed."""
-        engine = self.engines[name]
-        await engine.committer.drain()
-        await self.leave(engine)
-        await engine.discard()
-        del self.engines[name]
-        self._turn.engines.remove(engine)
+        """Ends the engine of a hidden vhost, if it still has one, and removes its folder. Raises: StoreFailed."""
+        if name in self._parting:
+            await asyncio.wait([self._parting.pop(name)])
+        engine = self.engines.get(name)
+        if engine is not None:
+            await engine.committer.drain()
+            await self.leave(engine)
+            await engine.discard()
+            del self.engines[name]
+            self._turn.engines.remove(engine)
         await self._loop.run_in_executor(None, self._folder.remove_vhost, name)
 
     def pending_bytes(self) -> int:
@@ -169,7 +236,13 @@ class Vhosts(Mapping[str, "Vhost"]):
         )
 
     def _start(self, name: str, store: VhostStore, recovered: Recovered) -> Vhost:
-        engine = Engine(name, store, self._settings, self._turn, self._loop, generate=self._generate, fail=self._fail)
+        def fail(error: BaseException) -> None:
+            if isinstance(error, CorruptStore) and self._by_name.get(name) is engine.vhost:
+                self.take_offline(name, error)
+            elif not isinstance(error, CorruptStore) or name not in self.offline:
+                self._fail(error)
+
+        engine = Engine(name, store, self._settings, self._turn, self._loop, generate=self._generate, fail=fail)
         self.engines[name] = engine
         engine.restore(recovered, self._sealed(name))
         self._turn.engines.append(engine)

@@ -57,6 +57,7 @@ class Listener:
         permissions: Permissions,
         usage: Usage,
         vhosts: Mapping[str, Vhost],
+        is_down: Callable[[str], bool] | None = None,
         tls: TlsContext | None = None,
     ) -> None:
         self._settings = settings
@@ -66,6 +67,7 @@ class Listener:
         self._permissions = permissions
         self._usage = usage
         self._vhosts = vhosts
+        self._is_down = is_down
         self._limits = limits_of(settings)
         self._announced = server_properties(settings.amqp.product)
         self._servers: list[asyncio.Server] = []
@@ -266,6 +268,7 @@ class Listener:
             vhosts=self._vhosts,
             peer=transport.peer,
             opened=self.channel_opened,
+            is_down=self._is_down,
         )
         session.outflow.high_water_bytes = self._settings.flow.high_water_bytes
         return session

@@ -69,6 +69,11 @@ class SlotState:
     size_bytes: int = 0
     redelivered: bool = False
 
+    @property
+    def unsettled(self) -> int:
+        """How many messages are not settled."""
+        return self.end - self.first - int.from_bytes(self.settled, "little").bit_count()
+
 
 @dataclass(slots=True)
 class QueueState:

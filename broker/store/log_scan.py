@@ -8,9 +8,10 @@ from typing import Final, Protocol
 
 from crc32c import crc32c
 
-from broker.store.files import Files
+from broker.store.files import File, Files
 from broker.store.record import HEAD, HEAD_BYTES, INNER, LENGTH_MIN, MARK, MARK_BYTES, MARK_TAIL, PREFIX_BYTES
 from broker.store.replay import Stop
+from broker.store.salvage import read_around
 from broker.store.segment import HEADER_BYTES, OFFSET_BITS, SegmentHeader, decode_header, segment_number, segment_path
 
 __all__ = ["Consumer", "LogFolder"]
@@ -27,13 +28,18 @@ class Consumer(Protocol):
 
 
 class LogFolder:
-    """The segments in a log's folder. Shapes: ``segments`` maps the number of each to its bytes, ascending."""
+    """The segments in a log's folder.
+
+    Shapes: ``segments`` maps the number of each to its bytes, ascending. ``unreadable`` says of segments in which the
+        disk does not give back something why; zeros stand in its place.
+    """
 
     def __init__(self, files: Files, folder: Path) -> None:
         self._files = files
         self.folder = folder
         numbers = sorted(number for name in files.list(folder) if (number := segment_number(name)) is not None)
         self.segments = {number: files.size(segment_path(folder, number)) for number in numbers}
+        self.unreadable: dict[int, str] = {}
 
     def path(self, number: int) -> Path:
         """Returns the file of a segment."""
@@ -41,7 +47,10 @@ class LogFolder:
 
     def header(self, number: int) -> SegmentHeader:
         """Returns a segment's header. Raises: ValueError when it is damaged; NewerFormat."""
-        header = decode_header(self.read(number, 0, HEADER_BYTES), self.path(number))
+        block = self.read(number, 0, HEADER_BYTES)
+        if number in self.unreadable and not any(block):
+            raise ValueError(self.unreadable[number])
+        header = decode_header(block, self.path(number))
         if header.number != number:
             raise ValueError(f"the header is that of segment {header.number}")
         return header
@@ -50,9 +59,15 @@ class LogFolder:
         """Returns a piece of a segment, shorter at its end."""
         file = self._files.open(self.path(number))
         try:
-            return file.read_at(offset, size)
+            return self._read(number, file, offset, size)
         finally:
             file.close()
+
+    def _read(self, number: int, file: File, offset: int, size: int) -> bytes:
+        block, reason = read_around(file.read_at, offset, size)
+        if reason:
+            self.unreadable[number] = reason
+        return block
 
     def scan(self, number: int, offset: int, consumer: Consumer, done: Callable[[int], None]) -> tuple[int, str]:
         """Hands a segment's records from `offset` on to a consumer; returns where it stopped and the damage found
@@ -65,14 +80,15 @@ class LogFolder:
         file = self._files.open(self.path(number))
         try:
             while offset < size:
-                block = file.read_at(offset, min(max(BLOCK_BYTES, need), size - offset))
+                block = self._read(number, file, offset, min(max(BLOCK_BYTES, need), size - offset))
                 stop = consumer.run(block, number << OFFSET_BITS | offset)
                 offset += stop.used
                 done(stop.used)
                 need = stop.need
                 if stop.damage or (need and offset + need > size and offset < size):
                     damage = stop.damage or f"the segment ends {offset + need - size} bytes before the record does"
-                    return offset, (ZEROS if self._is_zero(number, offset) else damage)
+                    zeros = self._is_zero(number, offset)
+                    return offset, self.unreadable.get(number) or (ZEROS if zeros else damage)
         finally:
             file.close()
         return offset, ""

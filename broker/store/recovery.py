@@ -116,7 +116,7 @@ class Recovery:
         for state in queues.values():
             for slot in state.slots:
                 self._queue_logs.keep(state.number, slot.first, slot.end)
-                messages += slot.end - slot.first - int.from_bytes(slot.settled, "little").bit_count()
+                messages += slot.unsettled
         self._queue_logs.drop_unneeded()
         return Recovered(
             replay.changes,
@@ -190,6 +190,8 @@ class Recovery:
         number, offset = position >> OFFSET_BITS, position & OFFSET_MASK
         known = self._checkpoint.position if self._checkpoint_synced else 0
         synced = max(known, self.log.evidence_behind(number, offset))
+        if number in self.log.unreadable:  # no torn tail looks like that: it was there, and the disk lost it
+            synced = max(synced, position + 1)
         if synced <= position:
             self._cut_tail(number, offset, reason)
             return True

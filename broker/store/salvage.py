@@ -31,11 +31,11 @@ def read_around(read: Callable[[int, int], bytes], offset: int, size: int) -> tu
         try:
             block = read(at, length)
         except StoreFailed as error:
-            reason = error.reason
             failures += 1
             if middle < at + length and failures < FAILURES_MAX:
                 left += [(middle, at + length - middle), (at, middle - at)]
                 continue
+            reason = error.reason
             block = bytes(length)
         pieces.append(block)
         if len(block) < length:

@@ -51,7 +51,7 @@ def test_nth_call_fails(reason: str, partial: bool, accident: str) -> None:
             life(model)
         except StoreFailed as error:
             assert files.failed, f"call {n}: {error} came from nowhere"
-            assert error.reason == reason
+            assert reason in error.reason
         else:
             if not files.failed:
                 break

@@ -37,6 +37,7 @@ class SessionOfConnection:
     """
 
     __slots__ = (
+        "_is_down",
         "_logins",
         "_opened",
         "_vhosts",
@@ -62,8 +63,9 @@ class SessionOfConnection:
         vhosts: Mapping[str, Vhost],
         peer: Peer,
         opened: Callable[[SessionOfChannel], None] | None = None,
+        is_down: Callable[[str], bool] | None = None,
     ) -> None:
-        """`opened` sees the session of each channel before its first method."""
+        """`opened` sees the session of each channel before its first method; `is_down` tells of vhosts that are."""
         self.connection = connection
         self.outflow = Outflow(connection)
         self.permissions = permissions
@@ -75,6 +77,7 @@ class SessionOfConnection:
         self.allowance: Allowance
         self._logins = logins
         self._opened = opened
+        self._is_down = is_down
         self._vhosts = vhosts
         self.name = peer.name
 
@@ -102,13 +105,17 @@ class SessionOfConnection:
         """Opens a vhost for this connection.
 
         Raises: 530 for a vhost that does not exist or that the user may not see, and at a limit of the vhost or the
-            user. The order of the checks is RabbitMQ's.
+            user; 541 for one that is down. The order of the checks is RabbitMQ's.
         """
         user = self.user
         assert user is not None
         found = self._vhosts.get(vhost)
         if found is None:
-            raise ConnectionFault(530, f"vhost {vhost} not found")
+            if self._is_down is None or not self._is_down(vhost):
+                raise ConnectionFault(530, f"vhost {vhost} not found")
+            self.permissions.check_vhost(user, vhost)
+            refused = f"access to vhost '{vhost}' refused for user '{user.name}': vhost '{vhost}' is down"
+            raise ConnectionFault(541, refused)
         found.limits.check_connections(vhost, user.name, found.connections)
         self.usage.check_connections(user.name)
         self.permissions.check_vhost(user, vhost)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from broker.amqp.control import State
@@ -78,9 +79,10 @@ def listing_verbs(administration: Administration, listener: Listener) -> dict[st
 
     def vhosts(request: Request) -> Any:
         connected = [session.vhost for session in listener.sessions()]
-        return gather(
+        rows: Iterable[Row] = (
             {
                 **administration.vhost_fields(vhost.name),
+                "state": "running",
                 "limits": administration.vhost_limits(vhost.name),
                 "queues": len(vhost.queues),
                 "messages": sum(queue.ready + queue.unacked for queue in vhost.queues.values()),
@@ -89,6 +91,7 @@ def listing_verbs(administration: Administration, listener: Listener) -> dict[st
             }
             for vhost in chosen(request)
         )
+        return gather(chain(rows, offline_rows(administration)) if request.optional("vhost") is None else rows)
 
     def rights(request: Request, listing: Callable[..., Any]) -> Any:
         chosen(request)
@@ -119,6 +122,18 @@ def listing_verbs(administration: Administration, listener: Listener) -> dict[st
         "list_policies": of_vhosts(lambda vhost: policy_rows(vhost, operator=False)),
         "list_operator_policies": of_vhosts(lambda vhost: policy_rows(vhost, operator=True)),
     }
+
+
+def offline_rows(administration: Administration) -> Iterator[Row]:
+    """Yield a row for each vhost that is down."""
+    for name, offline in sorted(administration.vhosts.offline.items()):
+        yield {
+            **administration.vhost_fields(name),
+            "state": "down",
+            "reason": offline.reason,
+            "limits": administration.vhost_limits(name),
+            "connections": 0,
+        }
 
 
 async def gather(rows: Iterable[Row]) -> list[Row]:

@@ -34,6 +34,8 @@ def vhost_of(request: Request, administration: Administration) -> Vhost:
     """Returns the vhost that a request names. Raises: ControlRefused."""
     name = request.text("vhost", "/")
     vhost = administration.vhosts.get(name)
+    if administration.vhosts.is_down(name):
+        raise ControlRefused(f"vhost '{name}' is down: {administration.vhosts.offline[name].reason}")
     if vhost is None:
         raise ControlRefused(f"no vhost '{name}'")
     return vhost

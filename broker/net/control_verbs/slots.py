@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.core.recovered_queue import is_recovered
 from broker.net.control_request import ControlRefused, Request, Verb
 from broker.net.control_verbs.refusing import vhost_of
 
@@ -39,10 +40,20 @@ def slot_verbs(administration: Administration, facts: Callable[[], Mapping[str, 
         }
 
     def status(_request: Request) -> dict[str, Any]:
-        queues = [queue for vhost in administration.vhosts.values() for queue in vhost.queues.values()]
+        vhosts = administration.vhosts
+        queues = [queue for vhost in vhosts.values() for queue in vhost.queues.values()]
         return {
             **facts(),
-            "vhosts": len(administration.vhosts),
+            "vhosts": len(vhosts),
+            "vhosts_down": [
+                {"vhost": name, "reason": offline.reason} for name, offline in sorted(vhosts.offline.items())
+            ],
+            "queues_recovered": [
+                {"vhost": name, "queue": queue.name, "messages": queue.ready + queue.unacked}
+                for name, vhost in vhosts.items()
+                for queue in vhost.queues.values()
+                if is_recovered(queue)
+            ],
             "queues": len(queues),
             "ready": sum(queue.ready for queue in queues),
             "unacked": sum(queue.unacked for queue in queues),

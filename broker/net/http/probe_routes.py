@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 __all__ = ["probe_routes"]
 
 
-def probe_routes(unready: Callable[[], Sequence[str]]) -> list[Route]:
-    """Returns the routes. `unready` gives the reasons why the broker cannot take work now, without any detail that
-    whoever has no login should not read.
+def probe_routes(unready: Callable[[], Sequence[str]], down: Callable[[], Sequence[str]]) -> list[Route]:
+    """Returns the routes.
+
+    `unready` gives the reasons why the broker cannot take work now, without any detail that whoever has no login should
+    not read; `down` names vhosts that are down while the others work.
     """
 
     def alive(_request: HttpRequest) -> Answer:
@@ -26,6 +28,7 @@ def probe_routes(unready: Callable[[], Sequence[str]]) -> list[Route]:
         reasons = list(unready())
         if reasons:
             return json_answer({"status": "unready", "reasons": reasons}, 503)
-        return json_answer({"status": "ok"})
+        vhosts = list(down())
+        return json_answer({"status": "ok", "vhosts_down": vhosts} if vhosts else {"status": "ok"})
 
     return [Route("GET", "/healthz", probe=alive), Route("GET", "/readyz", probe=ready)]

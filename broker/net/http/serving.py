@@ -38,13 +38,17 @@ def http_server(
     incarnation: str,
     files: Files,
     unready: Callable[[], Sequence[str]],
+    down: Callable[[], Sequence[str]],
     tls: TlsContext | None,
 ) -> HttpServer:
-    """Returns the server, which does not listen yet. `unready` gives the reasons why the broker takes no work now."""
+    """Returns the server, which does not listen yet.
+
+    `unready` gives the reasons why the broker takes no work now, `down` names vhosts that are down.
+    """
     reads, rights = FileReads(files), HttpRights(permissions)
     table = RouteTable(
         [
-            *probe_routes(unready),
+            *probe_routes(unready, down),
             *slot_routes(taps, incarnation, rights, reads),
             *tap_routes(taps, vhosts, rights),
             *snapshot_routes(taps, vhosts, rights, reads),

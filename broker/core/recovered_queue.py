@@ -1,0 +1,57 @@
+"""Queues whose declaration was lost: their messages are kept in a queue of another name, until an operator moves them.
+
+The log names queues by number; the name, the arguments and the bindings stand in the declaration alone. So the messages
+of a number that no readable change declares are put into `recovered.<number>`, a durable queue without bindings for
+which no policy holds, so that nothing expires or overflows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from broker.core import topology
+from broker.core.rules import queue_rules
+
+if TYPE_CHECKING:
+    from broker.core.queue import Queue
+    from broker.core.topology import Change
+    from broker.core.vhost import Vhost
+
+__all__ = ["deleted_numbers", "is_recovered", "make_recovered"]
+
+RECOVERED: Final = "x-recovered-number"
+
+
+def is_recovered(queue: Queue) -> bool:
+    """Tell whether a queue holds the messages of one whose declaration was lost."""
+    return RECOVERED in queue.arguments
+
+
+def make_recovered(vhost: Vhost, number: int) -> Queue:
+    """Return a new durable queue under the number of one whose declaration was lost, and journal it."""
+    name = f"recovered.{number}"
+    while name in vhost.queues:
+        name = vhost.new_name(f"recovered.{number}.")
+    queue = vhost.queues.add(
+        name, number=number, durable=True, exclusive_owner=None, auto_delete=False, arguments={RECOVERED: number}
+    )
+    vhost.journal(topology.queue_declared(queue))
+    return queue
+
+
+def deleted_numbers(changes: Iterable[Change]) -> set[int]:
+    """Return the numbers of the queues that some changes delete, those of all their priorities included."""
+    levels: dict[int, int] = {}
+    deleted: set[int] = set()
+    for change in changes:
+        if change["change"] == "queue_declared":
+            levels[change["number"]] = _levels(topology.arguments_from_json(change["arguments"]))
+        elif change["change"] == "queue_deleted":
+            number = change["number"]
+            deleted.update(range(number, number + levels.get(number, 1)))
+    return deleted
+
+
+def _levels(arguments: Mapping[str, object]) -> int:
+    return queue_rules(arguments).max_priority + 1

@@ -1,0 +1,30 @@
+"""Vhosts that are down because their store is damaged: others work on, and the definitions of these are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from broker.core.policy import Policies
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["OfflineVhost"]
+
+
+def _unheard() -> None:
+    """Tells nobody of policies that change: there are no queues to follow them."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineVhost:
+    """A vhost that nobody can open until a start finds its store whole, or quarantines what is damaged.
+
+    Shapes: ``policies`` are those it has, which go on to be written down with the definitions.
+    """
+
+    name: str
+    path: Path
+    reason: str
+    policies: Policies = field(default_factory=lambda: Policies(_unheard))

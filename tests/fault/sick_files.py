@@ -1,0 +1,40 @@
+"""Real files some sectors of which the disk does not give back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.amqp.errors import StoreFailed
+from broker.store.files import File, Files
+from broker.store.salvage import SECTOR_BYTES
+
+__all__ = ["SickFiles"]
+
+REASON = "Input/output error"
+
+
+class SickFiles(Files):
+    """Files; ``bad`` has the numbers of the unreadable sectors by path."""
+
+    def __init__(self) -> None:
+        self.bad: dict[Path, set[int]] = {}
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        """Opens a file whose reads may fail."""
+        file = super().open(path, write=write, create=create)
+        return SickFile(file, self)
+
+
+class SickFile(File):
+    """A file on a disk that fails."""
+
+    def __init__(self, file: File, files: SickFiles) -> None:
+        super().__init__(file.path, file._descriptor)
+        self._files = files
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Returns bytes. Raises: StoreFailed when a bad sector is among them."""
+        bad = self._files.bad.get(self.path, set())
+        if bad.intersection(range(offset // SECTOR_BYTES, (offset + max(size, 1) - 1) // SECTOR_BYTES + 1)):
+            raise StoreFailed(self.path, REASON)
+        return super().read_at(offset, size)

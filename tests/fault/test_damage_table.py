@@ -1,0 +1,362 @@
+"""What damage does: the table of docs/store.md, cell by cell, with a broker of two vhosts and real clients.
+
+{bad checksum, unreadable sector, missing segment, unreadable queue declaration} x {found at the start, found while
+running} x {refuse, quarantine}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import pytest
+from pamqp import commands
+from structlog.testing import capture_logs
+
+from broker.cli.control_client import ask
+from broker.cli.main import main
+from broker.server import Broker
+from broker.store.damage import CorruptStore
+from broker.store.salvage import SECTOR_BYTES
+from tests.deadline import wait_until_async
+from tests.fault.sick_files import SickFiles
+from tests.raw_client import RawClient
+from tests.raw_talk import Sections, connect, consume, declare, mortal_broker, publish, receive, talk
+
+SENT: Final = [b"%06d" % number + b"\x5a" * 50_000 for number in range(60)]  # three segments, and no zeros
+VICTIM: Final = 15  # the message that is damaged: in the second slot, as a start looks at the first message
+WELL: Final = [b"all is well"]
+QUIET: Final = {"connection.lost", "checkpoint.written"}
+Policy = Literal["refuse", "quarantine"]
+Damage = Callable[[Path, SickFiles], set[int]]
+
+
+def sections(policy: Policy) -> Sections:
+    """Returns the settings of a broker."""
+    store = {"segment_bytes": 1 << 20, "checkpoint_interval_ms": 3_600_000, "on_corruption": policy}
+    return {"store": store, "slots": {"window_messages": 10}}
+
+
+def logs(folder: Path) -> list[Path]:
+    """Returns the segments of the vhost that is damaged."""
+    return sorted((folder / "vhosts" / "crm" / "log").glob("*.log"))
+
+
+def held_in(path: Path) -> dict[int, int]:
+    """Returns the messages of a segment with the offsets of their bodies."""
+    block = path.read_bytes()
+    return {number: at for number, body in enumerate(SENT) if (at := block.find(body)) >= 0}
+
+
+def flip(path: Path, offset: int) -> None:
+    """Flips a bit of a file in its place."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        (byte,) = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte ^ 1]))
+
+
+def bad_checksum(folder: Path, _files: SickFiles) -> set[int]:
+    """Flips a bit in a message; returns which messages are damaged."""
+    path = logs(folder)[0]
+    flip(path, held_in(path)[VICTIM] + 20_000)
+    return {VICTIM}
+
+
+def bad_sector(folder: Path, files: SickFiles) -> set[int]:
+    """Has the disk fail in one sector of a message."""
+    path = logs(folder)[0]
+    files.bad[path] = {(held_in(path)[VICTIM] + 20_000) // SECTOR_BYTES}
+    return {VICTIM}
+
+
+def missing_segment(folder: Path, _files: SickFiles) -> set[int]:
+    """Removes a segment in the middle of the log."""
+    path = logs(folder)[1]
+    lost = set(held_in(path))
+    assert 10 < len(lost) < 30
+    path.unlink()
+    return lost
+
+
+DAMAGES: Final = [bad_checksum, bad_sector, missing_segment]
+
+
+async def prepare(folder: Path, *, clean: bool, files: SickFiles | None = None) -> None:
+    """Leaves a data folder with two vhosts that hold messages, with a policy and rights in the one to be damaged."""
+    async with mortal_broker(folder, sections("refuse"), files=files, crash=not clean) as broker:
+        broker._timers.close()  # no checkpoint before the end: what is damaged is read by the next start
+        await broker.administration.add_vhost("crm", {"description": "customers"})
+        await broker.administration.set_permission("guest", "crm", ".*", ".*", ".*")
+        await asyncio.to_thread(
+            ask, folder, "set_policy", vhost="crm", name="long", pattern="^q$", definition={"max-length": 1000}
+        )
+        with await talk(broker, connect, broker) as well:
+            await talk(broker, lambda: declare(well, "q", durable=True))
+            await talk(broker, lambda: publish(well, "q", WELL))
+        with await talk(broker, lambda: connect(broker, vhost="crm")) as client:
+            await talk(broker, lambda: declare(client, "q", durable=True))
+            for body in SENT:  # a batch each
+                await talk(broker, publish, client, "q", [body])
+
+
+def take_all(client: RawClient, count: int) -> list[int]:
+    """Returns the numbers of what is delivered to a consumer that acks nothing."""
+    client.call(1, commands.Basic.Consume(queue="q", consumer_tag="c"), commands.Basic.ConsumeOk)
+    found = [int(body[:6]) for _, body in receive(client, count)]
+    assert client.call(1, commands.Basic.Cancel(consumer_tag="c"), commands.Basic.CancelOk)
+    return found
+
+
+async def expect_rest(broker: Broker, lost: set[int]) -> None:
+    """Twice each message but the lost ones comes, in order: a second consumer finds what the first one found."""
+    rest = [number for number in range(len(SENT)) if number not in lost]
+    for _ in range(2):
+        with await talk(broker, lambda: connect(broker, vhost="crm")) as client:
+            assert await talk(broker, take_all, client, len(rest)) == rest
+            passive = commands.Queue.Declare(queue="q", passive=True)
+            declared = await talk(broker, client.call, 1, passive, commands.Queue.DeclareOk)
+            assert declared.message_count == 0  # no more than that is left
+
+
+def alarming(events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the warnings and errors among events, but those of clients that just went."""
+    return [one["event"] for one in events if one["log_level"] != "info" and one["event"] not in QUIET]
+
+
+async def expect_well(broker: Broker) -> None:
+    """The other vhost works: its message is there, and it takes another one."""
+    with await talk(broker, connect, broker) as client:
+        assert await talk(broker, consume, client, "q", 1) == WELL
+        await talk(broker, lambda: publish(client, "q", WELL))
+
+
+async def expect_down(broker: Broker) -> str:
+    """The damaged vhost is refused with RabbitMQ's code and text, commands say why, and what is defined stays."""
+
+    def refused() -> str:
+        client = RawClient("127.0.0.1", broker.listener.port)
+        with client:
+            client.greet()
+            client.authenticate()
+            tune = client.expect(commands.Connection.Tune, 0)
+            client.method(0, commands.Connection.TuneOk(tune.channel_max, tune.frame_max, 0))
+            client.method(0, commands.Connection.Open(virtual_host="crm"))
+            return client.expect_connection_close(541).reply_text
+
+    text = await talk(broker, refused)
+    assert text == "INTERNAL_ERROR - access to vhost 'crm' refused for user 'guest': vhost 'crm' is down"
+
+    def asked(verb: str, **arguments: Any) -> Any:
+        return ask(Path(broker.settings.server.data_dir), verb, **arguments)
+
+    ((row,), facts) = await asyncio.to_thread(
+        lambda: ([one for one in asked("list_vhosts") if one["state"] == "down"], asked("status"))
+    )
+    assert (row["name"], row["description"]) == ("crm", "customers")
+    assert facts["vhosts_down"] == [{"vhost": "crm", "reason": row["reason"]}]
+    document = broker.administration.document()
+    assert {"crm", "/"} == {vhost["name"] for vhost in document["vhosts"]}
+    assert [policy["name"] for policy in document["policies"]] == ["long"]
+    assert "crm" in [right["vhost"] for right in document["permissions"]]
+    return str(row["reason"])
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_found_at_the_start_refuse(tmp_path: Path, damage: Damage) -> None:
+    """The vhost is offline, the other one works; nothing is changed, so what is put right is whole again."""
+    await prepare(tmp_path, clean=False)
+    before = {path: path.read_bytes() for path in logs(tmp_path)}
+    files = SickFiles()
+    damage(tmp_path, files)
+    for _ in range(2):  # a second start is refused like the first one
+        with capture_logs() as events:
+            async with mortal_broker(tmp_path, sections("refuse"), files=files) as broker:
+                reason = await expect_down(broker)
+                assert "segment 1" in reason or "segment 2" in reason
+                await expect_well(broker)
+                await broker.administration.add_user("other", "secret", [])  # a change writes all definitions
+        (event,) = [event for event in events if event["event"] == "vhost.offline"]
+        assert (event["vhost"], event["reason"]) == ("crm", reason)
+        await remove_user(tmp_path, files)
+    files.bad.clear()
+    for path, block in before.items():
+        path.write_bytes(block)
+    async with mortal_broker(tmp_path, sections("refuse"), files=files) as broker:
+        assert [policy.name for policy in broker.vhosts["crm"].policies.list()] == ["long"]
+        await expect_rest(broker, set())
+
+
+async def remove_user(folder: Path, files: SickFiles) -> None:
+    """Takes back what the broker before it changed."""
+    async with mortal_broker(folder, sections("refuse"), files=files) as broker:
+        await broker.administration.delete_user("other")
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_found_at_the_start_quarantine(tmp_path: Path, damage: Damage) -> None:
+    """What is damaged is left out and told; every other message is delivered, and the next start finds nothing."""
+    await prepare(tmp_path, clean=False)
+    files = SickFiles()
+    lost = damage(tmp_path, files)
+    with capture_logs() as events:
+        async with mortal_broker(tmp_path, sections("quarantine"), files=files) as broker:
+            await expect_well(broker)
+            await expect_rest(broker, lost)
+    assert {"store.quarantined"} <= {event["event"] for event in events}
+    with capture_logs() as events:
+        async with mortal_broker(tmp_path, sections("quarantine"), files=files) as broker:
+            await expect_rest(broker, lost)
+    assert not alarming(events)
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_found_while_running_refuse(tmp_path: Path, damage: Damage) -> None:
+    """A consumer meets the damage: its vhost goes offline, with its connections; the other one works on."""
+    await prepare(tmp_path, clean=True)
+    files = SickFiles()
+    with capture_logs() as events:
+        async with mortal_broker(tmp_path, sections("refuse"), files=files) as broker:
+            with await talk(broker, lambda: connect(broker, vhost="crm")) as client:
+                damage(tmp_path, files)
+
+                def meet() -> str:
+                    client.method(1, commands.Basic.Consume(queue="q", consumer_tag="c"))
+                    close = client.skip_to(commands.Connection.Close, 0)
+                    client.method(0, commands.Connection.CloseOk())
+                    assert close.reply_code == 320
+                    return close.reply_text
+
+                assert await talk(broker, meet) == "CONNECTION_FORCED - vhost 'crm' is down"
+            reason = await expect_down(broker)
+            await expect_well(broker)
+            await gone(broker)
+            await expect_down(broker)
+    assert [event["reason"] for event in events if event["event"] == "vhost.offline"] == [reason]
+
+
+async def gone(broker: Broker) -> None:
+    """Returns when the engine of the offline vhost has ended."""
+
+    async def ended() -> bool:
+        return "crm" not in broker.engines
+
+    await wait_until_async(ended, "the end of the engine")
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_found_while_running_quarantine(tmp_path: Path, damage: Damage) -> None:
+    """Consumers get every message but those that cannot be read, which are told and counted out."""
+    await prepare(tmp_path, clean=True)
+    files = SickFiles()
+    with capture_logs() as events:
+        async with mortal_broker(tmp_path, sections("quarantine"), files=files) as broker:
+            lost = damage(tmp_path, files)
+            await expect_rest(broker, lost)
+            await expect_well(broker)
+    told = [event["message"] - 1 for event in events if event["event"] == "store.message_unreadable"]
+    assert sorted(told) == sorted(lost)
+    assert sum(event["count"] for event in events if event["event"] == "messages.lost") == len(lost)
+
+
+# ---- an unreadable declaration ---------------------------------------------------------------------------------------
+
+
+def lose_declaration(folder: Path) -> None:
+    """Flips a bit in the record that declares the queue."""
+    path = logs(folder)[0]
+    flip(path, path.read_bytes().index(b'"change":"queue_declared","name":"q"') + 12)
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+async def test_a_declaration_found_at_the_start_refuse(tmp_path: Path) -> None:
+    """The vhost is offline and says where."""
+    await prepare(tmp_path, clean=False)
+    lose_declaration(tmp_path)
+    async with mortal_broker(tmp_path, sections("refuse")) as broker:
+        assert "segment 1, offset" in await expect_down(broker)
+        await expect_well(broker)
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+async def test_a_declaration_found_at_the_start_quarantine(tmp_path: Path) -> None:
+    """The messages are kept in a queue of another name, told with their count, and moved back by a command."""
+    await prepare(tmp_path, clean=False)
+    lose_declaration(tmp_path)
+    with capture_logs() as events:
+        async with mortal_broker(tmp_path, sections("quarantine")) as broker:
+            (name,) = [name for name in broker.vhosts["crm"].queues if name.startswith("recovered.")]
+            facts = await asyncio.to_thread(ask, tmp_path, "status")
+            assert facts["queues_recovered"] == [{"vhost": "crm", "queue": name, "messages": len(SENT)}]
+            assert broker.vhosts["crm"].queues[name].policy is None
+    (event,) = [event for event in events if event["event"] == "queue.recovered"]
+    assert (event["vhost"], event["queue"], event["messages"]) == ("crm", name, len(SENT))
+    async with mortal_broker(tmp_path, sections("refuse"), crash=True) as broker:  # it is a queue like others now
+        with await talk(broker, lambda: connect(broker, vhost="crm")) as client:
+            await talk(broker, lambda: declare(client, "q", durable=True))
+    async with mortal_broker(tmp_path, sections("refuse")) as broker:
+        command = ["move", name, "--to", "q", "--vhost", "crm", "--data-dir", str(tmp_path)]
+        assert await asyncio.to_thread(main, command) == 0
+        facts = await asyncio.to_thread(ask, tmp_path, "status")
+        assert facts["queues_recovered"] == [{"vhost": "crm", "queue": name, "messages": 0}]
+        await expect_rest(broker, set())
+
+
+@pytest.mark.fault
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["refuse", "quarantine"])
+async def test_a_declaration_while_running(tmp_path: Path, policy: Policy) -> None:
+    """A broker that runs has its queues in memory: the damage is met by nobody, and its next checkpoint heals it."""
+    await prepare(tmp_path, clean=False)
+    with capture_logs() as events:
+        async with mortal_broker(tmp_path, sections(policy)) as broker:
+            lose_declaration(tmp_path)
+            await expect_rest(broker, set())
+    async with mortal_broker(tmp_path, sections(policy)) as broker:
+        await expect_rest(broker, set())
+        await expect_well(broker)
+    assert not alarming(events)
+
+
+# ---- the only vhost --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault
+async def test_a_broker_without_a_vhost_does_not_start(tmp_path: Path) -> None:
+    """When the only vhost is damaged there is nothing to start for."""
+    async with mortal_broker(tmp_path, sections("refuse"), crash=True) as broker:
+        with await talk(broker, connect, broker) as client:
+            await talk(broker, lambda: declare(client, "q", durable=True))
+            await talk(broker, publish, client, "q", SENT[:3])
+            await talk(broker, publish, client, "q", SENT[:3])
+    (path,) = (tmp_path / "vhosts" / "%2F" / "log").glob("*.log")
+    flip(path, path.read_bytes().index(SENT[0]))
+    with pytest.raises(CorruptStore, match="the checksum is wrong"):
+        async with mortal_broker(tmp_path, sections("refuse")):
+            raise AssertionError("it started")
+
+
+@pytest.mark.fault
+async def test_a_broker_ends_with_its_last_vhost(tmp_path: Path) -> None:
+    """Damage that a running broker meets in the only vhost it has ends it, as before."""
+    async with mortal_broker(tmp_path, sections("refuse")) as broker:
+        with await talk(broker, connect, broker) as client:
+            await talk(broker, lambda: declare(client, "q", durable=True))
+            await talk(broker, publish, client, "q", SENT[:3])
+    (path, *_) = sorted((tmp_path / "vhosts" / "%2F" / "log").glob("*.log"))
+    flip(path, path.read_bytes().index(SENT[0]))
+    async with mortal_broker(tmp_path, sections("refuse")) as broker:
+        assert isinstance(await broker.wait_failed(), CorruptStore)  # it looks at the head of each queue
