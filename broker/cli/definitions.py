@@ -12,9 +12,9 @@ from typing import Any
 
 from broker.cli.broker_folder import folder_of
 from broker.cli.control_client import Unanswered, ask
-from broker.cli.parser import BadUsage, add_command, add_folder, add_group
+from broker.cli.parser import BadUsage, add_command, add_folder, add_group, add_json
 from broker.cli.progress_line import ProgressLine, share_of
-from broker.cli.table import counted, print_json
+from broker.cli.table import cell, counted, print_json
 from broker.core.json_text import read_json
 
 __all__ = ["add_definitions"]
@@ -29,6 +29,7 @@ def add_definitions(commands: Any) -> None:
     command.add_argument(
         "--skip-refused", action="store_true", help="pass over exchanges, queues and bindings that cannot be; say which"
     )
+    add_json(command)
     add_folder(command)
     command.set_defaults(run=_import)
     command = add_command(kinds, "export", "write a definitions file that RabbitMQ reads too")
@@ -59,10 +60,18 @@ def _import(arguments: argparse.Namespace) -> int:
             )
         except Unanswered as refused:
             raise Unanswered(f"{name}: {refused}") from None
+    if arguments.json:
+        print_json(answer)
+        return 0
     for reason in answer["skipped"]:
         print(f"slotmq: passed over {reason}", file=sys.stderr)
-    counts = [counted(count, part.replace("_", " ")) for part, count in answer["imported"].items() if count]
-    print(", ".join(counts) or "nothing in it")
+    for said, key in (("made", "made"), ("changed", "changed"), ("there already", "present")):
+        if any(answer[key].values()):
+            print(f"{said}: {', '.join(counted(n, part.replace('_', ' ')) for part, n in answer[key].items() if n)}")
+    for name in answer["without_effect"]:
+        print(f"without effect: {cell(name)}")
+    if not any(answer["imported"].values()):
+        print("nothing in it")
     return 0
 
 

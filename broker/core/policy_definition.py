@@ -8,7 +8,7 @@ from typing import Any, Final
 from broker.core.names import is_short_text
 from broker.core.rules import DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX
 
-__all__ = ["check_definition", "fits_queue_type"]
+__all__ = ["check_definition", "fits_queue_type", "keys_without_effect"]
 
 Check = Callable[[Any], bool]
 
@@ -91,6 +91,10 @@ _KEYS: Final[dict[str, tuple[Check, str]]] = {
         (_is_any, ""),
     ),
 }
+_IN_EFFECT: Final = frozenset(
+    "message-ttl expires max-length max-length-bytes delivery-limit overflow alternate-exchange dead-letter-exchange "
+    "dead-letter-routing-key dead-letter-strategy".split()  # by either strategy a dead letter is not lost on its way
+)
 # RabbitMQ passes over a whole policy when a queue's type has no use for one of its keys (unsupported_policies).
 _USELESS: Final[dict[str, frozenset[str]]] = {
     "classic": frozenset(
@@ -137,6 +141,11 @@ def check_definition(definition: Any, *, operator: bool) -> None:
     if unknown:
         pairs = ",".join(f"{{{erlang_term(key)},{erlang_term(value)}}}" for key, value in unknown.items())
         raise ValueError(f"[{pairs}] are not recognised policy settings")
+
+
+def keys_without_effect(definition: Mapping[str, Any]) -> list[str]:
+    """Return the keys that are known, kept and exported, and that nothing here acts on."""
+    return sorted(set(definition) - _IN_EFFECT)
 
 
 def fits_queue_type(definition: Mapping[str, Any], queue_type: str) -> bool:

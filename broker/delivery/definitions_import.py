@@ -31,6 +31,7 @@ from broker.core.definitions.writing import document_fields
 from broker.core.policy import Policies
 from broker.core.vhost_limits import vhost_limits_table
 from broker.delivery.administration import VHOST_LIMITS, Administration, policy_of
+from broker.delivery.import_tally import ImportTally
 from broker.event_log import get_logger
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ Entry = ExchangeEntry | QueueEntry | BindingEntry
 
 TOPOLOGY: Final = ("exchanges", "queues", "bindings")  # in the order in which they need each other
 ENTRIES_AT_ONCE: Final = 100
+NAMED_MAX: Final = 100  # so many entries without effect are named in the log; the command names all
 NOT_FOUND: Final = 404
 USER_FIELDS: Final = ("name", "password_hash", "hashing_algorithm", "password", "limits")
 BROKERS_OWN: Final = "amq."  # RabbitMQ passes over such entries too: they are there, or may not be declared
@@ -76,25 +78,34 @@ class DefinitionsImport:
         self._skip_refused = skip_refused
         self._refused: dict[tuple[str, int], str] = {}
         self.skipped: list[str] = []
+        self._tally: ImportTally | None = None
 
     async def run(self) -> dict[str, int]:
         """Takes the document and returns how many entries of each kind it has, once all of it is on disk.
 
-        `skipped` then says what was passed over.
+        `skipped` then says what was passed over, and `outcome` what came of the rest.
         """
         await self._administration.alone(self._take)
         document = self._kept()
-        counts = {name: len(getattr(document, name)) for name in document.__slots__}
+        counts = {name: len(getattr(document, name)) for name in document.__slots__ if name != "unknown"}
         for reason in self.skipped:
             _log.warning("definitions.entry_skipped", reason=reason)
-        _log.info("definitions.imported", **{name: count for name, count in counts.items() if count})
+        outcome = self.outcome()
+        unused = outcome.pop("without_effect")
+        _log.info("definitions.imported", **outcome, without_effect=unused[:NAMED_MAX], skipped=len(self.skipped))
         return counts
+
+    def outcome(self) -> dict[str, Any]:
+        """Return what the import made and changed, what was there already, and what has no effect, by name."""
+        assert self._tally is not None, "ask after the import"
+        return self._tally.fields()
 
     async def _take(self) -> None:
         self._document = replace(self._document, queues=tuple(self._typed_queues()))
         await self._check()
         administration = self._administration
         administration.importing = await asyncio.to_thread(document_fields, self._kept(), self._users)
+        self._tally = ImportTally(self._document, administration.document())
         await administration.save()  # from here on a crash is no way out: the next start goes on
         made = []
         try:
@@ -102,7 +113,9 @@ class DefinitionsImport:
                 if vhost.name not in administration.vhosts:
                     await administration.make_vhost(vhost.name, vhost.facts)
                     made.append(vhost.name)
-            skipped = await self._declare_all("importing", administration.vhosts.__getitem__, self._undo)
+            skipped = await self._declare_all(
+                "importing", administration.vhosts.__getitem__, self._undo, tally=self._tally
+            )
             self.skipped = [*self._ignored(), *self._refused.values(), *skipped]
         except (BadDefinitions, ValueError):
             for undo in reversed(self._undo):
@@ -115,6 +128,7 @@ class DefinitionsImport:
             await administration.save()
             raise
         administration.take(self._document, self._users)  # checked, and nobody else had a turn: it cannot be refused
+        self._tally.compare(administration.document())
         await administration.vhosts.drain()
         administration.importing = None
 
@@ -227,6 +241,7 @@ class DefinitionsImport:
         vhost_of: Callable[[str], Vhost],
         undo: list[Callable[[], Any]],
         refused: dict[tuple[str, int], str] | None = None,
+        tally: ImportTally | None = None,
     ) -> list[str]:
         """Declares everything and returns which bindings had an end that is not there.
 
@@ -241,12 +256,15 @@ class DefinitionsImport:
                 await asyncio.sleep(0)
             vhost = vhost_of(entry.vhost)
             try:
+                before = len(undo)
                 if isinstance(entry, ExchangeEntry):
                     _declare_exchange(vhost, entry, undo)
                 elif isinstance(entry, QueueEntry):
                     _declare_queue(vhost, entry, undo)
                 else:
                     _bind(vhost, entry, undo)
+                if tally is not None:
+                    tally.declared(part, new=len(undo) > before)
             except (ProtocolError, ValueError) as error:
                 if (
                     isinstance(entry, BindingEntry)

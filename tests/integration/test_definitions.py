@@ -8,6 +8,7 @@ from typing import Any
 
 import aio_pika
 import pytest
+from structlog.testing import capture_logs
 
 from broker.amqp.errors import ChannelError, StoreFailed
 from broker.cli.control_client import Unanswered, ask
@@ -126,12 +127,52 @@ async def test_rabbitmqs_export_is_taken_and_outlives_a_restart(tmp_path: Path) 
         assert broker.administration.vhost_facts["m"]["metadata"]["description"] == "of the test"
 
 
+async def test_an_import_says_what_came_of_each_entry(tmp_path: Path) -> None:
+    """What was made, what changed, what was there already; and what is kept and has no effect, by its name."""
+    document = changed("users", 0)
+    document["exchanges"].append({**document["exchanges"][0], "name": "amq.direct", "type": "direct"})
+    document["permissions"].append({**document["permissions"][0], "user": "root"})
+    document["policies"].append(
+        {"vhost": "m", "name": "ha", "pattern": "x", "definition": {"ha-mode": "all", "expires": 5}}
+    )
+    document["streams_of_tomorrow"] = [{"name": "s"}]
+    ours: Any = {"default_user": "", "users": {"root": "secret"}}
+    with capture_logs() as events:
+        async with running_broker(tmp_path, auth=ours) as broker:
+            answer = await take(broker, document)
+            assert answer["made"] == {
+                "users": 1, "vhosts": 1, "permissions": 1, "topic_permissions": 1, "policies": 3, "parameters": 1,
+                "global_parameters": 1, "exchanges": 2, "queues": 2, "bindings": 3,
+            }  # fmt: skip
+            assert (answer["changed"], answer["present"]) == ({}, {"exchanges": 1})
+            assert answer["without_effect"] == [
+                "permission of a user of the settings: root, m",
+                "parameter shovel 's' in vhost 'm'",
+                "global parameter 'internal_cluster_id'",
+                "ha-mode of policy 'ha' in vhost 'm'",
+                "the list 'streams_of_tomorrow', which is not known here and is not kept",
+            ]
+            document["policies"][0]["priority"] = 9
+            answer = await take(broker, document)
+            assert answer["made"] == {}
+            assert answer["changed"] == {"policies": 1}
+            assert answer["present"] == {
+                "users": 1, "vhosts": 1, "permissions": 1, "topic_permissions": 1, "policies": 2, "parameters": 1,
+                "global_parameters": 1, "exchanges": 3, "queues": 2, "bindings": 3,
+            }  # fmt: skip
+    said = [event for event in events if event["event"] == "definitions.imported"]
+    assert [event["made"].get("queues") for event in said] == [2, None]
+    assert said[1]["changed"] == {"policies": 1}
+    assert said[0]["without_effect"] == answer["without_effect"]
+
+
 async def test_second_import_changes_nothing(tmp_path: Path) -> None:
     """Everything in the document is there already."""
     async with running_broker(tmp_path) as broker:
         await take(broker, EXPORTED)
         before = await told(broker, "export_definitions")
-        await take(broker, EXPORTED)
+        again = await take(broker, EXPORTED)
+        assert (again["made"], again["changed"]) == ({}, {})
         assert sorted_rows(await told(broker, "export_definitions")) == sorted_rows(before)
 
 

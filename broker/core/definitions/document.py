@@ -151,6 +151,7 @@ class Document:
     exchanges: tuple[ExchangeEntry, ...] = ()
     queues: tuple[QueueEntry, ...] = ()
     bindings: tuple[BindingEntry, ...] = ()
+    unknown: tuple[str, ...] = ()  # lists with something in them that nothing here reads
 
     @property
     def topology_vhosts(self) -> list[str]:

@@ -30,6 +30,10 @@ DEPTH_MAX: Final = 16
 SHA256: Final = "rabbit_password_hashing_sha256"
 MD5: Final = "rabbit_password_hashing_md5"  # what every hash was before RabbitMQ 3.6
 ARGON2: Final = "argon2id"
+KNOWN: Final = frozenset(
+    "users vhosts permissions topic_permissions policies operator_policies parameters global_parameters exchanges "
+    "queues bindings limits".split()
+)
 OPERATOR_POLICY: Final = "operator_policy"  # RabbitMQ exports these among the parameters, its command line at least
 MISSING: Final = object()
 INT_64_MIN: Final = -(1 << 63)
@@ -135,6 +139,9 @@ def read_document(raw: Any, vhost: str | None = None) -> Document:
         exchanges=tuple(_entries(raw, "exchanges", vhost, _exchange)),
         queues=tuple(_entries(raw, "queues", vhost, _queue)),
         bindings=tuple(_entries(raw, "bindings", vhost, _binding)),
+        unknown=tuple(
+            sorted(name for name, value in raw.items() if isinstance(value, list) and value and name not in KNOWN)
+        ),
     )
 
 

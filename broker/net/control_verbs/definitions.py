@@ -38,7 +38,7 @@ def definitions_verbs(administration: Administration, rehearsal: Rehearsal) -> d
         )
         imported = await taking.run()
         await PolicyChanges(administration).applied(request.asker.tell)
-        return {"imported": imported, "skipped": taking.skipped}
+        return {"imported": imported, **taking.outcome(), "skipped": taking.skipped}
 
     async def export(request: Request) -> dict[str, Any]:
         name = request.optional("vhost")

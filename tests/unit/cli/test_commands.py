@@ -141,10 +141,25 @@ def test_import_sends_the_document_and_counts(
     """What was taken is counted, what was passed over is told."""
     file = tmp_path / "d.json"
     file.write_text('{"queues": []}')
-    broker.answer = {"imported": {"queues": 2, "users": 0, "topic_permissions": 1}, "skipped": ["bindings[0]: why"]}
+    broker.answer = {
+        "imported": {"queues": 3, "users": 0, "topic_permissions": 1, "parameters": 1},
+        "made": {"queues": 2, "topic_permissions": 1},
+        "changed": {},
+        "present": {"queues": 1, "users": 0},
+        "without_effect": ["parameter shovel 's\n' in vhost 'v'"],
+        "skipped": ["bindings[0]: why"],
+    }
     assert code_of("definitions", "import", str(file), "--vhost", "v") == 0
     assert (broker.arguments["definitions"], broker.arguments["vhost"]) == ({"queues": []}, "v")
-    assert capsys.readouterr() == ("2 queues, 1 topic permission\n", "slotmq: passed over bindings[0]: why\n")
+    said, problems = capsys.readouterr()
+    assert said.splitlines() == [
+        "made: 2 queues, 1 topic permission",
+        "there already: 1 queue",
+        "without effect: parameter shovel 's\\n' in vhost 'v'",
+    ]
+    assert problems == "slotmq: passed over bindings[0]: why\n"
+    assert code_of("definitions", "import", str(file), "--json") == 0
+    assert json.loads(capsys.readouterr().out) == broker.answer
 
 
 def test_export_is_for_its_owner_alone(broker: Asked, tmp_path: Path) -> None:
