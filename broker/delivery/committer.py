@@ -74,7 +74,10 @@ class Committer:
             self._lazy = self._loop.call_later(self._lazy_s, self._start_lazily)
 
     async def drain(self) -> None:
-        """Returns when everything appended so far is written and synced. Raises: what ended the broker."""
+        """Returns when everything appended so far is written and synced.
+
+        Raises: what ended the broker; ValueError when the vhost was deleted.
+        """
         self.check()
         if self._running or self._log.pending_bytes or self._waiting:
             future: asyncio.Future[None] = self._loop.create_future()
@@ -97,7 +100,8 @@ class Committer:
                 waiter.set_exception(failure)
 
     def close(self) -> None:
-        """Ends the thread; to be called after drain."""
+        """Ends the thread; to be called after drain. Who waits all the same, as the vhost is deleted, hears of it."""
+        self.abort(self._failure or ValueError("the vhost was deleted"))
         if self._lazy is not None:
             self._lazy.cancel()
         self._thread.shutdown(wait=True)

@@ -356,6 +356,26 @@ async def test_a_move_that_is_to_end_stops_behind_a_step(tmp_path: Path) -> None
         assert await bodies(channel, "target") + await bodies(channel, "source") == everything
 
 
+async def test_a_move_ends_with_its_vhost(tmp_path: Path) -> None:
+    """Whoever asked for it hears of it at once."""
+    async with running_broker(tmp_path) as broker:
+        await told(broker, "add_vhost", name="v", description="", default_queue_type=None)
+        for name in ("source", "target"):
+            await told(broker, "declare_queue", queue=name, vhost="v")
+        await told(broker, "publish", to="source", vhost="v", bodies=["bQ=="] * 3000)
+        engine = broker.engines["v"]
+        drain = engine.committer.drain
+
+        async def drain_behind_the_deletion() -> None:
+            engine.committer.drain = drain  # type: ignore[method-assign]
+            await told(broker, "delete_vhost", name="v")
+            await drain()
+
+        engine.committer.drain = drain_behind_the_deletion  # type: ignore[method-assign]
+        with pytest.raises(Unanswered, match=r"^the vhost was deleted$"):
+            await told(broker, "move", queue="source", to="target", vhost="v")
+
+
 async def test_dead_letters_go_back_where_they_died(tmp_path: Path) -> None:
     """Into the queue alone, as they had come into it; the mark counts, and what has not died stays."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
