@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,7 @@ from broker.core.flow import Flow
 from broker.delivery.administration import Administration
 from broker.delivery.backups import Backups
 from broker.delivery.clock import SteadyClock
+from broker.delivery.clock_watch import ClockWatch
 from broker.delivery.engine import Engine
 from broker.delivery.machine import open_descriptors, resident_bytes
 from broker.delivery.opening import configured_users, open_all
@@ -42,6 +44,7 @@ from broker.net.transport import Transport
 from broker.reload import Reload, SettingsSource
 from broker.settings import Settings
 from broker.stopping import Stopping
+from broker.store.clock_file import ClockFile
 from broker.store.data_folder import DataFolder
 from broker.store.definitions_file import DefinitionsFile
 from broker.store.files import Files
@@ -104,22 +107,20 @@ class Broker:
         settings = self.settings
         self._tls = TlsContext(settings.tls) if settings.tls.is_on else None  # or nothing listens at all
         self._bound = bound = Bound(settings)
-        try:
+        with ExitStack() as undo:
+            undo.callback(bound.close)
             self._folder = DataFolder.open(self._files, self._path, reserve_bytes=settings.store.reserve_bytes)
-        except BaseException:
-            bound.close()
-            raise
-        try:
-            slots = SlotFolder.open(self._files, self._path / "slots", sync=settings.store.sync)
-        except BaseException:
-            bound.close()
-            self._folder.close()
-            raise
+            undo.callback(self._folder.close)
+            self._watch = ClockWatch(ClockFile(self._files, self._path), self._clock)
+            ahead_ms = self._watch.resume()
+            slots = SlotFolder.open(self._files, self._path / "slots", sync=settings.store.sync, ahead_ms=ahead_ms)
+            undo.pop_all()
         self._passwords = PasswordThreads(loop)
         self.turn = Turn(loop, self._clock, self._fail, settings.flow.read_budget_bytes)
         self.vhosts = Vhosts(
             self._folder, settings, self.turn, loop, generate=generate_name, fail=self._fail, sealed=slots.view.ends
         )
+        self._watch.start(self.turn, self.vhosts)
         self.taps = Taps(slots, self.vhosts, settings, self.turn, self._fail)
         try:
             users = Users(configured_users(settings))
@@ -235,6 +236,7 @@ class Broker:
                 await answered
             await self.taps.close(drain_timeout_s, lambda count: self._stopping.wait_for("slot files", count=count))
             await self.vhosts.stop(lambda vhost: self._stopping.wait_for("checkpoint", vhost=vhost))
+            await self._watch.stop()
             self._stopping.finish()
         finally:  # a broker that failed gives back its port and its folder all the same
             self.drop_clients()
@@ -358,6 +360,7 @@ class Broker:
             (lambda: 0.1, self.vhosts.page),
             (lambda: 0.1, self.taps.tick),
             (lambda: 1.0, self.vhosts.tick),
+            (lambda: 1.0, self._watch.tick),
             (lambda: self.settings.tls.reload_interval_ms / 1000, self._look_at_certificates),
         ]
 

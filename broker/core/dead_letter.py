@@ -73,13 +73,14 @@ class DeadLetters:
         exchange = vhost.exchanges.get(rules.dead_letter_exchange or "")
         if exchange is None:
             return
-        now_ms = vhost.ports.clock.now_ms
+        clock = vhost.ports.clock
+        now_ms, time_s = clock.now_ms, (clock.now_ms - clock.ahead_ms) // 1000
         source = message.envelope
         headers = read_headers(message.header, X_DEATH, "CC")
         keys = (source.key, *carbon_copies(headers, source.key))
         # What expires says so in its facts, and the text is that of the publisher.
         expiration = None if message.facts.expiration_ms is None else read_text(message.header, "expiration")
-        changes = record_death(headers, Death(queue.name, reason, source.exchange, keys, expiration, now_ms // 1000))
+        changes = record_death(headers, Death(queue.name, reason, source.exchange, keys, expiration, time_s))
         vhost.ports.deadlines.left -= BURIAL_SHARE * (1 + len(changes[X_DEATH]))
         dropped = ["BCC"]
         if rules.dead_letter_key is not None:

@@ -20,9 +20,13 @@ __all__ = ["Clock", "QueuePorts", "QueueWorker"]
 
 
 class Clock(Protocol):
-    """The broker's clock, in milliseconds, as exact as a record's timestamp needs."""
+    """The broker's clock, in milliseconds, as exact as a record's timestamp needs.
+
+    The time of day of one of its moments is that moment less ``ahead_ms``.
+    """
 
     now_ms: int
+    ahead_ms: int
 
 
 class QueueWorker(Protocol):

@@ -226,10 +226,13 @@ class Engine:
         return bool(self._settled) or self.store.log.pending_bytes > 0 or self.deadlines.left < TURN_SHARE
 
     def page(self) -> None:
-        """Recounts what is in memory; called ten times a second."""
+        """Recounts what is in memory, and looks at the clock, which may have gone on while timers stood still; called
+        ten times a second.
+        """
         self._turn.read_clock()
         self.pager.tick()
-        if self.pager.pressed:
+        due_ms = self.deadlines.next_ms
+        if self.pager.pressed or (due_ms is not None and due_ms <= self._turn.now_ms):
             self._schedule()
 
     def tick(self) -> None:

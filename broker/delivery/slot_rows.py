@@ -91,10 +91,13 @@ def let_go(store: VhostStore, pieces: Sequence[Piece]) -> None:
             store.drop_live(segment, 1)
 
 
-def copy_pieces(store: VhostStore, number: int, pieces: Sequence[Piece], file: SlotFileWriter, most_bytes: int) -> int:
+def copy_pieces(
+    store: VhostStore, number: int, pieces: Sequence[Piece], file: SlotFileWriter, most_bytes: int, ahead_ms: int
+) -> int:
     """Adds the messages of the pieces to a slot file, as far as it should grow. *Blocking.*
 
-    Returns the id behind the last one that is in it. What lies on disk is read slot by slot.
+    Returns the id behind the last one that is in it. What lies on disk is read slot by slot. The rows have the time of
+    day, which the broker's clock is `ahead_ms` ahead of.
     Raises: CorruptRecord, StoreFailed.
     """
     end = file.first
@@ -113,7 +116,7 @@ def copy_pieces(store: VhostStore, number: int, pieces: Sequence[Piece], file: S
                 flags, route = _flags(message), message.route
             if index in redelivered:
                 flags |= REDELIVERED
-            add(first + index, message.timestamp_ms, flags, route, message.header, message.body)
+            add(first + index, message.timestamp_ms - ahead_ms, flags, route, message.header, message.body)
             end = first + index + 1
             until_turn -= 1
             if not until_turn:

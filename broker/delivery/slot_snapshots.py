@@ -169,7 +169,7 @@ class Snapshots(Mapping[str, Snapshot]):
         """Returns what writes one file: *blocking*, it tells what was written and the id behind its last message."""
         folder, name, queue = self._folder.snapshots, engine.vhost.name, stream.queue.name
         store, number, most_bytes = engine.store, stream.number, self._settings.window_bytes
-        keep_free_bytes = self._keep_free_bytes
+        keep_free_bytes, ahead_ms = self._keep_free_bytes, self._clock.ahead_ms
 
         def write() -> tuple[SnapshotSlot | None, int]:
             free_bytes = folder.free_bytes()
@@ -180,7 +180,7 @@ class Snapshots(Mapping[str, Snapshot]):
                 )
             draft = folder.draft(snapshot, n, name, queue, number, pieces[0].slot.first + pieces[0].indexes[0])
             try:
-                end = copy_pieces(store, number, pieces, draft.writer, most_bytes)
+                end = copy_pieces(store, number, pieces, draft.writer, most_bytes, ahead_ms)
                 if draft.writer.rows:
                     draft.complete(end)
             except BaseException:

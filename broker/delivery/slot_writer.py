@@ -234,7 +234,8 @@ class SlotWriter:
         try:
             draft = self._folder.draft(vhost, queue.tap, number, first)
             try:
-                end = copy_pieces(store, number, pieces, draft.writer, self._settings.window_bytes)
+                ahead_ms = self._clock.ahead_ms
+                end = copy_pieces(store, number, pieces, draft.writer, self._settings.window_bytes, ahead_ms)
                 if draft.writer.rows:
                     draft.complete(end)  # here, where a disk that is full may still refuse
             except BaseException:
@@ -247,7 +248,7 @@ class SlotWriter:
         if not draft.writer.rows:  # none of them could be read, which was logged
             draft.abandon()
             return None, end
-        return self._folder.seal(draft, end), end
+        return self._folder.seal(draft, end, ahead_ms), end
 
     async def _settle(self, engine: Engine, stream: Stream, end: int) -> None:
         """Settles what lies below an id, a few slots between two turns of the loop."""

@@ -236,7 +236,7 @@ class Taps:
         self._retain_soon()
 
     async def _put_cursor(self, name: str, vhost: str, tap: str, seal: int) -> None:
-        cursor = Cursor(name, vhost, tap, seal, self._clock.now_ms)
+        cursor = Cursor(name, vhost, tap, seal, self._clock.now_ms - self._clock.ahead_ms)
         await self._writer.in_thread(partial(self._folder.log.set_cursor, cursor))
         self._retain_soon()
 

@@ -38,9 +38,10 @@ class Turn:
 
     Invariant: ``scheduled`` is set from when a turn was asked for until it runs. Who is touched while the engines work
         is flushed by the same turn, and asks for no other.
-    Units: ``now_ms`` is the wall clock when the present turn was asked for, which is as exact as a record's timestamp
-        needs. ``left_bytes`` is what is left of the share of input that is handled between two turns, of all
-        connections together; those that want more wait, and are resumed in the order in which they came.
+    Units: ``now_ms`` is the broker's clock when the present turn was asked for, which is as exact as a record's
+        timestamp needs; ``ahead_ms`` is how far that is ahead of the system's clock. ``left_bytes`` is what is left of
+        the share of input that is handled between two turns, of all connections together; those that want more wait,
+        and are resumed in the order in which they came.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Turn:
         self.after: Callable[[], None] = _nothing
         self.dead = False  # the broker has failed: nothing is delivered, written or confirmed any more
         self.now_ms = int(wall_clock_s() * 1000)
+        self.ahead_ms = 0
         self.count = 0
 
     def fail(self, error: BaseException) -> None:

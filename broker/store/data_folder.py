@@ -3,6 +3,7 @@
     lock                  held while a broker runs
     format                which version of the layout this is
     incarnation           a random number of the start that was the last here, which no other start has
+    clock                 see `clock_file`
     definitions           see `definitions_file`
     reserve               see `reserve`
     slots/                what taps keep; see `slot_folder`

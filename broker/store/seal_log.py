@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 FORMAT: Final = 1
+ADDED: Final = frozenset({"ahead_ms"})  # fields that lines of older versions have not
 GAPS_MAX: Final = 1000  # the newest; what an older one said is still known as released
 
 QueueKey = tuple[str, int]  # vhost and queue number: which queue it was, whatever had or gets its name
@@ -74,7 +75,7 @@ class _LineFact:
     def from_json(cls, line: Line) -> Self:
         """Returns what a line says; fields that a later version added are passed over. Raises: BadSealLine."""
         try:
-            return cls(**{name: line[name] for name in _names(cls)})
+            return cls(**{name: line[name] for name in _names(cls) if name in line or name not in ADDED})
         except KeyError as error:
             raise BadSealLine(f"it has no {error}") from error
 
@@ -94,7 +95,12 @@ class _QueueFact(_LineFact):
 
 @dataclass(frozen=True, slots=True)
 class Seal(_QueueFact):
-    """One sealed slot file. Shapes: as `SlotMeta`. Units: ``bytes`` is the file's length, ``crc`` its checksum."""
+    """One sealed slot file.
+
+    Shapes: as `SlotMeta`.
+    Units: ``bytes`` is the file's length, ``crc`` its checksum. The moments are times of day, which the broker's clock
+        was ``ahead_ms`` ahead of: it tells how old a file is, whatever was corrected since.
+    """
 
     seal: int
     vhost: str
@@ -107,6 +113,7 @@ class Seal(_QueueFact):
     last_ts_ms: int
     bytes: int
     crc: int
+    ahead_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,15 +41,16 @@ class SlotFolder:
     Invariant: after StoreFailed nothing more may be sealed.
     """
 
-    def __init__(self, files: Files, folder: Path, log: SealLog, *, sync: bool) -> None:
+    def __init__(self, files: Files, folder: Path, log: SealLog, *, sync: bool, ahead_ms: int = 0) -> None:
         self.folder = folder
+        self._ahead_ms = ahead_ms
         self.log = log
         self.snapshots = SnapshotFolder(files, folder / "snapshots", log.view.store)
         self._files = files
         self._sync = sync
 
     @classmethod
-    def open(cls, files: Files, folder: Path, *, sync: bool = True) -> SlotFolder:
+    def open(cls, files: Files, folder: Path, *, sync: bool = True, ahead_ms: int = 0) -> SlotFolder:
         """Makes the folder if need be and returns it, without what an accident or an old snapshot left in it.
 
         A slot file that is listed and not there, or of another length, becomes a gap.
@@ -58,7 +59,7 @@ class SlotFolder:
         files.make_folder(folder)
         if sync:
             files.sync_folder(folder.parent)
-        opened = cls(files, folder, SealLog.open(files, folder, sync=sync), sync=sync)
+        opened = cls(files, folder, SealLog.open(files, folder, sync=sync), sync=sync, ahead_ms=ahead_ms)
         opened._sweep()
         opened.snapshots.open()
         return opened
@@ -77,12 +78,15 @@ class SlotFolder:
         seal = self.log.next_seal
         return SlotDraft.begin(self._files, self.path(seal), self.view.store, seal, vhost, queue, number, first)
 
-    def seal(self, draft: SlotDraft, end: int) -> Seal:
-        """Finishes the slot file; when this returns, it and its line are on disk. Raises: StoreFailed."""
+    def seal(self, draft: SlotDraft, end: int, ahead_ms: int = 0) -> Seal:
+        """Finishes the slot file; when this returns, it and its line are on disk. Raises: StoreFailed.
+
+        Units: `ahead_ms` as of `Seal`.
+        """
         meta, size_bytes, crc = draft.finish(end, sync=self._sync)
         if self._sync:
             self._files.sync_folder(self.folder)
-        seal = _seal_of(meta, size_bytes, crc)
+        seal = _seal_of(meta, size_bytes, crc, ahead_ms)
         self.log.append_seal(seal)
         return seal
 
@@ -154,7 +158,7 @@ class SlotFolder:
         self._files.rename(unfinished, path)
         if self._sync:
             self._files.sync_folder(self.folder)
-        self.log.append_seal(_seal_of(meta, len(block), view.crc))
+        self.log.append_seal(_seal_of(meta, len(block), view.crc, self._ahead_ms))
         _log.info("slot_file.taken_in", path=str(path), seal=seal, messages=meta.count)
         return True
 
@@ -163,7 +167,7 @@ class SlotFolder:
         self.log.append_gap(_gap_of(seal, reason))
 
 
-def _seal_of(meta: SlotMeta, size_bytes: int, crc: int) -> Seal:
+def _seal_of(meta: SlotMeta, size_bytes: int, crc: int, ahead_ms: int) -> Seal:
     return Seal(
         meta.seal,
         meta.vhost,
@@ -176,6 +180,7 @@ def _seal_of(meta: SlotMeta, size_bytes: int, crc: int) -> Seal:
         meta.last_ts_ms,
         size_bytes,
         crc,
+        ahead_ms,
     )
 
 

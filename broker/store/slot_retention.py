@@ -29,6 +29,7 @@ class Deletions(NamedTuple):
 def plan_deletions(view: SealView, caps: Mapping[TapKey, Cap], default: Cap, now_ms: int) -> Deletions:
     """Returns which slot files may go now; those of a tap without a cap of its own are held to the default.
 
+    Units: `now_ms` is of the broker's clock.
     Shapes: of each queue all up to one seal, as `SlotFolder.remove` wants them.
     Invariant: a file that some cursor of its tap needs, or that has no cursor yet, goes by a cap only.
     Cost: proportional to the queues and to what goes, but for the bytes, which are added up.
@@ -48,7 +49,7 @@ def plan_deletions(view: SealView, caps: Mapping[TapKey, Cap], default: Cap, now
                 passed.append(seal)
             elif held_bytes > cap.max_bytes:
                 forced.append((seal, "bytes"))
-            elif now_ms - seal.last_ts_ms > cap.max_age_ms:
+            elif now_ms - seal.last_ts_ms - seal.ahead_ms > cap.max_age_ms:
                 forced.append((seal, "age"))
             else:
                 break

@@ -104,7 +104,7 @@ class TraceWatch:
         if len(self._kept) >= KEPT_MAX or (self._kept and self._kept_bytes + size > KEPT_MAX_BYTES):
             self.dropped += 1
             return
-        self._kept.append((self._clock.now_ms, passage))
+        self._kept.append((self._clock.now_ms - self._clock.ahead_ms, passage))
         self._kept_bytes += size
         self._ready.set()
 

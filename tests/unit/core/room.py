@@ -84,7 +84,7 @@ class Room:
             self.assigned.append(queue.number)
             return worker
 
-        self.clock = SimpleNamespace(now_ms=0)
+        self.clock = SimpleNamespace(now_ms=0, ahead_ms=0)
         self.deadlines = Deadlines()
         ports = QueuePorts(
             store=self.store,

@@ -14,6 +14,7 @@ class Clock:
     """A clock that the test sets."""
 
     now_ms = 1_000_000
+    ahead_ms = 0
 
 
 def use(producers: Producers, producer: Producer, block: int, clock: Clock) -> None:

@@ -1,0 +1,68 @@
+"""The file `clock` of a data folder: how the broker's clock stood against the system's.
+
+It is one line: `slotmq clock, format 1, ahead <ms> ms, seen <ms> ms, crc32c <8 hex digits>`; the checksum is that of
+what stands before its comma. The file is replaced as a whole. A folder without it, of an older version or a new one,
+has a clock that never differed.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from broker.store.damage import CorruptFile, NewerFormat
+from broker.store.files import Files
+from broker.store.whole_file import replace_file
+
+__all__ = ["ClockFile", "ClockState"]
+
+FORMAT: Final = 1
+_HEAD: Final = re.compile(rb"slotmq clock, format (\d{1,9}),")
+_LINE: Final = re.compile(
+    rb"(slotmq clock, format 1, ahead (-?\d{1,18}) ms, seen (\d{1,18}) ms), crc32c ([0-9a-f]{8})\n"
+)
+
+
+class ClockState(NamedTuple):
+    """How the broker's clock stood.
+
+    Units: milliseconds; ``ahead_ms`` is how far it was ahead of the system's clock, ``seen_ms`` what it told then.
+    """
+
+    ahead_ms: int = 0
+    seen_ms: int = 0
+
+
+class ClockFile:
+    """Reads and replaces the file."""
+
+    def __init__(self, files: Files, folder: Path) -> None:
+        self._files = files
+        self.path = folder / "clock"
+
+    def read(self) -> ClockState:
+        """Return what was written last.
+
+        Raises: NewerFormat; CorruptFile; StoreFailed.
+        """
+        if not self._files.exists(self.path):
+            return ClockState()
+        block = self._files.read(self.path)
+        head = _HEAD.match(block)
+        if head is not None and int(head[1]) > FORMAT:
+            raise NewerFormat(self.path, int(head[1]), FORMAT)
+        line = _LINE.fullmatch(block)
+        if line is None or crc32c(line[1]) != int(line[4], 16):
+            raise CorruptFile(
+                self.path,
+                "it is damaged; remove it to go by the system's clock, which may expire messages early or late",
+            )
+        return ClockState(int(line[2]), int(line[3]))
+
+    def write(self, state: ClockState) -> None:
+        """Replace the file; on return it is on disk. *Blocking.* Raises: StoreFailed."""
+        line = b"slotmq clock, format %d, ahead %d ms, seen %d ms" % (FORMAT, *state)
+        replace_file(self._files, self.path, b"%b, crc32c %08x\n" % (line, crc32c(line)))
