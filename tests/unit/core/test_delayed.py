@@ -167,7 +167,6 @@ def test_a_purge_takes_what_is_held_and_nothing_of_it_comes() -> None:
         commands.Basic.Consume(queue=HOLDING),
         commands.Basic.Get(queue=HOLDING),
         commands.Queue.Bind(queue=HOLDING, exchange="amq.topic"),
-        commands.Queue.Unbind(queue=HOLDING, exchange="amq.topic"),
         commands.Queue.Delete(queue=HOLDING),
     ],
     ids=lambda method: method.name,
