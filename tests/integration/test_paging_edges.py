@@ -20,7 +20,7 @@ from broker.store.record import encode_settled
 from broker.store.store import VhostStore
 from tests.deadline import DEADLINE_S, wait_until_async
 from tests.in_process import queue_of
-from tests.raw_client import RawClient
+from tests.raw_client import RawClient, method_frame
 from tests.raw_talk import (
     Sections,
     connect,
@@ -374,3 +374,24 @@ async def test_an_unreadable_message_is_lost_alone(tmp_path: Path) -> None:
                 assert (deliver.delivery_tag, body) == (10, b"later")
     assert [event["count"] for event in events if event["event"] == "messages.lost"] == [1]
     assert not [event for event in events if event["event"] == "worker.died"]
+
+
+async def test_a_consumer_that_waits_for_the_disk_comes_before_basic_get(tmp_path: Path) -> None:
+    """Consume and get in one read, of what lies on disk: it is read once, and the consumer with room has all of it."""
+    async with mortal_broker(tmp_path, SMALL) as broker:
+        with await talk(broker, connect, broker) as client:
+            await talk(broker, lambda: declare(client, "q", durable=True))
+            bodies = numbered(3, 10)
+            await talk(broker, publish, client, "q", bodies)
+            page_out(broker, "q")
+
+            def ask() -> None:
+                client.send(
+                    method_frame(1, commands.Basic.Consume(queue="q", no_ack=True)),
+                    method_frame(1, commands.Basic.Get(queue="q")),
+                )
+                client.expect(commands.Basic.ConsumeOk, 1)
+                assert [body for _, body in receive(client, 3)] == bodies
+                client.expect(commands.Basic.GetEmpty, 1)
+
+            await talk(broker, ask)
