@@ -85,6 +85,8 @@ class Backups:
         for done, engine in enumerate(engines):
             await engine.frozen(partial(_gather_store, backup, engine))
             told("gathered vhosts", done + 1, len(engines))
+        names = {folder_name(engine.vhost.name) for engine in engines}
+        await asyncio.to_thread(backup.gather_others, names)
         await self._taps.frozen(lambda view: backup.gather_slots(view, self._taps.slot_path))
         await asyncio.to_thread(backup.gather_settings)
 

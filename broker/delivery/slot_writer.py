@@ -59,8 +59,11 @@ class SlotWriter:
         settings: Taps,
         clock: Clock,
         fail: Callable[[BaseException], None],
+        keep_free_bytes: int,
     ) -> None:
+        """`keep_free_bytes` of the disk are left to the logs: without them no broker could start on a full disk."""
         self._folder = folder
+        self._keep_free_bytes = keep_free_bytes
         self._engines = engines
         self._settings = settings
         self._clock = clock
@@ -232,6 +235,11 @@ class SlotWriter:
         first = pieces[0].slot.first + pieces[0].indexes[0]
         number = queue.stream.number
         try:
+            free_bytes = self._folder.free_bytes()
+            if free_bytes < self._keep_free_bytes + self._settings.window_bytes:
+                raise StoreFailed(
+                    self._folder.folder, f"the disk has {free_bytes} bytes free, which are left to the logs"
+                )
             draft = self._folder.draft(vhost, queue.tap, number, first)
             try:
                 ahead_ms = self._clock.ahead_ms

@@ -43,6 +43,7 @@ UNBOUNDED: Final = Cap(1 << 62, 1 << 62)
 
 RETENTION_S: Final = 10.0  # between two looks at what has become too old
 CURSORS_MAX: Final = 1000
+RESERVE_DIVISOR: Final = 2  # so much of the reserve slot files may use: the log that they empty gives it back
 
 
 class TapRefused(ValueError):
@@ -66,7 +67,9 @@ class Taps:
         self._limits = PatternLimits(settings.routing.hashes_max, settings.routing.words_max)
         self._clock = clock
         self._fail = fail
-        self._writer = SlotWriter(folder, vhosts.engines, settings.taps, clock, fail)
+        self._writer = SlotWriter(
+            folder, vhosts.engines, settings.taps, clock, fail, settings.store.reserve_bytes // RESERVE_DIVISOR
+        )
         self.snapshots = Snapshots(folder, self._writer, settings.taps, clock, settings.store.disk_free_min_bytes)
         self._retaining: asyncio.Task[None] | None = None
         self._retain_at_s = 0.0

@@ -10,7 +10,7 @@ The target's file `format` says that the backup is unfinished, which no broker o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,8 +21,9 @@ from broker.store.whole_file import replace_file
 if TYPE_CHECKING:
     from broker.store.seal_log import SealView
 
-__all__ = ["STAGING", "UNFINISHED", "Backup", "BackupStopped"]
+__all__ = ["REMOVED", "STAGING", "UNFINISHED", "Backup", "BackupStopped"]
 
+REMOVED: Final = "%removed-"
 STAGING: Final = "backup.staging"
 UNFINISHED: Final = b"slotmq backup, unfinished\n"
 BLOCK_BYTES: Final = 1024 * 1024
@@ -85,6 +86,13 @@ class Backup:
                 self._copy(path, target / "queues" / entry)
         self._gather_files(source, target)
 
+    def gather_others(self, known: Collection[str]) -> None:
+        """Take the vhosts that no broker has open, but for those with these folders' names, as they are."""
+        source = self._folder / "vhosts"
+        for entry in self._files.list(source):
+            if entry not in known and not entry.startswith(REMOVED):
+                self._gather_tree(source / entry, self._staging / "vhosts" / entry)
+
     def gather_slots(self, view: SealView, path_of: Callable[[int], Path]) -> None:
         """Take the slot files and a log of them that has the same seals, while none are sealed or removed."""
         target = self._staging / "slots"
@@ -145,6 +153,13 @@ class Backup:
             if entry in _OWN or entry.endswith(_UNFINISHED_NAME) or self._files.is_folder(source / entry):
                 continue
             self._copy(source / entry, target / entry)
+
+    def _gather_tree(self, source: Path, target: Path) -> None:
+        """Take a folder with everything in it by copying: what a start makes of the copy is not the original's."""
+        self._files.make_folder(target)
+        for entry in self._files.list(source):
+            gather = self._gather_tree if self._files.is_folder(source / entry) else self._copy
+            gather(source / entry, target / entry)
 
     def _take(self, source: Path, target: Path) -> None:
         """Have a file that is never changed again in another place, too."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.amqp.errors import StoreFailed
-from broker.store.backup import STAGING, UNFINISHED
+from broker.store.backup import REMOVED, STAGING, UNFINISHED
 from broker.store.damage import CorruptFile, FolderUnwritable, NewerFormat, NoDataFolder
 from broker.store.files import File, Files
 from broker.store.folder_name import folder_name, is_digest, vhost_name
@@ -35,7 +35,6 @@ __all__ = ["DataFolder"]
 # damage. It refuses every number but its own.
 FORMAT: Final = 3
 INCARNATION_BYTES: Final = 16
-REMOVED: Final = "%removed-"
 
 _STAMP: Final = re.compile(rb"slotmq data folder, format (\d{1,9})\n")
 

@@ -69,6 +69,10 @@ class SlotFolder:
         """What the log of the seals adds up to."""
         return self.log.view
 
+    def free_bytes(self) -> int:
+        """Returns how much the disk still takes."""
+        return self._files.free_bytes(self.folder)
+
     def path(self, seal: int) -> Path:
         """Returns where the slot file of a seal is, was or will be."""
         return self.folder / f"{seal:020}.slot"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
 import sys
@@ -22,10 +23,10 @@ from broker.delivery.backups import Backups
 from broker.store.backup import STAGING, UNFINISHED
 from broker.store.damage import NoDataFolder
 from broker.store.data_folder import DataFolder
-from broker.store.files import Files
+from broker.store.files import File, Files
 from broker.store.slot_file import open_slot
 from tests.broker_process import BrokerProcess
-from tests.deadline import wait_until
+from tests.deadline import DEADLINE_S, wait_until
 from tests.fault.broker_clients import Client
 from tests.fault.broker_life import FOLDER, Life, new_disk, new_history
 from tests.fault.faulty_files import FaultyFiles, PowerLost
@@ -241,11 +242,16 @@ async def test_everything_is_in_it(tmp_path: Path, files: Files) -> None:
                 await broker.taps.seal("/", "all")
             await broker.taps.set_cursor("reader", "/", "all", 0)
             await exchange.publish(message(b"waiting"), "k")
+        closed = tmp_path / "data" / "vhosts" / "closed" / "log"  # as one that is damaged, and was not opened
+        closed.mkdir(parents=True)
+        (closed / "0000000001.log").write_bytes(b"damaged")
         backups = Backups(broker._folder, broker.administration, broker.taps)
         await backups.take(target, lambda step, _done, _total: steps.add(step))
         seals = broker.taps.view.seals
         assert not (tmp_path / "data" / STAGING).exists()
     assert steps == {"gathered vhosts", "copied bytes"}
+    copied = target / "vhosts" / "closed" / "log" / "0000000001.log"
+    assert (copied.read_bytes(), copied.stat().st_nlink) == (b"damaged", 1)
     async with running_broker(target, taps={"window_ms": 3_600_000}) as restored:
         assert sorted(restored.vhosts) == ["/", "x" * 250]
         assert restored.taps.view.seals == seals
@@ -257,6 +263,45 @@ async def test_everything_is_in_it(tmp_path: Path, files: Files) -> None:
             for one in restored.taps.view.seals
         ]
         assert bodies == [[b"sealed"], [b"sealed too"], [b"waiting"]]
+
+
+class SlowDisk(OtherDisk):
+    """Files that take nothing for a backup before they are told to."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self.reached, self.goes_on = threading.Event(), threading.Event()
+        self.opened: list[Path] = []
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        if create and path.is_relative_to(self._target / "vhosts"):
+            self.opened.append(path)
+            self.reached.set()
+            assert self.goes_on.wait(DEADLINE_S)
+        return super().open(path, write=write, create=create)
+
+
+async def test_a_stop_in_the_middle(tmp_path: Path) -> None:
+    """A backup that is cancelled, as by a stop of the broker, ends; its target is unfinished, and another can begin."""
+    target = tmp_path / "backup"
+    disk = SlowDisk(target)
+    async with running_broker(tmp_path / "data", disk) as broker:
+        backups = Backups(broker._folder, broker.administration, broker.taps)
+        taking = asyncio.create_task(backups.take(target, lambda _step, _done, _total: None))
+        await asyncio.to_thread(disk.reached.wait, DEADLINE_S)
+        with pytest.raises(ValueError, match="a backup is under way already"):
+            await backups.take(tmp_path / "second", lambda _step, _done, _total: None)
+        taking.cancel()
+        asyncio.get_running_loop().call_later(0.2, disk.goes_on.set)
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+        assert disk.goes_on.is_set()  # it waited for its thread
+        assert not (tmp_path / "data" / STAGING).exists()
+        assert (target / "format").read_bytes() == UNFINISHED
+        await backups.take(tmp_path / "second", lambda _step, _done, _total: None)
+        assert (tmp_path / "second" / "format").read_bytes() == (tmp_path / "data" / "format").read_bytes()
+    assert len(disk.opened) == 1
+    assert (target / "format").read_bytes() == UNFINISHED
 
 
 KEPT = [b"%d" % number for number in range(40)]

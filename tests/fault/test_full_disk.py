@@ -12,6 +12,7 @@ import pika
 import pytest
 from pamqp import commands
 
+from broker.delivery.taps import TapRefused
 from broker.store.data_folder import DataFolder
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.fault.small_disk import SmallDisk
@@ -153,6 +154,43 @@ async def test_a_disk_that_is_full(tmp_path: Path) -> None:
         assert not disk.exists(folder / "reserve")
         await talk(broker, drain, BrokerAddress("127.0.0.1", broker.listener.port))
         assert disk.size(folder / "reserve") == RESERVE_BYTES
+
+
+async def test_slot_files_leave_the_logs_their_room(tmp_path: Path) -> None:
+    """What a tap heard waits in its log while the disk is full: it does not take the room that acks need."""
+    disk = SmallDisk(DISK_BYTES)
+    sections: Sections = {
+        "store": STORE,
+        "flow": {"check_interval_ms": 20},
+        "server": {"control_socket": False},
+        "taps": {"window_bytes": 1 << 30, "window_ms": 3_600_000},
+    }
+    folder = tmp_path / "data"
+    async with mortal_broker(folder, sections, files=disk, crash=True) as broker:
+        await broker.taps.add("/", "", "full", name="all")
+        await talk(broker, fill_queue, BrokerAddress("127.0.0.1", broker.listener.port))
+        disk.fill()
+        assert not broker.taps.view.seals
+    sections = {**sections, "taps": {"window_bytes": MIB // 2, "window_ms": 3_600_000}}
+    async with mortal_broker(folder, sections, files=disk, crash=True) as broker:
+        with pytest.raises(TapRefused, match="bytes free, which are left to the logs"):
+            await broker.taps.seal("/", "all")
+        assert disk.free_bytes(folder) >= RESERVE_BYTES // 4
+        assert broker.taps.view.seals  # as far as a part of the reserve went
+        await talk(broker, take_all, BrokerAddress("127.0.0.1", broker.listener.port))
+        for engine in broker.engines.values():
+            await engine.checkpointer.take()
+        await broker.taps.remove("/", "all", drop=True)
+
+
+def take_all(address: BrokerAddress) -> None:
+    """Takes all messages with acknowledgements."""
+    with pika.BlockingConnection(pika.URLParameters(address.url)) as connection:
+        channel = connection.channel()
+        for number in range(MESSAGES):
+            method, _, content = channel.basic_get("full")
+            assert content == body(number)
+            channel.basic_ack(method.delivery_tag)
 
 
 def test_the_reserve_counts_as_used_until_it_is_back() -> None:
