@@ -33,6 +33,7 @@ from broker.delivery.vhosts import Vhosts
 from broker.event_log import get_logger
 from broker.net.address import Bound
 from broker.net.alarms import Alarms, watermarks
+from broker.net.certificate_watch import CertificateWatch
 from broker.net.control import ControlSocket
 from broker.net.control_verbs import control_verbs
 from broker.net.descriptors import descriptors_max
@@ -182,6 +183,8 @@ class Broker:
                     down=lambda: sorted(self.vhosts.offline),
                     tls=self._tls,
                 )
+            http = [] if self.http is None else [self.http.renew_tls]
+            self._certificates = CertificateWatch(self._tls, [self.listener.renew_tls, *http])
             self._timers = Timers(loop, self._fail)
             for interval_s, action in self._periodic():
                 self._timers.every(interval_s, action)
@@ -336,22 +339,7 @@ class Broker:
         self.flow.take(watermarks(settings))
         if self.http is not None:
             self.http.take_settings(settings)
-        await self._renew_tls()
-
-    async def _renew_tls(self) -> None:
-        await self.listener.renew_tls()
-        if self.http is not None:
-            await self.http.renew_tls()
-
-    def _look_at_certificates(self) -> None:
-        if self._tls is not None and self._tls.changed() and self._tls.reload():
-            renewing = asyncio.ensure_future(self._renew_tls())
-            renewing.add_done_callback(self._renewed)
-
-    def _renewed(self, renewing: asyncio.Future[None]) -> None:
-        error = None if renewing.cancelled() else renewing.exception()
-        if error is not None:
-            _log.error("tls.not_reloaded", exc_info=error)
+        await self._certificates.renew()
 
     def _periodic(self) -> list[tuple[Callable[[], float], Callable[[], None]]]:
         return [
@@ -361,7 +349,7 @@ class Broker:
             (lambda: 0.1, self.taps.tick),
             (lambda: 1.0, self.vhosts.tick),
             (lambda: 1.0, self._watch.tick),
-            (lambda: self.settings.tls.reload_interval_ms / 1000, self._look_at_certificates),
+            (lambda: self.settings.tls.reload_interval_ms / 1000, self._certificates.look),
         ]
 
     def _unready(self) -> list[str]:

@@ -9,6 +9,8 @@ from pydantic import ValidationError
 
 from broker.cli.config import documented
 from broker.settings import Settings, limits, sections
+from broker.settings_change import changes, merged
+from broker.settings_fields import AT_ONCE, NEXT_CONNECTION, reload_of
 
 DOCUMENTED = Path(__file__).parents[2] / "config" / "slotmq.toml"
 UNITS = ("_bytes", "_ms", "_s")
@@ -96,3 +98,39 @@ def test_settings_do_not_change_after_they_were_read() -> None:
     """A section is frozen: what was checked at start is what is in force."""
     with pytest.raises(ValidationError):
         setattr(Settings().server, "port", 1)  # noqa: B010 - the type checker refuses the plain form, which is the point
+
+
+def test_every_key_says_when_a_reload_takes_it() -> None:
+    """At once, for new connections, or not at all; the documented file says the same, wrapped as it comes."""
+    said = DOCUMENTED.read_text().replace("\n# ", " ")
+    when = [reload_of(field) for _section, _model, fields in sections() for field in fields.values()]
+    assert set(when) == {"", AT_ONCE, NEXT_CONNECTION}
+    for word in (AT_ONCE, NEXT_CONNECTION):
+        assert said.count(f"Reload: {word}.") == when.count(word)
+
+
+def test_changes_are_those_that_a_running_broker_can_take() -> None:
+    """The merged settings have the wanted values of these, and the running ones of all others; no secret is shown."""
+    running = Settings(server={"port": 1}, log={"level": "info"}, auth={"users": {"a": "one"}})
+    wanted = Settings(server={"port": 2, "data_dir": "x"}, log={"level": "debug"}, auth={"users": {"a": "two"}})
+    found = changes(running, wanted)
+    assert [(change.row()["key"], change.needs_restart) for change in found] == [
+        ("server.port", True),
+        ("server.data_dir", True),
+        ("auth.users", True),
+        ("log.level", False),
+    ]
+    assert "one" not in str(found)
+    assert "two" not in str(found)
+    settings = merged(running, wanted, [change for change in found if not change.needs_restart])
+    assert (settings.server.port, settings.log.level) == (1, "debug")
+    assert settings.auth.users["a"].get_secret_value() == "one"
+    assert running.log.level == "info"
+
+
+def test_a_listener_for_tls_neither_comes_nor_goes_by_a_reload() -> None:
+    """With a certificate before and after, its files may change; else every key of [tls] needs a restart."""
+    without, first, second = (Settings(tls={"certfile": file, "port": 0}) for file in ("", "one.pem", "two.pem"))
+    assert [change.needs_restart for change in changes(first, second)] == [False]
+    assert [change.needs_restart for change in changes(without, first)] == [True]
+    assert [change.needs_restart for change in changes(first, without)] == [True]

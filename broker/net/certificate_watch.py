@@ -1,0 +1,45 @@
+"""Certificates that change while the broker runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from broker.event_log import get_logger
+
+if TYPE_CHECKING:
+    from broker.net.tls import TlsContext
+
+__all__ = ["CertificateWatch"]
+
+_log = get_logger()
+
+Renew = Callable[[], Awaitable[None]]
+
+
+class CertificateWatch:
+    """Has listeners accept new connections with the certificates as they are now."""
+
+    def __init__(self, tls: TlsContext | None, listeners: Sequence[Renew]) -> None:
+        """`tls` is None for a broker without; of each listener there is what renews it."""
+        self._tls = tls
+        self._renewing: asyncio.Future[None] | None = None
+        self._listeners = listeners
+
+    def look(self) -> None:
+        """Take files that are others than at the last look. Cost: a stat of each."""
+        if self._tls is not None and self._tls.changed() and self._tls.reload():
+            self._renewing = asyncio.ensure_future(self.renew())
+            self._renewing.add_done_callback(_renewed)
+
+    async def renew(self) -> None:
+        """Return when every listener accepts with the context as it is now."""
+        for renew in self._listeners:
+            await renew()
+
+
+def _renewed(renewing: asyncio.Future[None]) -> None:
+    error = None if renewing.cancelled() else renewing.exception()
+    if error is not None:
+        _log.error("tls.not_reloaded", exc_info=error)
