@@ -112,8 +112,8 @@ def test_client_closes(connect: Connect) -> None:
 def test_hard_error_leaves_other_connections_alone(connect: Connect, name: str) -> None:
     """A connection closed by a hard error harms no other connection of the same client."""
     good, bad = connect(), connect()
-    with connection_closed(503, "COMMAND_INVALID - unknown exchange type 'nonsense'"):
-        bad.channel().exchange_declare(name, "nonsense")
+    with connection_closed(540, "NOT_IMPLEMENTED - prefetch_size!=0 (7)"):
+        bad.channel().basic_qos(prefetch_size=7)
     assert bad.is_closed
     channel = good.channel()
     channel.queue_declare(name, exclusive=True)

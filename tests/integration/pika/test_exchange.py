@@ -7,7 +7,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exchange_type import ExchangeType
 
-from tests.integration.pika.conversation import channel_closed, connection_closed, drain
+from tests.integration.pika.conversation import channel_closed, drain
 
 PREDECLARED = {
     "": "direct",
@@ -70,8 +70,8 @@ def test_reserved_exchange_names_are_refused(channel: BlockingChannel, name: str
 
 
 def test_unknown_type(channel: BlockingChannel, name: str) -> None:
-    """An exchange type that nobody knows closes the connection with 503."""
-    with connection_closed(503, "COMMAND_INVALID - unknown exchange type 'x-nothing'"):
+    """An exchange type that nobody knows closes the channel with 406."""
+    with channel_closed(406, "PRECONDITION_FAILED - unknown exchange type 'x-nothing'"):
         channel.exchange_declare(name, "x-nothing")
 
 
