@@ -83,22 +83,24 @@ class Move:
         if slot.contents is None:
             return stream, slot
         ports = self._vhost.ports
+        moved: list[int] = []
         with ports.store.log.group():
-            moved = self._move_some(stream, slot, slot.contents, indexes)
-            if moved:
-                stream.settle(slot, moved)
-                ports.log_settlements()
+            try:
+                self._move_some(stream, slot, slot.contents, indexes, moved)
+            finally:  # what has its record in the new queues is gone from this one, whatever the next one had in it
+                if moved:
+                    stream.settle(slot, moved)
+                    ports.log_settlements()
         if self.source.timed and not self.source.deleted:
             self.source.look()  # another message is at the head now
         return None
 
     def _move_some(
-        self, stream: Stream, slot: Slot, contents: list[Message | None], indexes: Sequence[int]
-    ) -> list[int]:
-        """Give messages of a slot to their new queues; return the indexes of those that were taken."""
+        self, stream: Stream, slot: Slot, contents: list[Message | None], indexes: Sequence[int], moved: list[int]
+    ) -> None:
+        """Give messages of a slot to their new queues, and add the indexes of those that were taken to `moved`."""
         tally, deadlines = self.tally, self._vhost.ports.deadlines
         now_ms = self._vhost.ports.clock.now_ms
-        moved: list[int] = []
         copies = size_bytes = 0
         for index in indexes[:BATCH_LOOKS]:
             if copies >= BATCH_COPIES or size_bytes >= BATCH_BYTES or deadlines.left <= 0:
@@ -127,7 +129,6 @@ class Move:
             elif outcome is Outcome.REFUSED:
                 tally.refused += 1
                 self.full = self._alone
-        return moved
 
     def _land(self, landing: Landing, message: Message, stream: Stream, slot: Slot, index: int) -> Outcome | None:
         def take() -> bool:

@@ -356,6 +356,25 @@ async def test_a_move_that_is_to_end_stops_behind_a_step(tmp_path: Path) -> None
         assert await bodies(channel, "target") + await bodies(channel, "source") == everything
 
 
+async def test_a_move_that_fails_in_the_middle_has_each_message_once(tmp_path: Path) -> None:
+    """A defect at one message leaves those before it in their new queue alone, the rest where they were."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.declare_queue("source", durable=True)
+        await channel.declare_queue("target", durable=True)
+        await publish(channel, "source", *numbered(9))
+
+        def fails(message: Any) -> bool:
+            assert message.body != b"5"
+            return True
+
+        engine = broker.engines["/"]
+        course = to_queue(queue_of(broker, "target"))
+        with pytest.raises(AssertionError):
+            await carry_out(engine, Move(engine.vhost, queue_of(broker, "source"), course, wanted=fails), lambda _: "")
+        assert await bodies(channel, "target") == numbered(5)
+        assert await bodies(channel, "source") == numbered(9)[5:]
+
+
 async def test_a_move_ends_with_its_vhost(tmp_path: Path) -> None:
     """Whoever asked for it hears of it at once."""
     async with running_broker(tmp_path) as broker:
