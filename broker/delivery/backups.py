@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from broker.amqp.errors import StoreFailed
 from broker.event_log import get_logger
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Backups"]
 
 _log = get_logger()
+REPEAT_S: Final = 5.0
 T = TypeVar("T")
 
 
@@ -45,14 +46,27 @@ class Backups:
         self._busy = True
         backup = Backup(self._folder.files, self._folder.path, target)
         loop = asyncio.get_running_loop()
+        so_far = ("gathered vhosts", 0, 0)
+
+        def tell(step: str, done: int, total: int) -> None:
+            nonlocal so_far
+            so_far = (step, done, total)
+            told(*so_far)
 
         def copied(done: int, total: int) -> None:
-            loop.call_soon_threadsafe(told, "copied bytes", done, total)
+            loop.call_soon_threadsafe(tell, "copied bytes", done, total)
 
+        async def repeat() -> None:
+            """Tell the same again: a large file takes longer than who asked waits for a word."""
+            while True:
+                await asyncio.sleep(REPEAT_S)
+                told(*so_far)
+
+        repeating = loop.create_task(repeat())
         try:
             await asyncio.to_thread(self._begin, backup, target)
             _log.info("backup.started", target=str(target))
-            await _finished(backup, self._administration.alone(partial(self._gather, backup, told)))
+            await _finished(backup, self._administration.alone(partial(self._gather, backup, tell)))
             files, size_bytes = await _finished(backup, asyncio.to_thread(backup.copy, copied))
         except (StoreFailed, BackupStopped) as error:
             self._check()
@@ -61,6 +75,7 @@ class Backups:
             raise ValueError(f"the backup failed: {reason}; what there is of it in {target} is unfinished") from error
         finally:
             await asyncio.to_thread(_clean, backup)
+            repeating.cancel()
             self._busy = False
         _log.info("backup.finished", target=str(target), files=files, bytes=size_bytes)
         return {"files": files, "bytes": size_bytes}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +22,7 @@ from pamqp import commands
 from broker.amqp.errors import BrokerError
 from broker.cli.control_client import Unanswered, ask
 from broker.delivery.backups import Backups
+from broker.net.control_address import socket_address
 from broker.store.backup import STAGING, UNFINISHED
 from broker.store.damage import NoDataFolder
 from broker.store.data_folder import DataFolder
@@ -185,6 +188,31 @@ def test_a_kill_in_the_middle(broker_process: BrokerProcess, tmp_path: Path, see
     assert numbers(broker_process)[: traffic.confirmed] == list(range(1, traffic.confirmed + 1))
 
 
+def test_who_asked_goes_away(broker_process: BrokerProcess, tmp_path: Path) -> None:
+    """A command that is interrupted ends its backup, which leaves nothing behind in the data folder."""
+    broker_process.start()
+    staging = broker_process.folder / STAGING
+    address, descriptor = socket_address(str(broker_process.folder))
+    assert descriptor is None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.connect(address)
+        request = {"verb": "backup", "target": str(tmp_path / "backup")}
+        client.sendall(json.dumps(request).encode() + b"\n")
+        assert b"progress" in client.recv(1000)
+
+    def another() -> bool:
+        try:
+            return bool(ask(str(broker_process.folder), "backup", target=str(tmp_path / "another"))["files"])
+        except Unanswered as refused:
+            assert str(refused) == "a backup is under way already"
+            return False
+
+    wait_until(another, "the end of the first backup")
+    assert not staging.exists()
+    assert broker_process.terminate() == 0
+    assert not broker_process.errors()
+
+
 def test_what_cannot_be_backed_up_to(broker_process: BrokerProcess, tmp_path: Path) -> None:
     """A folder that holds something, a file, and one in the data folder are refused in one line, and left alone."""
     broker_process.start()
@@ -281,14 +309,18 @@ class SlowDisk(OtherDisk):
         return super().open(path, write=write, create=create)
 
 
-async def test_a_stop_in_the_middle(tmp_path: Path) -> None:
+async def test_a_stop_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A backup that is cancelled, as by a stop of the broker, ends; its target is unfinished, and another can begin."""
     target = tmp_path / "backup"
     disk = SlowDisk(target)
+    monkeypatch.setattr("broker.delivery.backups.REPEAT_S", 0.01)
+    heard: asyncio.Queue[str] = asyncio.Queue()
     async with running_broker(tmp_path / "data", disk) as broker:
         backups = Backups(broker._folder, broker.administration, broker.taps)
-        taking = asyncio.create_task(backups.take(target, lambda _step, _done, _total: None))
+        taking = asyncio.create_task(backups.take(target, lambda step, _done, _total: heard.put_nowait(step)))
         await asyncio.to_thread(disk.reached.wait, DEADLINE_S)
+        for _ in range(20):  # though nothing goes on, whoever asked is told so
+            await asyncio.wait_for(heard.get(), DEADLINE_S)
         with pytest.raises(ValueError, match="a backup is under way already"):
             await backups.take(tmp_path / "second", lambda _step, _done, _total: None)
         taking.cancel()
