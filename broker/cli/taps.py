@@ -119,7 +119,10 @@ def _add(arguments: argparse.Namespace) -> int:
 
 
 def _remove(arguments: argparse.Namespace) -> int:
-    ask(folder_of(arguments), "tap_remove", vhost=arguments.vhost, name=arguments.name, drop=arguments.drop)
+    asked: dict[str, Any] = {"vhost": arguments.vhost, "name": arguments.name, "drop": arguments.drop}
+    dropped = ask(folder_of(arguments), "tap_remove", **asked)
+    if arguments.drop:
+        print("dropped {messages:,} messages; {slots:,} slot files, {bytes:,} bytes".format(**dropped))
     return 0
 
 

@@ -180,13 +180,17 @@ class Taps:
                 await self._put_cursor(cursor, vhost, name, self._before(vhost, name))
         return next(row for row in self.listing(vhost) if row["name"] == name)
 
-    async def remove(self, vhost: str, name: str, *, drop: bool = False) -> None:
-        """Ends a tap. Its slot files stay until its cursors have passed, or a cap says so; with `drop` they go."""
+    async def remove(self, vhost: str, name: str, *, drop: bool = False) -> dict[str, int]:
+        """Ends a tap. Its slot files stay until its cursors have passed, or a cap says so; with `drop` they go.
+
+        Returns what was dropped: messages, and slot files with their bytes.
+        """
         held = self._vhost(vhost)
         queue = held.queues.taps.get(TAP_PREFIX + name)
         if queue is None and not self._seals(vhost, name) and not self.view.cursors_of(vhost, name):
             raise TapRefused(f"no tap '{name}' in vhost '{vhost}'")
         engine = self._vhosts.engines[vhost]
+        waited = 0
         if queue is not None:
             held.exchanges.untap(queue)
             if not drop:
@@ -195,12 +199,21 @@ class Taps:
                 except TapRefused:
                     held.exchanges.tap(queue)
                     raise
-            if not queue.deleted:
-                held.queues.drop(queue)
+            async with self._writer.turn:  # no file of it is under way, whose messages would count twice
+                if not queue.deleted:
+                    waited = queue.ready
+                    held.queues.drop(queue)
             await engine.committer.drain()
-            _log.info("tap.removed", vhost=vhost, tap=name, dropped=drop)
+        seals = self._seals(vhost, name) if drop else []
+        dropped = {
+            "messages": (waited if drop else 0) + sum(seal.count for seal in seals),
+            "slots": len(seals),
+            "bytes": sum(seal.bytes for seal in seals),
+        }
         if drop:
-            await self._drop(self._seals(vhost, name), vhost, name)
+            await self._drop(seals, vhost, name)
+        _log.info("tap.removed", vhost=vhost, tap=name, dropped=drop, **dropped)
+        return dropped
 
     def listing(self, vhost: str | None = None) -> list[dict[str, Any]]:
         """Returns what there is to say of each tap, of one vhost or of all; of removed ones while there are files."""

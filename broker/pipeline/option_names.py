@@ -8,9 +8,14 @@ from typing import Final
 
 from broker.pipeline.faults import PipelineFault
 
-__all__ = ["known_options"]
+__all__ = ["NO_TABLE", "known_options"]
 
 OF_SPARK: Final = ("spark.", "__")
+OF_TABLE: Final = frozenset(("owner", "provider"))  # what Spark's catalog says of every table
+NO_TABLE: Final = (
+    "CREATE TABLE cannot be used, as Spark gives a Python source none of a table's options when it is read or written; "
+    "CREATE TEMPORARY VIEW v USING slotmq OPTIONS (...) can"
+)
 
 
 def known_options(
@@ -18,8 +23,11 @@ def known_options(
 ) -> dict[str, str]:
     """Returns the options under the names as documented, without those that are Spark's own.
 
-    Shapes: `unsaid` are taken too, and in no list of what there is. Raises: `refused`, for a name that is none.
+    Shapes: `unsaid` are taken too, and in no list of what there is.
+    Raises: `refused`, for a name that is none, and for a table of a catalog.
     """
+    if OF_TABLE.issubset(map(str.lower, options)):
+        raise refused(NO_TABLE)
     known = {name.lower(): name for name in (*names, *unsaid)}
     given: dict[str, str] = {}
     for name, value in options.items():

@@ -98,7 +98,7 @@ async def test_a_removed_tap_leaves_its_slots_to_its_cursors(tmp_path: Path) -> 
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         await taps.add("/", "x", "#", name="t", cursors=["c"])
         await publish(exchange, ["a"])
-        await taps.remove("/", "t")
+        assert await taps.remove("/", "t") == {"messages": 0, "slots": 0, "bytes": 0}
         await publish(exchange, ["unheard"])
         assert "amq.tap.t" not in broker.queues()
         assert [(row["name"], row["removed"], row["messages"]) for row in taps.listing()] == [("t", True, 1)]
@@ -110,7 +110,9 @@ async def test_a_removed_tap_leaves_its_slots_to_its_cursors(tmp_path: Path) -> 
         await publish(exchange, ["b"])
         await taps.seal()
         assert len({seal.number for seal in taps.view.seals} | {one.number for one in taps.view.released.values()}) == 2
-        await taps.remove("/", "t", drop=True)
+        await publish(exchange, ["b"] * 3)
+        [seal] = taps.view.seals
+        assert await taps.remove("/", "t", drop=True) == {"messages": 4, "slots": 1, "bytes": seal.bytes}
         assert there(taps) == []
         assert taps.view.cursors == []
         assert taps.listing() == []

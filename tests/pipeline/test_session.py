@@ -39,7 +39,6 @@ def test_workers_are_this_python_and_know_the_formats(spark: SparkSession, tmp_p
     folder = SlotFolder(tmp_path)
     folder.add_slot("t", [TapMessage(b"one", "a.b"), TapMessage(b"two", "a.c")])
     other = spark.newSession()
-    other.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     assert register(other) is other
     messages = other.read.format("slotmq").option("path", str(tmp_path)).option("tap", "t").load()
     assert [bytes(row["body"]) for row in messages.where("routing_key = 'a.c'").collect()] == [b"two"]

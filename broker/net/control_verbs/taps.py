@@ -28,8 +28,8 @@ def tap_verbs(taps: Taps) -> dict[str, Verb]:
             max_age_ms=cap(request, "max_age_ms"),
         )
 
-    async def tap_remove(request: Request) -> None:
-        await taps.remove(request.text("vhost", "/"), request.text("name"), drop=request.flag("drop"))
+    async def tap_remove(request: Request) -> dict[str, int]:
+        return await taps.remove(request.text("vhost", "/"), request.text("name"), drop=request.flag("drop"))
 
     def listing(request: Request) -> list[dict[str, Any]]:
         return taps.listing(request.optional("vhost"))

@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from broker.pipeline.faults import SinkRefused
-from broker.pipeline.option_names import known_options
+from broker.pipeline.option_names import NO_TABLE, known_options
 from broker.pipeline.sink.amqp_address import AmqpAddress, BadAddress
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
 
@@ -47,7 +47,7 @@ class SinkOptions:
         """Returns the options. Raises: SinkRefused for one that is not known or cannot be understood."""
         given = known_options(options, NAMES, SinkRefused, BY_SPARK)
         if "url" not in given:
-            raise SinkRefused("the option url is missing: amqp://user:password@host:port/vhost")
+            raise SinkRefused(f"the option url is missing: amqp://user:password@host:port/vhost; {NO_TABLE}")
         producer = given.get("producer", "")
         if len(producer.encode()) > PRODUCER_MAX_BYTES:
             raise SinkRefused(f"the option producer has more than {PRODUCER_MAX_BYTES} bytes")

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from broker.cli.parser import BadUsage
 from broker.pipeline.faults import SlotDamaged, SourceRefused
+from broker.pipeline.option_names import NO_TABLE
 from broker.pipeline.source.http_catalog import HttpCatalog
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.store_catalog import StoreCatalog
@@ -64,7 +65,8 @@ def open_catalog(path: str | None = None, url: str | None = None) -> Catalog:
     """
     if (path is None) == (url is None):
         raise SourceRefused(
-            "say where the broker is: option path (its data folder) or url (http://user:password@host:15672)"
+            "say where the broker is: option path (its data folder) or url (http://user:password@host:15672); "
+            + NO_TABLE
         )
     if path is not None:
         return StoreCatalog(path)

@@ -12,7 +12,7 @@ Everything else is an object whose one key is `$` and the type octet:
 
     {"$b": -1} {"$B": 255} {"$s": -1} {"$u": 65535} {"$i": 5} {"$l": 5} {"$L": 5}   integers of other types
     {"$f": 0.5}                      32-bit float
-    {"$D": "1.50"}                   decimal: digits and scale as written
+    {"$D": "-1.50"}                  decimal: digits and scale as written; the digits are signed, as clients have them
     {"$T": 1700000000}               timestamp in seconds
     {"$x": "AAEC"}                   byte array, Base64
     {"$d": "7ff8000000000000"}, {"$f": "7fc00000"}   floats that are no number or have no end, their octets in hex
@@ -35,8 +35,7 @@ from json.encoder import encode_basestring
 from math import isfinite
 from typing import Any, Final, NoReturn
 
-from broker.amqp.table_writer import counted, encode_decimal
-from broker.amqp.tables import read_decimal
+from broker.amqp.table_writer import counted
 
 __all__ = ["BadHeaderJson", "json_to_table", "table_to_json"]
 
@@ -44,6 +43,8 @@ INTEGERS: Final = {kind: struct.Struct(f">{layout}") for kind, layout in zip("bB
 FLOATS: Final = {"f": struct.Struct(">f"), "d": struct.Struct(">d")}
 TIMESTAMP: Final = struct.Struct(">Q")
 LENGTH: Final = struct.Struct(">I")
+DECIMAL: Final = struct.Struct(">Bi")
+DIGITS_MAX: Final = (1 << 32) - 1
 SHORT_STRING_MAX_BYTES: Final = 255
 HALF_PAIRS: Final = re.compile("[\ud800-\udfff]")
 
@@ -134,7 +135,8 @@ def _boolean(octets: bytes, at: int) -> Text:
 
 
 def _decimal(octets: bytes, at: int) -> Text:
-    return f'{{"$D": "{read_decimal(octets, at)}"}}', at + 5
+    scale, digits = DECIMAL.unpack_from(octets, at)
+    return f'{{"$D": "{Decimal(digits).scaleb(-scale)}"}}', at + 5
 
 
 def _timestamp(octets: bytes, at: int) -> Text:
@@ -260,10 +262,20 @@ def _tagged(tag: str, value: Any) -> bytes:
         case "T":
             return b"T" + TIMESTAMP.pack(value)
         case "D":
-            return encode_decimal(Decimal(value))
+            return _decimal_octets(Decimal(value))
         case "t":
             return b"t" + bytes([value])
     raise BadHeaderJson(f"there is no field type {tag!r}")
+
+
+def _decimal_octets(number: Decimal) -> bytes:
+    sign, figures, exponent = number.as_tuple()
+    if not isinstance(exponent, int):
+        raise BadHeaderJson(f"a decimal that is {number}")
+    digits = int("".join(map(str, figures)))
+    # From 2^31 on as broker and RabbitMQ read the octets, which is how an earlier version wrote negative ones.
+    digits = -digits if sign else digits - (DIGITS_MAX + 1) if DIGITS_MAX // 2 < digits <= DIGITS_MAX else digits
+    return b"D" + DECIMAL.pack(-exponent, digits)
 
 
 def _float_octets(kind: str, digits: str) -> bytes:

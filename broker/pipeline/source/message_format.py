@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from broker.pipeline.faults import SinkRefused, said_plainly
-from broker.pipeline.source.message_reader import MessageReader, PushingMessageReader, arrow_schema_of, read_rows
+from broker.pipeline.source.message_reader import MessageReader, arrow_schema_of, read_rows
 from broker.pipeline.source.options import SourceOptions
 from broker.pipeline.source.schema import ARROW_SCHEMA, ddl_of
 from broker.pipeline.source.seal_stream import SealStream
@@ -52,9 +52,7 @@ class MessageFormat(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Returns what reads once. Raises: SourceRefused."""
         with said_plainly():
-            options = dict(self.options)
-            pushing = SourceOptions.read(options).push_filters
-            return (PushingMessageReader if pushing else MessageReader)(options, schema)
+            return MessageReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Returns what follows. Raises: SourceRefused."""

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from broker.pipeline.faults import SourceRefused, said_plainly
-from broker.pipeline.source.filters import Condition
 from broker.pipeline.source.message_run import SlotRun, read_run
 from broker.pipeline.source.options import check_columns
-from broker.pipeline.source.pushdown import conditions_of
 from broker.pipeline.source.schema import ARROW_SCHEMA, ddl_of
 from broker.pipeline.source.slot_source import SlotSource
 
-__all__ = ["MessageReader", "PushingMessageReader", "arrow_schema_of", "read_rows"]
+__all__ = ["MessageReader", "arrow_schema_of", "read_rows"]
 
 READER: Final = "a batch read"
 
@@ -29,12 +27,11 @@ class MessageReader(DataSourceReader):
         """Raises: SourceRefused when a column is none of a message's."""
         self._options = dict(options)
         self._schema = arrow_schema_of(schema)
-        self._conditions: list[Condition] = []
 
     def partitions(self) -> list[InputPartition]:
         """Returns runs of the slots that can have a wanted row. Raises: SlotGap, SourceRefused."""
         with said_plainly():
-            source = SlotSource(self._options, self._conditions)
+            source = SlotSource(self._options)
             try:
                 slots = source.all_now()
             finally:
@@ -44,23 +41,6 @@ class MessageReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the rows of one run."""
         return read_rows(partition, self._schema)
-
-
-class PushingMessageReader(MessageReader):
-    """One that takes filters over, for a frame that is used in one query.
-
-    PySpark 4.3.0 keeps what a frame's query has pushed and planned, and takes it for the frame's next query that pushes
-    nothing, and for all uses of the frame in one query: rows would be missing in them. So this is not the default.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Yields the filters that Spark has to see to."""
-        for pushed in filters:
-            conditions = conditions_of(pushed)
-            if conditions is None:
-                yield pushed
-            else:
-                self._conditions += conditions
 
 
 def read_rows(partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -23,7 +23,7 @@ TAP_PREFIX: Final = "amq.tap."
 TRIGGER_MAX_BYTES: Final = 1 << 30
 NAMES: Final = (
     "path", "url", "vhost", "queue", "tap", "topic", "from", "to", "columns", "sealNow", "failOnGap", "failOnBadRows",
-    "pushFilters", "maxSlotsPerTrigger", "maxRowsPerTrigger", "maxBytesPerTrigger", "maxPartitionBytes",
+    "maxSlotsPerTrigger", "maxRowsPerTrigger", "maxBytesPerTrigger", "maxPartitionBytes",
     "minPartitions",
 )  # fmt: skip
 WILDCARDS: Final = "*?["
@@ -48,7 +48,6 @@ class SourceOptions:
     seal_now: bool
     fail_on_gap: bool
     fail_on_bad_rows: bool
-    push_filters: bool
     limits: Limits
     partition_max_bytes: int
     partitions_min: int
@@ -72,7 +71,6 @@ class SourceOptions:
             seal_now=_flag(given, "sealNow", default=False),
             fail_on_gap=_flag(given, "failOnGap", default=True),
             fail_on_bad_rows=_flag(given, "failOnBadRows", default=True),
-            push_filters=_flag(given, "pushFilters", default=False),
             limits=Limits(
                 _number(given, "maxSlotsPerTrigger", None),
                 _number(given, "maxRowsPerTrigger", None),

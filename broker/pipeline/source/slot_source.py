@@ -8,7 +8,6 @@ from pyspark.sql.datasource import InputPartition
 
 from broker.pipeline.faults import SourceRefused
 from broker.pipeline.source.catalog import Catalog
-from broker.pipeline.source.filters import Condition
 from broker.pipeline.source.losses import lost_since, refuse_gaps
 from broker.pipeline.source.message_run import SlotRun
 from broker.pipeline.source.options import WILDCARDS, SourceOptions
@@ -23,10 +22,10 @@ __all__ = ["SlotSource"]
 class SlotSource:
     """The slots of one broker, as the options choose them. It lives in one process: its catalog is open."""
 
-    def __init__(self, options: Mapping[str, str], conditions: Sequence[Condition] = ()) -> None:
-        """Shapes: conditions are those that hold beside the options'. Raises: SourceRefused."""
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Raises: SourceRefused."""
         self.options = SourceOptions.read(options)
-        self.conditions = [*self.options.conditions(), *conditions]
+        self.conditions = self.options.conditions()
         self.catalog: Catalog = self.options.catalog()
 
     def view(self) -> SealView:

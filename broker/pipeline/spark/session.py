@@ -35,7 +35,6 @@ ALWAYS: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.speculation": "false",  # a second attempt beside the first would publish beside it
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
     "spark.sql.execution.arrow.maxBytesPerBatch": str(BATCH_BYTES),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import struct
+from decimal import Decimal
 from typing import Any
 
+import pika.data
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -85,6 +87,8 @@ def test_tables_are_read_as_the_broker_reads_them(table: bytes) -> None:
         (b"b\xff", {"$b": -1}),
         (b"B\xff", {"$B": 255}),
         (b"D" + struct.pack(">BI", 2, 150), {"$D": "1.50"}),
+        (b"D" + struct.pack(">Bi", 2, -150), {"$D": "-1.50"}),
+        (b"D" + struct.pack(">Bi", 0, -(1 << 31)), {"$D": "-2147483648"}),
         (b"T" + struct.pack(">Q", 1_700_000_000), {"$T": 1_700_000_000}),
         (b"x" + counted(b"\x00\x01\x02"), {"$x": "AAEC"}),
         (b"f" + bytes.fromhex("7fc00000"), {"$f": "7fc00000"}),
@@ -105,6 +109,10 @@ def test_forms_are_those_that_are_documented(octets: bytes, value: Any) -> None:
         ('{"a": {"$B": 256}}', "no table can hold"),
         ('{"a": {"$x": "?"}}', "no table can hold"),
         ('{"a": {"$d": "00"}}', "a float of 1 octets"),
+        ('{"a": {"$D": "Infinity"}}', "a decimal that is Infinity"),
+        ('{"a": {"$D": "4294967296"}}', "no table can hold"),
+        ('{"a": {"$D": "-2147483649"}}', "no table can hold"),
+        ('{"a": {"$D": "1E+2"}}', "no table can hold"),
         ('{"a": NaN}', "NaN is no number"),
         ('{"a": 99999999999999999999}', "no table can hold"),
         ('{"a": {"$F": 1}}', "a table is a JSON object"),
@@ -129,3 +137,19 @@ def test_octets_that_are_no_table_are_refused(octets: bytes) -> None:
     except ValueError:
         return
     assert json_to_table(text)[:4] == octets[:4]
+
+
+@pytest.mark.parametrize("number", ["-1.5", "-0.01", "21474836.47", "-21474836.48", "0"])
+def test_decimals_are_those_of_pika(number: str) -> None:
+    """What a client wrote as a negative decimal is that in a lake, and goes out again so."""
+    pieces: list[bytes] = []
+    pika.data.encode_table(pieces, {"price": Decimal(number)})
+    octets = b"".join(pieces)
+    assert json.loads(table_to_json(octets)) == {"price": {"$D": number}}
+    assert json_to_table(table_to_json(octets)) == octets
+
+
+def test_what_an_earlier_version_wrote_of_a_negative_decimal_has_its_octets() -> None:
+    """It read the digits unsigned: a lake of it is replayed as its messages were."""
+    octets = counted(b"\x01hD" + struct.pack(">Bi", 2, -150))
+    assert json_to_table('{"h": {"$D": "42949671.46"}}') == octets

@@ -19,9 +19,7 @@ def test_without_options_all_taps_are_read_from_the_first_message_on() -> None:
     assert (options.taps, options.queues, options.vhost) == (None, (), None)
     assert options.conditions() == []
     assert options.columns == COLUMNS
-    assert (options.fail_on_gap, options.fail_on_bad_rows, options.seal_now, options.push_filters) == (
-        True, True, False, False,
-    )  # fmt: skip
+    assert (options.fail_on_gap, options.fail_on_bad_rows, options.seal_now) == (True, True, False)
     assert options.limits == Limits(None, None, 1 << 30)
 
 
