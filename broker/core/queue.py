@@ -61,6 +61,7 @@ class Queue(Destination):
 
     kept: bool = False  # the broker has it for itself: no policy holds for it, and nothing is published to its name
     persists_all: bool = False  # messages are recorded whatever their delivery mode, if it is durable
+    recovered: bool = False  # its own declaration was lost: no policy holds for it, so that nothing of it goes
     is_tap: bool = False  # it only listens: a message that reached nothing else was unroutable
 
     def __init__(

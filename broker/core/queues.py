@@ -14,6 +14,7 @@ from broker.core.delayed import HoldingQueue, is_holding_name
 from broker.core.equivalence import check_same_queue
 from broker.core.queue import Queue
 from broker.core.queue_arguments import check_queue_arguments
+from broker.core.recovered_queue import RecoveredQueue
 from broker.core.resource import Resource
 from broker.core.tap_queue import TapQueue, is_tap_name
 
@@ -125,9 +126,11 @@ class Queues(dict[str, Queue]):
         exclusive_owner: object | None,
         auto_delete: bool,
         arguments: dict[str, Any],
+        recovered: bool = False,
     ) -> Queue:
         """Returns a new queue under a number that no other ever had, without telling the journal."""
-        kind = HoldingQueue if is_holding_name(name) else TapQueue if is_tap_name(name) else Queue
+        usual = RecoveredQueue if recovered else Queue
+        kind = HoldingQueue if is_holding_name(name) else TapQueue if is_tap_name(name) else usual
         queue = kind(
             name,
             durable=durable,

@@ -8,24 +8,25 @@ which no policy holds, so that nothing expires or overflows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from broker.core import topology
+from broker.core.queue import Queue
 from broker.core.rules import queue_rules
 
 if TYPE_CHECKING:
-    from broker.core.queue import Queue
     from broker.core.topology import Change
     from broker.core.vhost import Vhost
 
-__all__ = ["deleted_numbers", "is_recovered", "make_recovered"]
-
-RECOVERED: Final = "x-recovered-number"
+__all__ = ["RecoveredQueue", "deleted_numbers", "make_recovered"]
 
 
-def is_recovered(queue: Queue) -> bool:
-    """Tell whether a queue holds the messages of one whose declaration was lost."""
-    return RECOVERED in queue.arguments
+class RecoveredQueue(Queue):
+    """The messages of a queue whose declaration was lost. Clients use it like any other."""
+
+    __slots__ = ()
+
+    recovered = True
 
 
 def make_recovered(vhost: Vhost, number: int) -> Queue:
@@ -34,7 +35,7 @@ def make_recovered(vhost: Vhost, number: int) -> Queue:
     while name in vhost.queues:
         name = vhost.new_name(f"recovered.{number}.")
     queue = vhost.queues.add(
-        name, number=number, durable=True, exclusive_owner=None, auto_delete=False, arguments={RECOVERED: number}
+        name, number=number, durable=True, exclusive_owner=None, auto_delete=False, arguments={}, recovered=True
     )
     vhost.journal(topology.queue_declared(queue))
     return queue

@@ -45,13 +45,14 @@ def exchange_deleted(exchange: Exchange) -> Change:
 
 def queue_declared(queue: Queue) -> Change:
     """Returns the change that makes a queue under its number, which names its messages in the log."""
-    return {
+    change = {
         "change": "queue_declared",
         "name": queue.name,
         "number": queue.number,
         "auto_delete": queue.auto_delete,
         "arguments": arguments_to_json(queue.arguments),
     }
+    return {**change, "recovered": True} if queue.recovered else change
 
 
 def queue_deleted(queue: Queue) -> Change:
@@ -155,6 +156,7 @@ def restore(vhost: Vhost, changes: Iterable[Change]) -> None:
             exclusive_owner=None,
             auto_delete=change["auto_delete"],
             arguments=arguments_from_json(change["arguments"]),
+            recovered=change.get("recovered", False),
         )
     for change in fold.standing_bindings():
         exchange = vhost.exchanges[change["exchange"]]

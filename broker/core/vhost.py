@@ -21,7 +21,6 @@ from broker.core.policy_sweep import PolicySweep
 from broker.core.producers import ProducerLimits, Producers
 from broker.core.queue import Queue, QueuePorts
 from broker.core.queues import Queues
-from broker.core.recovered_queue import is_recovered
 from broker.core.reply_to import ReplyConsumers
 from broker.core.resource import Resource
 from broker.core.rules import queue_rules
@@ -269,7 +268,7 @@ class Vhost:
 
         With `settle` it is within them at once.
         """
-        if queue.kept or is_recovered(queue):
+        if queue.kept or queue.recovered:
             return False
         policy = self.policies.for_queue(queue)
         operator = self.policies.for_queue(queue, operator=True)

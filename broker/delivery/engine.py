@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from broker.delivery.turn import Turn
     from broker.settings import Settings
     from broker.store.checkpoint import QueueState
+    from broker.store.damage import CorruptStore
     from broker.store.recovery import Recovered
     from broker.store.store import VhostStore
 
@@ -284,11 +285,12 @@ class Engine:
             self.deadlines.begin_turn()
         self.close()
 
-    async def give_up(self) -> None:
+    async def give_up(self, error: CorruptStore) -> None:
         """Ends the engine of a vhost whose store is damaged: its files stay as they are."""
         self._stops = True
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
+        self.committer.abort(error)
         self.vhost.sweep.end()
         self.close()
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["carry_out"]
 
 STEP_MESSAGES: Final = 1000  # looked at between two looks at the disk
+LOOK_S: Final = 1.0
 PENDING_BYTES: Final = 1 << 20  # of the log: a move waits for the disk as a publisher does for its confirms
 
 
@@ -21,7 +22,7 @@ async def carry_out(engine: Engine, move: Move, told: Callable[[Tally], str]) ->
     """Run a move to its end; return why it ended early, nothing when it did not. What it did is on disk then.
 
     Shapes: `told` hears of each step, once it is on disk, and returns why the move is to end there, if it is.
-    Raises: StoreFailed when the broker has failed.
+    Raises: StoreFailed when the broker has failed, or the vhost gone offline.
     """
     committer, log, tally = engine.committer, engine.store.log, move.tally
     seen = 0
@@ -44,6 +45,9 @@ async def _batch(engine: Engine, move: Move) -> None:
         read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         engine.reader.read(*missing, partial(_go_on, move, read))
         engine.reader.read_ahead(*missing)
+        while not read.done():  # what cannot be read ends the vhost or the broker, and nobody hears of the read then
+            await asyncio.wait([read], timeout=LOOK_S)
+            engine.committer.check()
         await read
 
 

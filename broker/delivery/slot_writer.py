@@ -181,7 +181,7 @@ class SlotWriter:
             try:
                 async with self.turn:
                     if engine in self._leaving:
-                        self._refuse(queue, StoreFailed(self._folder.folder, "the vhost is deleted"))
+                        self._refuse(queue, StoreFailed(self._folder.folder, "the vhost is deleted or down"))
                         continue
                     if not queue.deleted and (queue in self._asked or self._is_due(queue)):
                         await self._seal(engine, queue)
@@ -214,6 +214,7 @@ class SlotWriter:
             seal, end = await self.in_thread(lambda: self._write(engine.vhost.name, queue, engine.store, pieces))
         except CorruptStore as error:
             if not stream.deleted:
+                self._leaving.add(engine)
                 self._refuse(queue, error)
                 engine.fail(error)
             return  # or its records went with it

@@ -132,17 +132,17 @@ class Vhosts(Mapping[str, "Vhost"]):
             self._fail(error)
             return
         self.close_connections(vhost, f"vhost '{name}' is down")
-        self._parting[name] = self._loop.create_task(self._part(name))
+        self._parting[name] = self._loop.create_task(self._part(name, error))
 
-    async def _part(self, name: str) -> None:
+    async def _part(self, name: str, error: CorruptStore) -> None:
         """Writes down what an offline vhost has been told, and lets go of its store."""
         engine = self.engines[name]
         try:
             await engine.committer.drain()
             await self.part(engine)
-            await engine.give_up()
-        except Exception as error:  # noqa: BLE001 - the log cannot be written: nothing may be confirmed any more
-            self._fail(error)
+            await engine.give_up(error)
+        except Exception as failure:  # noqa: BLE001 - the log cannot be written: nothing may be confirmed any more
+            self._fail(failure)
             return
         del self.engines[name]
         self._turn.engines.remove(engine)
@@ -208,6 +208,8 @@ class Vhosts(Mapping[str, "Vhost"]):
 
     async def stop(self, told: Callable[[str], None]) -> None:
         """Writes everything down, cleanly, and closes the stores; `told` hears whose turn it is."""
+        if self._parting:
+            await asyncio.wait(self._parting.values())
         for engine in list(self.engines.values()):
             told(engine.vhost.name)
             await engine.stop()

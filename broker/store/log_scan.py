@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -34,10 +34,12 @@ class LogFolder:
         disk does not give back something why; zeros stand in its place.
     """
 
-    def __init__(self, files: Files, folder: Path) -> None:
+    def __init__(self, files: Files, folder: Path, only: Container[int] | None = None) -> None:
+        """`only` names the segments that matter: others may go at any time."""
         self._files = files
         self.folder = folder
-        numbers = sorted(number for name in files.list(folder) if (number := segment_number(name)) is not None)
+        named = [number for name in files.list(folder) if (number := segment_number(name)) is not None]
+        numbers = sorted(named if only is None else [number for number in named if number in only])
         self.segments = {number: files.size(segment_path(folder, number)) for number in numbers}
         self.unreadable: dict[int, str] = {}
 

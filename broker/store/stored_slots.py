@@ -111,11 +111,9 @@ class StoredSlots:
         Returns the indexes of those that were found elsewhere than their entries said. Raises: StoreFailed.
         """
         wanted = {first + index: index for index in indexes}
-        log = LogFolder(self._files, self._folder)
+        log = LogFolder(self._files, self._folder, None if segments is None else frozenset(segments))
         search = EntrySearch(lambda number, message_id: number == queue_number and message_id in wanted)
-        search.walk(
-            log, [number for number in (log.segments if segments is None else segments) if number in log.segments]
-        )
+        search.walk(log, log.segments)
         positions, sizes = entries
         found = []
         for (_, message_id), entry in search.found.items():

@@ -15,7 +15,7 @@ import pytest
 from pamqp import commands
 from structlog.testing import capture_logs
 
-from broker.cli.control_client import ask
+from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
 from broker.server import Broker
 from broker.store.damage import CorruptStore
@@ -91,9 +91,11 @@ async def prepare(folder: Path, *, clean: bool, files: SickFiles | None = None) 
         broker._timers.close()  # no checkpoint before the end: what is damaged is read by the next start
         await broker.administration.add_vhost("crm", {"description": "customers"})
         await broker.administration.set_permission("guest", "crm", ".*", ".*", ".*")
-        await asyncio.to_thread(
-            ask, folder, "set_policy", vhost="crm", name="long", pattern="^q$", definition={"max-length": 1000}
-        )
+        for name, pattern, length in (("long", "^q$", 1000), ("short", "^recovered", 10)):
+            definition = {"max-length": length}
+            await asyncio.to_thread(
+                ask, folder, "set_policy", vhost="crm", name=name, pattern=pattern, definition=definition
+            )
         with await talk(broker, connect, broker) as well:
             await talk(broker, lambda: declare(well, "q", durable=True))
             await talk(broker, lambda: publish(well, "q", WELL))
@@ -160,7 +162,7 @@ async def expect_down(broker: Broker) -> str:
     assert facts["vhosts_down"] == [{"vhost": "crm", "reason": row["reason"]}]
     document = broker.administration.document()
     assert {"crm", "/"} == {vhost["name"] for vhost in document["vhosts"]}
-    assert [policy["name"] for policy in document["policies"]] == ["long"]
+    assert {policy["name"] for policy in document["policies"]} == {"long", "short"}
     assert "crm" in [right["vhost"] for right in document["permissions"]]
     return str(row["reason"])
 
@@ -188,7 +190,7 @@ async def test_found_at_the_start_refuse(tmp_path: Path, damage: Damage) -> None
     for path, block in before.items():
         path.write_bytes(block)
     async with mortal_broker(tmp_path, sections("refuse"), files=files) as broker:
-        assert [policy.name for policy in broker.vhosts["crm"].policies.list()] == ["long"]
+        assert {policy.name for policy in broker.vhosts["crm"].policies.list()} == {"long", "short"}
         await expect_rest(broker, set())
 
 
@@ -329,6 +331,77 @@ async def test_a_declaration_while_running(tmp_path: Path, policy: Policy) -> No
         await expect_rest(broker, set())
         await expect_well(broker)
     assert not alarming(events)
+
+
+# ---- what an offline vhost takes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault
+async def test_commands_about_a_vhost_that_is_down(tmp_path: Path) -> None:
+    """What would change it is refused with the reason, an import too; to delete it is allowed, and final."""
+    await prepare(tmp_path, clean=False)
+    bad_checksum(tmp_path, SickFiles())
+
+    def refused(verb: str, **arguments: Any) -> str:
+        with pytest.raises(Unanswered) as caught:
+            ask(tmp_path, verb, **arguments)
+        return str(caught.value)
+
+    def converse() -> None:
+        for verb, arguments in (
+            ("list_queues", {}),
+            ("set_policy", {"name": "p", "pattern": "x", "definition": {"max-length": 1}}),
+            ("set_permission", {"user": "guest", "configure": "", "write": "", "read": ""}),
+            ("peek", {"queue": "q"}),
+        ):
+            text = refused(verb, vhost="crm", **arguments)
+            assert "is down: " in text, f"{verb}: {text}"
+            assert "the checksum is wrong" in text, f"{verb}: {text}"
+        assert "is down: " in refused("import_definitions", definitions={"vhosts": [{"name": "crm"}, {"name": "new"}]})
+        ask(tmp_path, "delete_vhost", name="crm")
+
+    async with mortal_broker(tmp_path, sections("refuse")) as broker:
+        assert [row["name"] for row in await asyncio.to_thread(ask, tmp_path, "list_vhosts")] == ["/", "crm"]
+        await asyncio.to_thread(converse)
+        assert [row["name"] for row in await asyncio.to_thread(ask, tmp_path, "list_vhosts")] == ["/"]
+        await expect_well(broker)
+    assert not (tmp_path / "vhosts" / "crm").exists()
+    async with mortal_broker(tmp_path, sections("refuse")) as broker:
+        assert list(broker.vhosts) == ["/"]
+
+
+@pytest.mark.fault
+async def test_a_look_at_a_damaged_message_is_answered(tmp_path: Path) -> None:
+    """A peek that meets damage says where; it takes nothing and nobody offline."""
+    await prepare(tmp_path, clean=True)
+    async with mortal_broker(tmp_path, sections("refuse")) as broker:
+        bad_checksum(tmp_path, SickFiles())
+
+        def look() -> str:
+            with pytest.raises(Unanswered) as caught:
+                ask(tmp_path, "peek", vhost="crm", queue="q", count=30)
+            return str(caught.value)
+
+        assert f"message {VICTIM + 1} of queue 1 is not there" in await asyncio.to_thread(look)
+        assert list(broker.vhosts) == ["/", "crm"]
+
+
+@pytest.mark.fault
+async def test_a_move_that_meets_damage_ends(tmp_path: Path) -> None:
+    """A move reads messages to take them: its vhost goes offline, and whoever waits for the move hears why."""
+    await prepare(tmp_path, clean=True)
+    async with mortal_broker(tmp_path, sections("refuse")) as broker:
+        bad_checksum(tmp_path, SickFiles())
+        broker.vhosts["crm"].declare_queue("other", durable=True)
+
+        def move() -> str:
+            with pytest.raises(Unanswered) as caught:
+                ask(tmp_path, "move", vhost="crm", queue="q", to="other")
+            return str(caught.value)
+
+        assert f"message {VICTIM + 1} of queue 1 is not there" in await asyncio.to_thread(move)
+        assert list(broker.vhosts) == ["/"]
+        await expect_well(broker)
 
 
 # ---- the only vhost --------------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from broker.amqp.control import State
 from broker.core.definitions.export import json_table
 from broker.core.queue import Queue
 from broker.core.queue_bytes import QueueBytes
-from broker.net.control_request import ControlRefused, Request, Verb
+from broker.net.control_request import Request, Verb
 from broker.net.control_verbs.queue_rates import QueueRates
+from broker.net.control_verbs.refusing import vhost_of
 
 if TYPE_CHECKING:
     from broker.core.consumer import Consumer
@@ -40,9 +41,7 @@ def listing_verbs(administration: Administration, listener: Listener) -> dict[st
         name = request.optional("vhost")
         if name is None:
             return [administration.vhosts[name] for name in sorted(administration.vhosts)]
-        if name not in administration.vhosts:
-            raise ControlRefused(f"no vhost '{name}'")
-        return [administration.vhosts[name]]
+        return [vhost_of(request, administration)]
 
     def sessions(request: Request) -> list[SessionOfConnection]:
         name = request.optional("vhost")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.amqp.errors import BrokerError, StoreFailed
 from broker.net.control_request import ControlRefused, Request, Verb
+from broker.store.damage import CorruptStore
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
@@ -22,6 +23,8 @@ def refusing(verb: Verb) -> Verb:
         try:
             result = verb(request)
             return await result if inspect.isawaitable(result) else result
+        except CorruptStore as error:  # of a message: whoever asked to see it hears so
+            raise ControlRefused(str(error)) from error
         except StoreFailed:
             raise
         except (ValueError, BrokerError) as error:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.core.recovered_queue import is_recovered
 from broker.net.control_request import ControlRefused, Request, Verb
 from broker.net.control_verbs.refusing import vhost_of
 
@@ -52,7 +51,7 @@ def slot_verbs(administration: Administration, facts: Callable[[], Mapping[str, 
                 {"vhost": name, "queue": queue.name, "messages": queue.ready + queue.unacked}
                 for name, vhost in vhosts.items()
                 for queue in vhost.queues.values()
-                if is_recovered(queue)
+                if queue.recovered
             ],
             "queues": len(queues),
             "ready": sum(queue.ready for queue in queues),
