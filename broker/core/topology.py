@@ -95,24 +95,24 @@ def _binding(
 class Snapshot:
     """The durable exchanges, queues and bindings of one moment, and the producers, as the changes that make them.
 
-    What it takes to tell them is copied when it is made, which is quick; they may be told later, and in a thread.
+    What may change is copied when it is made, which is quick. What queues and exchanges were declared as is told later,
+    and in a thread: a hundred thousand of them take a fifth of a second.
     """
 
-    __slots__ = ("_declared", "_led_to", "_producers")
+    __slots__ = ("_exchanges", "_led_to", "_producers", "_queues")
 
     def __init__(self, vhost: Vhost) -> None:
         exchanges = [exchange for exchange in vhost.exchanges.values() if exchange.durable]
-        self._declared = [exchange_declared(exchange) for exchange in exchanges if not is_predeclared(exchange.name)]
-        self._led_to = [*_arriving(exchanges)]
-        queues = [queue for queue in vhost.queues.values() if queue.durable]
-        self._declared += map(queue_declared, queues)
-        self._led_to += _arriving(queues)
+        self._exchanges = [exchange for exchange in exchanges if not is_predeclared(exchange.name)]
+        self._queues = [queue for queue in vhost.queues.values() if queue.durable]
+        self._led_to = [*_arriving(exchanges), *_arriving(self._queues)]
         self._producers = vhost.producers.snapshot()
 
     def __iter__(self) -> Iterator[Change]:
         """Yields the changes, bindings last."""
         yield from self._producers()
-        yield from self._declared
+        yield from map(exchange_declared, self._exchanges)
+        yield from map(queue_declared, self._queues)
         for bundle in self._led_to:
             for key, arguments in bundle.items():
                 yield bound(bundle.destination, bundle.source, key, arguments)
