@@ -112,6 +112,7 @@ async def until_due(broker: Broker) -> None:
     await wait_until_async(due, "what is due")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 @pytest.mark.parametrize("by_s", [YEARS_S, HOUR_S, -HOUR_S], ids=["from 1970", "from behind", "from ahead"])
 async def test_a_correction_expires_and_releases_nothing_early_or_late(tmp_path: Path, by_s: int, kill: bool) -> None:
@@ -133,6 +134,7 @@ async def test_a_correction_expires_and_releases_nothing_early_or_late(tmp_path:
         await until_due(broker)
 
 
+@pytest.mark.slow
 async def test_a_machine_that_begins_in_1970_each_time(tmp_path: Path) -> None:
     """Without a clock that outlives the power, and with a correction after each start."""
     machine = Machine(1.0)
@@ -169,6 +171,7 @@ async def test_a_clock_that_was_set_back_while_the_broker_was_down(tmp_path: Pat
         await until_due(broker)
 
 
+@pytest.mark.slow
 async def test_what_readers_see_is_the_time_of_day(tmp_path: Path) -> None:
     """x-death and the rows of taps have the time as it is known now, and no slot file grows old by a correction."""
     machine = Machine(BEGIN_S - YEARS_S)

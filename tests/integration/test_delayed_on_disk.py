@@ -29,13 +29,13 @@ BODY: Final = bytes(200)
 HOUR_MS: Final = 3_600_000
 
 
-def hold(address: BrokerAddress, delays_ms: list[int], delivery_mode: int = 2) -> None:
+def hold(address: BrokerAddress, delays_ms: list[int], delivery_mode: int = 2, durable: bool = True) -> None:
     """Declares a delayed exchange with a queue behind it, and publishes; returns with the confirms."""
     with RawClient(address.host, address.port) as client:
         client.open()
         client.method(1, commands.Channel.Open())
         arguments: Any = {"x-delayed-type": "direct"}
-        client.method(1, commands.Exchange.Declare(0, "x", "x-delayed-message", durable=True, arguments=arguments))
+        client.method(1, commands.Exchange.Declare(0, "x", "x-delayed-message", durable=durable, arguments=arguments))
         client.method(1, commands.Queue.Declare(queue="q", durable=True))
         client.method(1, commands.Queue.Bind(queue="q", exchange="x", routing_key="k"))
         client.method(1, commands.Confirm.Select())
@@ -182,6 +182,27 @@ async def test_a_backlog_that_is_due_at_once_comes_turn_by_turn(
         assert queue.ready == count
         assert most <= 251
         assert await talk(broker.server, numbers_in, address) == list(range(count))
+
+
+async def test_what_a_transient_exchange_holds_is_spilled_and_comes_in_order(tmp_path: Path) -> None:
+    """Its slots leave memory when there is too little, and their entries tell the moments, too."""
+    clock = VirtualClock()
+    count = 60 * WINDOW
+    delays_ms = [1 + number * 37 % count for number in range(count)]
+    async with timed_broker(tmp_path, clock, **SECTIONS) as broker:
+        address = BrokerAddress("127.0.0.1", broker.port)
+        await talk(broker.server, hold, address, delays_ms, 1, False)
+        await broker.idle()
+        pager = broker.server.engines["/"].pager
+
+        async def spilled() -> bool:
+            return pager.spilled >= 10 * WINDOW
+
+        await wait_until_async(spilled, "slots that leave memory")
+        clock.advance(count / 1000)
+        await broker.idle()
+        expected = sorted(range(count), key=delays_ms.__getitem__)
+        assert await talk(broker.server, numbers_in, address) == expected
 
 
 @pytest.mark.slow
