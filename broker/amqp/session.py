@@ -29,7 +29,7 @@ class ChannelSession(Protocol):
         """
 
     def leave(self) -> None:
-        """Does what has to be done before the client's channel.close; close() follows."""
+        """Do what has to be done before the client's channel.close; close() follows."""
 
     def close(self) -> None:
         """Gives back what the channel holds. Called exactly once, whatever ended the channel."""

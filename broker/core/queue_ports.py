@@ -41,7 +41,7 @@ class QueueWorker(Protocol):
         """Serves the queue at once."""
 
     def serve_first(self, queue: Queue) -> int:
-        """Serves the queue before a method that would see its messages, and returns how many were handed out."""
+        """Serve the queue before a method that would see its messages, and return how many were handed out."""
 
 
 @dataclass(slots=True)

@@ -153,7 +153,7 @@ class Queues(dict[str, Queue]):
         return queue
 
     def deletable(self, name: str, owner: object, *, if_unused: bool, if_empty: bool) -> Queue | None:
-        """Returns a queue that this connection may delete, for `drop`; None when there is no such queue.
+        """Return a queue that this connection may delete, for `drop`; None when there is no such queue.
 
         Raises: 405, and 406 when it is in use or not empty and must not be.
         """

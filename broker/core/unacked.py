@@ -175,7 +175,7 @@ class Unacked:
         return list(chain.from_iterable(waiting))
 
     def streams(self) -> Iterable[Stream]:
-        """Returns the streams of which messages wait, each once. Cost: the runs."""
+        """Return the streams of which messages wait, each once. Cost: the runs."""
         return dict.fromkeys([run.stream for run in self.runs if run.left])
 
     def _run_of(self, tag: int) -> Run:

@@ -142,7 +142,7 @@ def spread(indexes: Sequence[int], rooms: Sequence[int]) -> list[list[int]]:
 
 
 def rooms_of(consumers: Sequence[Consumer], most: int) -> list[int]:
-    """Returns how many messages each of several consumers can take now.
+    """Return how many messages each of several consumers can take now.
 
     Where some share their channel's prefetch, that is what each gets of up to `most` messages that are dealt out in a
     round, one each: they use it up together.

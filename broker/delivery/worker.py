@@ -94,7 +94,7 @@ class Worker:
         return handed_out
 
     def serve(self, queue: Queue) -> None:
-        """Serves one queue at once; the turn that follows goes on with it, and meets a defect again that it met."""
+        """Serve one queue at once; the turn that follows goes on with it, and meets a defect again that it met."""
         try:
             more = self._serve(queue)
         except StoreFailed:
@@ -106,7 +106,7 @@ class Worker:
             self.wake(queue)
 
     def serve_first(self, queue: Queue) -> int:
-        """Serves a queue before a method that would see its messages, and returns how many were handed out.
+        """Serve a queue before a method that would see its messages, and return how many were handed out.
 
         Goes on as long as consumers have room, for a few turns of the queue at most.
         """
@@ -248,7 +248,7 @@ class Workers:
             worker.queues.discard(queue)
 
     def share(self, session: BasicSession) -> None:
-        """Has the queues of a channel whose consumers share a prefetch served in the next turn, before all others."""
+        """Serve the queues of a channel whose consumers share a prefetch in the next turn, before all others."""
         self._sharing.append(session)
         self._schedule()
 
@@ -268,7 +268,7 @@ class Workers:
                 self.retire(worker)
 
     def _share_out(self) -> None:
-        """Serves the queues of channels that share a prefetch, each channel's consumers in turn.
+        """Serve the queues of channels that share a prefetch, each channel's consumers in turn.
 
         Which worker has a queue, and which is woken by a publish, decides nothing there: the room of one message would
         go to the first of them each time. What exceeds a turn is left to the workers.

@@ -86,7 +86,7 @@ class Link:
             self._writer.write(octets)
 
     def uncork(self) -> None:
-        """Sends what was kept, in one write."""
+        """Send what was kept, in one write."""
         assert self.corked is not None
         octets, self.corked = bytes(self.corked), None
         self.send(octets)

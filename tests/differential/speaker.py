@@ -222,7 +222,7 @@ class Speaker(Talk):
             self._heard.append((link.letter, number, Heard(number, "-"), f"{step.at} {step.verb}: no answer"))
 
     async def _together(self, step: Step) -> None:
-        """Sends several methods and messages in one write; what they are answered is heard in any case."""
+        """Send several methods and messages in one write; what they are answered is heard in any case."""
         places = [await self._place(part) for part in step.parts]
         link = places[0][0]
         link.corked = bytearray()

@@ -95,7 +95,7 @@ def frames(at: str, octets: bytes) -> Step:
 
 
 def together(*parts: Step) -> Step:
-    """Returns the step that sends methods and messages of one connection in one write, and waits for no answer."""
+    """Return the step that sends methods and messages of one connection in one write, and waits for no answer."""
     return Step("together", parts[0].at, parts=parts)
 
 

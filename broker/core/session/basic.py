@@ -83,7 +83,7 @@ class BasicSession:
         return self.prefetch_channel - self.outstanding if self.prefetch_channel else UNLIMITED
 
     def queues(self) -> Iterable[Queue]:
-        """Returns the queues of its consumers, each once."""
+        """Return the queues of its consumers, each once."""
         return dict.fromkeys([consumer.queue for consumer in self.consumers.values()])
 
     # -- consume ------------------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ class BasicSession:
             self._vhost.ports.share(self)
 
     def take_turns(self) -> list[Queue]:
-        """Has its consumers asked for room again, and returns their queues in the order of their turns.
+        """Unpark its consumers and return their queues in the order of their turns.
 
         The consumer served last comes last; among those of one queue whoever has waited longest comes first.
         Cost: its consumers.

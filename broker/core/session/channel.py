@@ -79,7 +79,7 @@ class SessionOfChannel:
         act(self, method)
 
     def leave(self) -> None:
-        """Delivers what was published before the client closes the channel, to its own consumers too."""
+        """Deliver what was published before the client closes the channel, to its own consumers too."""
         unacked = [stream.queue for stream in self.basic.unacked.streams()]
         self._deliver_first([*self.basic.queues(), *unacked])
 
@@ -113,17 +113,17 @@ class SessionOfChannel:
             self.queues.declare(method)
 
     def purge_queue(self, method: commands.Queue.Purge) -> None:
-        """Drops every ready message of a queue."""
+        """Drop every ready message of a queue."""
         self._deliver_first(self._named(method.queue))
         self.queues.purge(method)
 
     def delete_queue(self, method: commands.Queue.Delete) -> None:
-        """Deletes a queue."""
+        """Delete a queue."""
         self._deliver_first(self._named(method.queue))
         self.queues.delete(method)
 
     def qos(self, method: commands.Basic.Qos) -> None:
-        """Sets the prefetch."""
+        """Set the prefetch."""
         self._deliver_first(self.basic.queues())
         self.basic.qos(method)
 
@@ -168,7 +168,7 @@ class SessionOfChannel:
     # -- what comes first ---------------------------------------------------------------------------------------------
 
     def _deliver_first(self, queues: Iterable[Queue]) -> None:
-        """Delivers from queues, before a method that would see it, what was published before and would be later.
+        """Deliver what was published to queues before a method that would see it: it would wait for the turn.
 
         As far as consumers have room. Cost: nothing where nobody has published since the last turn.
         """
@@ -183,7 +183,7 @@ class SessionOfChannel:
             self.session.allowance.spend(handed_out // DELIVERIES_PER_UNIT)
 
     def _named(self, name: str) -> list[Queue]:
-        """Returns the queue that a client means, if there is one."""
+        """Return the queue that a client means, if there is one."""
         queue = self.queues.known(name)
         return [] if queue is None else [queue]
 

@@ -54,7 +54,7 @@ class QueueSession:
         return name or self.last_declared
 
     def known(self, name: str) -> Queue | None:
-        """Returns the queue a client means, if there is one, whoever may use it."""
+        """Return the queue a client means, if there is one, whoever may use it."""
         return self._vhost.queues.get(strip_name(name) or self.last_declared)
 
     def find(self, name: str, kind: Kind) -> Queue:
