@@ -36,8 +36,8 @@ class SlotHandle:
 
     @classmethod
     def of(cls, store: str, seal: Seal) -> Self:
-        """Returns the handle of a sealed slot."""
-        return cls(store, **{name: getattr(seal, name) for name in Seal.__slots__})
+        """Returns the handle of a sealed slot; how far the broker's clock was ahead is nothing to readers."""
+        return cls(store, **{name: getattr(seal, name) for name in Seal.__slots__ if name in cls.__slots__})
 
     @classmethod
     def of_snapshot(cls, answer: Mapping[str, Any], vhost: str, queue: str) -> list[Self]:
