@@ -113,7 +113,7 @@ class SlotMeta:
             found = json.loads(block)
             return cls(**{name: found[name] for name in cls.__slots__})
         except (ValueError, KeyError, TypeError) as error:
-            raise BadSlotFile(f"its meta cannot be read: {error!r}") from error
+            raise BadSlotFile(f"its meta cannot be read: {error}") from error
 
 
 class Row(NamedTuple):
