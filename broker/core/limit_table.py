@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
 __all__ = ["checked_limits", "limit_in"]
+
+BITS_MAX: Final = 53  # beyond it JSON's numbers are no integers for everybody
 
 
 def checked_limits(table: Any, known: Collection[str]) -> dict[str, int]:
@@ -19,6 +21,8 @@ def checked_limits(table: Any, known: Collection[str]) -> dict[str, int]:
             raise ValueError(f"there is no limit '{name}', but {' and '.join(known)}")
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(f"{name} should be an integer")  # noqa: TRY004 - as above
+        if value.bit_length() > BITS_MAX:
+            raise ValueError(f"{name} is larger than a limit can be")
     return dict(table)
 
 

@@ -17,10 +17,11 @@ from typing import Any
 
 import aio_pika
 import pika
+import pytest
 
-from broker.cli.control_client import ask
+from broker.cli.control_client import Unanswered, ask
 from broker.net.control_address import socket_address
-from broker.net.control_verbs.trace import KEPT_MAX
+from broker.net.control_verbs.trace import KEPT_MAX, TRACES_MAX
 from broker.server import Broker
 from tests.deadline import wait_until_async
 from tests.in_process import client_of, running_broker
@@ -296,3 +297,21 @@ async def test_trace_of_a_vhost_that_goes_ends(tmp_path: Path) -> None:
         await told(broker, "delete_vhost", name="v")
         _, said = await asyncio.to_thread(process.communicate)
         assert (process.returncode, said) == (1, "slotmq: vhost 'v' is deleted\n")
+
+
+async def test_traces_leave_room_for_other_commands(tmp_path: Path) -> None:
+    """One too many is refused, and when one has ended there is room for another."""
+    async with running_broker(tmp_path) as broker:
+        processes = await asyncio.gather(*(asyncio.to_thread(trace_process, tmp_path) for _ in range(TRACES_MAX)))
+        with pytest.raises(Unanswered, match="8 traces run already"):
+            await told(broker, "trace")
+        assert await told(broker, "status")
+        for process in processes:
+            process.send_signal(signal.SIGINT)
+            await asyncio.to_thread(process.communicate)
+            assert process.returncode == 130
+
+        async def forgotten() -> bool:
+            return not broker.engines["/"].vhost.firehose.active
+
+        await wait_until_async(forgotten, "the traces to end in the broker")

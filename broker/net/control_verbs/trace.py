@@ -24,7 +24,9 @@ __all__ = ["TraceWatch", "trace_verbs"]
 
 KEPT_MAX: Final = 1000
 KEPT_MAX_BYTES: Final = 4 << 20
-ROWS_AT_ONCE: Final = 100
+ROWS_AT_ONCE: Final = 20
+BYTES_AT_ONCE: Final = 64 << 10  # of bodies: others have their turn between two answers
+TRACES_MAX: Final = 8  # each of them takes one of the control socket's places
 GLOB_MAX: Final = 255
 LOOK_S: Final = 1.0  # so often a trace that hears nothing looks whether its vhost is still there
 
@@ -39,14 +41,19 @@ def trace_verbs(administration: Administration) -> dict[str, Verb]:
         vhost.firehose.switch(on=on)
         _log.info("vhost.tracing_on" if on else "vhost.tracing_off", vhost=vhost.name)
 
+    traces: set[TraceWatch] = set()
+
     async def trace(request: Request) -> None:
         vhost = vhost_of(request, administration)
+        if len(traces) >= TRACES_MAX:
+            raise ControlRefused(f"{TRACES_MAX} traces run already")
         watch = TraceWatch(
             vhost.ports.clock,
             request.integer("body_bytes", 256, 0, 1 << 20),
             key=request.optional("key"),
             **{name: request.optional(name) for name in ("exchange", "queue", "user")},
         )
+        traces.add(watch)
         vhost.firehose.watch(watch)
         try:
             await request.asker.say({"tracing": vhost.name})
@@ -57,8 +64,10 @@ def trace_verbs(administration: Administration) -> dict[str, Verb]:
                 if watch.dropped:
                     dropped, watch.dropped = watch.dropped, 0
                     await request.asker.say({"dropped": dropped})
+                await asyncio.sleep(0)
         finally:
             vhost.firehose.forget(watch)
+            traces.discard(watch)
         raise ControlRefused(f"vhost '{vhost.name}' is deleted")
 
     return {"set_tracing": set_tracing, "trace": trace}
@@ -116,8 +125,10 @@ class TraceWatch:
         except TimeoutError:
             return []
         rows: list[dict[str, Any]] = []
-        while self._kept and len(rows) < ROWS_AT_ONCE:
+        shown_bytes = 0
+        while self._kept and len(rows) < ROWS_AT_ONCE and shown_bytes < BYTES_AT_ONCE:
             at_ms, passage = self._kept.popleft()
+            shown_bytes += min(len(passage.body), self._body_bytes)
             self._kept_bytes -= len(passage.header) + len(passage.body)
             rows.append(self._row(at_ms, passage))
         if not self._kept:
