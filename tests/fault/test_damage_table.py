@@ -220,6 +220,29 @@ async def test_found_at_the_start_quarantine(tmp_path: Path, damage: Damage) -> 
 
 
 @pytest.mark.fault
+@pytest.mark.parametrize("policy", ["refuse", "quarantine"])
+async def test_an_unreadable_sector_in_the_last_batch_is_no_torn_tail(tmp_path: Path, policy: Policy) -> None:
+    """Nothing behind the last batch proves that it was synced, but a disk that fails to read it had it: none is cut."""
+    async with mortal_broker(tmp_path, sections("refuse"), crash=True) as broker:
+        broker._timers.close()
+        await broker.administration.add_vhost("crm", {})
+        await broker.administration.set_permission("guest", "crm", ".*", ".*", ".*")
+        with await talk(broker, lambda: connect(broker, vhost="crm")) as client:
+            await talk(broker, lambda: declare(client, "q", durable=True))
+            for body in SENT[:-40]:
+                await talk(broker, publish, client, "q", [body])
+    files = SickFiles()
+    path = logs(tmp_path)[0]
+    last = len(SENT) - 41
+    files.bad[path] = {(held_in(path)[last] + 20_000) // SECTOR_BYTES}
+    async with mortal_broker(tmp_path, sections(policy), files=files) as broker:
+        if policy == "refuse":
+            assert "Input/output error" in broker.vhosts.offline["crm"].reason
+        else:
+            assert broker.vhosts["crm"].queues["q"].ready == last
+
+
+@pytest.mark.fault
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_found_while_running_refuse(tmp_path: Path, damage: Damage) -> None:
