@@ -52,6 +52,7 @@ class ClockWatch:
         self._ahead_ms = self._clock.ahead_ms
         if abs(by_ms := self._ahead_ms - kept.ahead_ms) >= STEP_MS:
             _log.warning("clock.resumed", by_s=by_ms / 1000, reason="the system's clock is behind that of the last run")
+            self._due = True
             self._write(self._state())
         return self._ahead_ms
 
@@ -80,11 +81,12 @@ class ClockWatch:
             self._writing = loop.run_in_executor(None, self._write, state)
 
     async def stop(self) -> None:
-        """Writes the time of a clean stop."""
+        """Writes the time of a clean stop, and nothing behind it."""
         if self._clock is not None:
             if self._writing is not None:
                 await self._writing
-            await asyncio.get_running_loop().run_in_executor(None, self._write, self._state())
+            state, self._clock = self._state(), None
+            await asyncio.get_running_loop().run_in_executor(None, self._write, state)
 
     def _state(self) -> ClockState:
         assert self._clock is not None

@@ -1,0 +1,110 @@
+"""The watch over the system's clock: what it writes down, and what it does when the disk does not take it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from structlog.testing import capture_logs
+
+from broker.amqp.errors import StoreFailed
+from broker.delivery.clock import SteadyClock
+from broker.delivery.clock_watch import ClockWatch
+from broker.store.clock_file import ClockFile, ClockState
+from broker.store.memory_files import MemoryFiles
+
+FOLDER = Path("/data")
+
+
+class FullFile(ClockFile):
+    """A file on a disk that may be full."""
+
+    full = False
+    writes = 0
+
+    def write(self, state: ClockState) -> None:
+        self.writes += 1
+        if self.full:
+            raise StoreFailed(self.path, "no space left on device")
+        super().write(state)
+
+
+class Watched:
+    """A watch whose clocks the test sets."""
+
+    def __init__(self, file: FullFile, system_s: float) -> None:
+        self.system_s = system_s
+        self.elapsed_s = 0.0
+        self.clock = SteadyClock(lambda: self.system_s, lambda: self.elapsed_s)
+        self.watch = ClockWatch(file, self.clock)
+        self.turn = SimpleNamespace(ahead_ms=0)
+        self.watch.resume()
+        self.watch.start(cast("Any", self.turn), cast("Any", SimpleNamespace(engines={})))
+
+    async def tick(self) -> None:
+        """Lets a second pass."""
+        self.system_s += 1
+        self.elapsed_s += 1
+        self.watch.tick()
+        if self.watch._writing is not None:
+            await self.watch._writing
+
+
+def new_file() -> FullFile:
+    """Returns the file of an empty folder."""
+    files = MemoryFiles()
+    files.make_folder(FOLDER)
+    return FullFile(files, FOLDER)
+
+
+async def test_only_a_correction_is_written() -> None:
+    """Once for each, whichever way; small differences are none."""
+    file = new_file()
+    watched = Watched(file, 1000.0)
+    await watched.tick()
+    watched.system_s += 0.9
+    await watched.tick()
+    assert (file.writes, watched.turn.ahead_ms) == (0, -900)
+    with capture_logs() as logged:
+        for by_s in (5000, -3000):
+            watched.system_s += by_s
+            for _ in range(3):
+                await watched.tick()
+    assert [(entry["event"], entry["by_s"]) for entry in logged] == [
+        ("clock.corrected", 5000.9),
+        ("clock.corrected", -3000.0),
+    ]
+    assert file.writes == 2
+    assert file.read().ahead_ms == -2_000_900
+    assert watched.clock() == 1008.0  # it went on as it was
+
+
+async def test_a_full_disk_is_told_of_once_and_asked_again() -> None:
+    """At a start as later; the broker does not end for it."""
+    file = new_file()
+    file.write(ClockState(0, 9_000_000))
+    file.full = True
+    with capture_logs() as logged:
+        watched = Watched(file, 1000.0)
+        assert watched.clock() == 9000.0
+        for _ in range(3):
+            await watched.tick()
+        file.full = False
+        await watched.tick()
+        await watched.tick()
+    assert [entry["event"] for entry in logged] == ["clock.resumed", "clock.not_written"]
+    assert file.read().ahead_ms == 8_000_000
+    assert file.writes == 6
+
+
+async def test_nothing_is_written_behind_a_stop() -> None:
+    """A timer may come once more."""
+    file = new_file()
+    watched = Watched(file, 1000.0)
+    await asyncio.gather(watched.watch.stop())
+    assert file.read() == ClockState(0, 1_000_000)
+    watched.system_s += 5000
+    await watched.tick()
+    assert file.writes == 1
