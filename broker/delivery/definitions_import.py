@@ -165,6 +165,11 @@ class DefinitionsImport:
         known = {*administration.vhosts, *(vhost.name for vhost in document.vhosts)}
         for part in ("permissions", "topic_permissions", "policies", "parameters", "exchanges", "queues", "bindings"):
             for number, entry in enumerate(getattr(document, part)):
+                if entry.vhost in administration.vhosts.offline:
+                    reason = administration.vhosts.offline[entry.vhost].reason
+                    raise BadDefinitions(
+                        f"{_place(part, number, entry)}: Virtual host '{entry.vhost}' is down: {reason}"
+                    )
                 if entry.vhost not in known:
                     raise BadDefinitions(f"{_place(part, number, entry)}: Virtual host '{entry.vhost}' does not exist")
         names = dict.fromkeys(vhost.name for vhost in document.vhosts if vhost.name not in administration.vhosts)

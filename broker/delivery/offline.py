@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from broker.core.policy import Policies
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["OfflineVhost"]
 
@@ -25,6 +21,5 @@ class OfflineVhost:
     """
 
     name: str
-    path: Path
     reason: str
     policies: Policies = field(default_factory=lambda: Policies(_unheard))

@@ -117,7 +117,7 @@ class Vhosts(Mapping[str, "Vhost"]):
                 engine = self.engines.pop(name, None)
                 if engine is not None:
                     engine.close()
-                self._note_offline(OfflineVhost(name, self._folder.vhost_folder(name), str(error)))
+                self._note_offline(OfflineVhost(name, str(error)))
         if failed is not None and not self._by_name:
             raise failed
 
@@ -127,7 +127,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         The broker ends with the last vhost that it has.
         """
         vhost = self.hide(name)
-        self._note_offline(OfflineVhost(name, self._folder.vhost_folder(name), str(error), vhost.policies))
+        self._note_offline(OfflineVhost(name, str(error), vhost.policies))
         if not self._by_name:
             self._fail(error)
             return

@@ -381,6 +381,8 @@ async def test_commands_about_a_vhost_that_is_down(tmp_path: Path) -> None:
             assert "is down: " in text, f"{verb}: {text}"
             assert "the checksum is wrong" in text, f"{verb}: {text}"
         assert "is down: " in refused("import_definitions", definitions={"vhosts": [{"name": "crm"}, {"name": "new"}]})
+        policy = {"vhost": "crm", "name": "p", "pattern": "x", "definition": {"max-length": 1}}
+        assert "is down: " in refused("import_definitions", definitions={"policies": [policy]})
         ask(tmp_path, "delete_vhost", name="crm")
 
     async with mortal_broker(tmp_path, sections("refuse")) as broker:

@@ -70,7 +70,7 @@ async def test_a_broker_in_alarm_lives_and_is_not_ready(tmp_path: Path) -> None:
 async def test_a_vhost_that_is_down_is_named(tmp_path: Path) -> None:
     """The broker is ready for the others; why the one is down is for whoever may log in."""
     async with running_broker(tmp_path / "data", http=HTTP) as broker:
-        down = OfflineVhost("crm", tmp_path, "segment 7 is on fire")
+        down = OfflineVhost("crm", "segment 7 is on fire")
         broker.vhosts.offline["crm"] = down
         said = await ask(broker, "GET", "/readyz", user=None)
         assert (said.status, said.json) == (200, {"status": "ok", "vhosts_down": ["crm"]})
