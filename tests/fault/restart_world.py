@@ -117,7 +117,7 @@ def _rules(broker: BrokerProcess, channel: BlockingChannel) -> None:
     channel.queue_bind("dead", "type-x-delayed-message", "delayed.#")
     send(channel, "delayed.1", "delay soon", exchange="type-x-delayed-message", headers={"x-delay": SOON_MS})
     send(channel, "delayed.2", "delay later", exchange="type-x-delayed-message", headers={"x-delay": HOUR_MS})
-    send(channel, "delayed.3", "transient", exchange="type-x-delayed-message", headers={"x-delay": SOON_MS}, mode=1)
+    send(channel, "delayed.3", "transient", exchange="type-x-delayed-message", headers={"x-delay": HOUR_MS}, mode=1)
 
     for name, operator, pattern, definition in (
         ("length", False, "^policed$", {"max-length": 3}),

@@ -148,7 +148,7 @@ def test_times(found: Found) -> None:
     """What fell due while the broker was down is dead-lettered or delivered; what is due later waits."""
     assert sorted(found.bodies("dead")) == ["delay soon", "soon"]
     assert found.bodies("expiring") == ["later"]
-    assert found.queues["amq.delayed.type-x-delayed-message"]["messages"] == 1
+    assert found.queues["amq.delayed.type-x-delayed-message"]["messages"] == 2
 
 
 def test_rules(found: Found) -> None:
