@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.core.walk import Walk
+from broker.delivery.load import load
 
 if TYPE_CHECKING:
     from broker.core.message import Message
@@ -31,6 +32,7 @@ async def fetch(engine: Engine, queue: Queue, count: int, bytes_max: int, fetche
     """Take up to `count` messages, or as many as make `bytes_max`, and add them to `fetched` one by one.
 
     What has expired stays, to expire in its place.
+    Raises: what `load` raises.
     """
     walk = Walk(queue)
     left_bytes = bytes_max
@@ -38,7 +40,7 @@ async def fetch(engine: Engine, queue: Queue, count: int, bytes_max: int, fetche
     while len(fetched) < count and left_bytes > 0 and (found := walk.find()) is not None:
         stream, slot, indexes = found
         if slot.contents is None:
-            await engine.reader.load(stream, slot)
+            await load(engine, stream, slot)
             continue
         for index in indexes:
             if len(fetched) == count or left_bytes <= 0:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Final
+
+from broker.delivery.load import load
 
 if TYPE_CHECKING:
     from broker.core.moving import Move, Tally
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 __all__ = ["carry_out"]
 
 STEP_MESSAGES: Final = 1000  # looked at between two looks at the disk
-LOOK_S: Final = 1.0
 PENDING_BYTES: Final = 1 << 20  # of the log: a move waits for the disk as a publisher does for its confirms
 
 
@@ -40,23 +40,8 @@ async def carry_out(engine: Engine, move: Move, told: Callable[[Tally], str]) ->
 
 async def _batch(engine: Engine, move: Move) -> None:
     """Move a batch, of a slot that was read from disk where it has to be."""
+    engine.committer.check()  # no turn of an engine that has ended renews the share that a batch needs
     missing = move.batch()
     if missing is not None:
-        read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        engine.reader.read(*missing, partial(_go_on, move, read))
         engine.reader.read_ahead(*missing)
-        while not read.done():  # what cannot be read ends the vhost or the broker, and nobody hears of the read then
-            await asyncio.wait([read], timeout=LOOK_S)
-            engine.committer.check()
-        await read
-
-
-def _go_on(move: Move, read: asyncio.Future[None]) -> None:
-    """Move what was read before the pager can take it away again, unless nobody waits for it any more."""
-    if not read.done():
-        try:
-            move.batch()
-        except Exception as error:  # noqa: BLE001 - told to whoever asked for the move
-            read.set_exception(error)
-        else:
-            read.set_result(None)
+        await load(engine, *missing, then=move.batch)

@@ -84,12 +84,6 @@ class SlotReader:
             self._revival,
         )
 
-    async def load(self, stream: Stream, slot: Slot) -> None:
-        """Return once the slot's messages were in memory, or the slot is gone."""
-        loaded: asyncio.Future[None] = self._loop.create_future()
-        self.read(stream, slot, lambda: None if loaded.done() else loaded.set_result(None))
-        await loaded
-
     def read_ahead(self, stream: Stream, slot: Slot) -> None:
         """Starts reading the slot after this one, when it lies on disk: it is asked for next."""
         following = stream.manager.after(slot)

@@ -412,19 +412,20 @@ async def test_a_look_at_a_damaged_message_is_answered(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault
-async def test_a_move_that_meets_damage_ends(tmp_path: Path) -> None:
-    """A move reads messages to take them: its vhost goes offline, and whoever waits for the move hears why."""
+@pytest.mark.parametrize(("verb", "arguments"), [("move", {"to": "other"}), ("get", {"count": 30})])
+async def test_a_command_that_meets_damage_ends(tmp_path: Path, verb: str, arguments: dict[str, Any]) -> None:
+    """A command reads messages to take them: their vhost goes offline, and whoever waits for the command hears why."""
     await prepare(tmp_path, clean=True)
     async with mortal_broker(tmp_path, sections("refuse")) as broker:
         bad_checksum(tmp_path, SickFiles())
         broker.vhosts["crm"].declare_queue("other", durable=True)
 
-        def move() -> str:
+        def command() -> str:
             with pytest.raises(Unanswered) as caught:
-                ask(tmp_path, "move", vhost="crm", queue="q", to="other")
+                ask(tmp_path, verb, vhost="crm", queue="q", silence_s=10, **arguments)
             return str(caught.value)
 
-        assert f"message {VICTIM + 1} of queue 1 is not there" in await asyncio.to_thread(move)
+        assert f"message {VICTIM + 1} of queue 1 is not there" in await asyncio.to_thread(command)
         assert list(broker.vhosts) == ["/"]
         await expect_well(broker)
 

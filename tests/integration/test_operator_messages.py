@@ -9,6 +9,7 @@ import sys
 from base64 import b64decode
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from structlog.testing import capture_logs
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
 from broker.core.flow import Watermark
+from broker.net.control_verbs import messages
 from broker.server import Broker
 from tests.broker_process import BrokerProcess
 from tests.in_process import queue_of, running_broker
@@ -259,3 +261,25 @@ async def test_copies_go_by_cc_and_bcc_and_bcc_is_not_seen(broker: Broker, slotm
     assert (await slotmq("publish", ":a", "m", "--header", 'CC=["b"]', "--header", 'BCC=["c"]'))[0] == 0
     found = [json.loads((await slotmq("get", name, "--json"))[1])[0]["properties"]["headers"] for name in "abc"]
     assert found == [{"CC": ["b"]}] * 3
+
+
+async def test_whoever_publishes_hears_that_the_vhost_was_deleted(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The vhost goes between two batches; messages that went with it are not told as published."""
+    folder = broker.settings.server.data_dir
+    await asyncio.to_thread(ask, folder, "add_vhost", name="v", description="", default_queue_type=None)
+    await asyncio.to_thread(ask, folder, "declare_queue", queue="q", vhost="v")
+    deleted = False
+
+    async def sleep(_delay_s: float) -> None:
+        nonlocal deleted
+        if not deleted:
+            deleted = True
+            await broker.administration.delete_vhost("v")
+
+    pause = SimpleNamespace(sleep=sleep)
+    monkeypatch.setattr(messages, "asyncio", pause)
+    with pytest.raises(Unanswered, match=r"^the vhost was deleted$"):
+        await asyncio.to_thread(ask, folder, "publish", to="q", vhost="v", bodies=["bQ=="] * 250)
+    assert deleted

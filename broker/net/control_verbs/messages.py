@@ -40,6 +40,7 @@ def message_verbs(administration: Administration, facts: Callable[[], Mapping[st
 
     async def publish(request: Request) -> dict[str, Any]:
         vhost = vhost_of(request, administration)
+        committer = administration.vhosts.engines[vhost.name].committer
         destination, key = destination_of(vhost, request.text("to"))
         properties = request.table("properties") if request.has("properties") else {}
         bodies = [body_of(text) for text in request.texts("bodies")]
@@ -67,7 +68,7 @@ def message_verbs(administration: Administration, facts: Callable[[], Mapping[st
                 count[outcome] += 1
             if number % PUBLISH_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        await administration.vhosts.engines[vhost.name].committer.drain()
+        await committer.drain()
         return {
             "published": count[Outcome.TAKEN],
             "unroutable": count[Outcome.UNROUTABLE],
