@@ -196,7 +196,7 @@ class FaultyFiles(MemoryFiles):
             raise StoreFailed(path, self.reason)
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        self.called("create" if create else "open", path)
+        self.called("create" if create else "open to write" if write else "open", path)
         content = self.contents.get(path)
         if content is None:
             super().open(path, write=write, create=create)
