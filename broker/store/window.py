@@ -11,7 +11,7 @@ from bitarray import bitarray
 from bitarray.util import zeros
 
 from broker.store.checkpoint import QueueState, SlotState
-from broker.store.queue_entry import Entries, Entry
+from broker.store.queue_entry import Entry, ReadEntries
 from broker.store.queue_log import QueueLogs
 from broker.store.segment import OFFSET_BITS, OFFSET_MASK
 from broker.store.spill import is_spilled
@@ -62,13 +62,14 @@ class Window:
         settled = self.bits.tobytes()
         return SlotState(self.first, self.end, settled, counts, self.segments, self.size_bytes, self.redelivered)
 
-    def look(self, entries: Entries, segments: Mapping[int, int]) -> list[int]:
+    def look(self, entries: ReadEntries, segments: Mapping[int, int]) -> list[int]:
         """Counts its messages by segment after their entries; returns the indexes of those that lead to no record.
 
-        Shapes: segments maps the number of each segment to its bytes. Those in the spill lead to none.
+        Shapes: segments maps the number of each segment to its bytes. Those in the spill lead to none. While an entry
+            has no checksum to prove it, the segments known before stay too: they may hold what it is about.
         """
         lost = []
-        positions, sizes = entries
+        positions, sizes, unproved = entries
         counted: Counter[int] = Counter()
         for index in self.bits.search(bitarray("0")):
             position, size = positions[index], sizes[index]
@@ -77,7 +78,8 @@ class Window:
                 counted[segment] += 1
             else:
                 lost.append(index)
-        self.segments = dict(counted)
+        kept = [segment for segment in self.segments if segment in segments] if unproved else ()
+        self.segments = {**dict.fromkeys(kept, 1), **counted}
         return lost
 
 

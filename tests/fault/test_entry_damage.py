@@ -133,6 +133,27 @@ def test_a_damaged_entry_does_not_refuse_the_start(form: str) -> None:
         block[8 * ENTRY_BYTES + byte] ^= 0x80
 
 
+@pytest.mark.fault
+def test_an_old_entry_that_leads_elsewhere_keeps_the_segment_of_its_message() -> None:
+    """Recovery that has to look at entries does not give up a segment because of one that no checksum proves."""
+    files = MemoryFiles()
+    store, recovered = write_messages(files, 80)
+    (slot,) = recovered.queues[1].slots
+    assert list(slot.segments) == [1, 2, 3]
+    record = store.log.read(1 << 32 | 64 + 60, len(encode_message(0, 1, 1, ROUTE, b"h", b"1", TARGET.pack(1, 1))))
+    store.log.append(encode_moved(0, record, TARGET.pack(1, 1)))
+    commit(store)
+    store.close()
+    block = queue_log(files, "old")
+    for message in range(1, 81):
+        at = (message + 1) * ENTRY_BYTES
+        if block[at + 3] == 1:  # and now in segment 2, as far as the entry tells
+            block[at + 3] = 2
+    store, recovered = reopened(files)
+    checkpoint(store, recovered)
+    assert bodies(store, recovered) == list(range(1, 81))
+
+
 def compact(store: VhostStore, recovered: Recovered) -> bool:
     """Relocates the first segment as the compactor does, and writes the checkpoint behind; tells whether it went."""
     slot = recovered.queues[1].slots[0]
