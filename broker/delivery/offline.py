@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from broker.core.policy import Policies
+
+if TYPE_CHECKING:
+    from broker.core.vhost import Vhost
 
 __all__ = ["OfflineVhost"]
 
@@ -23,3 +27,10 @@ class OfflineVhost:
     name: str
     reason: str
     policies: Policies = field(default_factory=lambda: Policies(_unheard))
+
+    @classmethod
+    def of(cls, vhost: Vhost, reason: str) -> OfflineVhost:
+        """Returns what stays of a vhost that goes offline: nothing that keeps its queues in memory."""
+        offline = cls(vhost.name, reason)
+        offline.policies.from_json(vhost.policies.to_json())
+        return offline

@@ -127,7 +127,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         The broker ends with the last vhost that it has.
         """
         vhost = self.hide(name)
-        self._note_offline(OfflineVhost(name, str(error), vhost.policies))
+        self._note_offline(OfflineVhost.of(vhost, str(error)))
         if not self._by_name:
             self._fail(error)
             return

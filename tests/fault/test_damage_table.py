@@ -7,6 +7,7 @@ running} x {refuse, quarantine}.
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -267,6 +268,31 @@ async def test_found_while_running_refuse(tmp_path: Path, damage: Damage) -> Non
             await gone(broker)
             await expect_down(broker)
     assert [event["reason"] for event in events if event["event"] == "vhost.offline"] == [reason]
+
+
+@pytest.mark.fault
+async def test_an_offline_vhost_leaves_memory(tmp_path: Path) -> None:
+    """What it held is not kept beside the budget of the others; its policies are."""
+    await prepare(tmp_path, clean=True)
+    files = SickFiles()
+    async with mortal_broker(tmp_path, sections("refuse"), files=files) as broker:
+        with await talk(broker, lambda: connect(broker, vhost="crm")) as client:
+            bad_checksum(tmp_path, files)
+
+            def meet() -> None:
+                client.method(1, commands.Basic.Consume(queue="q", consumer_tag="c"))
+                client.skip_to(commands.Connection.Close, 0)
+                client.method(0, commands.Connection.CloseOk())
+
+            await talk(broker, meet)
+        await gone(broker)
+        await expect_well(broker)  # in the turns of which nothing of it is left
+
+        async def forgotten() -> bool:
+            gc.collect()
+            return not [one for one in gc.get_objects() if type(one).__name__ == "Vhost" and one.name == "crm"]
+
+        await wait_until_async(forgotten, "the end of the vhost")
 
 
 async def gone(broker: Broker) -> None:
