@@ -81,7 +81,8 @@ def test_imported_topology_outlives_a_kill(tmp_path: Path) -> None:
     file.write_text(json.dumps(document))
     broker = BrokerProcess(tmp_path / "data").start()
     try:
-        assert slotmq(broker, "definitions", "import", str(file)) == "made: 1 exchange, 500 queues, 500 bindings, 1 vhost\n"
+        made = slotmq(broker, "definitions", "import", str(file))
+        assert made == "made: 1 exchange, 500 queues, 500 bindings, 1 vhost\n"
         broker.restart()
         exported = json.loads(slotmq(broker, "definitions", "export"))
         assert (len(exported["queues"]), len(exported["bindings"])) == (500, 500)
