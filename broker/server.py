@@ -114,7 +114,13 @@ class Broker:
             undo.callback(self._folder.close)
             self._watch = ClockWatch(ClockFile(self._files, self._path), self._clock)
             ahead_ms = self._watch.resume()
-            slots = SlotFolder.open(self._files, self._path / "slots", sync=settings.store.sync, ahead_ms=ahead_ms)
+            slots = SlotFolder.open(
+                self._files,
+                self._path / "slots",
+                sync=settings.store.sync,
+                ahead_ms=ahead_ms,
+                incarnation=self._folder.incarnation,
+            )
             undo.pop_all()
         self._passwords = PasswordThreads(loop)
         self.turn = Turn(loop, self._clock, self._fail, settings.flow.read_budget_bytes)

@@ -49,8 +49,9 @@ class SlotFolder:
     Shapes: ``path`` is the data folder; the slots are in ``path/slots``. A folder that is there is gone on with.
     """
 
-    def __init__(self, path: Path, store: str = STORE) -> None:
+    def __init__(self, path: Path, store: str = STORE, incarnation: str = "") -> None:
         self.path = path
+        self.incarnation = incarnation
         self.slots = path / "slots"
         self.store = store
         self.log = self.slots / "seals.log"
@@ -78,7 +79,7 @@ class SlotFolder:
         start = self._next_ids.get((vhost, number), 1) if first is None else first
         seal = self.view.last_seal + 1
         file = Files().open(self.slot_path(seal), create=True)
-        writer = SlotFileWriter(file, self.store, seal, vhost, tap, number, start)
+        writer = SlotFileWriter(file, self.store, seal, vhost, tap, number, start, self.incarnation)
         message_id = start
         for message in messages:
             message_id = message_id if message.message_id is None else message.message_id
@@ -129,6 +130,7 @@ class SlotFolder:
             meta.last_ts_ms,
             size_bytes,
             crc,
+            incarnation=meta.incarnation,
         )
         self._next_ids[seal.key] = end
         self._append("seal", seal.to_json())

@@ -58,6 +58,7 @@ def _row(vhost: Vhost, view: SealView, name: str, seals: Sequence[Seal]) -> Row:
             {
                 "name": cursor.name,
                 "seal": cursor.seal,
+                "incarnation": view.starts.of(cursor.seal),
                 "at_ms": cursor.at_ms,
                 "lag_slots": len(seals) - passed,
                 "lag_messages": messages[-1] - messages[passed],

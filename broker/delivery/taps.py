@@ -231,11 +231,21 @@ class Taps:
 
     # -- cursors ------------------------------------------------------------------------------------------------------
 
-    async def set_cursor(self, name: str, vhost: str, tap: str, seal: int, *, reset: bool = False) -> None:
-        """Says that a reader has passed a seal; one that is new is made. It goes back only with `reset`."""
+    async def set_cursor(
+        self, name: str, vhost: str, tap: str, seal: int, *, incarnation: str | None = None, reset: bool = False
+    ) -> None:
+        """Says that a reader has passed a seal; one that is new is made. It goes back only with `reset`.
+
+        Shapes: a reader that names the incarnation of the seal moves no cursor where histories parted.
+        """
         _check_cursor(name)
         if TAP_PREFIX + tap not in self._vhost(vhost).queues.taps and not self._seals(vhost, tap):
             raise TapRefused(f"no tap '{tap}' in vhost '{vhost}'")
+        if incarnation is not None and self.view.parted(seal, incarnation):
+            raise TapRefused(
+                f"seal {seal} of incarnation '{incarnation}' is not in this history: "
+                "a copy of the data folder was put back"
+            )
         if not 0 <= seal <= self.view.last_seal:
             raise TapRefused(f"no slot {seal} was sealed yet: the last seal is {self.view.last_seal}")
         known = self.view.cursor(name, vhost, tap)

@@ -3,6 +3,7 @@
 A line is `JSON <tab> crc32c of the JSON, 8 hex digits <newline>`. Which kinds there are is said by the key "k":
 
     store           the first line: format, store (32 hex digits), last_seal (of what was left out in rewriting)
+    incarnation     which start of the broker wrote the seals from that one on, of those that were left out
     seal, gap       see `Seal` and `Gap`; after a gap its slot file is not there any more
     released        of the queue with that number in that vhost, all slot files up to that seal are gone or about to go
     cursor          see `Cursor`
@@ -22,6 +23,8 @@ from typing import Any, Final, Self
 
 from crc32c import crc32c
 
+from broker.store.seal_starts import SealStarts
+
 __all__ = [
     "FORMAT",
     "BadSealLine",
@@ -37,8 +40,8 @@ __all__ = [
     "encode_line",
 ]
 
-FORMAT: Final = 1
-ADDED: Final = frozenset({"ahead_ms"})  # fields that lines of older versions have not
+FORMAT: Final = 2  # of 1, which is read, the seals do not say their incarnation
+ADDED: Final = frozenset({"ahead_ms", "incarnation"})  # fields that lines of older versions have not
 GAPS_MAX: Final = 1000  # the newest; what an older one said is still known as released
 
 QueueKey = tuple[str, int]  # vhost and queue number: which queue it was, whatever had or gets its name
@@ -57,11 +60,6 @@ class NewerSealLog(BadSealLine):
         super().__init__(f"written by a newer SlotMQ, format {number}; this version reads up to {FORMAT}")
 
 
-def _names(kind: type[Any]) -> tuple[str, ...]:
-    names: tuple[str, ...] = kind.__slots__
-    return names
-
-
 class _LineFact:
     """What stands in one line."""
 
@@ -74,8 +72,9 @@ class _LineFact:
     @classmethod
     def from_json(cls, line: Line) -> Self:
         """Returns what a line says; fields that a later version added are passed over. Raises: BadSealLine."""
+        names: tuple[str, ...] = vars(cls)["__slots__"]
         try:
-            return cls(**{name: line[name] for name in _names(cls) if name in line or name not in ADDED})
+            return cls(**{name: line[name] for name in names if name in line or name not in ADDED})
         except KeyError as error:
             raise BadSealLine(f"it has no {error}") from error
 
@@ -100,6 +99,7 @@ class Seal(_QueueFact):
     Shapes: as `SlotMeta`.
     Units: ``bytes`` is the file's length, ``crc`` its checksum. The moments are times of day, which the broker's clock
         was ``ahead_ms`` ahead of: it tells how old a file is, whatever was corrected since.
+    Invariant: no two slot files of a store have both seal and ``incarnation``, whatever copies of it were put back.
     """
 
     seal: int
@@ -114,6 +114,7 @@ class Seal(_QueueFact):
     bytes: int
     crc: int
     ahead_ms: int = 0
+    incarnation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +225,7 @@ class SealView:
         self._seals: dict[int, Seal] = {}
         self._order: list[int] = []  # rising, of the seals; some are gone
         self._by_queue: dict[QueueKey, deque[Seal]] = {}
+        self.starts = SealStarts()
         self._gaps: dict[int, Gap] = {}
         self._cursors: dict[tuple[str, str, str], Cursor] = {}
         for line in lines:
@@ -250,6 +252,14 @@ class SealView:
     def queues(self) -> list[QueueKey]:
         """The queues that have slot files, sorted."""
         return sorted(self._by_queue)
+
+    def parted(self, seal: int, incarnation: str | None) -> bool:
+        """Tell whether a seal of a start is in another history: a copy was put back. None is whatever start it was."""
+        return seal > self.last_seal or (seal > 0 and incarnation not in (None, self.starts.of(seal)))
+
+    def shared(self, seal: int, incarnation: str | None) -> int:
+        """Return the last seal in this history of those that a start wrote, from its first up to one; 0 for none."""
+        return min(seal, self.last_seal if incarnation is None else self.starts.last_of(incarnation, self.last_seal))
 
     def seal(self, number: int) -> Seal | None:
         """Returns the seal of that number, None when its file is not there."""
@@ -308,11 +318,13 @@ class SealView:
 
     def live_lines(self) -> int:
         """Returns how many lines `to_lines` would yield."""
-        return 1 + len(self._seals) + len(self._gaps) + len(self.released) + len(self._cursors)
+        return 1 + len(self.starts) + len(self._seals) + len(self._gaps) + len(self.released) + len(self._cursors)
 
     def to_lines(self) -> Iterator[bytes]:
         """Yields lines that add up to the same."""
         yield encode_line("store", {"format": FORMAT, "store": self.store, "last_seal": self.last_seal})
+        for start in self.starts.rows():
+            yield encode_line("incarnation", start)
         for kind, facts in (
             ("released", self.released),
             ("gap", self._gaps),
@@ -338,11 +350,13 @@ class SealView:
             self._cursors[cursor.key] = cursor
         elif kind == "cursor_removed":
             self._cursors.pop((line["name"], line["vhost"], line["tap"]), None)
+        elif kind == "incarnation":
+            self.starts.begin(line["seal"], line["incarnation"])
         elif kind == "store":
             number = line.get("format")
             if isinstance(number, int) and number > FORMAT:
                 raise NewerSealLog(number)
-            if number != FORMAT:
+            if not isinstance(number, int) or number < 1:
                 raise BadSealLine("it does not say its format")
             self.store = line["store"]
             self.last_seal = max(self.last_seal, line.get("last_seal", 0))
@@ -351,6 +365,7 @@ class SealView:
     def _fold_seal(self, seal: Seal) -> None:
         if self._order and seal.seal <= self._order[-1]:
             raise BadSealLine(f"seal {seal.seal} comes behind seal {self._order[-1]}")
+        self.starts.begin(seal.seal, seal.incarnation)
         self._seals[seal.seal] = seal
         self._by_queue.setdefault(seal.key, deque()).append(seal)
         self._order.append(seal.seal)

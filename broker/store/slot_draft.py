@@ -27,12 +27,21 @@ class SlotDraft:
 
     @classmethod
     def begin(
-        cls, files: Files, path: Path, store: str, seal: int, vhost: str, queue: str, number: int, first: int
+        cls,
+        files: Files,
+        path: Path,
+        store: str,
+        seal: int,
+        vhost: str,
+        queue: str,
+        number: int,
+        first: int,
+        incarnation: str,
     ) -> SlotDraft:
         """Returns a draft without rows; what has the path already goes."""
         files.remove(path)  # a draft that could not be removed when it was abandoned
         file = files.open(path, create=True)
-        return cls(files, path, file, SlotFileWriter(file, store, seal, vhost, queue, number, first))
+        return cls(files, path, file, SlotFileWriter(file, store, seal, vhost, queue, number, first, incarnation))
 
     def complete(self, end: int) -> None:
         """Writes what a whole file needs behind its rows; `finish` does it otherwise. Once more changes nothing.

@@ -87,7 +87,8 @@ class SlotMeta:
     """What a slot file says about itself.
 
     Shapes: ``store`` is 32 hex digits; ``queue`` is the name of the tap, or of the queue that a snapshot shows, and
-        ``number`` that queue's number in its vhost; the ids are first <= id < end, ``count`` of them are rows.
+        ``number`` that queue's number in its vhost; the ids are first <= id < end, ``count`` of them are rows;
+        ``incarnation`` is the start of the broker that wrote it, empty in files of versions that did not say it.
     Units: the timestamps are the earliest and the latest of the rows, 0 without rows.
     """
 
@@ -101,6 +102,7 @@ class SlotMeta:
     count: int
     first_ts_ms: int
     last_ts_ms: int
+    incarnation: str = ""
 
     def to_json(self) -> bytes:
         """Returns the meta as it stands in the file."""
@@ -111,8 +113,9 @@ class SlotMeta:
         """Returns the meta that a file holds; fields of a later version are passed over. Raises: BadSlotFile."""
         try:
             found = json.loads(block)
+            found.setdefault("incarnation", "")
             return cls(**{name: found[name] for name in cls.__slots__})
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadSlotFile(f"its meta cannot be read: {error}") from error
 
 
@@ -145,6 +148,7 @@ class SlotFileWriter:
         "_latest",
         "_pending",
         "first",
+        "incarnation",
         "number",
         "queue",
         "seal",
@@ -152,8 +156,19 @@ class SlotFileWriter:
         "vhost",
     )
 
-    def __init__(self, file: File, store: str, seal: int, vhost: str, queue: str, number: int, first: int) -> None:
+    def __init__(
+        self,
+        file: File,
+        store: str,
+        seal: int,
+        vhost: str,
+        queue: str,
+        number: int,
+        first: int,
+        incarnation: str = "",
+    ) -> None:
         self.store = store
+        self.incarnation = incarnation
         self.seal = seal
         self.vhost = vhost
         self.queue = queue
@@ -218,7 +233,17 @@ class SlotFileWriter:
         rows = self.rows
         earliest, latest = (self._earliest, self._latest) if rows else (0, 0)
         meta = SlotMeta(
-            self.store, self.seal, self.vhost, self.queue, self.number, self.first, end, rows, earliest, latest
+            self.store,
+            self.seal,
+            self.vhost,
+            self.queue,
+            self.number,
+            self.first,
+            end,
+            rows,
+            earliest,
+            latest,
+            self.incarnation,
         )
         index, text = bytes(self._index), meta.to_json()
         meta_at = self._at + len(index)

@@ -41,25 +41,32 @@ class SlotFolder:
     Invariant: after StoreFailed nothing more may be sealed.
     """
 
-    def __init__(self, files: Files, folder: Path, log: SealLog, *, sync: bool, ahead_ms: int = 0) -> None:
+    def __init__(
+        self, files: Files, folder: Path, log: SealLog, *, sync: bool, ahead_ms: int = 0, incarnation: str = ""
+    ) -> None:
         self.folder = folder
         self._ahead_ms = ahead_ms
         self.log = log
-        self.snapshots = SnapshotFolder(files, folder / "snapshots", log.view.store)
+        self.snapshots = SnapshotFolder(files, folder / "snapshots", log.view.store, incarnation)
+        self._incarnation = incarnation
         self._files = files
         self._sync = sync
 
     @classmethod
-    def open(cls, files: Files, folder: Path, *, sync: bool = True, ahead_ms: int = 0) -> SlotFolder:
+    def open(
+        cls, files: Files, folder: Path, *, sync: bool = True, ahead_ms: int = 0, incarnation: str = ""
+    ) -> SlotFolder:
         """Makes the folder if need be and returns it, without what an accident or an old snapshot left in it.
 
+        Shapes: `incarnation` is the start of the broker, which the files that it makes name.
         A slot file that is listed and not there, or of another length, becomes a gap.
         Raises: CorruptFile when the log of the seals is damaged; StoreFailed.
         """
         files.make_folder(folder)
         if sync:
             files.sync_folder(folder.parent)
-        opened = cls(files, folder, SealLog.open(files, folder, sync=sync), sync=sync, ahead_ms=ahead_ms)
+        log = SealLog.open(files, folder, sync=sync)
+        opened = cls(files, folder, log, sync=sync, ahead_ms=ahead_ms, incarnation=incarnation)
         opened._sweep()
         opened.snapshots.open()
         return opened
@@ -80,7 +87,8 @@ class SlotFolder:
     def draft(self, vhost: str, queue: str, number: int, first: int) -> SlotDraft:
         """Begins the slot file of the next seal; there is one at a time. Raises: StoreFailed."""
         seal = self.log.next_seal
-        return SlotDraft.begin(self._files, self.path(seal), self.view.store, seal, vhost, queue, number, first)
+        path, store = self.path(seal), self.view.store
+        return SlotDraft.begin(self._files, path, store, seal, vhost, queue, number, first, self._incarnation)
 
     def seal(self, draft: SlotDraft, end: int, ahead_ms: int = 0) -> Seal:
         """Finishes the slot file; when this returns, it and its line are on disk. Raises: StoreFailed.
@@ -185,6 +193,7 @@ def _seal_of(meta: SlotMeta, size_bytes: int, crc: int, ahead_ms: int) -> Seal:
         size_bytes,
         crc,
         ahead_ms,
+        meta.incarnation,
     )
 
 

@@ -35,10 +35,11 @@ class SnapshotSlot:
 class SnapshotFolder:
     """The snapshots of a data folder. All methods but ``path`` are *blocking*."""
 
-    def __init__(self, files: Files, folder: Path, store: str) -> None:
+    def __init__(self, files: Files, folder: Path, store: str, incarnation: str) -> None:
         self.folder = folder
         self._files = files
         self._store = store
+        self._incarnation = incarnation
 
     def open(self) -> None:
         """Makes the folder if need be and removes what is in it. Raises: StoreFailed."""
@@ -64,7 +65,8 @@ class SnapshotFolder:
 
     def draft(self, snapshot: str, n: int, vhost: str, queue: str, number: int, first: int) -> SlotDraft:
         """Begins one slot file. Raises: StoreFailed."""
-        return SlotDraft.begin(self._files, self.path(snapshot, n), self._store, 0, vhost, queue, number, first)
+        path = self.path(snapshot, n)
+        return SlotDraft.begin(self._files, path, self._store, 0, vhost, queue, number, first, self._incarnation)
 
     def finish(self, draft: SlotDraft, end: int) -> SnapshotSlot:
         """Finishes one slot file. Raises: StoreFailed."""

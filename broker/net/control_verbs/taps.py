@@ -51,6 +51,7 @@ def tap_verbs(taps: Taps) -> dict[str, Verb]:
             request.text("vhost", "/"),
             request.text("tap"),
             request.integer("seal", 0),
+            incarnation=request.optional("incarnation"),
             reset=request.flag("reset"),
         )
 

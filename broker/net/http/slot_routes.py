@@ -70,6 +70,7 @@ class SlotAnswers:
         after, limit = request.integer("after", 0), request.integer("limit", 1000, LIMIT_MAX)
         visible = self._visible(call)
         view = self.taps.view
+        starts = view.starts.rows()
         last = view.last_seal  # before the seals: what is sealed meanwhile may be missing in the list
         rows: list[dict[str, Any]] = []
         at, more, looked = after, False, False
@@ -88,6 +89,7 @@ class SlotAnswers:
             {
                 "store": view.store,
                 "last_seal": last,
+                "incarnations": starts,
                 "more": more,
                 "partial": self._partial(call),
                 "seals": rows,

@@ -57,13 +57,14 @@ class TapAnswers:
 
     async def set_cursor(self, call: Call) -> Answer:
         """Makes a cursor, or moves it on."""
-        fields = call.request.fields(("vhost", "tap", "seal", "reset"))
+        fields = call.request.fields(("vhost", "tap", "seal", "incarnation", "reset"))
         vhost, tap = fields.text("vhost", "/"), fields.text("tap")
         if not fields.has("seal"):
             raise bad_request("'seal' is missing")
         seal, reset = fields.integer("seal", 0), fields.flag("reset")
         self._check(call, vhost, tap)
-        await self.taps.set_cursor(call.words["name"], vhost, tap, seal, reset=reset)
+        incarnation = fields.optional("incarnation")
+        await self.taps.set_cursor(call.words["name"], vhost, tap, seal, incarnation=incarnation, reset=reset)
         return Answer(204)
 
     async def remove_cursor(self, call: Call) -> Answer:

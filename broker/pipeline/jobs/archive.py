@@ -66,6 +66,7 @@ class ArchiveOptions:
     every_s: float = 5.0
     max_bad: str = "0.1%"
     allow_gap: bool = False
+    accept_restored: bool = False
     seal: bool = True
     batch_bytes: int = BATCH_BYTES
     stop: threading.Event | None = None
@@ -90,6 +91,9 @@ def add_archive(commands: Any) -> None:
         "--max-bad", metavar="N|P%", default="0.1%", help="give up when more messages of a batch cannot be read"
     )
     command.add_argument("--allow-gap", action="store_true", help="go on when messages went before they were archived")
+    command.add_argument(
+        "--accept-restored", action="store_true", help="go on when a copy of the data folder was put back, with both"
+    )
     command.add_argument("--no-seal", action="store_true", help="leave out what is not in slot files yet")
     add_spark(command)
     command.set_defaults(run=_run)
@@ -119,6 +123,7 @@ def _run(arguments: argparse.Namespace) -> int:
         every_s=arguments.every,
         max_bad=arguments.max_bad,
         allow_gap=arguments.allow_gap,
+        accept_restored=arguments.accept_restored,
         seal=not arguments.no_seal,
     )
     return carry_out(arguments, "archive", lambda progress: run_archive(options, progress))
@@ -136,7 +141,7 @@ def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
             raise JobFailed(str(refused), USAGE) from None
         run = ArchiveRun(lake, catalog, options.cursor, vhost=options.vhost, taps=options.taps, say=progress.say)
         try:
-            run.begin(allow_gap=options.allow_gap)
+            run.begin(allow_gap=options.allow_gap, accept_restored=options.accept_restored)
             if options.seal and not options.follow:
                 run.cursors.seal_now()
             progress.step("starting Spark")

@@ -126,7 +126,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
     """Publishes, and returns what was. Raises: JobFailed."""
     lake = options.selection.open()
-    stores = sorted({store for store, _, _ in lake.message_table.manifest.state().archived})
+    stores = sorted({store for store, *_ in lake.message_table.manifest.state().archived})
     named = _named(options, stores)
     producer = options.producer or f"replay-{named}"
     state = ReplayState(lake.path / STATES / f"replay-{digest({'producer': producer})}.json", named)

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.pipeline.faults import LakeRefused, SlotGap
-from broker.pipeline.lake.checkpoint import ArchiveCheckpoint, ArchiveNote
+from broker.pipeline.lake.checkpoint import ArchiveCheckpoint, ArchiveNote, Committed
 from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.folder_lock import FolderLock
 from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.manifest import now_ms
 from broker.pipeline.lake.tap_cursors import TapCursors
 from broker.pipeline.source.catalog import Catalog
+from broker.pipeline.source.stream_offset import parted_text
 from broker.store.seal_log import Gap
 
 __all__ = ["ArchiveRun", "Totals"]
@@ -68,7 +69,9 @@ class ArchiveRun:
         self._taps = tuple(sorted(taps))
         self._batch = -1  # the last that was counted
         self._note: ArchiveNote | None = None
+        self._say = say
         self._clock_s = clock_s
+        self._incarnation: str | None = None  # of the start that wrote the seal where the archive stands
         self._released = -1  # up to where the broker was told
         self._release_at_s = 0.0  # when it is told again, where it did not answer
 
@@ -78,43 +81,51 @@ class ArchiveRun:
         assert self._note is not None
         return self._note
 
-    def begin(self, *, allow_gap: bool = False) -> ArchiveNote:
+    def begin(self, *, allow_gap: bool = False, accept_restored: bool = False) -> ArchiveNote:
         """Returns what the archive is, new or gone on with; what earlier runs left half done is swept.
 
-        Raises: LakeRefused when it runs already, or is one of another store or other taps; SlotGap.
+        Raises: LakeRefused when it runs already, is one of another store or other taps, or when the history of the
+            data folder is another than the one that was archived and that is not accepted; SlotGap.
         """
         if not self._lock.take():
             raise LakeRefused(f"an archive with the cursor {self._cursor!r} works on {self.lake.path} already")
         try:
-            return self._begin(allow_gap=allow_gap)
+            return self._begin(allow_gap=allow_gap, accept_restored=accept_restored)
         except BaseException:
             self._lock.release()
             raise
 
-    def _begin(self, *, allow_gap: bool) -> ArchiveNote:
+    def _begin(self, *, allow_gap: bool, accept_restored: bool) -> ArchiveNote:
         store = self._catalog.store
         self.cursors.check_rights()
         note = self.checkpoint.note()
+        if note is not None:
+            self._check(note, store)
+            if self._parted(note) and accept_restored:
+                self._say(f"the checkpoint of the other history is kept as {self.checkpoint.set_aside()}")
+                note = None
         if note is None:
-            archived = self.lake.archived(store)
+            archived = self._archived(store, accept_restored=accept_restored)
             skip: dict[str, dict[str, int]] = {}
             for (vhost, tap), seal in archived.items():
                 skip.setdefault(vhost, {})[tap] = seal
             start = self.cursors.start(archived)
-            note = self.checkpoint.begin(store, vhost=self._vhost, taps=self._taps, start=start, skip=skip)
+            note = self.checkpoint.begin(
+                store, vhost=self._vhost, taps=self._taps, start=start, skip=skip, starts=self._catalog.view().starts
+            )
+        elif parted := self._parted(note):
+            raise LakeRefused(parted)
         self._note = note
-        self._check(note, store)
         for table in (self.lake.message_table, self.lake.bad_table):
             table.sweep(own=note.query, keep_removed_ms=None)
         committed = self.checkpoint.committed()
-        if committed is not None and committed.store != store:
-            raise LakeRefused(f"the checkpoint {self.checkpoint.folder} is of store {committed.store}, not {store}")
         self._batch = -1 if committed is None else committed.batch
-        self.totals.seal = note.start if committed is None else committed.seal
+        self._stand(note, committed)
         if committed is None:
             lost = self.cursors.lost_of(self.archived_before())
         else:
-            lost = [gap for gap in self.cursors.lost(committed.seal) if gap.seal > committed.gaps]
+            offset = committed.offset
+            lost = [gap for gap in self.cursors.lost(offset.seal) if gap.seal > offset.gaps]
         self._check_gaps(lost, allow_gap)
         self._release()
         return note
@@ -131,6 +142,37 @@ class ArchiveRun:
                 f"the checkpoint {folder} is of {_told(note.vhost, note.taps)}, "
                 f"not of {_told(self._vhost, self._taps)}: another choice of taps needs another --cursor"
             )
+
+    def _stand(self, note: ArchiveNote, committed: Committed | None) -> None:
+        """Note where the archive stands."""
+        offset = None if committed is None else committed.offset
+        self.totals.seal = note.start if offset is None else offset.seal
+        self._incarnation = self._catalog.view().starts.of(note.start) if offset is None else offset.incarnation
+
+    def _parted(self, note: ArchiveNote) -> str:
+        """Return why the archive cannot go on in the history that the store has now, empty when it can."""
+        view = self._catalog.view()
+        committed = self.checkpoint.committed()
+        offsets = [self.checkpoint.planned(), None if committed is None else committed.offset]
+        places = [(offset.seal, offset.incarnation) for offset in offsets if offset is not None]
+        for offset in offsets:
+            if offset is not None and offset.store != note.store:
+                raise LakeRefused(f"{self.checkpoint.folder} is of store {offset.store}, not {note.store}")
+        for seal, incarnation in places or [(note.passed, note.incarnation)]:
+            if view.parted(seal, incarnation):
+                return parted_text(f"the checkpoint {self.checkpoint.folder}", self._catalog.address, seal, view)
+        return ""
+
+    def _archived(self, store: str, *, accept_restored: bool) -> dict[tuple[str, str], int]:
+        """Return up to which seal the lake has each tap in the history that the store has now. Raises: LakeRefused."""
+        view = self._catalog.view()
+        found: dict[tuple[str, str], int] = {}
+        for tap, starts in self.lake.archived(store).items():
+            for incarnation, seal in starts.items():
+                if self.cursors.wants(*tap) and view.parted(seal, incarnation) and not accept_restored:
+                    raise LakeRefused(parted_text(f"the lake {self.lake.path}", self._catalog.address, seal, view))
+            found[tap] = max(view.shared(seal, incarnation) for incarnation, seal in starts.items())
+        return found
 
     def _check_gaps(self, gaps: Sequence[Gap], allow_gap: bool) -> None:
         self.totals.gaps = len(gaps)
@@ -162,7 +204,7 @@ class ArchiveRun:
             for batch in range(self._batch + 1, committed.batch + 1):
                 self._count(batch)
             self._batch = committed.batch
-            totals.seal = committed.seal
+            self._stand(self.note, committed)
         if totals.seal != self._released and self._clock_s() >= self._release_at_s:
             self._release()
         totals.lag_slots, first_ts_ms = self.cursors.waiting(totals.seal)
@@ -170,7 +212,7 @@ class ArchiveRun:
         return totals
 
     def _release(self) -> None:
-        if self.cursors.release(self.totals.seal):
+        if self.cursors.release(self.totals.seal, self._incarnation):
             self._released = self.totals.seal
         else:
             self._release_at_s = self._clock_s() + RELEASE_AGAIN_S

@@ -13,17 +13,19 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from broker.pipeline.faults import LakeRefused
+from broker.pipeline.faults import LakeRefused, SourceRefused
 from broker.pipeline.lake.disk import Disk
+from broker.pipeline.source.stream_offset import StreamOffset
+from broker.store.seal_starts import SealStarts
 
 __all__ = ["ArchiveCheckpoint", "ArchiveNote", "Committed"]
 
 NOTE: Final = "archive.json"
-NOTE_FORMAT: Final = 1
+NOTE_FORMAT: Final = 2  # of 1, which is read, the note names no incarnation
 SOURCE_LINE: Final = 2
 
 
@@ -32,7 +34,8 @@ class ArchiveNote:
     """What an archive is.
 
     Shapes: `taps` are names or globs, none for all; `start` is the seal behind which it began; `skip` has by vhost and
-        tap up to where slots were in the lake then.
+        tap up to where slots were in the lake then; `incarnation` is the start of the broker that wrote the last of
+        these seals, None where an earlier version did not note it.
     """
 
     query: str
@@ -41,16 +44,20 @@ class ArchiveNote:
     taps: tuple[str, ...]
     start: int
     skip: Mapping[str, Mapping[str, int]]
+    incarnation: str | None = None
+
+    @property
+    def passed(self) -> int:
+        """The last of the seals behind which it began."""
+        return max([self.start, *(seal for taps in self.skip.values() for seal in taps.values())])
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The last batch that is in the lake, and the seal up to which it goes; gaps up to `gaps` are known and borne."""
+    """The last batch that is in the lake, and where it ends."""
 
     batch: int
-    store: str
-    seal: int
-    gaps: int
+    offset: StreamOffset
 
 
 class ArchiveCheckpoint:
@@ -68,7 +75,8 @@ class ArchiveCheckpoint:
             found = json.loads(self._disk.read(path))
             if found["format"] > NOTE_FORMAT:
                 raise LakeRefused(f"{path} is of format {found['format']}, this version reads up to {NOTE_FORMAT}")
-            names = {name: found[name] for name in ArchiveNote.__slots__}
+            names = {"incarnation": None, **found}
+            names = {name: names[name] for name in ArchiveNote.__slots__}
             return ArchiveNote(**{**names, "taps": tuple(names["taps"])})
         except FileNotFoundError:
             if self._disk.list(self.folder / "offsets"):
@@ -87,9 +95,11 @@ class ArchiveCheckpoint:
         taps: Sequence[str],
         start: int,
         skip: Mapping[str, Mapping[str, int]],
+        starts: SealStarts,
     ) -> ArchiveNote:
         """Makes the note of a new archive, on disk before the stream makes a batch."""
         note = ArchiveNote(uuid.uuid4().hex, store, vhost, tuple(taps), start, skip)
+        note = replace(note, incarnation=starts.of(note.passed))
         self._disk.make_folder(self.folder)
         writing = self.folder / f".{NOTE}-{note.query}"
         with self._disk.create(writing) as file:
@@ -110,12 +120,29 @@ class ArchiveCheckpoint:
         batch = batches[-1]
         path = self.folder / "offsets" / str(batch)
         try:
-            offset: dict[str, Any] = json.loads(self._disk.read(path).decode().split("\n")[SOURCE_LINE])
-            made = Committed(batch, offset["store"], offset["seal"], offset.get("gaps", 0))
-        except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+            made = Committed(batch, self._offset(path))
+        except (OSError, ValueError, IndexError, AttributeError, SourceRefused) as error:
             raise LakeRefused(f"{path} cannot be read: {error!r}") from error
         self._sync(batch)
         return made
+
+    def planned(self) -> StreamOffset | None:
+        """Returns where the last batch ends that Spark planned, None where there is none, or Spark cannot read it."""
+        batches = self._numbers("offsets")
+        try:
+            return self._offset(self.folder / "offsets" / str(batches[-1])) if batches else None
+        except (OSError, ValueError, IndexError, AttributeError, SourceRefused):
+            return None
+
+    def set_aside(self) -> Path:
+        """Gives the folder another name, which is returned: the archive begins anew beside it."""
+        aside = self.folder.with_name(f"{self.folder.name}.parted-{uuid.uuid4().hex[:8]}")
+        self._disk.rename(self.folder, aside)
+        self._disk.sync_folder(aside.parent)
+        return aside
+
+    def _offset(self, path: Path) -> StreamOffset:
+        return StreamOffset.from_json(json.loads(self._disk.read(path).decode().split("\n")[SOURCE_LINE]))
 
     def _numbers(self, name: str) -> list[int]:
         return sorted(int(found) for found in self._disk.list(self.folder / name) if found.isdecimal())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from broker.pipeline.lake.entry import LakeFile, SealRange, runs
+from broker.pipeline.lake.entry import Branch, LakeFile, SealRange, seal_ranges
 
 __all__ = ["Copied"]
 
@@ -36,7 +36,7 @@ class Copied:
 
 
 def _joined(ranges: Iterable[SealRange]) -> tuple[SealRange, ...]:
-    found: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
+    found: dict[Branch, list[tuple[int, int]]] = {}
     for one in ranges:
-        found.setdefault((one.store, one.vhost, one.tap), []).extend(one.seals)
-    return tuple(SealRange(*tap, runs(seals)) for tap, seals in sorted(found.items()))
+        found.setdefault(one.branch, []).extend(one.seals)
+    return seal_ranges(found)

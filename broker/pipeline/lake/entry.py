@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from broker.pipeline.faults import LakeRefused
 
-__all__ = ["LOG_FORMAT", "Entry", "IdRange", "LakeFile", "SealRange", "runs", "within"]
+__all__ = ["LOG_FORMAT", "Branch", "Entry", "IdRange", "LakeFile", "SealRange", "runs", "seal_ranges", "within"]
 
-LOG_FORMAT: Final = 1
+LOG_FORMAT: Final = 2  # of 1, which is read, what is sealed names no incarnation
 
+Branch = tuple[str, str, str, str | None]  # store, vhost, tap and incarnation
 Runs = tuple[tuple[int, int], ...]  # rising, apart; both ends belong to a run
 
 
@@ -32,12 +33,22 @@ class IdRange:
 
 @dataclass(frozen=True, slots=True)
 class SealRange:
-    """The slots of one tap that a batch holds, by their seals. Shapes: ``store`` is 32 hex digits."""
+    """The slots of one tap that a batch holds, by their seals.
+
+    Shapes: ``store`` is 32 hex digits, ``incarnation`` the start of the broker that wrote the slots, None where an
+        earlier version did not note it.
+    """
 
     store: str
     vhost: str
     tap: str
     seals: Runs
+    incarnation: str | None = None
+
+    @property
+    def branch(self) -> Branch:
+        """What history of which tap it is of."""
+        return self.store, self.vhost, self.tap, self.incarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +131,14 @@ class Entry:
 
 
 def _seal_range(found: Mapping[str, Any]) -> SealRange:
-    return SealRange(found["store"], found["vhost"], found["tap"], runs(map(tuple, found["seals"])))
+    seals = runs(map(tuple, found["seals"]))
+    return SealRange(found["store"], found["vhost"], found["tap"], seals, found.get("incarnation"))
+
+
+def seal_ranges(seals: Mapping[Branch, Iterable[tuple[int, int]]]) -> tuple[SealRange, ...]:
+    """Return what is held of each history of a tap."""
+    found = [SealRange(store, vhost, tap, runs(each), start) for (store, vhost, tap, start), each in seals.items()]
+    return tuple(sorted(found, key=lambda one: (one.store, one.vhost, one.tap, one.seals)))
 
 
 def runs(ranges: Iterable[tuple[int, ...]]) -> Runs:

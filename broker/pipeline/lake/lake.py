@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LAKE_FORMAT", "Lake", "spark_setting"]
 
-LAKE_FORMAT: Final = 1
+LAKE_FORMAT: Final = 1  # of the folder; entries have one of their own
 META: Final = "_meta.json"
 KIND: Final = "slotmq-lake"
 LISTING_THRESHOLD: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
@@ -89,10 +89,13 @@ class Lake:
         """Returns the files that may have messages of since <= ts < until."""
         return self.message_table.files(*self._bounds(since, until))
 
-    def archived(self, store: str) -> dict[tuple[str, str], int]:
-        """Returns of each tap of a store, by vhost and name, the last seal that is in the lake."""
-        taps = self.message_table.manifest.state().archived
-        return {(vhost, tap): seal for (found, vhost, tap), seal in taps.items() if found == store}
+    def archived(self, store: str) -> dict[tuple[str, str], dict[str | None, int]]:
+        """Returns of each tap of a store, by vhost and name, the last seal in the lake of each start of the broker."""
+        found: dict[tuple[str, str], dict[str | None, int]] = {}
+        for (of, vhost, tap, incarnation), seal in self.message_table.manifest.state().archived.items():
+            if of == store:
+                found.setdefault((vhost, tap), {})[incarnation] = seal
+        return found
 
     def messages(
         self, spark: SparkSession, since: Instant = None, until: Instant = None, columns: Sequence[str] | None = None

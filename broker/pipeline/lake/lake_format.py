@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LakeFormat", "LakeTarget", "slot_rows"]
 
-SAME: Final = ("store", "seal", "vhost", "queue", "number", "first", "end", "count", "bytes", "crc")
+SAME: Final = ("store", "incarnation", "seal", "vhost", "queue", "number", "first", "end", "count", "bytes", "crc")
 TIMES: Final = ("first_ts", "last_ts")
 URLS: Final = ("http://", "https://")
 METADATA: Final = "metadata"  # of a checkpoint, with the id of its query

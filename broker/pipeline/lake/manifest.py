@@ -106,7 +106,7 @@ class Manifest:
             self._check_same(entry)
             return True
         for sealed in entry.sealed:
-            held = state.archived.get((sealed.store, sealed.vhost, sealed.tap), 0)
+            held = state.archived.get(sealed.branch, 0)
             if sealed.seals and sealed.seals[0][0] <= held:
                 raise LakeRefused(
                     f"the lake has tap {sealed.tap!r} of vhost {sealed.vhost!r} up to seal {held} already, "
@@ -118,9 +118,10 @@ class Manifest:
         found = self.find(entry.query, entry.batch)
         if found is None:
             return  # a snapshot holds it; nobody can say what was in it
-        there = {(sealed.store, sealed.vhost, sealed.tap): sealed.seals for sealed in found.sealed}
+        there = {sealed.branch: sealed.seals for sealed in found.sealed}
         for sealed in entry.sealed:
-            if not within(sealed.seals, there.get((sealed.store, sealed.vhost, sealed.tap), ())):
+            unnamed = (*sealed.branch[:3], None)  # as an earlier version wrote it
+            if not within(sealed.seals, there.get(sealed.branch, there.get(unnamed, ()))):
                 raise LakeRefused(
                     f"batch {entry.batch} of {entry.query} is in the lake with other slots than {_told(sealed)}: "
                     "the checkpoint does not belong to this lake"

@@ -16,7 +16,7 @@ from broker.pipeline.lake.bad_record import BAD_SCHEMA, BAD_SCHEMA_VERSION, BadR
 from broker.pipeline.lake.copied import Copied
 from broker.pipeline.lake.day_files import DayFiles
 from broker.pipeline.lake.disk import Disk
-from broker.pipeline.lake.entry import SealRange, runs
+from broker.pipeline.lake.entry import Branch, seal_ranges
 from broker.pipeline.source.decoder import batches
 from broker.pipeline.source.schema import ARROW_SCHEMA, SCHEMA_VERSION
 from broker.pipeline.source.slot_handle import SlotHandle
@@ -37,7 +37,7 @@ class SlotCopy:
         self._open = open_slot
         self._messages = DayFiles(disk, lake / "messages" / "data", query, ARROW_SCHEMA, SCHEMA_VERSION)
         self._bad = DayFiles(disk, lake / "bad" / "data", query, BAD_SCHEMA, BAD_SCHEMA_VERSION)
-        self._seals: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
+        self._seals: dict[Branch, list[tuple[int, int]]] = {}
         self._slots = self._rows = self._bad_rows = self._slot_bytes = 0
 
     def __enter__(self) -> Self:
@@ -54,7 +54,8 @@ class SlotCopy:
         """Copies the readable rows of a slot, and notes the others as bad. Raises: SlotMissing."""
         self._slots += 1
         self._slot_bytes += slot.bytes
-        self._seals.setdefault((slot.store, slot.vhost, slot.queue), []).append((slot.seal, slot.seal))
+        branch = (slot.store, slot.vhost, slot.queue, slot.incarnation)
+        self._seals.setdefault(branch, []).append((slot.seal, slot.seal))
         try:
             rows = SlotRows(self._open(slot))
         except (BadSlotFile, SlotDamaged) as error:
@@ -90,7 +91,7 @@ class SlotCopy:
         return Copied(
             files=self._messages.finish(),
             bad_files=self._bad.finish(),
-            sealed=tuple(SealRange(*tap, runs(seals)) for tap, seals in sorted(self._seals.items())),
+            sealed=seal_ranges(self._seals),
             slots=self._slots,
             rows=self._rows,
             bad=self._bad_rows,

@@ -7,11 +7,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from broker.pipeline.faults import LakeRefused
-from broker.pipeline.lake.entry import LOG_FORMAT, Entry, LakeFile
+from broker.pipeline.lake.entry import LOG_FORMAT, Branch, Entry, LakeFile
 
-__all__ = ["LakeState", "Tap"]
-
-Tap = tuple[str, str, str]  # store, vhost, tap
+__all__ = ["LakeState"]
 
 SNAPSHOT: Final = "snapshot"
 
@@ -19,15 +17,16 @@ SNAPSHOT: Final = "snapshot"
 class LakeState:
     """The fold of entries, in whatever order they come.
 
-    Shapes: ``files`` by path; ``removed`` is when a path was taken away; ``archived`` is the highest seal of a tap that
-        the table holds; ``covered`` is up to which batch a query's entries are in, without a hole.
+    Shapes: ``files`` by path; ``removed`` is when a path was taken away; ``archived`` is the highest seal that the
+        table holds of a tap, by the start of the broker that wrote it; ``covered`` is up to which batch a query's
+        entries are in, without a hole.
     Invariant: to add an entry a second time changes nothing.
     """
 
     def __init__(self) -> None:
         self.files: dict[str, LakeFile] = {}
         self.removed: dict[str, int] = {}
-        self.archived: dict[Tap, int] = {}
+        self.archived: dict[Branch, int] = {}
         self.covered: dict[str, int] = {}
         self.entries = 0
         self._beyond: set[tuple[str, int]] = set()  # entries behind a hole
@@ -49,9 +48,8 @@ class LakeState:
             self.files.pop(path, None)
             self.removed[path] = entry.at_ms
         for sealed in entry.sealed:
-            tap = (sealed.store, sealed.vhost, sealed.tap)
             if sealed.seals:
-                self.archived[tap] = max(self.archived.get(tap, 0), sealed.seals[-1][1])
+                self.archived[sealed.branch] = max(self.archived.get(sealed.branch, 0), sealed.seals[-1][1])
 
     def _cover(self, query: str, batch: int) -> None:
         self._beyond.add((query, batch))
@@ -84,7 +82,7 @@ class LakeState:
             "kind": SNAPSHOT,
             "entries": self.entries,
             "covered": self.covered,
-            "archived": [[*tap, seal] for tap, seal in self.archived.items()],
+            "archived": [[*tap, seal, start] for (*tap, start), seal in self.archived.items()],
             "removed": self.removed,
             "files": [file.to_json() for file in self.files.values()],
         }
@@ -100,7 +98,10 @@ class LakeState:
             state = cls()
             state.entries = found["entries"]
             state.covered = dict(found["covered"])
-            state.archived = {(store, vhost, tap): seal for store, vhost, tap, seal in found["archived"]}
+            state.archived = {
+                (store, vhost, tap, start[0] if start else None): seal
+                for store, vhost, tap, seal, *start in found["archived"]
+            }
             state.removed = dict(found["removed"])
             state.files = {file["path"]: LakeFile.from_json(file) for file in found["files"]}
             return state

@@ -107,8 +107,8 @@ class TapCursors:
                 f"the user may not read every tap of {self._catalog.address}: name those that are meant with --tap"
             )
 
-    def release(self, seal: int) -> bool:
-        """Says of every tap that it is archived up to a seal; tells whether the broker took note of it.
+    def release(self, seal: int, incarnation: str | None) -> bool:
+        """Says of every tap that it is archived up to a seal of a start; tells whether the broker took note of it.
 
         Raises: as `check_rights`.
         """
@@ -116,7 +116,7 @@ class TapCursors:
             taps = sorted(self.taps())
             self.check_rights()
             for tap in taps:
-                self._catalog.set_cursor(self.name, *tap, seal)
+                self._catalog.set_cursor(self.name, *tap, seal, incarnation or None)
         except SourceRefused as refused:
             self._tell(refused)
             return False

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Protocol
 
 from broker.cli.parser import BadUsage
-from broker.pipeline.faults import SlotDamaged, SourceRefused
+from broker.pipeline.faults import SlotDamaged, SlotMissing, SourceRefused
 from broker.pipeline.option_names import NO_TABLE
 from broker.pipeline.source.http_catalog import HttpCatalog
 from broker.pipeline.source.slot_handle import SlotHandle
@@ -48,8 +49,8 @@ class Catalog(Protocol):
     def seal_now(self, vhost: str | None = None, tap: str | None = None) -> int:
         """Have what is open sealed, and return the last seal."""
 
-    def set_cursor(self, name: str, vhost: str, tap: str, seal: int) -> None:
-        """Say that a reader has passed a seal; the cursor is made if need be, and never goes back."""
+    def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str | None = None) -> None:
+        """Say that a reader has passed a seal of a start; the cursor is made if need be, and never goes back."""
 
     def taps(self) -> list[dict[str, Any]]:
         """Return the taps and how they are."""
@@ -85,10 +86,21 @@ def check_url(url: str | None) -> None:
 
 def open_handle(catalog: Catalog, slot: SlotHandle) -> SlotView:
     """Returns the slot that was meant. Raises: SlotMissing, SlotDamaged when the file is not that of the handle."""
+    block = catalog.fetch_slot(slot)
     try:
-        view = open_slot(catalog.fetch_slot(slot), slot.crc)
+        view = open_slot(block, slot.crc)
     except BadSlotFile as error:
+        _check_history(catalog, slot, block)
         raise SlotDamaged(f"{slot} ({catalog.location(slot)}): {error}") from None
     if wrong := slot.differs_from(view.meta):
         raise SlotDamaged(f"{slot} ({catalog.location(slot)}): {wrong}")
     return view
+
+
+def _check_history(catalog: Catalog, slot: SlotHandle, block: Any) -> None:
+    """Refuse a whole file that another start of the broker made. Raises: SlotMissing."""
+    with suppress(BadSlotFile):
+        meta = open_slot(block).meta
+        if slot.snapshot is None and (meta.store, meta.incarnation) != (slot.store, slot.incarnation):
+            where = catalog.location(slot)
+            raise SlotMissing(f"{slot} is gone: {where} is of another history, as of a copy that was put back")

@@ -9,6 +9,7 @@ from broker.pipeline.faults import SlotMissing, SourceRefused
 from broker.pipeline.source.http_client import HttpClient, NotThere
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.store.seal_log import BadSealLine, SealView
+from broker.store.seal_starts import SealStarts
 
 __all__ = ["HttpCatalog"]
 
@@ -47,12 +48,19 @@ class HttpCatalog:
 
     def _fold(self, page: dict[str, Any]) -> bool:
         """Takes a page in, and returns whether there is another."""
-        if self._view.store not in ("", page["store"]):
-            self._view = SealView()  # another data folder behind the same URL: everything anew
+        starts = SealStarts()
+        for start in page.get("incarnations", ()):
+            starts.begin(start["seal"], start["incarnation"])
+        known = self._view.last_seal
+        parted = known > page["last_seal"] or starts.of(known) != self._view.starts.of(known)
+        if self._view.store and (self._view.store != page["store"] or parted):
+            self._view = SealView()  # another data folder behind the same URL, or a copy of it: everything anew
             return True
         more = bool(page["more"])
         self.partial = self.partial or bool(page.get("partial"))
         view = self._view
+        for start in starts.rows():
+            view.fold({"k": "incarnation", **start})
         # Of what is gone first: a slot may be listed that is not there any more.
         for kind, name in (("seal", "seals"), ("gap", "gaps"), ("released", "released"), ("cursor", "cursors")):
             for line in page[name]:
@@ -83,9 +91,10 @@ class HttpCatalog:
         """Has what is open sealed, and returns the last seal."""
         return int(self._client.send("POST", "/v1/seal", vhost=vhost, tap=tap)["last_seal"])
 
-    def set_cursor(self, name: str, vhost: str, tap: str, seal: int) -> None:
-        """Says that a reader has passed a seal."""
-        self._client.send("PUT", f"/v1/cursors/{quote(name, safe='')}", vhost=vhost, tap=tap, seal=seal)
+    def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str | None = None) -> None:
+        """Says that a reader has passed a seal of a start."""
+        place = {"vhost": vhost, "tap": tap, "seal": seal, "incarnation": incarnation}
+        self._client.send("PUT", f"/v1/cursors/{quote(name, safe='')}", **place)
 
     def taps(self) -> list[dict[str, Any]]:
         """Returns the taps and how they are."""

@@ -72,6 +72,7 @@ SLOTS_ARROW_SCHEMA: Final = pa.schema(
         ("crc", pa.int64()),
         ("store", pa.string()),
         ("path", pa.string()),  # of the slot file, or its URL without a password
+        ("incarnation", pa.string()),  # of the start of the broker that wrote it
     ]
 )
 

@@ -66,13 +66,13 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             source.check_taps(view)
             begin = source.options.begin
             if begin.kind == "seal":
-                return StreamOffset(view.store, max(begin.value - 1, 0)).to_json()
+                return StreamOffset.at(view, max(begin.value - 1, 0)).to_json()
             if source.options.fail_on_gap:
                 refuse_gaps(lost_since(view, begin, source.options.takes), self._named())
             first = None if begin.kind == "latest" else next(source.after(view, 0), None)
             seal = view.last_seal if first is None else first.seal - 1
             gone = max((gap.seal for gap in self._lost(view, seal)), default=0)
-            return StreamOffset(view.store, seal, gaps=gone).to_json()
+            return StreamOffset.at(view, seal, gaps=gone).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Returns how far the next batch goes; `start` when there is nothing new. Raises: SlotGap, SourceRefused."""
@@ -86,7 +86,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if source.options.fail_on_gap:
                 lost = [gap for gap in self._lost(view, begin.seal) if gap.seal > begin.gaps]
                 refuse_gaps(lost, self._named(begin.seal))
-            return StreamOffset(view.store, taken[-1].seal, len(taken), begin.gaps).to_json()
+            return StreamOffset.at(view, taken[-1].seal, len(taken), begin.gaps).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Returns one of the limits for all: Spark knows one at a time, latestOffset() looks at each."""
@@ -102,7 +102,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Returns the last seal, for the query's progress."""
         with said_plainly():
             view = self._source.view()
-            return StreamOffset(view.store, view.last_seal).to_json()
+            return StreamOffset.at(view, view.last_seal).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fixes the seal where a query ends that reads what is there."""
@@ -138,15 +138,10 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise SourceRefused(f"{said}: options of a stream that has a checkpoint stay as they were")
 
     def _checked(self, offset: dict[str, Any]) -> tuple[StreamOffset, SealView]:
-        """Returns what an offset says, and the view. Raises: SourceRefused when it is one in another store."""
+        """Returns what an offset says, and the view. Raises: SourceRefused when it is none in this history."""
         found = StreamOffset.from_json(offset)
         view = self._source.view()
-        found.check_store(view.store, self._source.catalog.address)
-        if found.seal > view.last_seal:
-            raise SourceRefused(
-                f"the checkpoint stands at seal {found.seal}, but {self._source.catalog.address} has sealed "
-                f"{view.last_seal} only: was an older copy of the data folder put back?"
-            )
+        found.check(view, self._source.catalog.address)
         return found, view
 
     def _lost(self, view: SealView, after: int) -> list[Gap]:

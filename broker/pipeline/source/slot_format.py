@@ -111,4 +111,5 @@ def slot_row(catalog: Catalog, slot: SlotHandle) -> dict[str, int | str | None]:
         "crc": slot.crc,
         "store": slot.store,
         "path": catalog.location(slot),
+        "incarnation": slot.incarnation,
     }

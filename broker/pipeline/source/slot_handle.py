@@ -32,6 +32,7 @@ class SlotHandle:
     last_ts_ms: int | None
     bytes: int
     crc: int
+    incarnation: str = ""
     snapshot: tuple[str, int] | None = None
 
     @classmethod
@@ -46,7 +47,7 @@ class SlotHandle:
         return [
             cls(
                 answer["store"], 0, vhost, queue, 0, file["first"], file["end"], file["count"],
-                None, None, file["bytes"], file["crc"], (taken, file["n"]),
+                None, None, file["bytes"], file["crc"], snapshot=(taken, file["n"]),
             )
             for file in answer["files"]
         ]  # fmt: skip

@@ -64,9 +64,9 @@ class StoreCatalog:
         answer = self._ask("seal", vhost=vhost, tap=tap)
         return int(answer["last_seal"])
 
-    def set_cursor(self, name: str, vhost: str, tap: str, seal: int) -> None:
-        """Says that a reader has passed a seal."""
-        self._ask("cursor_set", name=name, vhost=vhost, tap=tap, seal=seal)
+    def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str | None = None) -> None:
+        """Says that a reader has passed a seal of a start."""
+        self._ask("cursor_set", name=name, vhost=vhost, tap=tap, seal=seal, incarnation=incarnation)
 
     def taps(self) -> list[dict[str, Any]]:
         """Returns the taps and how they are."""

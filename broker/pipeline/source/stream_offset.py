@@ -1,8 +1,10 @@
 """Where a stream stands, as Spark keeps it in the checkpoint.
 
-{"v": 1, "store": 32 hex digits, "seal": n}    it has passed that seal
+{"v": 2, "store": 32 hex digits, "seal": n, "incarnation": 32 hex digits}   it has passed that seal of that start
 "slots": k    how many slots there are between the offset before and this one: those of the batch that ends here
 "gaps": n     what was gone up to that seal when the stream began is no loss of its own
+
+Version 1, which is read, did not say the incarnation of the start of the broker that wrote the seal.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from broker.pipeline.faults import SourceRefused
+from broker.store.seal_log import SealView
 
-__all__ = ["StreamOffset"]
+__all__ = ["StreamOffset", "parted_text"]
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +29,20 @@ class StreamOffset:
     seal: int
     slots: int | None = None
     gaps: int = 0
+    incarnation: str | None = None
+
+    @classmethod
+    def at(cls, view: SealView, seal: int, slots: int | None = None, gaps: int = 0) -> Self:
+        """Return the offset at a seal of what the seal log says now."""
+        return cls(view.store, seal, slots, gaps, view.starts.of(seal))
 
     def to_json(self) -> dict[str, Any]:
         """Returns it as it stands in the checkpoint."""
         found: dict[str, Any] = {"v": VERSION, "store": self.store, "seal": self.seal}
+        if self.incarnation is None:
+            found["v"] = 1
+        else:
+            found["incarnation"] = self.incarnation
         if self.slots is not None:
             found["slots"] = self.slots
         if self.gaps > self.seal:
@@ -43,10 +56,10 @@ class StreamOffset:
         if isinstance(version, int) and version > VERSION:
             raise SourceRefused(
                 f"the checkpoint was written by a later SlotMQ: its offsets are of version {version}, "
-                f"this one reads version {VERSION}"
+                f"this one reads up to version {VERSION}"
             )
         try:
-            if version != VERSION:
+            if version not in (1, VERSION):
                 raise ValueError
             slots = found.get("slots")
             return cls(
@@ -54,14 +67,27 @@ class StreamOffset:
                 int(found["seal"]),
                 None if slots is None else int(slots),
                 int(found.get("gaps", 0)),
+                None if version == 1 else str(found["incarnation"]),
             )
         except (KeyError, TypeError, ValueError):
             raise SourceRefused(f"the checkpoint has an offset that is none of SlotMQ's: {dict(found)!r}") from None
 
-    def check_store(self, store: str, address: str) -> None:
-        """Raises SourceRefused when it is an offset in another store."""
-        if self.store != store:
+    def check(self, view: SealView, address: str) -> None:
+        """Raises SourceRefused when it is an offset in another store, or in another history of this one."""
+        if self.store != view.store:
             raise SourceRefused(
-                f"the checkpoint belongs to store {self.store}, but {address} has store {store}: "
+                f"the checkpoint belongs to store {self.store}, but {address} has store {view.store}: "
                 "use the data folder that it was made with, or a new checkpoint"
             )
+        if view.parted(self.seal, self.incarnation):
+            raise SourceRefused(parted_text("the checkpoint", address, self.seal, view))
+
+
+def parted_text(reader: str, address: str, seal: int, view: SealView) -> str:
+    """Return why a reader cannot go on behind a seal that is in no history of this store."""
+    found = f"has sealed {view.last_seal} only" if seal > view.last_seal else "has another slot under that number"
+    return (
+        f"{reader} stands at seal {seal}, but {address} {found}: was an older copy of the data folder put back? "
+        "Nothing is read or released; an archive takes both histories with --accept-restored, "
+        "a stream with a new checkpoint"
+    )

@@ -31,7 +31,7 @@ class FolderCatalog(StoreCatalog):
         self.runs = True
         self.known: list[tuple[str, str]] = []
 
-    def set_cursor(self, name: str, vhost: str, tap: str, seal: int) -> None:
+    def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str | None = None) -> None:
         self._check()
         self._made.set_cursor(name, tap, seal, vhost=vhost)
 
@@ -189,7 +189,7 @@ def test_a_new_checkpoint_begins_behind_what_the_lake_has(world: World) -> None:
     assert both.begins() == "seal:1"
     world.batch(both, 0, [1, 2, 3, 4, 5])
     assert both.step().rows == 25
-    assert world.lake.archived(world.folder.store) == {("/", "audit"): 5, ("/", "other"): 4}
+    assert world.lake.archived(world.folder.store) == {("/", "audit"): {"": 5}, ("/", "other"): {"": 4}}
     both.end()
 
 
@@ -265,7 +265,7 @@ def test_a_checkpoint_of_another_store_or_choice_is_refused(world: World, tmp_pa
     ("damage", "said"),
     [
         (lambda folder: (folder / "archive.json").write_text("{"), "archive.json cannot be read"),
-        (lambda folder: (folder / "archive.json").write_text('{"format": 2}'), "is of format 2, this version reads up"),
+        (lambda folder: (folder / "archive.json").write_text('{"format": 3}'), "is of format 3, this version reads up"),
         (lambda folder: (folder / "archive.json").unlink(), "has a checkpoint without archive.json"),
         (lambda folder: (folder / "offsets" / "0").write_text("v1\n{}\n"), "offsets/0 cannot be read"),
     ],

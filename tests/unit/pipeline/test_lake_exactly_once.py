@@ -95,7 +95,7 @@ def check(lake_path: Path, folder: SlotFolder) -> None:
     assert rows_of(lake, lake.files()) == [message_id for message_id in wanted if message_id != damaged]
     bad = lake.bad_table.files()
     assert sum(pq.read_table(lake.bad_table.data / file.path).num_rows for file in bad) == 1
-    assert lake.archived(folder.store) == {("/", "audit"): SLOTS}
+    assert lake.archived(folder.store) == {("/", "audit"): {"": SLOTS}}
     lake.message_table.sweep(own=QUERY)
     lake.bad_table.sweep(own=QUERY)
     assert on_disk(lake) == {file.path for file in lake.files()}

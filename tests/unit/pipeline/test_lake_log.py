@@ -146,7 +146,7 @@ def test_a_snapshot_says_what_its_entries_said(tmp_path: Path, monkeypatch: pyte
     for log in (log_of(tmp_path), watcher):
         state = log.state()
         assert sorted(state.files) == [f"date=d/{n}" for n in (2, 3, 4, 5, 6, "c")]
-        assert (state.archived, state.covered) == ({(STORE, "/", "audit"): 7}, {"q": 6, "compact": 0})
+        assert (state.archived, state.covered) == ({(STORE, "/", "audit", None): 7}, {"q": 6, "compact": 0})
         assert not log.commit(entry("q", 1, file("date=d/again"), seals=(2, 2)))
         assert state.rows == 60
 
@@ -194,8 +194,8 @@ def test_a_later_format_and_a_damaged_entry_are_refused(tmp_path: Path) -> None:
     log = log_of(tmp_path)
     log.commit(entry("q", 0, file("date=d/a")))
     path = log.folder / entry_name("q", 0)
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
-    with pytest.raises(LakeRefused, match=r"q-0{20}\.json is of format 2, this version reads up to 1"):
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 3}))
+    with pytest.raises(LakeRefused, match=r"q-0{20}\.json is of format 3, this version reads up to 2"):
         log_of(tmp_path).state()
     path.write_text("{")
     with pytest.raises(LakeRefused, match=r"q-0{20}\.json cannot be read"):

@@ -168,8 +168,8 @@ def test_lines_of_later_versions() -> None:
     found.fold({"k": "weather", "sun": True})
     found.fold({"k": "seal", **seal(2).to_json(), "colour": "red"})
     assert found.seals == [seal(1), seal(2)]
-    with pytest.raises(BadSealLine, match="newer SlotMQ, format 2; this version reads up to 1"):
-        SealView([{**HEAD, "format": 2}])
+    with pytest.raises(BadSealLine, match="newer SlotMQ, format 3; this version reads up to 2"):
+        SealView([{**HEAD, "format": 3}])
     with pytest.raises(BadSealLine, match="it has no 'crc'"):
         found.fold({"k": "seal", **{name: value for name, value in seal(3).to_json().items() if name != "crc"}})
 
@@ -221,3 +221,25 @@ def facts(found: SealView) -> tuple[Any, ...]:
         found.queues,
         lost,
     )
+
+
+def test_who_wrote_a_seal_outlives_its_line_and_tells_histories_apart() -> None:
+    """Two copies that went on from seal 2: what a reader of one passed is known to be none of the other's."""
+    old = {"k": "store", "format": 1, "store": STORE}
+    before = [old, {"k": "seal", **seal(1).to_json()}, {"k": "seal", **replace(seal(2), incarnation="x").to_json()}]
+    del before[1]["incarnation"]  # as format 1 has it
+    ours, theirs = SealView(before), SealView(before)
+    for number in (3, 4):
+        ours.fold({"k": "seal", **replace(seal(number), incarnation="x").to_json()})
+    theirs.fold({"k": "seal", **replace(seal(3), incarnation="y").to_json()})
+    for each in (ours, theirs):
+        each.fold({"k": "released", **Released("/", "audit", 1, 3, 40).to_json()})
+    again = [SealView(map(decode_line, each.to_lines())) for each in (ours, theirs)]
+    for one, other in ((ours, theirs), again):
+        assert [one.starts.of(number) for number in (0, 1, 2, 3, 4)] == ["", "", "x", "x", "x"]
+        assert [other.starts.of(number) for number in (1, 2, 3)] == ["", "x", "y"]
+        assert not any(other.parted(*place) for place in [(0, "z"), (1, ""), (2, "x"), (3, "y"), (3, None)])
+        assert all(other.parted(*place) for place in [(3, "x"), (4, "x"), (4, None), (2, "y"), (1, "x")])
+        assert [other.shared(*place) for place in [(4, "x"), (1, ""), (4, ""), (3, "z"), (9, None)]] == [2, 1, 1, 0, 3]
+        assert one.shared(9, "x") == 4
+        assert other.live_lines() == len(list(other.to_lines()))

@@ -102,7 +102,7 @@ def test_the_documented_layout() -> None:
     assert block[at:index_at] == whole
     assert block[meta_at : meta_at + meta_len].decode() == (
         f'{{"store":"{STORE}","seal":3,"vhost":"/é","queue":"audit","number":7,'
-        '"first":10,"end":15,"count":2,"first_ts_ms":1000,"last_ts_ms":1002}'
+        '"first":10,"end":15,"count":2,"first_ts_ms":1000,"last_ts_ms":1002,"incarnation":""}'
     )
 
 

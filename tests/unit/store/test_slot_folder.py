@@ -174,7 +174,7 @@ def test_a_damaged_log_stops_the_start() -> None:
     sealed(folder, b"two")
     block = files.read(folder.log.path)
     lines = block.splitlines(keepends=True)
-    later = encode_line("store", {"format": 2, "store": folder.view.store})
+    later = encode_line("store", {"format": 3, "store": folder.view.store})
     for damaged in (block.replace(b"tap1", b"tapp", 1), b"", b"".join(lines[1:]), later + b"".join(lines[1:]), None):
         put(files, folder.log.path, damaged)
         before = {path: bytes(content.block) for path, content in files.contents.items()}

@@ -1,0 +1,170 @@
+"""A copy of a data folder is put back, or runs beside the original: no message is taken for one that was archived."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pika
+import pytest
+
+from broker.cli.control_client import ask
+from broker.pipeline.faults import LakeRefused, SourceRefused
+from tests.broker_process import BrokerProcess
+from tests.deadline import wait_until
+
+pytest.importorskip("pyspark")
+
+from broker.pipeline.lake import Lake
+from broker.pipeline.source.catalog import open_catalog
+from tests.pipeline.without_spark import archive
+
+pq = pytest.importorskip("pyarrow.parquet")
+
+OPTIONS = {"SLOTMQ_TAPS__WINDOW_MS": "600000", "SLOTMQ_HTTP__ENABLED": "true", "SLOTMQ_HTTP__PORT": "0"}
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A broker with a tap whose slots are sealed when somebody asks for it."""
+    process = BrokerProcess(tmp_path / "data", environment=OPTIONS).start()
+    ask(process.folder, "tap_add", exchange="amq.topic", pattern="#", name="all", cursors=["archive"])
+    yield process
+    process.kill()
+
+
+def seal(broker: BrokerProcess, bodies: str) -> None:
+    """Publishes messages, each into a slot of its own."""
+    with pika.BlockingConnection(pika.URLParameters(broker.address.url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for body in bodies:
+            channel.basic_publish("amq.topic", "k", body.encode(), pika.BasicProperties(delivery_mode=2))
+            ask(broker.folder, "seal", tap="all")
+
+
+def restore(broker: BrokerProcess, copy: Path) -> None:
+    """Puts a copy of the data folder in its place."""
+    broker.kill()
+    shutil.rmtree(broker.folder)
+    shutil.copytree(copy, broker.folder)
+    broker.start()
+
+
+def copied(broker: BrokerProcess, copy: Path) -> Path:
+    """Copies the data folder while the broker stands still, and goes on."""
+    broker.kill()
+    shutil.copytree(broker.folder, copy, ignore=shutil.ignore_patterns("*.sock"))
+    broker.start()
+    return copy
+
+
+def bodies(path: Path) -> str:
+    """Returns the bodies of all rows of a lake, sorted."""
+    lake = Lake(path)
+    tables = [pq.read_table(lake.message_table.data / file.path) for file in lake.files()]
+    return "".join(sorted(body.decode() for table in tables for body in table.column("body").to_pylist()))
+
+
+def slots(broker: BrokerProcess) -> int:
+    """Returns how many slot files there are."""
+    return len(list((broker.folder / "slots").glob("*.slot")))
+
+
+def url_of(broker: BrokerProcess) -> str:
+    """Returns where its HTTP server is."""
+    return f"http://guest:guest@{broker.stdout().split('HTTP at http://')[-1].split('/')[0]}"
+
+
+def test_a_copy_that_was_put_back_loses_nothing(broker: BrokerProcess, tmp_path: Path) -> None:
+    """A, B, C are archived; the copy of seal 1 gets D, E, F under 2 to 4: it stops, then takes all of them."""
+    lake, folder = tmp_path / "lake", str(broker.folder)
+    seal(broker, "A")
+    copy = copied(broker, tmp_path / "copy")
+    seal(broker, "BC")
+    assert archive(lake, folder)["seal"] == 3
+    assert bodies(lake) == "ABC"
+
+    restore(broker, copy)
+    with pytest.raises(LakeRefused, match=r"stands at seal 3, but .* has sealed 1 only: .*--accept-restored"):
+        archive(lake, folder)
+    seal(broker, "DEF")
+    for place in (folder, url_of(broker)):
+        with pytest.raises(LakeRefused, match=r"stands at seal 3, but .* has another slot .*--accept-restored"):
+            archive(lake, place)
+    assert slots(broker) == 4
+    assert bodies(lake) == "ABC"
+
+    assert archive(lake, folder, accept_restored=True)["rows"] == 3
+    assert bodies(lake) == "ABCDEF"
+    wait_until(lambda: not slots(broker), "what both histories have is released")
+    seal(broker, "G")
+    assert archive(lake, url_of(broker))["rows"] == 1
+    assert bodies(lake) == "ABCDEFG"
+    assert [path.name.startswith("archive.parted-") for path in (lake / "_checkpoints").iterdir()].count(True) == 1
+
+
+@pytest.mark.parametrize("stop_at", ["planned", "entry"])
+def test_a_batch_that_was_under_way_is_of_its_own_history(broker: BrokerProcess, tmp_path: Path, stop_at: str) -> None:
+    """Spark would play it again, with the slots that have its numbers now."""
+    lake, folder = tmp_path / "lake", str(broker.folder)
+    seal(broker, "A")
+    archive(lake, folder)
+    copy = copied(broker, tmp_path / "copy")
+    seal(broker, "BC")
+    archive(lake, folder, stop_at=stop_at)
+    restore(broker, copy)
+    seal(broker, "DE")
+    with pytest.raises(LakeRefused, match="has another slot under that number"):
+        archive(lake, folder)
+    archive(lake, folder, accept_restored=True)
+    assert bodies(lake) == ("ABCDE" if stop_at == "entry" else "ADE")
+
+
+def test_a_lost_checkpoint_hides_no_history(broker: BrokerProcess, tmp_path: Path) -> None:
+    """The lake itself knows whose seals it has."""
+    lake, folder = tmp_path / "lake", str(broker.folder)
+    seal(broker, "A")
+    copy = copied(broker, tmp_path / "copy")
+    seal(broker, "BC")
+    archive(lake, folder)
+    shutil.rmtree(lake / "_checkpoints")
+    restore(broker, copy)
+    seal(broker, "DE")
+    with pytest.raises(LakeRefused, match=r"the lake .* stands at seal 3, but .* has another slot"):
+        archive(lake, folder)
+    archive(lake, folder, accept_restored=True)
+    assert bodies(lake) == "ABCDE"
+
+
+def test_a_restart_is_no_other_history(broker: BrokerProcess, tmp_path: Path) -> None:
+    """Each start has an incarnation of its own, and what one sealed stays what it was; also with nothing left of it."""
+    lake, folder = tmp_path / "lake", str(broker.folder)
+    for body in "ABC":
+        seal(broker, body)
+        archive(lake, folder)
+        wait_until(lambda: not slots(broker), "it is released")
+        broker.kill()
+        broker.start()
+    assert bodies(lake) == "ABC"
+
+
+def test_a_broker_moves_no_cursor_of_another_history(broker: BrokerProcess, tmp_path: Path) -> None:
+    """Whoever follows it while the copy is put back releases nothing of it."""
+    seal(broker, "A")
+    copy = copied(broker, tmp_path / "copy")
+    seal(broker, "B")
+    with closing(open_catalog(url=url_of(broker))) as catalog:
+        place = (2, catalog.view().starts.of(2))
+        catalog.set_cursor("archive", "/", "all", *place)
+        restore(broker, copy)
+        seal(broker, "DE")
+    for where in ({"url": url_of(broker)}, {"path": str(broker.folder)}):
+        with (
+            closing(open_catalog(**where)) as catalog,
+            pytest.raises(SourceRefused, match="is not in this history: a copy of the data folder was put back"),
+        ):
+            catalog.set_cursor("archive", "/", "all", *place)
+    assert slots(broker) == 3
