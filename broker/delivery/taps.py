@@ -74,8 +74,8 @@ class Taps:
         self._retaining: asyncio.Task[None] | None = None
         self._retain_at_s = 0.0
         self._ends = False
-        vhosts.leave = self._leave
         vhosts.part = self._writer.leave
+        vhosts.forget = self._forget
 
     def take_settings(self, settings: Settings) -> None:
         """Go by changed settings; a tap with caps of its own keeps them."""
@@ -330,10 +330,8 @@ class Taps:
                 if tap is None or queue.tap == tap:
                     yield self._vhosts.engines[name], queue
 
-    async def _leave(self, engine: Engine) -> None:
-        """Lets go of a vhost that is deleted, with all that was kept of it."""
-        await self._writer.leave(engine)
-        vhost = engine.vhost.name
+    async def _forget(self, vhost: str) -> None:
+        """Lets go of all that was kept of a vhost that is deleted."""
         await self._drop([seal for seal in self.view.seals if seal.vhost == vhost], vhost)
         for snapshot in [one.id for one in self.snapshots.values() if one.vhost == vhost]:
             await self.snapshots.drop(snapshot)

@@ -36,6 +36,10 @@ async def _let_go(_engine: Engine) -> None:
     """Has nothing to do with engines."""
 
 
+async def _forget_nothing(_vhost: str) -> None:
+    """Keeps nothing of vhosts."""
+
+
 def _nothing_sealed(_vhost: str) -> Mapping[int, int]:
     """Tells that there are no slot files."""
     return {}
@@ -69,8 +73,8 @@ class Vhosts(Mapping[str, "Vhost"]):
         self._pending_bytes = 0
         self._counted_at = -1
         self._sealed = sealed
-        self.leave: Callable[[Engine], Awaitable[None]] = _let_go  # hears of a vhost that is deleted, before its end
-        self.part: Callable[[Engine], Awaitable[None]] = _let_go  # ... and of one that goes offline
+        self.part: Callable[[Engine], Awaitable[None]] = _let_go  # hears of a vhost that is deleted or goes offline
+        self.forget: Callable[[str], Awaitable[None]] = _forget_nothing  # hears of one that is deleted, offline or not
         self.close_connections: Callable[[Vhost, str], None] = _close_none
         self.engines: dict[str, Engine] = {}
         self.offline: dict[str, OfflineVhost] = {}
@@ -166,7 +170,9 @@ class Vhosts(Mapping[str, "Vhost"]):
         engine = self.engines.get(name)
         if engine is not None:
             await engine.committer.drain()
-            await self.leave(engine)
+            await self.part(engine)
+        await self.forget(name)
+        if engine is not None:
             await engine.discard()
             del self.engines[name]
             self._turn.engines.remove(engine)
@@ -239,10 +245,10 @@ class Vhosts(Mapping[str, "Vhost"]):
 
     def _start(self, name: str, store: VhostStore, recovered: Recovered) -> Vhost:
         def fail(error: BaseException) -> None:
-            if isinstance(error, CorruptStore) and self._by_name.get(name) is engine.vhost:
-                self.take_offline(name, error)
-            elif not isinstance(error, CorruptStore) or name not in self.offline:
+            if not isinstance(error, CorruptStore):
                 self._fail(error)
+            elif self._by_name.get(name) is engine.vhost:  # else it is offline already, or being deleted
+                self.take_offline(name, error)
 
         engine = Engine(name, store, self._settings, self._turn, self._loop, generate=self._generate, fail=fail)
         self.engines[name] = engine

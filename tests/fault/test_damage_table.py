@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
+from broker.delivery.engine import Engine
 from broker.server import Broker
 from broker.store.damage import CorruptStore
 from broker.store.salvage import SECTOR_BYTES
@@ -419,6 +420,56 @@ async def test_commands_about_a_vhost_that_is_down(tmp_path: Path) -> None:
     assert not (tmp_path / "vhosts" / "crm").exists()
     async with mortal_broker(tmp_path, sections("refuse")) as broker:
         assert list(broker.vhosts) == ["/"]
+
+
+@pytest.mark.fault
+async def test_a_vhost_that_is_down_is_deleted_with_its_slot_files(tmp_path: Path) -> None:
+    """Nothing of its taps is left for a vhost of the same name."""
+    async with mortal_broker(tmp_path, sections("refuse"), crash=True) as broker:
+        broker._timers.close()
+        await broker.administration.add_vhost("crm", {})
+        await broker.administration.set_permission("guest", "crm", ".*", ".*", ".*")
+        await broker.taps.add("crm", "", "q", name="t", cursors=["reader"])
+        with await talk(broker, lambda: connect(broker, vhost="crm")) as client:
+            await talk(broker, lambda: declare(client, "q", durable=True))
+            for body in SENT[: VICTIM + 3]:
+                await talk(broker, publish, client, "q", [body])
+        await broker.taps.seal()
+        assert broker.taps.view.seals
+    bad_checksum(tmp_path, SickFiles())
+    async with mortal_broker(tmp_path, sections("refuse")) as broker:
+        assert list(broker.vhosts.offline) == ["crm"]
+        assert broker.taps.view.seals
+        assert broker.taps.view.cursors
+        await broker.administration.delete_vhost("crm")
+        assert not broker.taps.view.seals
+        assert not broker.taps.view.cursors
+        assert not list((tmp_path / "slots").glob("*.slot"))
+
+
+@pytest.mark.fault
+async def test_damage_in_a_vhost_that_is_being_deleted_ends_nobody(tmp_path: Path) -> None:
+    """A read that is under way meets it when nobody can use the vhost any more."""
+    await prepare(tmp_path, clean=True)
+    async with mortal_broker(tmp_path, sections("refuse")) as broker:
+        engine = broker.engines["crm"]
+        (queue,) = engine.vhost.queues.values()
+        slot = next(slot for slot in queue.stream.manager.slots.values() if slot.first <= VICTIM + 1 < slot.end)
+        bad_checksum(tmp_path, SickFiles())
+        engine.reader.read(queue.stream, slot, lambda: None)
+        broker.vhosts.hide("crm")
+        await wait_until_async(idle(engine), "the end of the read")
+        await broker.vhosts.remove("crm")
+        await expect_well(broker)
+
+
+def idle(engine: Engine) -> Callable[[], Awaitable[bool]]:
+    """Returns what tells whether an engine reads nothing."""
+
+    async def reads_nothing() -> bool:
+        return not engine.reader.busy
+
+    return reads_nothing
 
 
 @pytest.mark.fault
