@@ -24,6 +24,7 @@ from broker.store.record import (
     is_whole,
     route_names,
 )
+from broker.store.spill import SPILLED
 
 __all__ = ["Maker", "StoredMessages", "names", "read_messages", "read_places", "read_records"]
 
@@ -138,7 +139,7 @@ def read_messages(
                 or body_at > stop
                 or (
                     (number != queue_number or one != message_id or targets_bytes < TARGET_BYTES)
-                    and not _holds(block[targets_at:route_at], queue_number, message_id)
+                    and not _holds(block[targets_at:route_at], queue_number, message_id, spilled=position >= SPILLED)
                 )
             ):
                 report(position, index)
@@ -160,12 +161,15 @@ def names(record: bytes, queue_number: int, message_id: int) -> bool:
     )
 
 
-def _holds(targets: bytes, queue_number: int, message_id: int) -> bool:
-    """Tells whether a record may be that of a message: it names it, or it does not know the queue (a transient one)."""
+def _holds(targets: bytes, queue_number: int, message_id: int, *, spilled: bool) -> bool:
+    """Tells whether a record may be that of a message: it names it, or it is one of the spill and another queue's.
+
+    The spill has one record of a message for all queues, under the name of the first that needed it.
+    """
     if len(targets) % TARGET_BYTES:
         return False
     found = [number for number, one in TARGET.iter_unpack(targets) if number == queue_number and one == message_id]
-    return bool(found) or all(number != queue_number for number, _ in TARGET.iter_unpack(targets))
+    return bool(found) or (spilled and all(number != queue_number for number, _ in TARGET.iter_unpack(targets)))
 
 
 def _in_log_order(positions: list[int], wanted: Sequence[int]) -> Sequence[int]:

@@ -154,6 +154,28 @@ def test_an_old_entry_that_leads_elsewhere_keeps_the_segment_of_its_message() ->
     assert bodies(store, recovered) == list(range(1, 81))
 
 
+@pytest.mark.fault
+def test_an_old_entry_that_leads_to_a_message_of_another_queue_is_damaged() -> None:
+    """No message is given out for another one, and no segment freed for it."""
+    files = MemoryFiles()
+    store, _ = reopened(files)
+    for number in range(1, 11):
+        for queue in (1, 2):
+            body = b"%d" % (number * queue)
+            store.log.append(encode_message(store.log.synced, 1, 1, ROUTE, b"h", body, TARGET.pack(queue, number)))
+    commit(store)
+    store.close()
+    store, recovered = reopened(files)
+    checkpoint(store, recovered)
+    first, second = (files.contents[path].block for path in sorted(files.contents) if path.suffix == ".queue")
+    for block in (first, second):
+        for at in range(ENTRY_BYTES, len(block), ENTRY_BYTES):
+            block[at + 12 : at + ENTRY_BYTES] = bytes(12)
+    at = 4 * ENTRY_BYTES  # of message 3
+    first[at : at + 12] = second[at : at + 12]
+    assert bodies(store, recovered) == list(range(1, 11))
+
+
 def compact(store: VhostStore, recovered: Recovered) -> bool:
     """Relocates the first segment as the compactor does, and writes the checkpoint behind; tells whether it went."""
     slot = recovered.queues[1].slots[0]

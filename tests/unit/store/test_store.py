@@ -56,7 +56,7 @@ def test_spilled_and_logged_messages_share_a_slot() -> None:
 
 
 def test_an_entry_of_another_message_is_found_out() -> None:
-    """A record that names the queue with another id is not the message; one that does not name the queue may be."""
+    """A record that names the queue with another id is not the message, nor one of another queue but in the spill."""
     room = Room()
     positions = room.publish(2, 1)
     size = len(room.message(9, body=b"1"))
@@ -64,6 +64,10 @@ def test_an_entry_of_another_message_is_found_out() -> None:
     with pytest.raises(CorruptRecord, match="message 1 of queue 1"):
         room.store.read_slot(1, 1, 2, None, ())
     room.store.page_out(5, 1, [(positions[1], size)])
+    with pytest.raises(CorruptRecord, match="message 1 of queue 5"):
+        room.store.read_slot(5, 1, 2)
+    (spilled,) = room.store.spill.extend([room.message(1)])
+    room.store.page_out(5, 1, [(spilled, len(room.message(1)))])
     assert room.store.read_slot(5, 1, 2)[0] is not None
 
 
