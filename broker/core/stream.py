@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from broker.core.arguments import queue_type
 from broker.core.message import Message
 from broker.core.queue_arguments import QUORUM
+from broker.event_log import get_logger
 from broker.slots.manager import SlotManager
 from broker.slots.slot import Slot, Tenure
 from broker.store.record import encode_purged, encode_queue_deleted, encode_requeued, encode_settled
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from broker.store.store import VhostStore
 
 __all__ = ["Stream", "take_in"]
+
+_log = get_logger()
 
 BATCH_MESSAGES: Final = 100  # so many are buried between two looks at the share of the turn
 NO_SEGMENT: Final = -1  # the messages have no record in the log
@@ -239,9 +242,19 @@ class Stream:
             self.bury(slot, indexes, reason)
 
     def requeue(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Puts messages back in their place, redelivered; those that came back too often are dead-lettered."""
+        """Puts messages back in their place, redelivered; those that came back too often are dead-lettered.
+
+        What cannot be read any more is lost: its slot came back from the disk without it.
+        """
         if self.deleted:
             return
+        contents = slot.contents
+        if contents is not None and (lost := [index for index in indexes if contents[index] is None]):
+            _log.error("messages.lost", queue=self.queue.name, slot=slot.first, count=len(lost))
+            self.settle(slot, lost)
+            indexes = [index for index in indexes if index not in slot.acks]
+            if not indexes:
+                return
         limit = self.queue.rules.delivery_limit
         worn: list[int] = []
         if limit is not None:

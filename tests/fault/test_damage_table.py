@@ -322,6 +322,31 @@ async def test_found_while_running_quarantine(tmp_path: Path, damage: Damage) ->
     assert sum(event["count"] for event in events if event["event"] == "messages.lost") == len(lost)
 
 
+@pytest.mark.fault
+async def test_an_unacked_message_that_cannot_be_read_is_not_requeued(tmp_path: Path) -> None:
+    """It left memory and its slot came back without it: with quarantine it is lost, its neighbours are not."""
+    await prepare(tmp_path, clean=True)
+    held = VICTIM + 2
+    with capture_logs() as events:
+        async with mortal_broker(tmp_path, sections("quarantine")) as broker:
+            engine = broker.engines["crm"]
+            with await talk(broker, lambda: connect(broker, vhost="crm")) as client:
+                with await talk(broker, lambda: connect(broker, vhost="crm")) as holder:
+                    await talk(broker, holder.call, 1, commands.Basic.Qos(prefetch_count=held), commands.Basic.QosOk)
+                    assert await talk(broker, take_all, holder, held) == list(range(held))
+                    slots = engine.vhost.queues["q"].stream.manager.slots.values()
+                    slot = next(slot for slot in slots if slot.first <= VICTIM + 1 < slot.end)
+                    engine.pager._page_out(engine.pager._resident[slot])
+                    assert slot.contents is None
+                    bad_checksum(tmp_path, SickFiles())
+                    got = await talk(broker, client.call, 1, commands.Basic.Get(queue="q"), commands.Basic.GetOk)
+                    assert got.message_count == len(SENT) - held - 1
+                    await talk(broker, client.expect_content, 1)
+                rest = [number for number in range(len(SENT)) if number not in (VICTIM, held)]
+                assert await talk(broker, take_all, client, len(rest)) == rest
+    assert [event["count"] for event in events if event["event"] == "messages.lost"] == [1]
+
+
 # ---- an unreadable declaration ---------------------------------------------------------------------------------------
 
 
