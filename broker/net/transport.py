@@ -357,6 +357,7 @@ class Transport(asyncio.Protocol):
         self._socket.abort()
 
     def _handshake_late(self) -> None:
-        if not self.is_open:
+        connection = self.connection
+        if not self.is_open and not connection.closing and not connection.finished:  # `tick` ends who was refused
             _log.warning("connection.handshake_late", conn=self.session.name, timeout_s=self._handshake_timeout_s)
             self._socket.abort()

@@ -62,6 +62,33 @@ async def test_an_end_without_a_last_word_is_an_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_ticks")
+async def test_who_was_refused_is_not_late(tmp_path: Path) -> None:
+    """A client that does not answer the refusal of its handshake has the time that any end has, whatever a handshake
+    may take; it is not told as one that was slow.
+    """
+    with ExitStack() as clients, capture_logs() as events:
+        async with mortal_broker(tmp_path) as broker:
+
+            def refused(vhost: str, password: str) -> None:
+                client = clients.enter_context(RawClient("127.0.0.1", broker.listener.port))
+                client.greet()
+                client.authenticate(password=password)
+                if password == "guest":
+                    client.method(0, commands.Connection.TuneOk(channel_max=10, frame_max=131072, heartbeat=0))
+                    client.method(0, commands.Connection.Open(virtual_host=vhost))
+                client.skip_to(commands.Connection.Close, 0)
+
+            await talk(broker, refused, "none", "guest")
+            await talk(broker, refused, "/", "wrong")
+            waiting = list(broker.listener.transports)
+            assert len(waiting) == 2
+            for transport in waiting:
+                transport._handshake_late()
+            assert not any(transport._socket.is_closing() for transport in waiting)
+    assert not [event for event in events if event["event"] == "connection.handshake_late"]
+
+
+@pytest.mark.usefixtures("no_ticks")
 async def test_nothing_follows_connection_close(tmp_path: Path) -> None:
     """A first publish under an alarm and a hard error in one read: only the error is told, and close-ok is heard."""
     async with mortal_broker(tmp_path, ALARM) as broker:
