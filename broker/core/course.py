@@ -122,6 +122,8 @@ def land(vhost: Vhost, landing: Landing, body: bytes, *, take: Callable[[], bool
     charge = charge_bytes(landing.header, body, len(queues))
     now_ms = vhost.ports.clock.now_ms
     message = Message(landing.envelope, landing.header, body, charge, landing.facts, now_ms)
+    if vhost.sweep.pending:
+        vhost.sweep.update_rules(queues)
     if not all_admit(message, queues):
         return Outcome.REFUSED
     if not take():

@@ -42,6 +42,8 @@ def post(
     deleted by now are passed over. With `admitted` nobody is asked: the caller has. `number` is what a producer's
     sequence adds to the targets.
     """
+    if vhost.sweep.pending:
+        vhost.sweep.update_rules(queues)
     living = [queue for queue in queues if not queue.deleted]
     takers = [queue for queue in living if admitted or queue.plain or queue.admits(message)]
     streams = [queue.stream_for(message) for queue in takers]

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 from pamqp.commands import Basic, Channel, Confirm, Queue, Tx
 
+from broker.amqp.content_header import facts_of
+from broker.core.course import Outcome, land, to_exchange
+from broker.core.message import Envelope, Message
 from broker.core.policy import Policy
 from broker.core.policy_sweep import SLICE_UNITS, UNITS
-from tests.unit.core.room import Client, Room, put
+from tests.unit.core.room import NO_PROPERTIES, Client, Room, put
 
 SLICE = SLICE_UNITS // UNITS
 MANY = 10 * SLICE
@@ -143,6 +146,30 @@ def test_a_publish_behind_the_change_is_refused_by_its_limit() -> None:
     ((_, closed),) = client.tell(2, Tx.Commit())
     assert isinstance(closed, Channel.Close)
     assert closed.reply_text == "PRECONDITION_FAILED - partial tx completion"
+
+
+def test_what_no_client_publishes_is_refused_by_the_limit_too() -> None:
+    """A dead letter, and a message that an operator sends through an exchange: its queue follows the change first."""
+    room = crowded()
+    vhost = room.vhost
+    source = vhost.declare_queue("source", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": ASKED})
+    put(vhost.queues[ASKED], 2)
+    put(source, 1)
+    vhost.policies.set(limit(overflow="reject-publish"))
+    stream, slot = source.stream, source.stream.manager.front()
+    assert slot is not None
+    stream.bury(slot, stream.manager.take(slot, 1), "rejected")
+    assert vhost.queues[ASKED].ready == 2
+
+    vhost.queues[ASKED].purge()
+    put(vhost.queues[ASKED], 1)
+    vhost.policies.set(limit(1, overflow="reject-publish"))
+    assert ASKED not in following(room, 1)
+    envelope, facts = Envelope("", ASKED), facts_of(NO_PROPERTIES)
+    message = Message(envelope, NO_PROPERTIES, b"", 1, facts, 0)
+    landing = to_exchange(vhost, vhost.exchanges[""], None)(message)
+    assert landing is not None
+    assert land(vhost, landing, b"") is Outcome.REFUSED
 
 
 def test_another_change_begins_anew_and_who_waits_for_one_waits_for_both() -> None:
