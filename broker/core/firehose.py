@@ -1,7 +1,7 @@
 """The firehose: what is published to a vhost and delivered from it, copied to the exchange `amq.rabbitmq.trace`.
 
-While nobody wants it, nothing of it is on the publish path: with the first who does, what publishes were resolved to is
-forgotten, and they are looked at closely from then on. Source: RabbitMQ, rabbit_trace.
+While nobody wants it, it costs the publish path nothing. The first watcher drops the publish caches, and from then on
+each publish takes the slow path. Source: RabbitMQ, rabbit_trace.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Passage:
 
 
 class Watcher(Protocol):
-    """Who wants to hear of each message that passes."""
+    """An object that hears of each message that passes."""
 
     def hear(self, passage: Passage) -> None:
         """Take a message in no time, or leave it."""

@@ -1,4 +1,4 @@
-"""A walk over the ready messages of a queue, for who takes some of them without being a consumer."""
+"""A walk over the ready messages of a queue, for code that takes some of them without being a consumer."""
 
 from __future__ import annotations
 

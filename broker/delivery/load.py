@@ -1,4 +1,4 @@
-"""Waits for a slot that lies on disk, as long as there is somebody who reads it."""
+"""Waits for a slot that lies on disk, as long as its vhost has an engine that reads it."""
 
 from __future__ import annotations
 

@@ -358,6 +358,6 @@ class Transport(asyncio.Protocol):
 
     def _handshake_late(self) -> None:
         connection = self.connection
-        if not self.is_open and not connection.closing and not connection.finished:  # `tick` ends who was refused
+        if not self.is_open and not connection.closing and not connection.finished:  # `tick` aborts a refused client
             _log.warning("connection.handshake_late", conn=self.session.name, timeout_s=self._handshake_timeout_s)
             self._socket.abort()
