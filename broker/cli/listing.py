@@ -82,7 +82,7 @@ def _chosen(columns: Sequence[str], kind: str, rows: Sequence[Mapping[str, Any]]
     known = sorted({*COLUMNS[kind], *(name for row in rows for name in row)})
     for column in columns:
         if rows and column not in known:
-            raise BadUsage(f"there is no column '{column}', but {', '.join(known)}")
+            raise BadUsage(f"there is no column '{column}': there are {', '.join(known)}")
     return columns
 
 
@@ -110,4 +110,4 @@ def _shown(name: str, value: Any) -> str:
         return (
             cell(", ".join(f"{row['queue']} in {row['vhost']} ({row['messages']} messages)" for row in value)) or "none"
         )
-    return cell(value)
+    return cell(value) or "none"

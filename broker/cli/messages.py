@@ -19,7 +19,7 @@ from broker.cli.parser import BadUsage, add_command, add_folder, add_json, add_v
 from broker.cli.progress_line import ProgressLine
 from broker.cli.table import counted, print_json
 
-__all__ = ["add_messages"]
+__all__ = ["GET_MAX", "add_messages", "message_count"]
 
 PROPERTIES: Final = (
     "content_type", "content_encoding", "delivery_mode", "priority", "correlation_id", "reply_to", "expiration",
@@ -58,7 +58,9 @@ def add_messages(commands: Any) -> None:
 
     command = add_command(commands, "get", "take the next messages out of a queue and show them")
     command.add_argument("queue", metavar="QUEUE")
-    command.add_argument("--count", metavar="N", type=_count, default=1, help=f"so many at the most, to {GET_MAX}")
+    command.add_argument(
+        "--count", metavar="N", type=message_count, default=1, help=f"so many at the most, to {GET_MAX}"
+    )
     command.add_argument("--requeue", action="store_true", help="put them back, redelivered; peek leaves no trace")
     command.add_argument(
         "--body", action="store_true", help="only the bodies, as they are; with --count an end of line behind each"
@@ -73,10 +75,11 @@ def _finish(command: argparse.ArgumentParser, run: Any) -> None:
     command.set_defaults(run=run)
 
 
-def _count(text: str) -> int:
+def message_count(text: str) -> int:
+    """Return how many messages to show. Raises: ArgumentTypeError."""
     if text.isdecimal() and 1 <= int(text) <= GET_MAX:
         return int(text)
-    raise argparse.ArgumentTypeError(f"'{text}' is no number from 1 to {GET_MAX}")
+    raise argparse.ArgumentTypeError(f"'{text}' is not a number from 1 to {GET_MAX}")
 
 
 def _property(text: str) -> tuple[str, Any]:

@@ -73,7 +73,7 @@ def _positive(text: str) -> int:
     except ValueError:
         number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of messages from 1 on")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of messages from 1 on")
     return number
 
 
@@ -141,7 +141,9 @@ def _problems(answer: Mapping[str, Any]) -> list[str]:
     if answer["stopped"]:
         problems.append(f"stopped before the end: {answer['stopped']}; {counted(answer['left'], 'messages')} left")
     if answer["unroutable"]:
-        problems.append(f"{counted(answer['unroutable'], 'messages')} left in place: no queue is bound there")
+        gone = answer["to"].get("death") == "queue"
+        reason = "the queue where they died does not exist" if gone else "no queue is bound there"
+        problems.append(f"{counted(answer['unroutable'], 'messages')} left in place: {reason}")
     if answer["refused"] and not answer["stopped"]:
         problems.append(f"{counted(answer['refused'], 'messages')} left in place: a queue of the route is full")
     return problems

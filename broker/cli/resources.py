@@ -8,6 +8,7 @@ from typing import Any
 from broker.cli.broker_folder import folder_of
 from broker.cli.control_client import ask
 from broker.cli.message_text import message_lines
+from broker.cli.messages import GET_MAX, message_count
 from broker.cli.parser import add_command, add_folder, add_group, add_json, add_vhost
 from broker.cli.table import counted, print_json
 
@@ -34,7 +35,9 @@ def add_resources(commands: Any) -> None:
 
     command = add_command(commands, "peek", "show the next messages of a queue and leave them as they are")
     command.add_argument("queue", metavar="QUEUE")
-    command.add_argument("--count", metavar="N", type=int, default=1, help="so many at the most (default 1)")
+    command.add_argument(
+        "--count", metavar="N", type=message_count, default=1, help=f"so many at the most, to {GET_MAX}"
+    )
     command.add_argument("--body-bytes", metavar="N", type=int, default=4096, help="so much of a body (default 4096)")
     add_json(command)
     _finish(command, _peek)

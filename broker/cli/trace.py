@@ -55,8 +55,8 @@ def add_trace(commands: Any) -> None:
 def _trace(arguments: argparse.Namespace) -> int:
     folder, filters = folder_of(arguments), {name: getattr(arguments, name) for name in FILTERS}
     if arguments.switch is not None:
-        if any(value is not None for value in filters.values()):
-            raise BadUsage("filters are for what is shown: the firehose has everything")
+        if arguments.count is not None or any(value is not None for value in filters.values()):
+            raise BadUsage("filters and --count are for what is shown: the firehose has everything")
         ask(folder, "set_tracing", vhost=arguments.vhost, on=arguments.switch == "on")
         return 0
     if arguments.count is not None and arguments.count < 1:

@@ -138,10 +138,12 @@ def test_what_is_made_outlives_the_broker(broker_process: BrokerProcess) -> None
         (["publish", "q", "m", "--property", "app_id=" + "a" * 256], 2, "property app_id: a short string cannot hold"),
         (["publish", "q", "m", "--header", "n"], 2, "'n' should be NAME=VALUE"),
         (["get", "none"], 1, "no queue 'none' in vhost '/'"),
-        (["get", "q", "--count", "none"], 2, "'none' is no number from 1 to 1000"),
+        (["get", "q", "--count", "none"], 2, "'none' is not a number from 1 to 1000"),
+        (["peek", "q", "--count", "0"], 2, "'0' is not a number from 1 to 1000"),
+        (["trace", "on", "--count", "3"], 2, "filters and --count are for what is shown: the firehose has everything"),
         (["move", "q", "--to", "q"], 1, "queue 'q' cannot be moved to itself"),
         (["move", "q"], 2, "the following arguments are required: --to"),
-        (["move", "q", "--to", "t", "--limit", "-1"], 2, "'-1' is no number of messages from 1 on"),
+        (["move", "q", "--to", "t", "--limit", "-1"], 2, "'-1' is not a number of messages from 1 on"),
         (["move", "q", "--to", "t", "--match", "size>3"], 2, "'size>3' is no condition: it is key=PATTERN, exchange"),
         (["move", "q", "--to", "t", "--match", "header:=3"], 2, "'header:=3' is no condition"),
         (["requeue-dead-letters", "q", "--reason", "boredom"], 2, "invalid choice: 'boredom'"),
@@ -154,6 +156,23 @@ async def test_what_cannot_be_is_told_in_one_line(slotmq: Any, words: list[str],
     assert found[0] == code, found
     assert said in found[2] and "\n" not in found[2] and "Traceback" not in found[2], found
     assert found[2].startswith("slotmq")
+
+
+async def test_dead_letters_whose_queue_is_gone_are_told_so(slotmq: Any) -> None:
+    """The line names the reason that the operator can act on, which is another one when an exchange was asked for."""
+    assert (await slotmq("declare", "queue", "dead"))[0] == 0
+    assert (await slotmq("publish", "dead", "m", "--header", 'x-death=[{"queue": "gone"}]'))[0] == 0
+    code, _, said = await slotmq("requeue-dead-letters", "dead")
+    assert (code, said) == (1, "slotmq: 1 message left in place: the queue where they died does not exist")
+    code, _, said = await slotmq("requeue-dead-letters", "dead", "--into", "exchange")
+    assert (code, said) == (1, "slotmq: 1 message left in place: no queue is bound there")
+
+
+async def test_status_says_none_for_what_is_not_there(slotmq: Any) -> None:
+    """A value is never left blank: a reader cannot tell it from a defect."""
+    code, out, _ = await slotmq("status")
+    values = {name: value for name, _, value in (line.partition(" ") for line in out.splitlines())}
+    assert (code, values["http_url"].strip(), values["connections"].strip()) == (0, "none", "0")
 
 
 async def test_a_body_comes_from_the_command_a_file_or_standard_input(
@@ -216,7 +235,7 @@ async def test_what_was_shown_is_gone_and_what_was_requeued_is_redelivered(broke
     assert "redelivered" not in (await slotmq("get", "q", "--requeue"))[1]
     code, out, _ = await slotmq("get", "q")
     assert (code, out.splitlines()[0]) == (0, "message 1, redelivered")
-    assert '  headers: {"n":3}' in out and out.endswith("body (1 bytes, utf-8):\n    m")
+    assert '  headers: {"n":3}' in out and out.endswith("body (1 byte, utf-8):\n    m")
     assert await slotmq("get", "q") == (0, "", "slotmq: queue 'q' has no message ready")
     assert (queue_of(broker, "q").ready, queue_of(broker, "q").unacked) == (0, 0)
 

@@ -94,7 +94,7 @@ def test_each_kind_is_listed_by_its_verb(broker: Asked, kind: str, capsys: pytes
     assert code_of("list", kind, "--columns", f"other,{listing.COLUMNS[kind][1]}") == 0
     assert capsys.readouterr().out == "3\t\n"
     assert code_of("list", kind, "--columns", "other,none") == 2
-    assert capsys.readouterr().err.startswith("slotmq: there is no column 'none', but ")
+    assert capsys.readouterr().err.startswith("slotmq: there is no column 'none': there are ")
 
 
 def test_password_comes_from_standard_input(broker: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
