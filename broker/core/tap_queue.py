@@ -20,6 +20,7 @@ _EXCHANGE: Final = "x-tap-exchange"
 _PATTERN: Final = "x-tap-pattern"
 _MAX_BYTES: Final = "x-tap-max-bytes"
 _MAX_AGE: Final = "x-tap-max-age"
+_FIRST_ID: Final = "x-tap-first-id"
 
 
 def is_tap_name(name: str) -> bool:
@@ -27,9 +28,15 @@ def is_tap_name(name: str) -> bool:
     return name.startswith(TAP_PREFIX)
 
 
-def tap_arguments(exchange: str, pattern: str, max_bytes: int, max_age_ms: int) -> dict[str, Any]:
+def tap_arguments(exchange: str, pattern: str, max_bytes: int, max_age_ms: int, first_id: int) -> dict[str, Any]:
     """Returns the arguments in which the queue of a tap keeps what the tap is."""
-    return {_EXCHANGE: exchange, _PATTERN: pattern, _MAX_BYTES: max_bytes, _MAX_AGE: max_age_ms}
+    return {
+        _EXCHANGE: exchange,
+        _PATTERN: pattern,
+        _MAX_BYTES: max_bytes,
+        _MAX_AGE: max_age_ms,
+        _FIRST_ID: first_id,
+    }
 
 
 class TapQueue(Queue):
@@ -64,6 +71,11 @@ class TapQueue(Queue):
     def max_age_ms(self) -> int:
         """How old its slot files may be."""
         return int(self.arguments[_MAX_AGE])
+
+    @property
+    def first_id(self) -> int:
+        """The id that its first message gets: one of its name that was removed had those below."""
+        return int(self.arguments.get(_FIRST_ID, 0))
 
     def is_same(self, exchange: str, pattern: str, max_bytes: int | None, max_age_ms: int | None) -> bool:
         """Tells whether a tap that is asked for is this one; a cap that is left out may be any."""

@@ -170,8 +170,8 @@ class Engine:
         if lost:
             self._restore_lost(lost, deleted_numbers(recovered.topology), redelivered=not recovered.clean)
         for queue in vhost.queues.taps.values():
-            if queue.number in sealed:
-                queue.stream.lose_sealed(sealed[queue.number])
+            if end := max(sealed.get(queue.number, 0), queue.first_id):
+                queue.stream.lose_sealed(end)
                 self._schedule()  # a turn logs it
         vhost.restored()
 

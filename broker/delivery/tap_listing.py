@@ -11,11 +11,17 @@ from broker.core.tap_queue import TAP_PREFIX
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
-    from broker.store.seal_log import Seal, SealView
+    from broker.store.seal_log import Gap, Released, Seal, SealView
 
-__all__ = ["tap_rows"]
+__all__ = ["end_of", "tap_rows"]
 
 Row = dict[str, Any]
+
+
+def end_of(view: SealView, vhost: str, tap: str) -> int:
+    """Return the id behind the last message that was in a slot file of a tap of that name, 0 for none."""
+    known: list[Seal | Gap | Released] = [*view.seals, *view.gaps, *view.released.values()]
+    return max((one.end for one in known if (one.vhost, one.queue) == (vhost, tap)), default=0)
 
 
 def tap_rows(vhost: Vhost, view: SealView) -> Iterator[Row]:

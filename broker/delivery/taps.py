@@ -17,7 +17,7 @@ from broker.core.names import SHORT_TEXT_MAX_BYTES, is_short_text
 from broker.core.tap_queue import TAP_PREFIX, TapQueue, tap_arguments
 from broker.delivery.slot_snapshots import NoRoom, SnapshotGone, Snapshots
 from broker.delivery.slot_writer import SlotWriter
-from broker.delivery.tap_listing import tap_rows
+from broker.delivery.tap_listing import end_of, tap_rows
 from broker.event_log import get_logger
 from broker.routing.pattern import PatternLimits
 from broker.store.seal_log import Cursor
@@ -170,7 +170,8 @@ class Taps:
             settings = self._settings
             most_bytes = settings.max_bytes if max_bytes is None else max_bytes
             most_age_ms = settings.max_age_ms if max_age_ms is None else max_age_ms
-            self._make(held, queue_name, tap_arguments(exchange, pattern, most_bytes, most_age_ms))
+            first_id = end_of(self.view, vhost, name)
+            self._make(held, queue_name, tap_arguments(exchange, pattern, most_bytes, most_age_ms, first_id))
             _log.info("tap.added", vhost=vhost, tap=name, exchange=exchange, pattern=pattern)
         elif not found.is_same(exchange, pattern, max_bytes, max_age_ms):
             raise TapRefused(f"tap '{name}' in vhost '{vhost}' is another: remove it, or name this one")
@@ -322,6 +323,7 @@ class Taps:
         queue = vhost.queues.add(
             name, number=number, durable=True, exclusive_owner=None, auto_delete=False, arguments=arguments
         )
+        vhost.queues.taps[name].stream.lose_sealed(vhost.queues.taps[name].first_id)
         vhost.journal(topology.queue_declared(queue))
 
     def _chosen(self, vhost: str | None, tap: str | None) -> Iterator[tuple[Engine, TapQueue]]:

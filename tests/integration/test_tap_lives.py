@@ -306,3 +306,23 @@ async def test_a_tap_on_disk_is_paged_in_by_nobody(tmp_path: Path) -> None:
             "in.memory",
         ]
         assert broker.server.engines["/"].reader.reads == 0
+
+
+async def test_a_tap_that_is_added_again_gives_no_id_twice(tmp_path: Path) -> None:
+    """Rows of an archive are known by it: also after a restart, dropped or not, whatever is left of the old one."""
+    for turn, drop in enumerate([False, True, False]):
+        async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
+            taps = broker.server.taps
+            exchange = await channel.declare_exchange("x", "topic", durable=True)
+            await taps.add("/", "x", "#", name="t")
+            if turn == 2:
+                continue  # it is restarted before it heard anything
+            await publish(exchange, ["a", "b"])
+            await taps.seal()
+            assert [(seal.first, seal.end) for seal in taps.view.seals][-1] == (1 + 2 * turn, 3 + 2 * turn)
+            await taps.remove("/", "t", drop=drop)
+    async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
+        taps = broker.server.taps
+        await publish(await channel.get_exchange("x"), ["c"])
+        await taps.seal()
+        assert [(seal.first, seal.end) for seal in taps.view.seals] == [(5, 6)]

@@ -21,6 +21,7 @@ from broker.pipeline.replay.replay_plan import BadReplayState, ReplayState, Slot
 from broker.pipeline.replay.republish import COLUMNS, TALLY_DDL, Publishing, check_reachable, publish_rows
 from broker.pipeline.sink.amqp_address import AmqpAddress, BadAddress
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
+from broker.pipeline.sink.numbered_properties import PRODUCER_MAX_BYTES
 from broker.pipeline.sink.options import WINDOW_MAX
 from broker.pipeline.source.selection import Selection, add_selection, selection_of
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["ReplayOptions", "add_replay", "publish_frame", "run_replay"]
 
 NO_PRODUCER: Final = "none"
-PRODUCER_MAX_BYTES: Final = 255
 STATES: Final = "_jobs"  # folders below a lake
 REFUSED: Final = "unroutable"
 RUN: Final = "run"
@@ -126,14 +126,15 @@ def _run(arguments: argparse.Namespace) -> int:
 def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
     """Publishes, and returns what was. Raises: JobFailed."""
     lake = options.selection.open()
-    stores = sorted({store for store, *_ in lake.message_table.manifest.state().archived})
-    named = _named(options, stores)
+    archived = lake.message_table.manifest.state().archived
+    unnamed = {store for store, *_, incarnation in archived if incarnation is None}
+    named = _named(options, sorted(unnamed))  # of the others each row says it
     producer = options.producer or f"replay-{named}"
     state = ReplayState(lake.path / STATES / f"replay-{digest({'producer': producer})}.json", named)
     numbered = producer != NO_PRODUCER
-    if numbered and len(stores) > 1:
+    if numbered and len(unnamed) > 1:
         raise JobFailed(
-            f"{lake.path} has slots of {len(stores)} stores, whose numbers are alike; "
+            f"{lake.path} has slots of {len(unnamed)} stores, whose rows of an earlier version do not say which; "
             "--producer none replays them, each message at least once", USAGE,
         )  # fmt: skip
     if options.resume:
@@ -207,9 +208,10 @@ def publish_frame(
     if key_map is not None and len(key_map):
         frame = frame.withColumn("routing_key", _mapped(key_map)(F.col("routing_key")))
     frame = frame.repartition(lanes, *lane)
-    order = ["vhost", "queue", "offset"]
+    history = ["store", "seal", "incarnation", "offset"]
+    order = ["vhost", "queue", *history]
     if how.speed:  # by time, but never a message before one that stood in front of it
-        frame = frame.withColumn("due", F.max("ts").over(Window.partitionBy(*lane).orderBy("offset")))
+        frame = frame.withColumn("due", F.max("ts").over(Window.partitionBy(*lane).orderBy(*history)))
         order = ["due", *order]
     if how.options.rate:
         how = replace(how, options=replace(how.options, rate=how.options.rate / lanes))

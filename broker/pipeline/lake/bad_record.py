@@ -12,7 +12,7 @@ from broker.pipeline.source.schema import INSTANT, ddl_of
 
 __all__ = ["BAD_DDL", "BAD_SCHEMA", "BAD_SCHEMA_VERSION", "BadRecord", "bad_batch"]
 
-BAD_SCHEMA_VERSION: Final = 1
+BAD_SCHEMA_VERSION: Final = 2
 
 BAD_SCHEMA: Final = pa.schema(
     [
@@ -28,6 +28,7 @@ BAD_SCHEMA: Final = pa.schema(
         ("reason", pa.string()),
         ("raw", pa.binary()),  # 1 MiB at most; null for a whole slot
         ("query", pa.string()),  # which archive found it
+        ("incarnation", pa.string()),  # of the start of the broker that wrote the slot
     ]
 )
 BAD_DDL: Final = ddl_of(BAD_SCHEMA, BAD_SCHEMA.names)
@@ -49,6 +50,7 @@ class BadRecord:
     reason: str
     raw: bytes | None
     query: str
+    incarnation: str | None
 
 
 def bad_batch(records: Sequence[BadRecord]) -> pa.RecordBatch:

@@ -27,7 +27,7 @@ CODEC_LEVEL: Final = 1
 
 DICTIONARIES: Final = frozenset(
     "vhost queue exchange routing_key content_type content_encoding reply_to expiration type user_id app_id headers "
-    "properties_raw priority delivery_mode reason store query".split()
+    "properties_raw priority delivery_mode reason store incarnation query".split()
 )
 DIFFERENCES: Final = frozenset("slot seal offset ts app_ts".split())
 COMPARED: Final = frozenset("vhost queue slot seal offset ts exchange routing_key".split())

@@ -79,12 +79,14 @@ class SlotCopy:
     def _whole(self, slot: SlotHandle, reason: str) -> BadRecord:
         ts = (slot.first_ts_ms or 0) * 1000
         place = (slot.store, slot.vhost, slot.queue, slot.first, slot.seal)
-        return BadRecord(*place, None, slot.first, slot.count, ts, reason, None, self._query)
+        return BadRecord(*place, None, slot.first, slot.count, ts, reason, None, self._query, slot.incarnation or None)
 
     def _record(self, slot: SlotHandle, rows: SlotRows, position: int, reason: str, raw: bytes) -> BadRecord:
         ts = int(rows.ts_ms[position]) * 1000
         place = (slot.store, slot.vhost, slot.queue, slot.first, slot.seal)
-        return BadRecord(*place, position, int(rows.ids[position]), 1, ts, reason, raw, self._query)
+        return BadRecord(
+            *place, position, int(rows.ids[position]), 1, ts, reason, raw, self._query, slot.incarnation or None
+        )
 
     def finish(self) -> Copied:
         """Writes what is left, and returns what was written; all of it is on disk then."""

@@ -24,10 +24,12 @@ __all__ = ["COLUMNS", "TALLY_DDL", "Publishing", "check_reachable", "publish_row
 
 COLUMNS: Final = (
     "vhost", "queue", "slot", "seal", "offset", "ts", "exchange", "routing_key", "properties_raw", "body",
+    "store", "incarnation",
 )  # fmt: skip
 """What has to be known of a message to publish it again."""
 TALLY: Final = ("published", "refused", "bytes", "file")
 TALLY_DDL: Final = "published bigint, refused bigint, bytes bigint, file string"
+PLACE: Final = ("seal", "slot", "offset", "store", "incarnation")
 SLOT_ROWS: Final = 65_536
 SLICE_S: Final = 0.05
 LOOK_S: Final = 0.5
@@ -116,7 +118,7 @@ def outgoing(how: Publishing, batch: pa.RecordBatch) -> Iterator[Outgoing]:
     """Yields the messages of a batch; each is known by the place that it comes from."""
     changes = how.changes or None
     columns = {name: batch.column(name).to_pylist() for name in COLUMNS if name != "ts"}
-    places = zip(*(columns[name] for name in ("seal", "slot", "offset")), strict=True)
+    places = zip(*(columns[name] for name in PLACE), strict=True)
     contents = zip(*(columns[name] for name in ("exchange", "routing_key", "properties_raw", "body")), strict=True)
     for place, (exchange, key, properties, body) in zip(places, contents, strict=True):
         octets = properties or NO_PROPERTIES
@@ -125,7 +127,7 @@ def outgoing(how: Publishing, batch: pa.RecordBatch) -> Iterator[Outgoing]:
             key,
             octets if changes is None else changes(octets),
             body or b"",
-            sequence_of(*place),
+            sequence_of(*place[:3]),
             place,
         )
 

@@ -19,7 +19,7 @@ from broker.amqp.table_writer import encode_short_text
 from broker.pipeline.faults import PublishFailed
 from broker.pipeline.sink.amqp_address import AmqpAddress
 from broker.pipeline.sink.amqp_link import CHANNEL, HEAD, METHOD, AmqpLink, LinkLost
-from broker.pipeline.sink.numbered_properties import SEQUENCE_OCTETS, NumberedProperties
+from broker.pipeline.sink.numbered_properties import SEQUENCE_OCTETS, NumberedProperties, producer_of
 from broker.pipeline.sink.publish_window import Outgoing, PublishWindow, Refused
 
 __all__ = ["AmqpPublisher", "Outgoing", "PublishFailed", "PublisherOptions", "Refused"]
@@ -36,6 +36,7 @@ END: Final = bytes([FRAME_END])
 FRAME_BYTES: Final = 8  # a frame beside its payload
 WRITE_BYTES: Final = 1 << 16
 MESSAGE_BYTES: Final = 64  # about what a message takes beside its properties and its body
+PRODUCERS_MAX: Final = 100  # remembered, one for each start of a broker that sealed a row
 METHODS_MAX: Final = 100_000  # method frames remembered, one for each exchange and key
 LOOK_S: Final = 0.5
 PAUSE_S, PAUSE_MAX_S = 0.05, 2.0  # before what was nacked is sent again, and before a lost broker is tried again
@@ -84,7 +85,7 @@ class AmqpPublisher:
         self._address = address
         self._options = options = options or PublisherOptions()
         self._refused = refused
-        self._numbered = NumberedProperties(options.producer) if options.producer else None
+        self._numbered: dict[str, NumberedProperties] = {}  # by producer
         self._methods: dict[tuple[str, str], bytes] = {}
         self._window = PublishWindow(self._octets_of)
         self._pieces: list[bytes] = []
@@ -168,15 +169,15 @@ class AmqpPublisher:
 
     def _send(self, message: Outgoing, nacks: int = 0) -> None:
         """Encodes a message into what is written next. HOT."""
-        exchange, key, properties, body, sequence, _ = message
+        exchange, key, properties, body, sequence, place = message
         method = self._methods.get((exchange, key)) or self._method(exchange, key)
         size = len(body)
         pieces = self._pieces
-        if sequence is None or self._numbered is None:
+        if sequence is None or not self._options.producer:
             length = CONTENT_BYTES + len(properties)
             pieces += (method, CONTENT(HEADER, CHANNEL, length, 60, 0, size), properties)
         else:
-            before, after = self._numbered.parts(properties)
+            before, after = self._parts(properties, place)
             length = CONTENT_BYTES + len(before) + 8 + len(after)
             head = CONTENT(HEADER, CHANNEL, length, 60, 0, size)
             pieces += (method, head, before, SEQUENCE_OCTETS(sequence), after)
@@ -194,6 +195,16 @@ class AmqpPublisher:
         if self._pieces_bytes >= WRITE_BYTES:
             self._write()
             self._look(0)
+
+    def _parts(self, properties: bytes, place: object) -> tuple[bytes, bytes]:
+        """Return the octets of properties before and behind the number of a place."""
+        producer = producer_of(self._options.producer, place)
+        numbered = self._numbered.get(producer)
+        if numbered is None:
+            if len(self._numbered) >= PRODUCERS_MAX:
+                self._numbered.clear()
+            numbered = self._numbered[producer] = NumberedProperties(producer)
+        return numbered.parts(properties)
 
     def _split(self, body: bytes) -> None:
         limit = self._link.frame_max_bytes - FRAME_BYTES
@@ -217,9 +228,9 @@ class AmqpPublisher:
 
     def _octets_of(self, message: Outgoing) -> bytes:
         properties, sequence = message[2], message[4]
-        if sequence is None or self._numbered is None:
+        if sequence is None or not self._options.producer:
             return properties
-        before, after = self._numbered.parts(properties)
+        before, after = self._parts(properties, message[5])
         return before + SEQUENCE_OCTETS(sequence) + after
 
     def _write(self) -> None:
@@ -328,7 +339,7 @@ class AmqpPublisher:
         self._pieces_bytes = 0
         self._return = None
         self._blocked = ""
-        unnumbered = sum(message[4] is None or self._numbered is None for message, _ in left)
+        unnumbered = sum(message[4] is None or not self._options.producer for message, _ in left)
         if unnumbered:
             raise PublishFailed(
                 f"{error}; {unnumbered} messages were not confirmed and have no numbers to be sent again"

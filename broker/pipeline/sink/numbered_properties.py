@@ -11,12 +11,23 @@ from broker.amqp.producer_mark import OWN_TABLE, PRODUCER, SEQUENCE
 from broker.amqp.table_writer import counted
 from broker.amqp.tables import TableReader
 
-__all__ = ["SEQUENCE_OCTETS", "NumberedProperties"]
+__all__ = ["PRODUCER_MAX_BYTES", "SEQUENCE_OCTETS", "NumberedProperties", "producer_of"]
 
 FRONT: Final = bytes(PROPERTIES_AT)
 FLAGS: Final = Struct(">H")
 SEQUENCE_OCTETS: Final = Struct(">q").pack  # what stands between `before` and `after`
 KNOWN_MAX: Final = 10_000
+PRODUCER_MAX_BYTES: Final = 255 - 2 * 33  # what a name may have, so that store and incarnation fit behind it
+PLACE: Final = 3  # seal, slot and offset; store and incarnation follow
+
+
+def producer_of(name: str, place: object) -> str:
+    """Return the producer that numbers a message: seals of two histories of slots have the same numbers.
+
+    Shapes: a place is seal, slot, offset, and store and incarnation where they are known.
+    """
+    origin = place[PLACE:] if isinstance(place, tuple) else ()
+    return ".".join([name, *filter(None, origin)])
 
 
 class NumberedProperties:

@@ -12,6 +12,7 @@ from broker.pipeline.faults import SinkRefused
 from broker.pipeline.option_names import NO_TABLE, known_options
 from broker.pipeline.sink.amqp_address import AmqpAddress, BadAddress
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
+from broker.pipeline.sink.numbered_properties import PRODUCER_MAX_BYTES
 
 __all__ = ["SinkOptions"]
 
@@ -20,7 +21,6 @@ NAMES: Final = (
     "nackAttempts", "retrySeconds",
 )  # fmt: skip
 BY_SPARK: Final = ("checkpointLocation",)  # of a stream, and Spark's own
-PRODUCER_MAX_BYTES: Final = 255
 WINDOW_MAX: Final = 65_535
 FLAGS: Final = {"true": True, "false": False}
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["SinkRows", "check_columns"]
 
 PLACE: Final = ("seal", "slot", "offset")
+ORIGIN: Final = ("store", "incarnation")  # whose seals these are
 NOT_SENT: Final = frozenset(("vhost", "queue", "ts", "redelivered"))  # what a row of the source has beside a message
 NAME_MAX_BYTES: Final = 255
 SLOT_NUMBERS: Final = 65_536
@@ -26,7 +27,7 @@ UNPUBLISHABLE: Final = 0
 TEXT, WHOLE, BYTES, MOMENT = ("string",), ("tinyint", "smallint", "int", "bigint"), ("binary",), ("timestamp",)
 TYPES: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(PROPERTY_COLUMNS, TEXT),
-    **dict.fromkeys(("exchange", "routing_key"), TEXT),
+    **dict.fromkeys(("exchange", "routing_key", *ORIGIN), TEXT),
     **dict.fromkeys((*PLACE, "priority", "delivery_mode"), WHOLE),
     "app_ts": MOMENT,
     "properties_raw": BYTES,
@@ -63,7 +64,8 @@ def check_columns(columns: dict[str, str], options: SinkOptions) -> None:
 class SinkRows:
     """Makes messages of rows; what can be none is handed to `refused`.
 
-    Shapes: a message is known by the place of its row, its seal, slot and offset, as far as there are such columns.
+    Shapes: a message is known by the place of its row, its seal, slot and offset, and the store and incarnation
+        of that seal, as far as there are such columns.
     """
 
     def __init__(self, options: SinkOptions, refused: Callable[[Refused], object]) -> None:
@@ -95,7 +97,7 @@ class SinkRows:
                 fault = fault or str(found)
             else:
                 octets = found
-            sequence = self._sequence(place)
+            sequence = self._sequence(*place[: len(PLACE)])
             if sequence is not None and sequence < 0:
                 fault, sequence = fault or "the offset is not one of the slot", None
             message: Outgoing = (where or "", by or "", octets, body or b"", sequence, place)
@@ -104,9 +106,8 @@ class SinkRows:
             else:
                 yield message
 
-    def _sequence(self, place: tuple[int | None, ...]) -> int | None:
+    def _sequence(self, seal: int | None, slot: int | None, offset: int | None) -> int | None:
         """Returns the number that a row's place gives it, None when it has none, -1 for a place that cannot be."""
-        seal, slot, offset = place
         if not self._numbers or not seal or slot is None or offset is None:
             return None
         return seal * SLOT_NUMBERS + offset - slot if 0 <= offset - slot < SLOT_NUMBERS and seal > 0 else -1
@@ -120,8 +121,8 @@ class SinkRows:
             known = self._good[exchange, key] = _name_fault("exchange", exchange) or _name_fault("routing_key", key)
         return known
 
-    def _places(self, columns: dict[str, pa.Array], rows: int) -> Iterator[tuple[int | None, ...]]:
-        lists = [columns[name].to_pylist() if name in columns else [None] * rows for name in PLACE]
+    def _places(self, columns: dict[str, pa.Array], rows: int) -> Iterator[tuple[Any, ...]]:
+        lists = [columns[name].to_pylist() if name in columns else [None] * rows for name in (*PLACE, *ORIGIN)]
         return zip(*lists, strict=True)
 
     def _properties(self, columns: dict[str, pa.Array], rows: int) -> Sequence[bytes | BadProperties]:

@@ -95,4 +95,6 @@ _COLUMNS: Final[dict[str, Column]] = {
     "headers": lambda slot, pick, _count: slot.headers(pick),
     "properties_raw": lambda slot, pick, _count: slot.properties_raw(pick),
     "body": lambda slot, pick, _count: slot.body(pick),
+    "store": _same("store", lambda slot: slot.meta.store),
+    "incarnation": _same("incarnation", lambda slot: slot.meta.incarnation or None),
 }

@@ -1,4 +1,4 @@
-"""The columns of a message as a row, version 1, and those of a slot: what the sources give and the lake holds.
+"""The columns of a message as a row, version 2, and those of a slot: what the sources give and the lake holds.
 
 Columns are only ever added, and all may be null: a file of an earlier version reads as nulls in the new ones.
 """
@@ -21,7 +21,7 @@ __all__ = [
     "ddl_of",
 ]
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 INSTANT: Final = pa.timestamp("us", tz="UTC")
 
@@ -51,6 +51,8 @@ ARROW_SCHEMA: Final = pa.schema(
         ("headers", pa.string()),  # see header_json
         ("properties_raw", pa.binary()),  # the content header from the property flags on
         ("body", pa.binary()),
+        ("store", pa.string()),  # of the data folder
+        ("incarnation", pa.string()),  # of the start of the broker that wrote the slot
     ]
 )
 

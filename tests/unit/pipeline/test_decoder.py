@@ -47,6 +47,7 @@ def headers(draw: st.DrawFn) -> bytes:
     return b"\x00\x3c" + bytes(10) + FLAGS.pack(flags) + octets
 
 
+INCARNATION = "1" * 32
 ROWS = st.lists(st.tuples(SHORT, SHORT, headers(), st.binary(max_size=40), st.integers(0, 3)), max_size=8)
 
 
@@ -55,7 +56,7 @@ def slot_of(rows: Sequence[tuple[bytes, bytes, bytes, bytes, int]], first: int =
     files = MemoryFiles()
     files.make_folder(Path("/slots"))
     file = files.open(Path("/slots/3.slot"), create=True)
-    writer = SlotFileWriter(file, STORE, 3, "/v", "tap ü", 1, first)
+    writer = SlotFileWriter(file, STORE, 3, "/v", "tap ü", 1, first, INCARNATION)
     for number, (exchange, key, header, body, flags) in enumerate(rows):
         route = bytes([len(exchange)]) + exchange + bytes([len(key)]) + key
         writer.add(first + 2 * number, 1_700_000_000_000 + number, flags, route, header, body)
@@ -91,6 +92,8 @@ def expected(row: Row) -> dict[str, Any]:
         "headers": None if properties.headers is None else table_to_json(cut_properties(row.header)["headers"]),
         "properties_raw": row.header[PROPERTIES_AT:],
         "body": row.body,
+        "store": STORE,
+        "incarnation": INCARNATION,
     }
 
 

@@ -6,11 +6,14 @@ import pytest
 
 from broker.amqp.content_header import decode_properties
 from broker.pipeline.replay.header_changes import HeaderChanges
+from broker.pipeline.sink.amqp_address import AmqpAddress
+from broker.pipeline.sink.amqp_publisher import PublisherOptions
+from broker.pipeline.sink.numbered_properties import producer_of
 from tests.unit.pipeline.encoded import properties
 
 pa = pytest.importorskip("pyarrow")
 
-from broker.pipeline.replay.republish import due_us, sequence_of  # noqa: E402 - what it stands on may be missing
+from broker.pipeline.replay.republish import COLUMNS, Publishing, due_us, outgoing, sequence_of  # noqa: E402 - what it stands on may be missing
 
 
 def test_a_row_has_the_number_of_its_slot_and_a_snapshot_none() -> None:
@@ -36,3 +39,14 @@ def test_only_named_headers_and_properties_change() -> None:
     assert changes(before) is changes(before)
     assert not HeaderChanges()
     assert HeaderChanges()(before) == before
+
+
+def test_a_replay_names_its_producer_by_store_and_incarnation() -> None:
+    """Two brokers of one lake, and two histories of one, have the same seals; rows of older lakes say neither."""
+    row = {**dict.fromkeys(COLUMNS), "exchange": "x", "routing_key": "k", "seal": 2, "slot": 1, "offset": 3}
+    rows = [{**row, "store": store, "incarnation": start} for store, start in (("a", "1"), ("a", "2"), ("b", None))]
+    batch = pa.Table.from_pylist([*rows, row]).combine_chunks().to_batches()[0]
+    how = Publishing(AmqpAddress.parse("amqp://localhost"), PublisherOptions(), "refused")
+    sent = list(outgoing(how, batch))
+    assert {message[4] for message in sent} == {2 * 65_536 + 2}
+    assert [producer_of("replay", message[5]) for message in sent] == ["replay.a.1", "replay.a.2", "replay.b", "replay"]

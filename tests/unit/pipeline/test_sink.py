@@ -219,7 +219,7 @@ def test_a_task_without_rows_connects_nowhere() -> None:
         ("body string", {"window": "0"}, "the option window should be a number from 1 to 65535, not '0'"),
         ("body string", {"mandatory": "maybe"}, "the option mandatory should be true or false, not 'maybe'"),
         ("body string", {"badRecords": "s3://bucket"}, "should be the absolute path of a folder that all workers see"),
-        ("body string", {"producer": "p" * 256}, "the option producer has more than 255 bytes"),
+        ("body string", {"producer": "p" * 256}, "the option producer has more than 189 bytes"),
         ("body string", {"url": "http://h"}, "the url of the broker should be amqp://user:password@host:port/vhost"),
     ],
 )
@@ -263,3 +263,18 @@ def test_a_session_that_speculates_does_not_write(speculation: str | None, refus
                 make(MESSAGE_COLUMNS, overwrite=False)
         else:
             make(MESSAGE_COLUMNS, overwrite=False)
+
+
+def test_equal_seals_of_other_stores_and_histories_are_other_messages(broker: Broker) -> None:
+    """Numbers are counted for each store and each start of its broker that sealed: nothing of one hides the other's."""
+    origins: list[dict[str, Any]] = [
+        {"store": "a" * 32, "incarnation": "1" * 32},
+        {"store": "a" * 32, "incarnation": "2" * 32},
+        {"store": "b" * 32, "incarnation": "1" * 32},
+        {"store": "b" * 32, "incarnation": None},
+        {"store": None, "incarnation": None},
+    ]
+    rows = [{**row, **origin} for origin in origins for row in placed(3)]
+    for _ in range(2):
+        assert written(broker, [batch_of(*rows)], producer="p" * 189).messages == len(rows)
+    assert len(bodies(broker)) == len(rows)
