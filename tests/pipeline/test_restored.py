@@ -103,7 +103,7 @@ def test_a_copy_that_was_put_back_loses_nothing(broker: BrokerProcess, tmp_path:
     seal(broker, "G")
     assert archive(lake, url_of(broker))["rows"] == 1
     assert bodies(lake) == "ABCDEFG"
-    assert [path.name.startswith("archive.parted-") for path in (lake / "_checkpoints").iterdir()].count(True) == 1
+    assert [path.name.startswith("archive.old-") for path in (lake / "_checkpoints").iterdir()].count(True) == 1
 
 
 @pytest.mark.parametrize("stop_at", ["planned", "entry"])

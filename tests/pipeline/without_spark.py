@@ -29,13 +29,14 @@ URLS = ("http://", "https://")
 
 
 def archive(lake: Path, place: str, cursor: str = "archive", *, stop_at: str = "", **choice: bool) -> dict[str, Any]:
-    """Archives what there is at a data folder or a URL, and returns the summary.
+    """Archives what there is at a data folder or a URL, and returns the summary, with what was said.
 
     Shapes: with `stop_at` "planned" or "entry" it ends as if killed when it planned a batch, or made its entry.
     """
     where = {"url" if place.startswith(URLS) else "path": place}
     catalog = open_catalog(**where)
-    run = ArchiveRun(Lake(lake, create=True), catalog, cursor)
+    said: list[str] = []
+    run = ArchiveRun(Lake(lake, create=True), catalog, cursor, say=said.append)
     with ExitStack() as ending:
         ending.callback(catalog.close)
         ending.callback(run.end)
@@ -45,7 +46,7 @@ def archive(lake: Path, place: str, cursor: str = "archive", *, stop_at: str = "
         ending.callback(reader.stop)
         _stream(run, reader, partial(open_handle, catalog), stop_at)
         run.step()
-        return run.values()
+        return {**run.values(), "said": said}
 
 
 def _reader(run: ArchiveRun, where: dict[str, str]) -> SlotStream:

@@ -67,6 +67,7 @@ class ArchiveOptions:
     max_bad: str = "0.1%"
     allow_gap: bool = False
     accept_restored: bool = False
+    take_over: bool = False
     seal: bool = True
     batch_bytes: int = BATCH_BYTES
     stop: threading.Event | None = None
@@ -93,6 +94,9 @@ def add_archive(commands: Any) -> None:
     command.add_argument("--allow-gap", action="store_true", help="go on when messages went before they were archived")
     command.add_argument(
         "--accept-restored", action="store_true", help="go on when a copy of the data folder was put back, with both"
+    )
+    command.add_argument(
+        "--take-over", action="store_true", help="go on behind what an archive with another cursor took of the taps"
     )
     command.add_argument("--no-seal", action="store_true", help="leave out what is not in slot files yet")
     add_spark(command)
@@ -124,6 +128,7 @@ def _run(arguments: argparse.Namespace) -> int:
         max_bad=arguments.max_bad,
         allow_gap=arguments.allow_gap,
         accept_restored=arguments.accept_restored,
+        take_over=arguments.take_over,
         seal=not arguments.no_seal,
     )
     return carry_out(arguments, "archive", lambda progress: run_archive(options, progress))
@@ -141,7 +146,7 @@ def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
             raise JobFailed(str(refused), USAGE) from None
         run = ArchiveRun(lake, catalog, options.cursor, vhost=options.vhost, taps=options.taps, say=progress.say)
         try:
-            run.begin(allow_gap=options.allow_gap, accept_restored=options.accept_restored)
+            run.begin(allow_gap=options.allow_gap, accept_restored=options.accept_restored, take_over=options.take_over)
             if options.seal and not options.follow:
                 run.cursors.seal_now()
             progress.step("starting Spark")

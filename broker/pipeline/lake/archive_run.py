@@ -81,28 +81,31 @@ class ArchiveRun:
         assert self._note is not None
         return self._note
 
-    def begin(self, *, allow_gap: bool = False, accept_restored: bool = False) -> ArchiveNote:
+    def begin(self, *, allow_gap: bool = False, accept_restored: bool = False, take_over: bool = False) -> ArchiveNote:
         """Returns what the archive is, new or gone on with; what earlier runs left half done is swept.
 
+        An archive whose checkpoint a power loss damaged begins anew behind what the lake has of each tap; so does, with
+        `take_over`, one of whose taps another archive took something.
         Raises: LakeRefused when it runs already, is one of another store or other taps, or when the history of the
             data folder is another than the one that was archived and that is not accepted; SlotGap.
         """
         if not self._lock.take():
             raise LakeRefused(f"an archive with the cursor {self._cursor!r} works on {self.lake.path} already")
         try:
-            return self._begin(allow_gap=allow_gap, accept_restored=accept_restored)
+            return self._begin(allow_gap=allow_gap, accept_restored=accept_restored, take_over=take_over)
         except BaseException:
             self._lock.release()
             raise
 
-    def _begin(self, *, allow_gap: bool, accept_restored: bool) -> ArchiveNote:
+    def _begin(self, *, allow_gap: bool, accept_restored: bool, take_over: bool) -> ArchiveNote:
         store = self._catalog.store
         self.cursors.check_rights()
         note = self.checkpoint.note()
         if note is not None:
             self._check(note, store)
-            if self._parted(note) and accept_restored:
-                self._say(f"the checkpoint of the other history is kept as {self.checkpoint.set_aside()}")
+            if why := self._useless(note, accept_restored=accept_restored, take_over=take_over):
+                aside = self.checkpoint.set_aside()
+                self._say(f"{why}: the archive goes on behind what the lake has; the old checkpoint is kept as {aside}")
                 note = None
         if note is None:
             archived = self._archived(store, accept_restored=accept_restored)
@@ -142,6 +145,20 @@ class ArchiveRun:
                 f"the checkpoint {folder} is of {_told(note.vhost, note.taps)}, "
                 f"not of {_told(self._vhost, self._taps)}: another choice of taps needs another --cursor"
             )
+
+    def _useless(self, note: ArchiveNote, *, accept_restored: bool, take_over: bool) -> str:
+        """Return why the archive begins anew in place of going on from its checkpoint, empty when it goes on."""
+        held = self.lake.message_table.manifest.state().covered.get(note.query, -1)
+        if damage := self.checkpoint.damage(held):
+            return f"the checkpoint {self.checkpoint.folder} was damaged, as by a power loss ({damage})"
+        if accept_restored and self._parted(note):
+            return "a copy of the data folder was put back"
+        committed = self.checkpoint.committed()
+        seal = note.start if committed is None else committed.offset.seal
+        taken = self.lake.archived(note.store)
+        if take_over and any(max(taken[tap].values()) > seal for tap in taken if self.cursors.wants(*tap)):
+            return "another archive took some of the taps further"
+        return ""
 
     def _stand(self, note: ArchiveNote, committed: Committed | None) -> None:
         """Note where the archive stands."""

@@ -134,9 +134,29 @@ class ArchiveCheckpoint:
         except (OSError, ValueError, IndexError, AttributeError, SourceRefused):
             return None
 
+    def damage(self, held: int) -> str:
+        """Return what of Spark's files a power loss took, empty when all is there. Spark syncs none of them.
+
+        Shapes: `held` is the last batch that the lake has, -1 for none.
+        """
+        offsets, commits = self._numbers("offsets"), self._numbers("commits")
+        if held > max(offsets, default=-1):
+            return f"offsets/{held} is lost"
+        for batch in {*offsets[-1:], *commits[-1:]}:
+            try:
+                self._offset(self.folder / "offsets" / str(batch))
+            except SourceRefused:
+                continue  # whole, and of a later version or of another source: `committed` says so
+            except (OSError, ValueError, IndexError, AttributeError):
+                return f"offsets/{batch} cannot be read"
+        for path in [self.folder / "commits" / str(batch) for batch in commits[-1:]]:
+            if not self._disk.read(path).strip():
+                return f"commits/{path.name} is empty"
+        return ""
+
     def set_aside(self) -> Path:
         """Gives the folder another name, which is returned: the archive begins anew beside it."""
-        aside = self.folder.with_name(f"{self.folder.name}.parted-{uuid.uuid4().hex[:8]}")
+        aside = self.folder.with_name(f"{self.folder.name}.old-{uuid.uuid4().hex[:8]}")
         self._disk.rename(self.folder, aside)
         self._disk.sync_folder(aside.parent)
         return aside

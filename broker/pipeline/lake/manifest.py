@@ -110,7 +110,8 @@ class Manifest:
             if sealed.seals and sealed.seals[0][0] <= held:
                 raise LakeRefused(
                     f"the lake has tap {sealed.tap!r} of vhost {sealed.vhost!r} up to seal {held} already, "
-                    f"and was to get seal {sealed.seals[0][0]} again: one archive only may write a tap into a lake"
+                    f"and was to get seal {sealed.seals[0][0]} again: one archive only may write a tap into a lake; "
+                    "end the other one, then --take-over goes on behind what it took"
                 )
         return False
 

@@ -267,7 +267,8 @@ def test_a_checkpoint_of_another_store_or_choice_is_refused(world: World, tmp_pa
         (lambda folder: (folder / "archive.json").write_text("{"), "archive.json cannot be read"),
         (lambda folder: (folder / "archive.json").write_text('{"format": 3}'), "is of format 3, this version reads up"),
         (lambda folder: (folder / "archive.json").unlink(), "has a checkpoint without archive.json"),
-        (lambda folder: (folder / "offsets" / "0").write_text("v1\n{}\n"), "offsets/0 cannot be read"),
+        (lambda folder: (folder / "offsets" / "0").write_text("v1\n{}\n{}"), "offsets/0 cannot be read"),
+        (lambda folder: (folder / "offsets" / "0").write_text('v1\n{}\n{"v": 9}'), "written by a later SlotMQ"),
     ],
 )
 def test_a_damaged_checkpoint_is_refused(world: World, damage: Any, said: str) -> None:

@@ -1,0 +1,102 @@
+"""What a power loss and another archive do to an archive: it goes on behind what the lake has, and says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.pipeline.faults import LakeRefused
+from tests.slot_folders import SlotFolder, make_slots, numbered
+
+pytest.importorskip("pyspark")
+
+from broker.pipeline.lake import Lake
+from tests.pipeline.without_spark import archive
+
+pq = pytest.importorskip("pyarrow.parquet")
+
+ROWS = 10
+
+
+def rows(path: Path) -> list[int]:
+    """Returns the message ids in a lake, sorted."""
+    lake = Lake(path)
+    return sorted(
+        n for file in lake.files() for n in pq.read_table(lake.message_table.data / file.path)["offset"].to_pylist()
+    )
+
+
+def grow(folder: SlotFolder, slots: int = 1) -> int:
+    """Adds slots, and returns how many rows there are then."""
+    for _ in range(slots):
+        folder.add_slot("audit", numbered(ROWS))
+    return folder.view.seals[-1].end
+
+
+def lose(name: str) -> Callable[[Path], object]:
+    """Returns what removes a file of a checkpoint."""
+    return lambda folder: (folder / name).unlink()
+
+
+def cut(name: str, size: int = 0) -> Callable[[Path], object]:
+    """Returns what leaves a file of a checkpoint its first bytes."""
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:size])
+
+
+@pytest.mark.parametrize("stop_at", ["", "entry"])
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (cut("offsets/1"), "offsets/1 cannot be read"),
+        (cut("offsets/1", 20), "offsets/1 cannot be read"),
+        (lose("offsets/1"), r"offsets/1 (is lost|cannot be read)"),
+    ],
+)
+def test_an_offset_that_a_power_loss_took_is_found_in_the_table(
+    tmp_path: Path, stop_at: str, damage: Callable[[Path], object], said: str
+) -> None:
+    """The entry was synced and Spark's note was not, whether or not it noted the batch as committed: no row twice."""
+    folder, lake = make_slots(tmp_path / "data", [list(numbered(ROWS))]), tmp_path / "lake"
+    archive(lake, str(folder.path))
+    grow(folder, 2)
+    archive(lake, str(folder.path), stop_at=stop_at)
+    damage(lake / "_checkpoints" / "archive")
+    end = grow(folder)
+    found = archive(lake, str(folder.path))
+    assert (found["rows"], found["seal"]) == (ROWS, 4)
+    assert re.search(rf"as by a power loss \({said}\): the archive goes on behind what the lake has", found["said"][0])
+    assert rows(lake) == list(range(1, end))
+    again = archive(lake, str(folder.path))
+    assert (again["batches"], [line for line in again["said"] if "damaged" in line]) == (0, [])
+
+
+def test_an_empty_note_of_a_commit_is_a_lost_one(tmp_path: Path) -> None:
+    """Spark would refuse to read it for good."""
+    folder, lake = make_slots(tmp_path / "data", [list(numbered(ROWS))]), tmp_path / "lake"
+    archive(lake, str(folder.path))
+    cut("commits/0")(lake / "_checkpoints" / "archive")
+    end = grow(folder)
+    found = archive(lake, str(folder.path))
+    assert found["rows"] == ROWS
+    assert "(commits/0 is empty)" in found["said"][0]
+    assert rows(lake) == list(range(1, end))
+
+
+def test_an_archive_that_another_one_blocked_takes_over(tmp_path: Path) -> None:
+    """The text names the way out; it goes on behind what the other took, and says nothing when nobody took anything."""
+    folder, lake = make_slots(tmp_path / "data", [list(numbered(ROWS))]), tmp_path / "lake"
+    archive(lake, str(folder.path))
+    grow(folder)
+    archive(lake, str(folder.path), "other")
+    end = grow(folder)
+    with pytest.raises(LakeRefused, match=r"up to seal 2 already, .* --take-over goes on behind"):
+        archive(lake, str(folder.path))
+    assert archive(lake, str(folder.path), take_over=True)["rows"] == ROWS
+    assert rows(lake) == list(range(1, end))
+    end = grow(folder)
+    assert archive(lake, str(folder.path), take_over=True)["rows"] == ROWS
+    assert rows(lake) == list(range(1, end))
+    assert len([path for path in (lake / "_checkpoints").iterdir() if ".old-" in path.name]) == 1
