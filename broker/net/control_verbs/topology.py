@@ -107,7 +107,9 @@ def name_of(request: Request, kind: str) -> str:
     """Returns the name of what is declared. Raises: ControlRefused."""
     name = request.text(kind)
     if not name or not is_short_text(name) or not name.isprintable():
-        raise ControlRefused(f"the name of {'an' if kind == 'exchange' else 'a'} {kind} has 1 to 255 bytes of text")
+        raise ControlRefused(
+            f"the name of {'an' if kind == 'exchange' else 'a'} {kind} has 1 to 255 bytes of printable text"
+        )
     return name
 
 
