@@ -17,7 +17,7 @@ __all__ = ["COLUMNS", "add_listing", "print_list"]
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "queues": (
         "vhost", "name", "messages_ready", "messages_unacknowledged", "messages", "consumers", "state", "policy",
-        "durable", "auto_delete", "arguments", "message_bytes", "publish_rate", "deliver_rate", "ack_rate",
+        "durable", "auto_delete", "arguments",
     ),
     "exchanges": ("vhost", "name", "type", "durable", "auto_delete", "internal", "policy", "topic_index", "arguments"),
     "bindings": ("vhost", "source", "destination", "destination_type", "routing_key", "arguments"),

@@ -29,7 +29,7 @@ def add_moving(commands: Any) -> None:
     )
     command.add_argument("queue", metavar="QUEUE")
     command.add_argument(
-        "--to", metavar="QUEUE|EXCHANGE[:KEY]", required=True,
+        "--to", metavar="QUEUE|EXCHANGE[:KEY]", required=True, type=_destination,
         help="where to; with an exchange each message keeps its routing key unless KEY is given; 'queue:NAME' and "
         "'exchange:NAME[:KEY]' where both are called so",
     )  # fmt: skip
@@ -65,6 +65,12 @@ def _finish(command: argparse.ArgumentParser, run: Any) -> None:
     add_vhost(command)
     add_folder(command)
     command.set_defaults(run=run)
+
+
+def _destination(text: str) -> str:
+    if not text:  # of an unset variable, say: the default exchange would give each message back to its queue
+        raise argparse.ArgumentTypeError("name a queue or an exchange; ':NAME' is the default exchange with that key")
+    return text
 
 
 def _positive(text: str) -> int:

@@ -144,6 +144,7 @@ def test_what_is_made_outlives_the_broker(broker_process: BrokerProcess) -> None
         (["trace", "on", "--count", "3"], 2, "filters and --count are for what is shown: the firehose has everything"),
         (["move", "q", "--to", "q"], 1, "queue 'q' cannot be moved to itself"),
         (["move", "q"], 2, "the following arguments are required: --to"),
+        (["move", "q", "--to", ""], 2, "name a queue or an exchange"),
         (["move", "q", "--to", "t", "--limit", "-1"], 2, "'-1' is not a number of messages from 1 on"),
         (["move", "q", "--to", "t", "--match", "size>3"], 2, "'size>3' is no condition: it is key=PATTERN, exchange"),
         (["move", "q", "--to", "t", "--match", "header:=3"], 2, "'header:=3' is no condition"),
