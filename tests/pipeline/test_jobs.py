@@ -62,7 +62,12 @@ def drain(broker: BrokerProcess, queue: str) -> list[tuple[str, str, bytes, byte
 
 
 def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
-    spark: SparkSession, broker: BrokerProcess, channel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    broker: BrokerProcess,
+    channel: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Per queue and key in the lake's order; what goes nowhere is kept; a rerun and a resume add nothing."""
     from broker.pipeline.job import BAD_RECORDS, OK, Progress
@@ -107,8 +112,11 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
     refused = [row for path in BadRecordLog(folder).files() for row in pq.read_table(path).to_pylist()]
     assert [(row["routing_key"], row["offset"], row["code"]) for row in refused] == [("lost.key", 8, 312)]
 
-    assert main(command) == BAD_RECORDS
+    capsys.readouterr()
+    assert main([*command, "--json"]) == BAD_RECORDS
     assert depth(channel, "replayed") == 0, "the broker knows the numbers of the first run"
+    told = json.loads(capsys.readouterr().out)
+    assert (told["published"], told["dropped"], told["refused"]) == (0, told["messages"] - 1, 1)
     assert main([*command, "--resume"]) == OK
     mapped = ["--resume", "--producer", "other", "--queue", "one", "--pattern", "*.k1", "--map", "one.*=again.*"]
     assert main([*command, *mapped]) == OK
@@ -320,7 +328,8 @@ def test_dead_letters_of_a_lake_go_back_once(
     for count in (4, 0):
         capsys.readouterr()
         assert main([*command, "--replay", "--to", broker.address.url, "--into", into]) == 0
-        assert json.loads(capsys.readouterr().out)["messages"] == 4
+        told = json.loads(capsys.readouterr().out)
+        assert (told["messages"], told["published"], told["dropped"]) == (4, count, 4 - count)
         found = drain(broker, "l.work")
         assert sorted(body for *_, body in found) == [b"0", b"2", b"4", b"6"][:count]
         assert {(exchange, key) for exchange, key, _, _ in found} == ({place} if count else set())

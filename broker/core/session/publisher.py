@@ -37,7 +37,11 @@ QUEUES_PER_UNIT: Final = 8  # so many queues take a message in the ten microseco
 _CONFIRM: Final = Struct(">BHIHHQBB")  # basic.ack, basic.nack: type, channel, size, class, method, tag, bits, frame end
 _ACK: Final = 80
 _NACK: Final = 120
-_REQUEUE: Final = 2  # the bit that RabbitMQ sets in every nack; it means nothing to a publisher
+_DROPPED: Final = 81  # an ack of what was dropped, as its number was used before
+# The bit that RabbitMQ sets in every nack, where it means nothing to a publisher. In an ack it says that the broker had
+# the message already; clients look at the first bit alone, and only one that announced the capability gets it.
+_MARKED: Final = 2
+_TELLS_DROPPED: Final = "slotmq.dropped_publishes"
 
 
 class Publisher:
@@ -56,6 +60,7 @@ class Publisher:
         "_committer",
         "_connection",
         "_deadlines",
+        "_dropped",
         "_log",
         "_number",
         "_producer",
@@ -65,6 +70,7 @@ class Publisher:
         "_resolved",
         "_resolver",
         "_session",
+        "_tells_dropped",
         "_user_name",
         "_vhost",
         "closed",
@@ -102,6 +108,8 @@ class Publisher:
         self.logged = 0
         self.replies: ReplyConsumer | None = None
         self._refused: list[int] = []  # numbers that get a nack; they ascend
+        self._dropped: list[int] = []  # numbers that were used before, where the client wants to know; they ascend
+        self._tells_dropped = self._connection.has_capability(_TELLS_DROPPED)
 
     def publish_run(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
         """Routes messages to their queues and appends one record for each, whatever the fan-out. HOT.
@@ -253,6 +261,8 @@ class Publisher:
     def _wait_for_original(self) -> None:
         if self._log.needs_sync:
             self.logged = self.published
+        if self._tells_dropped and self.confirming:
+            self._dropped.append(self.published)
 
     # -- the slow road ------------------------------------------------------------------------------------------------
 
@@ -334,24 +344,34 @@ class Publisher:
         """
         if self.closed:
             return
-        if self._refused:
-            self._refuse(upto)
+        if self._refused or self._dropped:
+            self._tell_apart(upto)
         self._settle(_ACK, upto)
 
-    def _refuse(self, upto: int) -> None:
-        """Sends the nacks up to number `upto`, and the acks of what stands between them."""
-        due = bisect_right(self._refused, upto)
-        numbers, self._refused = self._refused[:due], self._refused[due:]
-        for place, number in enumerate(numbers):  # one frame for a run of them
-            if not place or numbers[place - 1] != number - 1:
+    def _tell_apart(self, upto: int) -> None:
+        """Sends what is no plain ack up to number `upto`, and the acks of what stands between."""
+        kinds = dict.fromkeys(_due(self._refused, upto), _NACK)
+        kinds.update(dict.fromkeys(_due(self._dropped, upto), _DROPPED))
+        for number in sorted(kinds):  # one frame for a run of a kind
+            kind = kinds[number]
+            if kinds.get(number - 1) != kind:
                 self._settle(_ACK, number - 1)
-            if place + 1 == due or numbers[place + 1] != number + 1:
-                self._settle(_NACK, number)
+            if kinds.get(number + 1) != kind:
+                self._settle(kind, number)
 
-    def _settle(self, method: int, upto: int) -> None:
+    def _settle(self, kind: int, upto: int) -> None:
         confirmed = self.confirmed
         if upto <= confirmed:
             return
         self.confirmed = upto
-        bits = (1 if upto > confirmed + 1 else 0) | (_REQUEUE if method == _NACK else 0)
+        bits = (1 if upto > confirmed + 1 else 0) | (0 if kind == _ACK else _MARKED)
+        method = _NACK if kind == _NACK else _ACK
         self._connection.write(_CONFIRM.pack(1, self._number, 13, 60, method, upto, bits, 0xCE))
+
+
+def _due(numbers: list[int], upto: int) -> list[int]:
+    """Takes the numbers up to one out of a list that ascends, and returns them."""
+    at = bisect_right(numbers, upto)
+    due = numbers[:at]
+    del numbers[:at]
+    return due

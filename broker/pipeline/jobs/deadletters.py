@@ -184,11 +184,12 @@ def run_deadletters(options: DeadLetterOptions, progress: Progress) -> Summary:
         if fault is None:
             raise
         raise JobFailed(str(fault)) from error
-    values |= {"published": replayed["published"] - replayed["refused"], "refused": replayed["refused"]}
-    if replayed["refused"]:
+    refused, dropped = replayed["refused"], replayed["dropped"]
+    values |= {"published": replayed["published"] - refused - dropped, "refused": refused, "dropped": dropped}
+    if refused:
         values["refused_rows"] = folder
-    lines = (*lines_of(values), f"{values['published']:,} replayed, {values['refused']:,} refused")
-    return Summary(values, BAD_RECORDS if replayed["refused"] else OK, lines)
+    told = f"{values['published']:,} replayed, {refused:,} refused, {dropped:,} dropped, as the broker had them"
+    return Summary(values, BAD_RECORDS if refused else OK, (*lines_of(values), told))
 
 
 def frame_of(spark: SparkSession, options: DeadLetterOptions) -> DataFrame:

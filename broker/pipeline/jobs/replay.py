@@ -175,7 +175,7 @@ def _publish(
 ) -> dict[str, int]:
     from pyspark.sql import functions as F  # noqa: N812
 
-    totals = {"published": 0, "refused": 0, "bytes": 0}
+    totals = {"published": 0, "refused": 0, "dropped": 0, "bytes": 0}
     progress.step("publishing")
     for step in steps:
         unsealed = F.coalesce(F.col("seal"), F.lit(0)) == 0
@@ -191,7 +191,7 @@ def _publish(
 def publish_frame(
     frame: DataFrame, how: Publishing, key_map: KeyMap | None = None, *, batch: int = 0
 ) -> dict[str, int]:
-    """Publishes the messages of a frame and returns how many, how many were refused, and the bytes of their bodies.
+    """Publishes the messages of a frame and returns how many, refused and dropped, and the bytes of their bodies.
 
     What was refused is in the folder under the number of the batch.
     The messages of one queue under one routing key go one behind the other, in the order of the queue.
@@ -219,7 +219,7 @@ def publish_frame(
     with _patient(spark):
         tallies = ready.mapInArrow(publish_rows(how), TALLY_DDL).collect()
     BadRecordLog(Path(how.refused)).commit(RUN, batch, [tally["file"] for tally in tallies if tally["file"]])
-    return {name: sum(tally[name] for tally in tallies) for name in ("published", "refused", "bytes")}
+    return {name: sum(tally[name] for tally in tallies) for name in ("published", "refused", "dropped", "bytes")}
 
 
 @contextmanager
@@ -308,8 +308,9 @@ def _summary(values: Mapping[str, Any], totals: Mapping[str, int], folder: str, 
     refused = totals["refused"]
     made = {
         **values,
-        "published": totals["published"] - refused,
+        "published": totals["published"] - refused - totals["dropped"],
         "refused": refused,
+        "dropped": totals["dropped"],  # the broker had them already
         "bytes": totals["bytes"],
         "elapsed_s": round(elapsed_s, 3),
         "rows_per_s": round(totals["published"] / elapsed_s) if elapsed_s > 0 else 0,

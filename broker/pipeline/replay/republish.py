@@ -27,8 +27,8 @@ COLUMNS: Final = (
     "store", "incarnation",
 )  # fmt: skip
 """What has to be known of a message to publish it again."""
-TALLY: Final = ("published", "refused", "bytes", "file")
-TALLY_DDL: Final = "published bigint, refused bigint, bytes bigint, file string"
+TALLY: Final = ("published", "refused", "dropped", "bytes", "file")
+TALLY_DDL: Final = "published bigint, refused bigint, dropped bigint, bytes bigint, file string"
 PLACE: Final = ("seal", "slot", "offset", "store", "incarnation")
 SLOT_ROWS: Final = 65_536
 SLICE_S: Final = 0.05
@@ -84,8 +84,9 @@ def publish_rows(how: Publishing) -> Callable[[Iterator[pa.RecordBatch]], Iterat
     return task
 
 
-def publish_batches(how: Publishing, batches: Iterator[pa.RecordBatch]) -> tuple[int, int, int, str]:
-    """Publishes batches and returns how many messages, how many of them were refused, bytes of bodies, and their file.
+def publish_batches(how: Publishing, batches: Iterator[pa.RecordBatch]) -> tuple[int, int, int, int, str]:
+    """Publishes batches and returns how many messages, how many of them were refused, and how many the broker had
+    already; bytes of bodies, and the file of the refused.
 
     Raises: PublishFailed.
     """
@@ -93,9 +94,9 @@ def publish_batches(how: Publishing, batches: Iterator[pa.RecordBatch]) -> tuple
 
     refused = BadRecordFile(Path(how.refused))
     size = published = 0
+    publisher: AmqpPublisher | None = None
     try:
         with ExitStack() as connection:
-            publisher: AmqpPublisher | None = None
             for batch in batches:
                 if publisher is None:  # an empty partition connects nowhere
                     publisher = connection.enter_context(AmqpPublisher(how.address, how.options, refused.add))
@@ -111,7 +112,8 @@ def publish_batches(how: Publishing, batches: Iterator[pa.RecordBatch]) -> tuple
         with suppress(OSError):
             refused.remove()
         raise
-    return published, refused.rows, size, refused.name
+    dropped = 0 if publisher is None else publisher.dropped
+    return published, refused.rows, dropped, size, refused.name
 
 
 def outgoing(how: Publishing, batch: pa.RecordBatch) -> Iterator[Outgoing]:

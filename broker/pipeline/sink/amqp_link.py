@@ -42,6 +42,7 @@ CAPABILITIES: Final = {
     "basic.nack": True,
     "connection.blocked": True,
     "authentication_failure_close": True,
+    "slotmq.dropped_publishes": True,
 }
 
 

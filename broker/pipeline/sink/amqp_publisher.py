@@ -28,6 +28,7 @@ HEADER, BODY, FRAME_END = 2, 3, 0xCE
 ACK, NACK = 0x003C0050, 0x003C0078
 CONFIRM: Final = Struct(">IQB")  # class and method, delivery tag, bits
 MULTIPLE: Final = 1
+DROPPED: Final = 2  # of an ack: the broker had the messages already
 TICKET: Final = bytes(2)
 CONTENT: Final = Struct(">BHIHHQ").pack  # the head of a content header frame, and its class, weight and body size
 CONTENT_BYTES: Final = 12
@@ -96,6 +97,7 @@ class AmqpPublisher:
         self._rate_at = 0  # so many may be published before the next look at the clock
         self._begun_s = 0.0
         self.published = 0
+        self.dropped = 0  # of those, as their numbers were used before
         self.reconnects = 0
         try:
             self._link = AmqpLink(address, options.name)
@@ -292,8 +294,11 @@ class AmqpPublisher:
             if kind == METHOD:
                 index, tag, bits = CONFIRM.unpack_from(octets, start) if size >= CONFIRM.size else (0, 0, 0)
                 if index == ACK:
+                    before = len(self._window) if bits & DROPPED else 0
                     for refused in self._window.acked(tag, multiple=bool(bits & MULTIPLE)):
                         self._refused(refused)
+                    if bits & DROPPED:
+                        self.dropped += before - len(self._window)
                 elif index == NACK:
                     self._nacked(tag, multiple=bool(bits & MULTIPLE))
                 else:

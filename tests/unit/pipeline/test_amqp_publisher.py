@@ -17,6 +17,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from broker.pipeline.faults import PublishFailed, SinkRefused
 from broker.pipeline.sink.amqp_address import AmqpAddress
+from broker.pipeline.sink.amqp_link import CAPABILITIES
 from broker.pipeline.sink.amqp_publisher import AmqpPublisher, Outgoing, PublisherOptions, Refused
 from broker.store.memory_files import MemoryFiles
 from broker.testing import Broker
@@ -327,3 +328,36 @@ def test_addresses_that_are_none(url: str) -> None:
     with pytest.raises(SinkRefused) as caught:
         AmqpAddress.parse(url)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("window", [1, 1000])
+def test_what_the_broker_had_already_is_counted(broker: Broker, channel: BlockingChannel, window: int) -> None:
+    """In whatever order it comes between new messages and ones that a full queue refuses."""
+    channel.queue_declare("full", arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
+    first = rows(20)
+    mixed = [("", "full", PERSISTENT, b"", 100 + at // 3, at) if at % 5 == 4 else row for at, row in enumerate(first)]
+    options = PublisherOptions(producer="job", window=window, nack_attempts=1)
+    with AmqpPublisher(address_of(broker), options) as publisher:
+        publisher.publish(row for row in first if (row[4] or 0) % 3)
+        publisher.drain()
+        assert publisher.dropped == 0
+    refused: list[Refused] = []
+    for dropped in (10, 16):
+        with AmqpPublisher(address_of(broker), options, refused.append) as publisher:
+            publisher.publish(mixed)
+            publisher.drain()
+        assert (publisher.published, publisher.dropped) == (20, dropped)
+    assert len(refused) == 8
+    assert sorted(drain(channel, "q")) == sorted(body for body in bodies(20) if int(body) % 3 or int(body) % 5 != 4)
+
+
+def test_only_who_asks_for_it_is_told_of_what_was_dropped(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To others the ack of a duplicate is one like any other."""
+    monkeypatch.setitem(CAPABILITIES, "slotmq.dropped_publishes", False)
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        connection.channel().queue_declare("q")
+    for _ in range(2):
+        with AmqpPublisher(address_of(broker), NUMBERED) as publisher:
+            publisher.publish(rows(5, exchange="", key="q"))
+            publisher.drain()
+        assert publisher.dropped == 0
