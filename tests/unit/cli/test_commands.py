@@ -88,13 +88,20 @@ def test_each_kind_is_listed_by_its_verb(broker: Asked, kind: str, capsys: pytes
     """With the columns that its help names, or those that were chosen."""
     broker.answer = [{listing.COLUMNS[kind][0]: "here", "other": 3}]
     assert code_of("list", kind, "--vhost", "v") == 0
-    costly = {"rates": True, "bytes": True} if kind == "queues" else {}
-    assert (broker.verb, broker.arguments) == ("list_" + kind.replace("-", "_"), {"vhost": "v", **costly})
+    assert (broker.verb, broker.arguments) == ("list_" + kind.replace("-", "_"), {"vhost": "v"})
     assert capsys.readouterr().out == "here" + "\t" * (len(listing.COLUMNS[kind]) - 1) + "\n"
     assert code_of("list", kind, "--columns", f"other,{listing.COLUMNS[kind][1]}") == 0
     assert capsys.readouterr().out == "3\t\n"
     assert code_of("list", kind, "--columns", "other,none") == 2
     assert capsys.readouterr().err.startswith("slotmq: there is no column 'none': there are ")
+
+
+def test_rates_and_bytes_are_asked_for_when_they_are_shown(broker: Asked) -> None:
+    """The broker works them out, which may take half a second, for whoever wants to see them."""
+    broker.answer = [{"name": "q", "ack_rate": 0.0, "message_bytes_ready": 3}]
+    for shown, part in (("name,ack_rate", "rates"), ("message_bytes_ready", "bytes")):
+        assert code_of("list", "queues", "--columns", shown) == 0
+        assert broker.arguments == {"vhost": None, part: True}
 
 
 def test_password_comes_from_standard_input(broker: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
