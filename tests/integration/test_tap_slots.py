@@ -146,7 +146,7 @@ async def test_a_cap_forces_out_the_oldest_and_leaves_a_gap(tmp_path: Path) -> N
     async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
         taps = broker.server.taps
         exchange = await channel.declare_exchange("x", "topic", durable=True)
-        await taps.add("/", "x", "a", name="small", cursors=["reader"], max_bytes=1000)
+        await taps.add("/", "x", "a", name="small", cursors=["reader"], max_bytes=1100)
         await taps.add("/", "x", "b", name="young", max_age_ms=60_000)
         for key in "aab":
             await exchange.publish(aio_pika.Message(bytes(600), delivery_mode=2), key)

@@ -185,7 +185,7 @@ def test_the_sink_takes_slots_of_any_stream_or_frame(spark: SparkSession, tmp_pa
     for frame, mode, said in [
         (slots, "append", "the lake has tap 'audit' of vhost '/' up to seal 3 already"),
         (slots, "overwrite", "a lake grows and is never overwritten"),
-        (slots.select("seal"), "append", "takes the rows of slotmq-slots; these have no store, vhost, queue"),
+        (slots.select("seal"), "append", "takes the rows of slotmq-slots; these have no store, incarnation, vhost"),
     ]:
         with pytest.raises(Exception, match=said):
             frame.write.format("slotmq-lake").option("slots", store).mode(mode).save(lake)
