@@ -127,7 +127,7 @@ def later(folder: Path, what: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("what", "known"), [("format", 3), ("definitions", 1), ("segment", 1), ("checkpoint", 1), ("seals", 1)]
+    ("what", "known"), [("format", 3), ("definitions", 1), ("segment", 1), ("checkpoint", 1), ("seals", 2)]
 )
 def test_what_a_later_version_wrote(broker_process: BrokerProcess, what: str, known: int) -> None:
     """A folder, or a file in it, of a later version is named with both numbers in one line, exit 2, and left alone."""
