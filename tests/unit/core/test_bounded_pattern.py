@@ -128,7 +128,7 @@ def test_what_may_be_slow_has_a_time_bound(text: str) -> None:
 def test_a_pattern_that_is_slow_again_and_again_is_given_up() -> None:
     """Ten thousand names cost no more than a handful of time bounds."""
     pattern = BoundedPattern("(a+)+$")
-    hostile = "a" * 200 + "!\n"
+    hostile = "a" * 1000 + "!\n"  # two seconds' work, where 200 of them are little more than the bound
     for _ in range(SLOW_MAX):
         assert pattern.told(hostile) is None
     pattern._compiled = None  # whatever it is asked now, it does not search
