@@ -59,7 +59,7 @@ def add_messages(commands: Any) -> None:
     command = add_command(commands, "get", "take the next messages out of a queue and show them")
     command.add_argument("queue", metavar="QUEUE")
     command.add_argument(
-        "--count", metavar="N", type=message_count, default=1, help=f"so many at the most, to {GET_MAX}"
+        "--count", metavar="N", type=message_count, default=1, help=f"at most N messages, up to {GET_MAX}"
     )
     command.add_argument("--requeue", action="store_true", help="put them back, redelivered; peek leaves no trace")
     command.add_argument(

@@ -54,7 +54,7 @@ def add_moving(commands: Any) -> None:
 
 
 def _finish(command: argparse.ArgumentParser, run: Any) -> None:
-    command.add_argument("--limit", metavar="N", type=_positive, help="so many at the most")
+    command.add_argument("--limit", metavar="N", type=_positive, help="move at most N messages")
     command.add_argument(
         "--match", metavar="CONDITION", action="append", default=[], type=_condition,
         help="only these: key=PATTERN (as a topic exchange has it), exchange=NAME, header:NAME=VALUE, body~TEXT; "

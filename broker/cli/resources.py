@@ -36,7 +36,7 @@ def add_resources(commands: Any) -> None:
     command = add_command(commands, "peek", "show the next messages of a queue and leave them as they are")
     command.add_argument("queue", metavar="QUEUE")
     command.add_argument(
-        "--count", metavar="N", type=message_count, default=1, help=f"so many at the most, to {GET_MAX}"
+        "--count", metavar="N", type=message_count, default=1, help=f"at most N messages, up to {GET_MAX}"
     )
     command.add_argument("--body-bytes", metavar="N", type=int, default=4096, help="so much of a body (default 4096)")
     add_json(command)

@@ -44,7 +44,7 @@ def add_trace(commands: Any) -> None:
     command.add_argument("--queue", metavar="GLOB", help="only what is routed to or delivered from these queues")
     command.add_argument("--key", metavar="PATTERN", help="only these routing keys: a topic pattern such as 'a.*.#'")
     command.add_argument("--user", metavar="GLOB", help="only what these users publish or are delivered")
-    command.add_argument("--count", metavar="N", type=int, help="end after so many")
+    command.add_argument("--count", metavar="N", type=int, help="end after N messages")
     command.add_argument("--body-bytes", metavar="N", type=int, default=256, help="so much of a body (default 256)")
     add_json(command)
     add_vhost(command)
