@@ -48,7 +48,7 @@ def broker_process(tmp_path: Path) -> Iterator[str]:
 
 
 def hidden_by() -> str | None:
-    """Returns where `broker` comes from in this run, None when it is SlotMQ's package. Imports nothing."""
+    """Return where `broker` comes from in this run, None when it is SlotMQ's package. Imports nothing."""
     try:
         spec = find_spec("broker")
     except ValueError:  # a module that a test made by hand
@@ -60,7 +60,7 @@ def hidden_by() -> str | None:
 
 
 def _check_not_hidden() -> None:
-    """Fails the test in one line when an import of `broker` would bring the project's own."""
+    """Fail the test in one line when an import of `broker` would bring the project's own."""
     where = hidden_by()
     if where is not None:
         pytest.fail(

@@ -62,21 +62,21 @@ class Collector:
             gc.enable()
 
     def start(self) -> None:
-        """Sets aside what the broker began with, and looks once a second from then on."""
+        """Set aside what the broker began with, and looks once a second from then on."""
         gc.set_threshold(YOUNG, ROUNDS, NEVER)
         gc.freeze()
         self._size = self._now
         self._wait()
 
     def close(self) -> None:
-        """Ends the looks, and leaves the collector as it was."""
+        """End the looks, and leave the collector as it was."""
         gc.set_threshold(*self._thresholds)
         if self._alarm is not None:
             self._alarm.cancel()
         gc.unfreeze()
 
     def look(self) -> None:
-        """Sets aside what the broker has if it has grown, or collects what has gone."""
+        """Set aside what the broker has if it has grown, or collects what has gone."""
         turns = self._broker.turn.count
         self._idle_s = self._idle_s + 1 if turns - self._turns < IDLE_TURNS else 0
         self._turns = turns

@@ -8,10 +8,10 @@ __all__ = ["is_compiled", "kind"]
 
 
 def is_compiled() -> bool:
-    """Returns whether the hot modules were compiled by mypyc."""
+    """Return whether the hot modules were compiled by mypyc."""
     return not str(trie.__file__).endswith(".py")
 
 
 def kind() -> str:
-    """Returns the word for it that `slotmq --version` prints."""
+    """Return the word for it that `slotmq --version` prints."""
     return "compiled" if is_compiled() else "interpreted"

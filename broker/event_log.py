@@ -21,7 +21,7 @@ class EventLog:
         self.to: Any = structlog.get_logger()
 
     def __getattr__(self, method: str) -> Any:
-        """Returns `info`, `bind` and so on of the logger that the events go to now."""
+        """Return `info`, `bind` and so on of the logger that the events go to now."""
         return getattr(self.to, method)
 
 
@@ -29,7 +29,7 @@ _log = EventLog()
 
 
 def get_logger() -> Any:
-    """Returns the broker's logger."""
+    """Return the broker's logger."""
     return _log
 
 

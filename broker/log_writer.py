@@ -34,7 +34,7 @@ class LogWriter:
         self._thread.start()
 
     def write(self, text: str) -> int:
-        """Takes a line, or drops it when too many wait."""
+        """Take a line, or drop it when too many wait."""
         with self._changed:
             if len(self._lines) >= WAITING_MAX:
                 self.lost += 1
@@ -44,17 +44,17 @@ class LogWriter:
         return len(text)
 
     def flush(self) -> None:
-        """Does nothing: the thread flushes what it writes."""
+        """Do nothing: the thread flushes what it writes."""
 
     def isatty(self) -> bool:
-        """Tells whether a person is likely to read the lines."""
+        """Return whether a person is likely to read the lines."""
         try:
             return self._stream.isatty()
         except ValueError:  # the stream was closed before the process began
             return False
 
     def close(self) -> bool:
-        """Waits a moment for the last lines to be written; tells whether everything ever was."""
+        """Wait a moment for the last lines to be written; tells whether everything ever was."""
         with self._changed:
             self._closing = True
             self._changed.notify()

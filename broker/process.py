@@ -20,7 +20,7 @@ _log = get_logger()
 
 
 def run(settings: Settings, source: SettingsSource, hang_up: HangUp) -> int:
-    """Runs the broker until SIGTERM or SIGINT and returns the exit code.
+    """Run the broker until SIGTERM or SIGINT and return the exit code.
 
     SIGHUP has it read its settings from `source` again.
     Raises: what `Broker.recover` raises; StoreFailed when the store failed later.
@@ -44,7 +44,7 @@ async def _serve(settings: Settings, source: SettingsSource, hang_up: HangUp) ->
     stop = asyncio.Event()
 
     def asked() -> None:
-        """Stops in order; asked again, without waiting for clients."""
+        """Stop in order; asked again, without waiting for clients."""
         if stop.is_set():
             broker.drop_clients()
         stop.set()
@@ -91,7 +91,7 @@ async def _reload(broker: Broker) -> None:
 
 
 def _failed(error: BaseException) -> int:
-    """Returns the exit code of a broker that ended from inside. Raises: StoreFailed."""
+    """Return the exit code of a broker that ended from inside. Raises: StoreFailed."""
     if isinstance(error, StoreFailed):
         raise error
     _log.error("server.crashed", exc_info=error)

@@ -97,12 +97,12 @@ class Broker:
         self.flow: Flow[Transport]
 
     async def start(self) -> None:
-        """Recovers what is on disk and begins to listen."""
+        """Recover what is on disk and begins to listen."""
         await self.recover()
         await self.serve()
 
     async def recover(self) -> None:
-        """Takes the ports and the folder, and recovers what is on disk; nobody is answered yet."""
+        """Take the ports and the folder, and recover what is on disk; nobody is answered yet."""
         self._began = time.monotonic()
         loop = asyncio.get_running_loop()
         settings = self.settings
@@ -205,7 +205,7 @@ class Broker:
             raise
 
     async def serve(self) -> None:
-        """Begins to answer clients and commands; what stops the broker has to be in place by then."""
+        """Begin to answer clients and commands; what stops the broker has to be in place by then."""
         try:
             await self.listener.start(self._bound.amqp, self._bound.tls)
             if self.settings.server.control_socket:
@@ -226,7 +226,7 @@ class Broker:
         )
 
     async def stop(self) -> None:
-        """Finishes what was taken, says good-bye and writes everything down."""
+        """Finish what was taken, says good-bye and writes everything down."""
         _log.info("server.stopping", connections=len(self.listener.transports))
         self.listener.refuse_new()
         self.listener.stop_reading()
@@ -265,7 +265,7 @@ class Broker:
         self.on_stop()
 
     def drop_clients(self) -> None:
-        """Waits for no client any more."""
+        """Wait for no client any more."""
         self.listener.abort()
         if self.http is not None:
             self.http.abort()
@@ -277,7 +277,7 @@ class Broker:
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
 
     def run_due(self) -> None:
-        """Does what has become due by now, without waiting for a turn of the loop."""
+        """Do what has become due by now, without waiting for a turn of the loop."""
         self.turn.read_clock()
         for engine in self.engines.values():
             engine.run_due()
@@ -297,7 +297,7 @@ class Broker:
         return not (self.turn.scheduled or self.taps.busy) and at_rest
 
     async def wait_failed(self) -> BaseException:
-        """Returns what ended the broker from inside; nothing was confirmed after it."""
+        """Return what ended the broker from inside; nothing was confirmed after it."""
         await self._failed.wait()
         assert self._failure is not None
         return self._failure
@@ -310,7 +310,7 @@ class Broker:
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/"
 
     def ready_line(self) -> str:
-        """Says where clients connect, as whom, and where the messages are."""
+        """Say where clients connect, as whom, and where the messages are."""
         users, first = self.administration.users, self.settings.auth.default_user
         user = first if first in users else next(iter(users), "nobody")
         listener = self.listener
@@ -329,11 +329,11 @@ class Broker:
         return self.vhosts.engines
 
     async def reload(self) -> dict[str, Any]:
-        """Reads settings and certificates again and takes what may change at run time. Raises: NotReloaded."""
+        """Read settings and certificates again and take what may change at run time. Raises: NotReloaded."""
         return await self._reload.run(lambda: self.settings)
 
     async def _take_settings(self, settings: Settings) -> None:
-        """Goes by settings of which no key needs a restart. Raises: TlsUnusable, having changed nothing."""
+        """Go by settings of which no key needs a restart. Raises: TlsUnusable, having changed nothing."""
         if self._tls is not None:
             self._tls.take(settings.tls)
         self.settings = settings
@@ -359,7 +359,7 @@ class Broker:
         ]
 
     def _unready(self) -> list[str]:
-        """Returns why the broker takes no work now."""
+        """Return why the broker takes no work now."""
         failed = [] if self._failure is None else ["the broker has failed"]
         return failed + [f"{alarm['kind']} alarm" for alarm in self._alarms.standing()]
 
@@ -380,7 +380,7 @@ class Broker:
         }
 
     def _give_up(self) -> None:
-        """Gives back what a start had taken; the next one finds what this one found."""
+        """Give back what a start had taken; the next one finds what this one found."""
         self._bound.close()
         self._passwords.close()
         self.taps.abort()
@@ -388,7 +388,7 @@ class Broker:
         self._folder.close()
 
     def _fail(self, error: BaseException) -> None:
-        """Ends the broker: a lost store or a defect in the turn. Nothing is confirmed after it; recovery starts from
+        """End the broker: a lost store or a defect in the turn. Nothing is confirmed after it; recovery starts from
         the log.
         """
         if self._failure is None:

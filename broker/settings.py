@@ -34,7 +34,7 @@ class Server(Section):
     @field_validator("data_dir", mode="before")
     @classmethod
     def _is_named(cls, value: Any) -> Any:
-        """Refuses an empty path, which would be the folder of start: the empty variable of some script."""
+        """Refuse an empty path, which would be the folder of start: the empty variable of some script."""
         if value == "":
             raise ValueError("should name a folder; the folder of start is .")
         return value
@@ -263,14 +263,14 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _ports_differ(self) -> Self:
-        """Refuses one port for both listeners: the second could not listen."""
+        """Refuse one port for both listeners: the second could not listen."""
         if self.tls.is_on and self.tls.port and self.tls.port == self.server.port:
             raise ValueError(f"tls.port and server.port are both {self.tls.port}")
         return self
 
     @model_validator(mode="after")
     def _http_can_listen(self) -> Self:
-        """Refuses what would only come out at the start, or silently without TLS."""
+        """Refuse what would only come out at the start, or silently without TLS."""
         if not self.http.enabled:
             return self
         if self.http.tls and not self.tls.is_on:
@@ -290,7 +290,7 @@ class Settings(BaseModel):
 
 
 def sections() -> Iterator[tuple[str, type[Section], Mapping[str, FieldInfo]]]:
-    """Yields each section's name, model and fields, in the order of the file."""
+    """Yield each section's name, model and fields, in the order of the file."""
     for name, field in Settings.model_fields.items():
         model = field.annotation
         assert isinstance(model, type) and issubclass(model, Section), name
@@ -298,7 +298,7 @@ def sections() -> Iterator[tuple[str, type[Section], Mapping[str, FieldInfo]]]:
 
 
 def limits(field: FieldInfo) -> tuple[Any, Any]:
-    """Returns the least and the greatest value of a number."""
+    """Return the least and the greatest value of a number."""
     low = next(part.ge for part in field.metadata if hasattr(part, "ge"))
     high = next(part.le for part in field.metadata if hasattr(part, "le"))
     return low, high

@@ -58,7 +58,7 @@ class Auth(Section):
 
     @model_validator(mode="after")
     def _first_user_is_whole(self) -> Self:
-        """Refuses a first user whose password everybody knows, or who has none."""
+        """Refuse a first user whose password everybody knows, or who has none."""
         if self.default_user not in ("", "guest") and "default_pass" not in self.model_fields_set:
             raise ValueError("default_user is set and default_pass is not")
         if self.begins_with_default_user and not self.default_pass.get_secret_value():
@@ -135,7 +135,7 @@ class Tls(Section):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        """Refuses what would silently be less than was asked for."""
+        """Refuse what would silently be less than was asked for."""
         if not self.certfile and (self.keyfile or self.cafile or self.verify == "peer" or self.only):
             raise ValueError("certfile is missing: without it there is no TLS")
         if self.verify == "peer" and not self.cafile:

@@ -21,18 +21,18 @@ NEXT_CONNECTION: Final = "for new connections"
 def number(
     default: float, low: float, high: float, unit: str, meaning: str, source: str = "", *, reload: str = ""
 ) -> Any:
-    """Returns the field of a limit. Units: as `unit` says; the name of the key ends with it."""
+    """Return the field of a limit. Units: as `unit` says; the name of the key ends with it."""
     extra: dict[str, Any] = {"unit": unit, "source": source, "reload": reload}
     return Field(default=default, ge=low, le=high, description=meaning, json_schema_extra=extra)
 
 
 def text(default: str, meaning: str) -> Any:
-    """Returns the field of a string that must say something."""
+    """Return the field of a string that must say something."""
     return Field(default=default, min_length=1, max_length=4096, description=meaning)
 
 
 def reload_of(field: FieldInfo) -> str:
-    """Returns when a changed setting holds after a reload; empty for one that needs a restart."""
+    """Return when a changed setting holds after a reload; empty for one that needs a restart."""
     extra = field.json_schema_extra
     return str(extra.get("reload", "")) if isinstance(extra, dict) else ""
 

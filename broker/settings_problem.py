@@ -14,7 +14,7 @@ Layer = tuple[Callable[[str], str], Mapping[str, Any]]  # what it calls a key, a
 
 
 def problem(fault: Any, layers: Sequence[Layer] = ()) -> str:
-    """Returns the one line for a fault that pydantic found, naming the topmost layer that has the key."""
+    """Return the one line for a fault that pydantic found, naming the topmost layer that has the key."""
     path = [str(part) for part in fault["loc"]]
     key = ".".join(path)
     where = next((name(key) for name, layer in reversed(layers) if _has(layer, path)), key)
@@ -38,7 +38,7 @@ def _has(layer: Any, path: Sequence[str]) -> bool:
 
 
 def _range(path: Sequence[str]) -> str:
-    """Returns the allowed range and its unit, where the key has one."""
+    """Return the allowed range and its unit, where the key has one."""
     for section, _model, fields in sections():
         field = fields.get(path[-1])
         extra = None if field is None or len(path) != 2 or section != path[0] else field.json_schema_extra
@@ -49,7 +49,7 @@ def _range(path: Sequence[str]) -> str:
 
 
 def nearest(name: str, known: Sequence[str], delimiter: str = ".") -> str:
-    """Returns the question after the known name that was meant, nothing when none is near.
+    """Return the question after the known name that was meant, nothing when none is near.
 
     Where only the key is known, and several sections have it, the first of the file is meant: a port that nobody
     qualifies is that of [server].

@@ -41,7 +41,7 @@ SASL_PLAIN: Final = re.compile(r"[^\s\0]{0,255}(?:\0|\\x00|\\0)[^\0\\]{1,255}(?:
 def configure(
     level: str = "info", form: str = "auto", repeat_interval_ms: int = 10_000, out: TextIO | LogWriter | None = None
 ) -> None:
-    """Sets structlog up for the process. `form` auto is text where `out` (standard error) is a terminal, else JSON."""
+    """Set structlog up for the process. `form` auto is text where `out` (standard error) is a terminal, else JSON."""
     stream = out or sys.stderr
     terminal = stream.isatty()
     as_text = form == "text" or (form == "auto" and terminal)
@@ -67,7 +67,7 @@ def configure(
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Replaces passwords, SASL answers and the credentials of URIs, wherever they stand in an event."""
+    """Replace passwords, SASL answers and the credentials of URIs, wherever they stand in an event."""
     return {key: _redacted(key, value, DEPTH_MAX) for key, value in event.items()}
 
 
@@ -91,12 +91,12 @@ def _redacted(key: object, value: Any, depth: int) -> Any:
 
 @lru_cache(KEYS_MAX)
 def names_secret(key: str) -> bool:
-    """Tells whether the value of a key is a secret; the same few keys come with every event."""
+    """Return whether the value of a key is a secret; the same few keys come with every event."""
     return SECRET_KEY.search(key) is not None
 
 
 def _redacted_text(text: str) -> str:
-    """Returns a text without secrets. Hardly any has what a secret cannot be without, so that is looked for first."""
+    """Return a text without secrets. Hardly any has what a secret cannot be without, so that is looked for first."""
     if len(text) > TEXT_MAX:
         text = text[:TEXT_MAX] + "[cut]"
     if "://" in text:
@@ -107,7 +107,7 @@ def _redacted_text(text: str) -> str:
 
 
 def spell_out(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Escapes what is not printable, so that a name chosen by a client can neither end a line nor steer a terminal."""
+    """Escape what is not printable, so that a name chosen by a client can neither end a line nor steer a terminal."""
     for key, value in event.items():
         if isinstance(value, str) and not value.isprintable():
             kept = "\n" if key == "exception" else ""  # a traceback has lines
@@ -130,7 +130,7 @@ class RepeatedWarnings:
         self._seen: OrderedDict[tuple[object, ...], list[float]] = OrderedDict()  # kind -> [when it passed, suppressed]
 
     def __call__(self, _logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-        """Returns the event. Raises: structlog.DropEvent when it is one too many."""
+        """Return the event. Raises: structlog.DropEvent when it is one too many."""
         if method != "warning" or not self._interval_s:
             return event
         kind = tuple(str(event.get(name)) for name in ("event", "kind", "reason", "user", "vhost", "queue"))

@@ -9,7 +9,7 @@ import pika
 
 
 def main() -> None:
-    """Consumes until it is stopped."""
+    """Consume until it is stopped."""
     connection = pika.BlockingConnection(pika.URLParameters(os.environ["AMQP_URL"]))
     channel = connection.channel()
     channel.exchange_declare("rooms", "topic", durable=True)

@@ -14,7 +14,7 @@ ROOMS = ("kitchen", "cellar", "roof")
 
 
 def main() -> None:
-    """Publishes until it is stopped."""
+    """Publish until it is stopped."""
     connection = pika.BlockingConnection(pika.URLParameters(os.environ["AMQP_URL"]))
     channel = connection.channel()
     channel.exchange_declare("rooms", "topic", durable=True)

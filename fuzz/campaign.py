@@ -20,7 +20,7 @@ class Failed(AssertionError):
 def run(
     target: Target, *, inputs: int, seed: int, first: int = 0, tell: Callable[[int], None] | None = None
 ) -> Counter[str]:
-    """Returns how often each outcome came.
+    """Return how often each outcome came.
 
     Raises: Failed at the first input that breaks an assertion.
     """
@@ -37,7 +37,7 @@ def run(
 
 
 def main(name: str, target: Target) -> int:
-    """Runs a campaign from the command line, and returns the exit code."""
+    """Run a campaign from the command line, and return the exit code."""
     parser = argparse.ArgumentParser(prog=f"python -m fuzz.{name}", description=f"Fuzzes the {name}.")
     parser.add_argument("--inputs", type=int, default=100_000, help="how many inputs (100000)")
     parser.add_argument("--seed", type=int, default=0, help="what all inputs are made from (0)")

@@ -33,7 +33,7 @@ class Session:
         self.open_sessions = 1
 
     def happen(self, *event: object) -> None:
-        """Notes an event, and decides whether it goes wrong."""
+        """Note an event, and decide whether it goes wrong."""
         self.events.append(event)
         roll = self.rng.random()
         if roll < 0.02 and event[0] != "open":
@@ -80,7 +80,7 @@ class ChannelSession:
         self.owner.happen(self.channel.number, method.name, repr(dict(method)))
 
     def publish_run(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
-        """Takes none, so that each is told by itself."""
+        """Take none, so that each is told by itself."""
         return start
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
@@ -102,7 +102,7 @@ class ChannelSession:
 
 
 def converse(chunks: list[bytes], seed: int, budget_bytes: int | None) -> tuple[Connection, Session, bytes]:
-    """Feeds the chunks to a fresh machine, and returns it with its session and all that it said."""
+    """Feed the chunks to a fresh machine, and return it with its session and all that it said."""
     sessions: list[Session] = []
 
     def session_of(connection: Connection) -> Session:
@@ -125,7 +125,7 @@ def converse(chunks: list[bytes], seed: int, budget_bytes: int | None) -> tuple[
 
 
 def judge(said: bytes) -> str:
-    """Returns the last close among the frames, having read every one of them."""
+    """Return the last close among the frames, having read every one of them."""
     outcome = ""
     if said.startswith(b"AMQP"):
         assert said == PROTOCOL_HEADER
@@ -148,7 +148,7 @@ def judge(said: bytes) -> str:
 
 
 def check(rng: Random) -> str:
-    """Makes one spoiled conversation, and returns how it ended."""
+    """Make one spoiled conversation, and return how it ended."""
     frames = conversation(rng)
     # Most conversations are spoiled behind the handshake, because before it they end early.
     spoil(rng, frames, first=len(handshake(Random(0))) if rng.random() < 0.8 else 0)

@@ -18,7 +18,7 @@ Frame = tuple[int, int, bytes]
 
 
 def reference(octets: bytes, limit_bytes: int) -> tuple[list[Frame], str]:
-    """Returns the frames of the octets, and how they end: broken, or with a rest."""
+    """Return the frames of the octets, and how they end: broken, or with a rest."""
     found: list[Frame] = []
     while len(octets) >= 7:
         size = int.from_bytes(octets[3:7], "big")
@@ -34,7 +34,7 @@ def reference(octets: bytes, limit_bytes: int) -> tuple[list[Frame], str]:
 
 
 def check(rng: Random) -> str:
-    """Cuts one spoiled conversation, and returns how it ended."""
+    """Cut one spoiled conversation, and return how it ended."""
     frames = conversation(rng)
     spoil(rng, frames)
     if rng.random() < 0.1:

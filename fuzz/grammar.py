@@ -35,12 +35,12 @@ FIXED_TYPES |= {b"f": 4, b"d": 8, b"D": 5, b"T": 8, b"V": 0}
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:
-    """Returns a frame."""
+    """Return a frame."""
     return struct.pack(">BHI", kind, channel, len(payload)) + payload + b"\xce"
 
 
 def short_string(rng: Random) -> bytes:
-    """Returns a short string: mostly a name, now and then any octets, or as long as can be."""
+    """Return a short string: mostly a name, now and then any octets, or as long as can be."""
     roll = rng.random()
     if roll < 0.98:
         text = rng.choice([b"", b"q", b"amq.topic", b"x" * 127, "päivä".encode(), b"a.b.#.*"])
@@ -50,12 +50,12 @@ def short_string(rng: Random) -> bytes:
 
 
 def counted(octets: bytes) -> bytes:
-    """Returns octets behind their length."""
+    """Return octets behind their length."""
     return struct.pack(">I", len(octets)) + octets
 
 
 def value(rng: Random, depth: int) -> bytes:
-    """Returns a typed value of a table or array, of at most so many levels."""
+    """Return a typed value of a table or array, of at most so many levels."""
     roll = rng.random()
     if roll < 0.6 or depth == 0:
         kind = rng.choice(list(FIXED_TYPES))
@@ -68,7 +68,7 @@ def value(rng: Random, depth: int) -> bytes:
 
 
 def table(rng: Random, depth: int = 4) -> bytes:
-    """Returns a table; now and then one at the limits of depth or entries."""
+    """Return a table; now and then one at the limits of depth or entries."""
     roll = rng.random()
     if roll < 0.02:
         octets = counted(b"")
@@ -81,7 +81,7 @@ def table(rng: Random, depth: int = 4) -> bytes:
 
 
 def method(rng: Random, kind: type[base.Frame] | None = None) -> bytes:
-    """Returns the payload of a method, any if none is named."""
+    """Return the payload of a method, any if none is named."""
     kind = kind or rng.choice(FREQUENT if rng.random() < 0.9 else METHODS)
     octets = struct.pack(">I", kind.index)
     bits = False
@@ -102,7 +102,7 @@ def method(rng: Random, kind: type[base.Frame] | None = None) -> bytes:
 
 
 def header(rng: Random, body_bytes: int) -> bytes:
-    """Returns the payload of a content header with random properties."""
+    """Return the payload of a content header with random properties."""
     flags, octets = 0, b""
     for place, kind in enumerate(PROPERTY_TYPES):
         if rng.random() < 0.2:
@@ -115,7 +115,7 @@ def header(rng: Random, body_bytes: int) -> bytes:
 
 
 def publish(rng: Random, channel: int) -> list[bytes]:
-    """Returns the frames of a publish, its body in none, one or several."""
+    """Return the frames of a publish, its body in none, one or several."""
     body = rng.randbytes(rng.choice([0, 0, 1, 16, 16, 500]))
     pieces = rng.choice([1, 1, 1, 2, 3])
     size = -(-len(body) // pieces) or 1
@@ -128,7 +128,7 @@ def publish(rng: Random, channel: int) -> list[bytes]:
 
 
 def handshake(rng: Random) -> list[bytes]:
-    """Returns the frames that open a connection, with limits now and then at their ends."""
+    """Return the frames that open a connection, with limits now and then at their ends."""
     capabilities = b"\x0ccapabilitiesF" + counted(b"\x1cauthentication_failure_closet\x01")
     response = b"\0guest\0guest" if rng.random() < 0.95 else rng.randbytes(8)
     start_ok = b"\x00\x0a\x00\x0b" + counted(capabilities) + b"\x05PLAIN" + counted(response) + b"\x05en_US"
@@ -138,7 +138,7 @@ def handshake(rng: Random) -> list[bytes]:
 
 
 def conversation(rng: Random) -> list[bytes]:
-    """Returns the frames of a client that opens channels and uses them, mostly in order."""
+    """Return the frames of a client that opens channels and uses them, mostly in order."""
     frames = handshake(rng)
     channels = rng.sample([1, 2, 3, 2047], rng.randrange(1, 4)) + [65535] * (rng.random() < 0.02)
     for channel in channels:

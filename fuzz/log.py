@@ -42,7 +42,7 @@ class Writer:
         self.boundaries: list[tuple[int, int]] = []
 
     def open(self, *, quarantine: bool) -> tuple[VhostStore, Recovered]:
-        """Opens the store."""
+        """Open the store."""
         return VhostStore.open(
             self.files,
             FOLDER,
@@ -53,12 +53,12 @@ class Writer:
         )
 
     def append(self, record: bytes) -> None:
-        """Appends a record."""
+        """Append a record."""
         position = self.store.log.append(record)
         self.boundaries.append((position >> 32, position & OFFSET_MASK))
 
     def publish(self) -> list[Place]:
-        """Appends a message of one queue or both; its body says where it belongs."""
+        """Append a message of one queue or both; its body says where it belongs."""
         places = [(queue, self.next_ids[queue]) for queue in self.rng.sample(QUEUES, self.rng.randint(1, 2))]
         for queue, message_id in places:
             self.next_ids[queue] = message_id + 1
@@ -68,7 +68,7 @@ class Writer:
         return places
 
     def transaction(self) -> None:
-        """Appends several messages and the settlement of an older one as one."""
+        """Append several messages and the settlement of an older one as one."""
         published: list[Place] = []
         settled: list[Place] = []
         with self.store.log.group():
@@ -80,7 +80,7 @@ class Writer:
         self.transactions.append((published, settled))
 
     def write(self) -> None:
-        """Writes some batches."""
+        """Write some batches."""
         for _ in range(self.rng.randint(2, 5)):
             for _ in range(self.rng.randint(1, 6)):
                 if self.rng.random() < 0.5:
@@ -94,7 +94,7 @@ class Writer:
         self.store.close()
 
     def spoil(self) -> None:
-        """Damages a segment in one place."""
+        """Damage a segment in one place."""
         rng = self.rng
         log = [content.block for path, content in sorted(self.files.contents.items()) if path.suffix == ".log"]
         block = rng.choice(log)
@@ -120,7 +120,7 @@ class Writer:
 
 
 def check(rng: Random) -> str:
-    """Recovers one damaged log, and returns what became of it."""
+    """Recover one damaged log, and return what became of it."""
     writer = Writer(rng)
     writer.write()
     for _ in range(rng.randint(1, 3)):
@@ -141,7 +141,7 @@ def check(rng: Random) -> str:
 
 
 def read(store: VhostStore, recovered: Recovered) -> set[Place]:
-    """Returns which messages wait; each must be what was published."""
+    """Return which messages wait; each must be what was published."""
     found: set[Place] = set()
     for queue, state in recovered.queues.items():
         for slot in state.slots:
@@ -153,7 +153,7 @@ def read(store: VhostStore, recovered: Recovered) -> set[Place]:
 
 
 def unsettled(slot: SlotState) -> list[int]:
-    """Returns the indexes of a slot's messages that are not settled."""
+    """Return the indexes of a slot's messages that are not settled."""
     bits = int.from_bytes(slot.settled, "little")
     return [index for index in range(slot.end - slot.first) if not bits >> index & 1]
 

@@ -15,31 +15,31 @@ NUMBERS = [0, 1, 2, 7, 8, 255, 256, 4095, 4096, 65535, 131072, 131073, (1 << 31)
 
 
 def some(rng: Random, frames: Frames) -> int:
-    """Returns the place of some frame."""
+    """Return the place of some frame."""
     return rng.randrange(len(frames))
 
 
 def put(frames: Frames, place: int, at: int, octets: bytes) -> None:
-    """Overwrites octets of a frame, without changing its length."""
+    """Overwrite octets of a frame, without changing its length."""
     old = frames[place]
     frames[place] = old[:at] + octets[: len(old) - at] + old[at + len(octets) :]
 
 
 def flip_bit(rng: Random, frames: Frames) -> None:
-    """Flips a bit anywhere."""
+    """Flip a bit anywhere."""
     place = some(rng, frames)
     at = rng.randrange(len(frames[place]))
     put(frames, place, at, bytes([frames[place][at] ^ 1 << rng.randrange(8)]))
 
 
 def set_octet(rng: Random, frames: Frames) -> None:
-    """Sets an octet to one that is often special."""
+    """Set an octet to one that is often special."""
     place = some(rng, frames)
     put(frames, place, rng.randrange(len(frames[place])), bytes([rng.choice(OCTETS)]))
 
 
 def set_number(rng: Random, frames: Frames) -> None:
-    """Writes a number at the edge of something over a short, a long or a long long."""
+    """Write a number at the edge of something over a short, a long or a long long."""
     place = some(rng, frames)
     layout, bits = rng.choice([(">H", 16), (">I", 32), (">Q", 64)])
     number = rng.choice([*NUMBERS, (1 << 64) - 1]) & (1 << bits) - 1
@@ -47,30 +47,30 @@ def set_number(rng: Random, frames: Frames) -> None:
 
 
 def change_size(rng: Random, frames: Frames) -> None:
-    """Makes a head lie about its payload, by one or by much."""
+    """Make a head lie about its payload, by one or by much."""
     place = some(rng, frames)
     size = max(len(frames[place]) - 8, 1)
     put(frames, place, 3, struct.pack(">I", rng.choice([size - 1, size + 1, *NUMBERS])))
 
 
 def change_type(rng: Random, frames: Frames) -> None:
-    """Gives a frame another type."""
+    """Give a frame another type."""
     put(frames, some(rng, frames), 0, bytes([rng.choice([0, 1, 2, 3, 4, 8, 255])]))
 
 
 def change_channel(rng: Random, frames: Frames) -> None:
-    """Moves a frame to another channel."""
+    """Move a frame to another channel."""
     put(frames, some(rng, frames), 1, struct.pack(">H", rng.choice([0, 1, 2, 3, 2047, 2048, 65535])))
 
 
 def change_end(rng: Random, frames: Frames) -> None:
-    """Spoils the end octet of a frame."""
+    """Spoil the end octet of a frame."""
     place = some(rng, frames)
     put(frames, place, len(frames[place]) - 1, rng.randbytes(1))
 
 
 def cut_payload(rng: Random, frames: Frames) -> None:
-    """Shortens a payload, with a head that knows."""
+    """Shorten a payload, with a head that knows."""
     place = some(rng, frames)
     kind, channel = struct.unpack_from(">BH", frames[place].ljust(3, b"\x00"))
     payload = frames[place][7:-1]
@@ -79,7 +79,7 @@ def cut_payload(rng: Random, frames: Frames) -> None:
 
 
 def stretch_payload(rng: Random, frames: Frames) -> None:
-    """Inserts octets into a payload, with a head that knows."""
+    """Insert octets into a payload, with a head that knows."""
     place = some(rng, frames)
     kind, channel = struct.unpack_from(">BH", frames[place].ljust(3, b"\x00"))
     payload = frames[place][7:-1]
@@ -89,29 +89,29 @@ def stretch_payload(rng: Random, frames: Frames) -> None:
 
 
 def insert_octets(rng: Random, frames: Frames) -> None:
-    """Puts noise between frames."""
+    """Put noise between frames."""
     frames.insert(some(rng, frames), rng.randbytes(rng.choice([1, 7, 8, 30])))
 
 
 def drop_frame(rng: Random, frames: Frames) -> None:
-    """Leaves a frame out."""
+    """Leave a frame out."""
     if len(frames) > 1:
         del frames[some(rng, frames)]
 
 
 def repeat_frame(rng: Random, frames: Frames) -> None:
-    """Says a frame again, somewhere else."""
+    """Say a frame again, somewhere else."""
     frames.insert(some(rng, frames), frames[some(rng, frames)])
 
 
 def swap_frames(rng: Random, frames: Frames) -> None:
-    """Says two frames in the wrong order."""
+    """Say two frames in the wrong order."""
     first, second = some(rng, frames), some(rng, frames)
     frames[first], frames[second] = frames[second], frames[first]
 
 
 def stop_early(rng: Random, frames: Frames) -> None:
-    """Ends inside a frame."""
+    """End inside a frame."""
     place = some(rng, frames)
     del frames[place + 1 :]
     frames[place] = frames[place][: rng.randrange(1, len(frames[place]) + 1)]
@@ -136,7 +136,7 @@ MUTATORS: list[Mutator] = [
 
 
 def spoil(rng: Random, frames: Frames, first: int = 0) -> None:
-    """Applies up to three mutators to the frames from `first` on; one conversation in ten is left as it is."""
+    """Apply up to three mutators to the frames from `first` on; one conversation in ten is left as it is."""
     spoiled = frames[first:]
     for _ in range(rng.choice([0, 1, 1, 1, 1, 1, 2, 2, 3, 3])):
         rng.choice(MUTATORS)(rng, spoiled)
@@ -144,7 +144,7 @@ def spoil(rng: Random, frames: Frames, first: int = 0) -> None:
 
 
 def pieces(rng: Random, octets: bytes) -> list[bytes]:
-    """Returns the octets cut as the network might: whole, in a few pieces, or in many."""
+    """Return the octets cut as the network might: whole, in a few pieces, or in many."""
     if rng.random() < 0.5 or not octets:
         return [octets]
     cuts = sorted({0, len(octets), *(rng.randrange(len(octets) + 1) for _ in range(rng.choice([1, 3, 20])))})

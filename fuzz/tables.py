@@ -24,7 +24,7 @@ from fuzz.mutation import NUMBERS, OCTETS
 
 
 def spoiled(rng: Random, octets: bytes) -> bytes:
-    """Returns octets with up to two changes that often matter to lengths and types."""
+    """Return octets with up to two changes that often matter to lengths and types."""
     for _ in range(rng.choice([0, 1, 1, 1, 2])):
         at = rng.randrange(len(octets) + 1)
         roll = rng.random()
@@ -42,26 +42,26 @@ def spoiled(rng: Random, octets: bytes) -> bytes:
 
 
 def depth_of(value: Any) -> int:
-    """Returns how many levels of tables and arrays a value has."""
+    """Return how many levels of tables and arrays a value has."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return 0 if inner is None else 1 + max(map(depth_of, inner), default=0)
 
 
 def only_502(error: ConnectionFault) -> None:
-    """Lets pass the one error that a malformed table has."""
+    """Let pass the one error that a malformed table has."""
     if error.reply_code != 502:
         raise error
 
 
 def differs_in_pamqp(value: Any) -> bool:
-    """Returns whether the value holds what pamqp reads differently: signed decimals, and times it takes for ms."""
+    """Return whether the value holds what pamqp reads differently: signed decimals, and times it takes for ms."""
     if isinstance(value, dict | list):
         return any(map(differs_in_pamqp, value.values() if isinstance(value, dict) else value))
     return isinstance(value, datetime | Decimal) or (isinstance(value, int) and value >= 1 << 32)
 
 
 def check_table(rng: Random) -> str:
-    """Reads one spoiled table, and returns what became of it."""
+    """Read one spoiled table, and return what became of it."""
     octets = spoiled(rng, table(rng))
     results: list[Any] = []
     for errors in ("strict", "replace"):
@@ -90,7 +90,7 @@ def check_table(rng: Random) -> str:
 
 
 def check_header(rng: Random) -> str:
-    """Measures one spoiled content header, and returns what became of it."""
+    """Measure one spoiled content header, and return what became of it."""
     octets = spoiled(rng, header(rng, 5))
     try:
         facts = measure_header(octets)
@@ -106,7 +106,7 @@ def check_header(rng: Random) -> str:
 
 
 def check(rng: Random) -> str:
-    """Tries one table or content header."""
+    """Try one table or content header."""
     return check_table(rng) if rng.random() < 0.6 else check_header(rng)
 
 

@@ -42,7 +42,7 @@ DEATH = [b"count", b"reason", b"queue", b"time", b"exchange", b"routing-keys", b
 
 
 def plausible(rng: Random, depth: int = 3) -> bytes:
-    """Returns a typed value that the broker might take."""
+    """Return a typed value that the broker might take."""
     roll = rng.random()
     if roll < 0.35:
         return b"l" + struct.pack(">q", rng.choice(NUMBERS))
@@ -59,13 +59,13 @@ def plausible(rng: Random, depth: int = 3) -> bytes:
 
 
 def entries_of(rng: Random, names: list[bytes], depth: int = 3) -> bytes:
-    """Returns the entries of a table with some of these names, now and then one of them twice."""
+    """Return the entries of a table with some of these names, now and then one of them twice."""
     chosen = rng.choices(names, k=rng.choice([0, 1, 2, 4]))
     return b"".join(bytes([len(name)]) + name + plausible(rng, depth) for name in chosen)
 
 
 def arguments(rng: Random) -> bytes:
-    """Returns an argument table: none, that of a queue whose messages die soon, or one of whatever the broker reads."""
+    """Return an argument table: none, that of a queue whose messages die soon, or one of whatever the broker reads."""
     roll = rng.random()
     if roll < 0.4:
         return counted(b"")
@@ -75,7 +75,7 @@ def arguments(rng: Random) -> bytes:
 
 
 def mortal(rng: Random) -> bytes:
-    """Returns the arguments of a queue whose messages die, and where they go then."""
+    """Return the arguments of a queue whose messages die, and where they go then."""
     octets = b"\x16x-dead-letter-exchangeS" + counted(rng.choice(EXCHANGES))
     if rng.random() < 0.8:
         octets += b"\x19x-dead-letter-routing-keyS" + counted(rng.choice([*TEXTS, b"q2", b"q3", b"q1"]))
@@ -84,7 +84,7 @@ def mortal(rng: Random) -> bytes:
 
 
 def headers(rng: Random) -> bytes:
-    """Returns a headers table whose deaths are mostly those of a publisher who knows how they look."""
+    """Return a headers table whose deaths are mostly those of a publisher who knows how they look."""
     octets = entries_of(rng, [b"CC", b"BCC", b"x-delay", b"x-death", b"x-first-death-queue", b"n"])
     if rng.random() < 0.4:
         deaths = b"".join(b"F" + counted(entries_of(rng, DEATH)) for _ in range(rng.choice([1, 2, 50])))
@@ -93,13 +93,13 @@ def headers(rng: Random) -> bytes:
 
 
 def named(rng: Random, names: list[bytes]) -> bytes:
-    """Returns a short string, mostly one of these."""
+    """Return a short string, mostly one of these."""
     name = rng.choice(names)
     return bytes([len(name)]) + name if rng.random() < 0.97 else short_string(rng)
 
 
 def method(rng: Random, kind: type[base.Frame]) -> bytes:
-    """Returns the payload of a method on names that other methods use too."""
+    """Return the payload of a method on names that other methods use too."""
     octets, bits = struct.pack(">I", kind.index), False
     for name in kind.attributes():
         field = kind.amqp_type(name)
@@ -121,7 +121,7 @@ def method(rng: Random, kind: type[base.Frame]) -> bytes:
 
 
 def publish(rng: Random) -> bytes:
-    """Returns the frames of a publish whose properties ask something of the broker."""
+    """Return the frames of a publish whose properties ask something of the broker."""
     properties = b""
     flags = 0
     for bit, octets in (
@@ -164,7 +164,7 @@ class Actor:
         return client
 
     def say(self, octets: bytes) -> str:
-        """Sends frames, and returns the close that came back, if one did."""
+        """Send frames, and return the close that came back, if one did."""
         machine = self.client.machine
         machine.feed(octets)
         said = [describe(answer) for _, answer in self.client.replies() if "Close" in answer.name]

@@ -35,7 +35,7 @@ class BrokerAddress:
 
     @classmethod
     def parse(cls, url: str) -> BrokerAddress:
-        """Returns the address in an amqp:// URL."""
+        """Return the address in an amqp:// URL."""
         parts = urlsplit(url)
         return cls(
             parts.hostname or "127.0.0.1", parts.port or 5672, parts.username or "guest", parts.password or "guest"
@@ -65,7 +65,7 @@ class BrokerProcess:
     # ---- life
 
     def start(self, *options: str) -> BrokerProcess:
-        """Starts the broker and returns when its ready line is there."""
+        """Start the broker and return when its ready line is there."""
         self.spawn(*options)
         end = time.monotonic() + DEADLINE_S
         while True:
@@ -82,7 +82,7 @@ class BrokerProcess:
             time.sleep(PAUSE_S)
 
     def spawn(self, *options: str) -> None:
-        """Starts the process and returns at once, for brokers that are expected to refuse."""
+        """Start the process and return at once, for brokers that are expected to refuse."""
         assert self.process is None, "still running"
         self.starts += 1
         command = [sys.executable, "-m", "broker", "serve", "--port", "0", "--data-dir", str(self.folder)]
@@ -112,24 +112,24 @@ class BrokerProcess:
         return self.process is not None and self.process.poll() is None
 
     def kill(self) -> None:
-        """Ends the process by SIGKILL, whatever it is doing."""
+        """End the process by SIGKILL, whatever it is doing."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
             self.process = None
 
     def restart(self, *options: str) -> BrokerProcess:
-        """Kills the process if it runs, and starts one on the same folder."""
+        """Kill the process if it runs, and starts one on the same folder."""
         self.kill()
         return self.start(*options)
 
     def terminate(self, deadline_s: float = DEADLINE_S) -> int:
-        """Sends SIGTERM and returns the exit code; a process that outlives the deadline fails the test."""
+        """Send SIGTERM and return the exit code; a process that outlives the deadline fails the test."""
         self.running.send_signal(signal.SIGTERM)
         return self.wait(deadline_s)
 
     def wait(self, deadline_s: float = DEADLINE_S) -> int:
-        """Returns the exit code of a process that is expected to end by itself."""
+        """Return the exit code of a process that is expected to end by itself."""
         try:
             code = self.running.wait(deadline_s)
         except subprocess.TimeoutExpired:

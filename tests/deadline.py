@@ -15,7 +15,7 @@ PAUSE_S = 0.01
 
 
 def wait_until(condition: Callable[[], Value], what: str, deadline_s: float = DEADLINE_S) -> Value:
-    """Returns the first true value of `condition`, or fails naming `what` was awaited."""
+    """Return the first true value of `condition`, or fail naming `what` was awaited."""
     end = time.monotonic() + deadline_s
     while True:
         value = condition()
@@ -29,7 +29,7 @@ def wait_until(condition: Callable[[], Value], what: str, deadline_s: float = DE
 async def wait_until_async(
     condition: Callable[[], Awaitable[Value]], what: str, deadline_s: float = DEADLINE_S
 ) -> Value:
-    """Returns the first true value of the awaited `condition`, or fails naming `what` was awaited."""
+    """Return the first true value of the awaited `condition`, or fail naming `what` was awaited."""
     end = time.monotonic() + deadline_s
     while True:
         value = await condition()

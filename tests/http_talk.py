@@ -57,7 +57,7 @@ class Web:
             self.connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=DEADLINE_S, context=context)
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Said:
-        """Asks once; a body that is neither bytes nor an iterator of them is sent as JSON."""
+        """Ask once; a body that is neither bytes nor an iterator of them is sent as JSON."""
         sent = json.dumps(body).encode() if isinstance(body, dict) else body
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self.connection.request(method, path, sent, {**basic(self.user), **named})
@@ -68,20 +68,20 @@ class Web:
         return said
 
     def get(self, path: str, **headers: str) -> Said:
-        """Asks for what is there."""
+        """Ask for what is there."""
         return self.ask("GET", path, **headers)
 
     async def later(self, method: str, path: str, body: Any = None, **headers: str) -> Said:
-        """Asks in a thread, because the broker is in this one."""
+        """Ask in a thread, because the broker is in this one."""
         return await asyncio.to_thread(self.ask, method, path, body, **headers)
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Close the connection."""
         self.connection.close()
 
 
 async def ask(broker: Broker, method: str, path: str, body: Any = None, **options: Any) -> Said:
-    """Asks a broker once, on a connection of its own; `user` says as whom."""
+    """Ask a broker once, on a connection of its own; `user` says as whom."""
     assert broker.http is not None
     web = Web(broker.http.port, options.pop("user", GUEST))
     try:
@@ -91,7 +91,7 @@ async def ask(broker: Broker, method: str, path: str, body: Any = None, **option
 
 
 def raw(port: int, *pieces: bytes) -> bytes:
-    """Sends bytes as they are, and returns all that comes back until the broker closes."""
+    """Send bytes as they are, and return all that comes back until the broker closes."""
     with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client:
         for piece in pieces:
             client.sendall(piece)

@@ -21,7 +21,7 @@ RESERVE_BYTES = 1 << 20  # of each folder of a test, which stays behind for a wh
 
 @asynccontextmanager
 async def running_broker(folder: Path, files: Files | None = None, **sections: dict[str, Any]) -> AsyncIterator[Broker]:
-    """Yields a broker on a free port with its data in `folder`, on `files` or real ones; stops it in good order."""
+    """Yield a broker on a free port with its data in `folder`, on `files` or real ones; stops it in good order."""
     server = {"port": 0, "data_dir": folder, **sections.pop("server", {})}
     store = {"reserve_bytes": RESERVE_BYTES, **sections.pop("store", {})}
     broker = Broker(Settings(server=server, store=store, **sections), files)
@@ -33,13 +33,13 @@ async def running_broker(folder: Path, files: Files | None = None, **sections: d
 
 
 def timed_broker(folder: Path, clock: VirtualClock | None = None, **sections: dict[str, Any]) -> Timed:
-    """Returns a broker to enter that goes by a clock of the test's, with its data in `folder` and on real files."""
+    """Return a broker to enter that goes by a clock of the test's, with its data in `folder` and on real files."""
     return Timed(server={"data_dir": folder, **sections.pop("server", {})}, files=Files(), clock=clock, **sections)
 
 
 @asynccontextmanager
 async def client_of(broker: Broker) -> AsyncIterator[Any]:
-    """Yields a channel of a new aio-pika connection, with confirms."""
+    """Yield a channel of a new aio-pika connection, with confirms."""
     connection: Any = await aio_pika.connect(f"amqp://guest:guest@127.0.0.1:{broker.listener.port}/")
     try:
         yield await connection.channel()
@@ -48,5 +48,5 @@ async def client_of(broker: Broker) -> AsyncIterator[Any]:
 
 
 def queue_of(broker: Broker, name: str) -> Queue:
-    """Returns a queue as the broker has it."""
+    """Return a queue as the broker has it."""
     return broker.engines["/"].vhost.queues[name]

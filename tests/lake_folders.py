@@ -21,7 +21,7 @@ QUERY = "test"
 
 
 def make_lake(path: Path, rows: Iterable[Mapping[str, Any]]) -> Lake:
-    """Returns a lake of rows, one file for each day. Shapes: a row has any of a message's columns, `ts` in any case."""
+    """Return a lake of rows, one file for each day. Shapes: a row has any of a message's columns, `ts` in any case."""
     days: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         days.setdefault(f"{row['ts'].astimezone(UTC):%Y-%m-%d}", []).append(row)

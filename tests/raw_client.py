@@ -48,23 +48,23 @@ class Received:
 
 
 def frame(frame_type: int, channel: int, payload: bytes, *, end: int = FRAME_END, size: int | None = None) -> bytes:
-    """Returns one frame, with a wrong size or a wrong end octet if the test wants so."""
+    """Return one frame, with a wrong size or a wrong end octet if the test wants so."""
     return struct.pack(">BHI", frame_type, channel, len(payload) if size is None else size) + payload + bytes([end])
 
 
 def method_frame(channel: int, method: Any) -> bytes:
-    """Returns the frame of one method."""
+    """Return the frame of one method."""
     return pamqp.frame.marshal(method, channel)
 
 
 def header_frame(channel: int, body_size: int, properties: commands.Basic.Properties | None = None) -> bytes:
-    """Returns the content header frame of a message of `body_size` bytes."""
+    """Return the content header frame of a message of `body_size` bytes."""
     content = header.ContentHeader(body_size=body_size, properties=properties or commands.Basic.Properties())
     return pamqp.frame.marshal(content, channel)
 
 
 def body_frame(channel: int, piece: bytes) -> bytes:
-    """Returns one body frame."""
+    """Return one body frame."""
     return pamqp.frame.marshal(pamqp_body.ContentBody(piece), channel)
 
 
@@ -79,7 +79,7 @@ def publish_frames(
     immediate: bool = False,
     piece_bytes: int = 4088,
 ) -> bytes:
-    """Returns everything that one basic.publish sends: method, header, and the body in pieces."""
+    """Return everything that one basic.publish sends: method, header, and the body in pieces."""
     publish = commands.Basic.Publish(
         exchange=exchange, routing_key=routing_key, mandatory=mandatory, immediate=immediate
     )
@@ -117,7 +117,7 @@ class RawClient:
     # ---- bytes
 
     def send(self, *pieces: bytes) -> None:
-        """Sends bytes as they are; a broker that hung up already is noticed at the next receive."""
+        """Send bytes as they are; a broker that hung up already is noticed at the next receive."""
         try:
             self.socket.sendall(b"".join(pieces))
         except (BrokenPipeError, ConnectionResetError):
@@ -136,15 +136,15 @@ class RawClient:
         return taken
 
     def readable(self, timeout_s: float) -> bool:
-        """Returns whether something came within this time."""
+        """Return whether something came within this time."""
         return bool(self._buffer) or bool(select.select([self.socket], [], [], timeout_s)[0])
 
     def read_protocol_header(self) -> bytes:
-        """Returns the eight bytes by which a broker refuses a protocol version."""
+        """Return the eight bytes by which a broker refuses a protocol version."""
         return self._read(8)
 
     def receive(self) -> Received:
-        """Returns the next frame, heartbeats included. Raises PeerGone, TimeoutError."""
+        """Return the next frame, heartbeats included. Raises PeerGone, TimeoutError."""
         frame_type, channel, size = struct.unpack(">BHI", self._read(7))
         rest = self._read(size + 1)
         assert rest[-1] == FRAME_END, f"broker sent a frame without its end octet: {rest[-8:]!r}"
@@ -160,21 +160,21 @@ class RawClient:
         return Received(frame_type, channel, rest[:-1] if frame_type == BODY else None)
 
     def next(self) -> Received:
-        """Returns the next frame that is not a heartbeat."""
+        """Return the next frame that is not a heartbeat."""
         while True:
             received = self.receive()
             if received.type != HEARTBEAT:
                 return received
 
     def expect(self, kind: type[Reply], channel: int | None = None) -> Reply:
-        """Returns the next frame's method, which must be a `kind` (on `channel`)."""
+        """Return the next frame's method, which must be a `kind` (on `channel`)."""
         received = self.next()
         assert isinstance(received.value, kind), f"expected {kind.__name__}, got {described(received)}"
         assert channel is None or received.channel == channel, f"expected channel {channel}, got {described(received)}"
         return received.value
 
     def expect_content(self, channel: int) -> tuple[header.ContentHeader, bytes]:
-        """Returns content header and whole body that follow a deliver, return or get-ok."""
+        """Return content header and whole body that follow a deliver, return or get-ok."""
         received = self.next()
         assert isinstance(received.value, header.ContentHeader), f"expected a content header, got {described(received)}"
         assert received.channel == channel
@@ -186,7 +186,7 @@ class RawClient:
         return content, body
 
     def expect_end(self) -> None:
-        """Reads to the end of the connection; nothing but heartbeats may come before it."""
+        """Read to the end of the connection; nothing but heartbeats may come before it."""
         try:
             received = self.next()
         except PeerGone:
@@ -194,7 +194,7 @@ class RawClient:
         raise AssertionError(f"expected the end of the connection, got {described(received)}")
 
     def skip_to_end(self) -> None:
-        """Reads to the end of the connection, whatever comes before it."""
+        """Read to the end of the connection, whatever comes before it."""
         try:
             while True:
                 self.receive()
@@ -204,16 +204,16 @@ class RawClient:
     # ---- conversation
 
     def method(self, channel: int, method: Any) -> None:
-        """Sends one method."""
+        """Send one method."""
         self.send(method_frame(channel, method))
 
     def call(self, channel: int, method: Any, kind: type[Reply]) -> Reply:
-        """Sends one method and returns the reply, which must be a `kind`."""
+        """Send one method and return the reply, which must be a `kind`."""
         self.method(channel, method)
         return self.expect(kind, channel)
 
     def greet(self) -> commands.Connection.Start:
-        """Sends the protocol header and returns connection.start."""
+        """Send the protocol header and return connection.start."""
         self.send(PROTOCOL_HEADER)
         self.start = self.expect(commands.Connection.Start, 0)
         return self.start
@@ -226,7 +226,7 @@ class RawClient:
         mechanism: str = "PLAIN",
         capabilities: dict[str, Any] | None = None,
     ) -> None:
-        """Sends connection.start-ok."""
+        """Send connection.start-ok."""
         known: Any = CAPABILITIES if capabilities is None else capabilities
         answer = commands.Connection.StartOk(
             client_properties={"product": "raw client", "capabilities": known},
@@ -245,7 +245,7 @@ class RawClient:
         heartbeat: int = 0,
         capabilities: dict[str, Any] | None = None,
     ) -> RawClient:
-        """Does the whole handshake (None: takes the broker's offer) and returns this client."""
+        """Do the whole handshake (None: takes the broker's offer) and return this client."""
         self.greet()
         self.authenticate(capabilities=capabilities)
         self.tune = self.expect(commands.Connection.Tune, 0)
@@ -259,24 +259,24 @@ class RawClient:
         return self
 
     def open_channel(self, number: int = 1) -> int:
-        """Opens a channel and returns its number."""
+        """Open a channel and return its number."""
         self.call(number, commands.Channel.Open(), commands.Channel.OpenOk)
         return number
 
     def skip_to(self, kind: type[Reply], channel: int) -> Reply:
-        """Returns the next `kind` on this channel, whatever comes before it."""
+        """Return the next `kind` on this channel, whatever comes before it."""
         while True:
             received = self.next()
             if isinstance(received.value, kind) and received.channel == channel:
                 return received.value
 
     def declare_queue(self, channel: int, name: str = "", **options: Any) -> str:
-        """Declares a queue and returns its name."""
+        """Declare a queue and return its name."""
         declare = commands.Queue.Declare(queue=name, **options)
         return str(self.call(channel, declare, commands.Queue.DeclareOk).queue)
 
     def expect_connection_close(self, reply_code: int) -> commands.Connection.Close:
-        """Returns the broker's connection.close of this code, answers it, and sees the connection end."""
+        """Return the broker's connection.close of this code, answers it, and sees the connection end."""
         close = self.expect(commands.Connection.Close, 0)
         assert close.reply_code == reply_code, f"expected {reply_code}, got {close.reply_code} {close.reply_text!r}"
         self.method(0, commands.Connection.CloseOk())
@@ -284,21 +284,21 @@ class RawClient:
         return close
 
     def expect_channel_close(self, channel: int, reply_code: int) -> commands.Channel.Close:
-        """Returns the broker's channel.close of this code and answers it."""
+        """Return the broker's channel.close of this code and answer it."""
         close = self.expect(commands.Channel.Close, channel)
         assert close.reply_code == reply_code, f"expected {reply_code}, got {close.reply_code} {close.reply_text!r}"
         self.method(channel, commands.Channel.CloseOk())
         return close
 
     def close(self) -> None:
-        """Closes the connection in order; who hangs up first after close-ok is nobody's promise."""
+        """Close the connection in order; who hangs up first after close-ok is nobody's promise."""
         close = commands.Connection.Close(reply_code=200, reply_text="bye", class_id=0, method_id=0)
         self.call(0, close, commands.Connection.CloseOk)
         self.socket.close()
 
 
 def described(received: Received) -> str:
-    """Returns a frame in words, with every field of a method."""
+    """Return a frame in words, with every field of a method."""
     value = received.value
     fields = {name: value[name] for name in value.attributes()} if hasattr(value, "attributes") else ""
     if isinstance(value, bytes):

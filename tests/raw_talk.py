@@ -28,7 +28,7 @@ PUBLISHING = 100
 async def mortal_broker(
     folder: Path, sections: Sections | None = None, *, files: Files | None = None, crash: bool = False
 ) -> AsyncIterator[Broker]:
-    """Yields a broker and stops it in good order, unless it failed or is to crash: then it only lets go."""
+    """Yield a broker and stop it in good order, unless it failed or is to crash: then it only lets go."""
     given: dict[str, Any] = {**(sections or {})}
     server = {"port": 0, "data_dir": folder, **given.pop("server", {})}
     store = {"reserve_bytes": RESERVE_BYTES, **given.pop("store", {})}
@@ -46,7 +46,7 @@ async def mortal_broker(
 
 
 async def drop(broker: Broker) -> None:
-    """Ends a broker as the end of its process would: nothing more is written or said."""
+    """End a broker as the end of its process would: nothing more is written or said."""
     broker._fail(RuntimeError("dropped by the test"))
     broker.listener.refuse_new()
     broker._timers.close()
@@ -66,7 +66,7 @@ async def drop(broker: Broker) -> None:
 
 
 async def talk(broker: Broker, work: Callable[..., Value], *arguments: Any) -> Value:
-    """Runs a conversation in a thread and returns its result; a broker that fails meanwhile fails the test."""
+    """Run a conversation in a thread and return its result; a broker that fails meanwhile fails the test."""
     talking = asyncio.create_task(asyncio.to_thread(work, *arguments))
     failed = asyncio.create_task(broker.wait_failed())
     await asyncio.wait({talking, failed}, return_when=asyncio.FIRST_COMPLETED)
@@ -81,7 +81,7 @@ async def talk(broker: Broker, work: Callable[..., Value], *arguments: Any) -> V
 
 
 def connect(broker: Broker, **options: Any) -> RawClient:
-    """Returns a client with channel 1 open."""
+    """Return a client with channel 1 open."""
     receive_buffer_bytes = options.pop("receive_buffer_bytes", None)
     client = RawClient("127.0.0.1", broker.listener.port, receive_buffer_bytes=receive_buffer_bytes)
     client.open(**options)
@@ -90,7 +90,7 @@ def connect(broker: Broker, **options: Any) -> RawClient:
 
 
 def declare(client: RawClient, *names: str, durable: bool = False, fanout: bool = False) -> None:
-    """Declares queues, bound to amq.fanout if the test wants so."""
+    """Declare queues, bound to amq.fanout if the test wants so."""
     for name in names:
         client.call(1, commands.Queue.Declare(queue=name, durable=durable), commands.Queue.DeclareOk)
         if fanout:
@@ -98,7 +98,7 @@ def declare(client: RawClient, *names: str, durable: bool = False, fanout: bool 
 
 
 def publish(client: RawClient, key: str, bodies: Sequence[bytes], *, exchange: str = "", mode: int = 2) -> None:
-    """Publishes and returns when everything is confirmed."""
+    """Publish and return when everything is confirmed."""
     client.open_channel(PUBLISHING)
     client.call(PUBLISHING, commands.Confirm.Select(), commands.Confirm.SelectOk)
     properties = commands.Basic.Properties(delivery_mode=mode)
@@ -110,12 +110,12 @@ def publish(client: RawClient, key: str, bodies: Sequence[bytes], *, exchange: s
 
 
 def receive(client: RawClient, count: int) -> list[tuple[commands.Basic.Deliver, bytes]]:
-    """Returns the next deliveries with their bodies."""
+    """Return the next deliveries with their bodies."""
     return [(client.expect(commands.Basic.Deliver, 1), client.expect_content(1)[1]) for _ in range(count)]
 
 
 def consume(client: RawClient, queue: str, count: int) -> list[bytes]:
-    """Consumes without acks and returns the bodies of so many messages."""
+    """Consume without acks and return the bodies of so many messages."""
     client.call(1, commands.Basic.Consume(queue=queue, consumer_tag=queue, no_ack=True), commands.Basic.ConsumeOk)
     bodies = [body for _, body in receive(client, count)]
     client.call(1, commands.Basic.Cancel(consumer_tag=queue), commands.Basic.CancelOk)
@@ -123,13 +123,13 @@ def consume(client: RawClient, queue: str, count: int) -> list[bytes]:
 
 
 def get(client: RawClient, queue: str, *, no_ack: bool = True) -> tuple[bytes, bool]:
-    """Fetches one message and returns its body and whether it is marked redelivered."""
+    """Fetch one message and return its body and whether it is marked redelivered."""
     got = client.call(1, commands.Basic.Get(queue=queue, no_ack=no_ack), commands.Basic.GetOk)
     return client.expect_content(1)[1], got.redelivered
 
 
 def page_out(broker: Broker, name: str) -> None:
-    """Moves everything a queue has to disk, as the pager does when memory is short."""
+    """Move everything a queue has to disk, as the pager does when memory is short."""
     for stream in queue_of(broker, name).streams:
         stream.manager.seal()
         for slot in list(stream.manager.slots.values()):
@@ -139,5 +139,5 @@ def page_out(broker: Broker, name: str) -> None:
 
 
 def numbered(count: int, size: int = 10_000) -> list[bytes]:
-    """Returns bodies that say which they are."""
+    """Return bodies that say which they are."""
     return [b"%06d" % number + bytes(size - 6) for number in range(count)]

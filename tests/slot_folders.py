@@ -36,7 +36,7 @@ class TapMessage:
 
 
 def content_header(body_bytes: int, **properties: Any) -> bytes:
-    """Returns the payload of a content header frame with those properties, named as pamqp names them."""
+    """Return the payload of a content header frame with those properties, named as pamqp names them."""
     timestamp = properties.get("timestamp")
     if isinstance(timestamp, int):
         properties["timestamp"] = datetime.fromtimestamp(timestamp, UTC)
@@ -70,11 +70,11 @@ class SlotFolder:
             self._next_ids[seal.key] = seal.end
 
     def slot_path(self, seal: int) -> Path:
-        """Returns where the slot file of a seal is."""
+        """Return where the slot file of a seal is."""
         return self.slots / f"{seal:020}.slot"
 
     def add_slot(self, tap: str, messages: Iterable[TapMessage], *, vhost: str = "/", first: int | None = None) -> Seal:
-        """Writes one slot file with the messages and its line; ids go on from the tap's last, or from `first`."""
+        """Write one slot file with the messages and its line; ids go on from the tap's last, or from `first`."""
         number = self._numbers.setdefault((vhost, tap), len(self._numbers) + 1)
         start = self._next_ids.get((vhost, number), 1) if first is None else first
         seal = self.view.last_seal + 1
@@ -99,20 +99,20 @@ class SlotFolder:
         return self._finish(writer, file, message_id)
 
     def add_gap(self, seal: Seal, reason: str = "bytes") -> None:
-        """Removes a slot file as a cap does that it exceeds."""
+        """Remove a slot file as a cap does that it exceeds."""
         gap = Gap(seal.seal, seal.vhost, seal.queue, seal.number, seal.first, seal.end, seal.count, seal.bytes, reason)
         self._append("gap", gap.to_json())
         self.release(seal)
 
     def release(self, seal: Seal) -> None:
-        """Removes the slot files of a tap up to one."""
+        """Remove the slot files of a tap up to one."""
         gone = [one for one in self.view.of_queue(seal.key) if one.seal <= seal.seal]
         self._append("released", Released(seal.vhost, seal.queue, seal.number, seal.seal).to_json())
         for one in (*gone, seal):
             self.slot_path(one.seal).unlink(missing_ok=True)
 
     def set_cursor(self, name: str, tap: str, seal: int, *, vhost: str = "/", at_ms: int = START_MS) -> None:
-        """Writes where a cursor stands."""
+        """Write where a cursor stands."""
         self._append("cursor", Cursor(name, vhost, tap, seal, at_ms).to_json())
 
     def _finish(self, writer: SlotFileWriter, file: Any, end: int) -> Seal:
@@ -145,7 +145,7 @@ class SlotFolder:
 def make_slots(
     path: Path, slots: Sequence[Sequence[TapMessage]], *, tap: str = "audit", vhost: str = "/"
 ) -> SlotFolder:
-    """Returns a data folder that has one slot file for each list of messages."""
+    """Return a data folder that has one slot file for each list of messages."""
     folder = SlotFolder(path)
     for messages in slots:
         folder.add_slot(tap, messages, vhost=vhost)
@@ -153,7 +153,7 @@ def make_slots(
 
 
 def numbered(count: int, *, start: int = 0, keys: int = 10, body_bytes: int = 20) -> Iterator[TapMessage]:
-    """Yields messages with keys k.0, k.1 ... in turn and their number in the body, padded with dots."""
+    """Yield messages with keys k.0, k.1 ... in turn and their number in the body, padded with dots."""
     for number in range(start, start + count):
         yield TapMessage((b"%d" % number).ljust(body_bytes, b"."), f"k.{number % keys}")
 
@@ -168,7 +168,7 @@ def many_rows(
     keys: int = 1000,
     body_bytes: int = 100,
 ) -> SlotFolder:
-    """Returns a data folder with many rows, quickly: about 2 us a row.
+    """Return a data folder with many rows, quickly: about 2 us a row.
 
     Shapes: keys are stock.<n % 7>.<n % keys>; a body begins with the row's number, 10 digits.
     """

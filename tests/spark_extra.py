@@ -15,7 +15,7 @@ __all__ = ["pytest_make_collect_report"]
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Makes of an import that fails for a missing package of the extra a skip that says so."""
+    """Make of an import that fails for a missing package of the extra a skip that says so."""
     report = yield
     if report.outcome == "failed":
         missing = [name for name in missing_packages() if f"No module named '{name}" in str(report.longrepr)]

@@ -21,32 +21,32 @@ __all__ = ["bodies_of", "channel_of", "publish", "read_slot", "rows_of", "settle
 
 
 def read_slot(path: Path) -> SlotView:
-    """Returns a slot file whose every row is as it was written."""
+    """Return a slot file whose every row is as it was written."""
     view = open_slot(path.read_bytes())
     assert view.verify() == []
     return view
 
 
 def rows_of(taps: Taps, tap: str, vhost: str = "/") -> list[Row]:
-    """Returns the rows of a tap's slot files, in the order of their seals."""
+    """Return the rows of a tap's slot files, in the order of their seals."""
     seals = [seal for seal in taps.view.seals if (seal.vhost, seal.queue) == (vhost, tap)]
     return [row for seal in seals for row in read_slot(taps.slot_path(seal.seal))]
 
 
 def bodies_of(taps: Taps, tap: str, vhost: str = "/") -> list[bytes]:
-    """Returns the bodies alone."""
+    """Return the bodies alone."""
     return [row.body for row in rows_of(taps, tap, vhost)]
 
 
 async def snapshot_rows(taps: Taps, queue: str, vhost: str = "/") -> list[Row]:
-    """Takes a snapshot of a queue and returns its rows, file by file."""
+    """Take a snapshot of a queue and return its rows, file by file."""
     taken = await taps.snapshot(vhost, queue)
     return [row for file in taken["files"] for row in read_slot(taps.snapshot_path(taken["id"], file["n"]))]
 
 
 @asynccontextmanager
 async def channel_of(broker: Broker, vhost: str = "/") -> AsyncIterator[Any]:
-    """Yields a channel of a new connection, with confirms."""
+    """Yield a channel of a new connection, with confirms."""
     connection: Any = await aio_pika.connect(broker.url_of(vhost))
     try:
         yield await connection.channel()
@@ -57,7 +57,7 @@ async def channel_of(broker: Broker, vhost: str = "/") -> AsyncIterator[Any]:
 async def publish(
     exchange: Any, keys: Sequence[str], *, persistent: bool = True, mandatory: bool = False, **fields: Any
 ) -> list[int]:
-    """Publishes a message under each key, whose body tells its place and key; returns the codes of those returned."""
+    """Publish a message under each key, whose body tells its place and key; returns the codes of those returned."""
     codes = []
     for place, key in enumerate(keys):
         message = aio_pika.Message(b"%d %s" % (place, key.encode()), delivery_mode=1 + persistent, **fields)
@@ -68,7 +68,7 @@ async def publish(
 
 
 async def settled(broker: Broker, taps: Taps) -> None:
-    """Returns when the taps' files are as the cursors and the caps say."""
+    """Return when the taps' files are as the cursors and the caps say."""
     taps._retain_soon()
 
     async def done() -> bool:
@@ -79,7 +79,7 @@ async def settled(broker: Broker, taps: Taps) -> None:
 
 
 def there(taps: Taps) -> list[int]:
-    """Returns the seals whose files are in the folder, each of which is listed."""
+    """Return the seals whose files are in the folder, each of which is listed."""
     found = sorted(int(path.stem) for path in taps.slot_path(0).parent.glob("*.slot"))
     assert found == [seal.seal for seal in taps.view.seals]
     return found

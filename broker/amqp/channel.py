@@ -66,7 +66,7 @@ class Move(Enum):
 
 
 def index_of(*methods: type[Method]) -> set[bytes]:
-    """Returns the class and method octets that begin the payloads of these methods."""
+    """Return the class and method octets that begin the payloads of these methods."""
     return {method.index.to_bytes(4, "big") for method in methods}
 
 
@@ -176,17 +176,17 @@ class Channel:
 
     @property
     def unfinished_bytes(self) -> int:
-        """Returns how many body bytes of a message that is not complete yet are held."""
+        """Return how many body bytes of a message that is not complete yet are held."""
         return sum(map(len, self._body))
 
     def start(self, session: ChannelSession) -> None:
-        """Opens the channel upon its session, and tells the client."""
+        """Open the channel upon its session, and tell the client."""
         self.session = session
         self._session_open = True
         self.send(commands.Channel.OpenOk())
 
     def accept(self, kind: int, payload: bytes) -> None:
-        """Takes the next frame of this channel. HOT.
+        """Take the next frame of this channel. HOT.
 
         Raises: ChannelError, ConnectionFault, and whatever the session lets out.
         """
@@ -205,7 +205,7 @@ class Channel:
             self._content_body(payload)
 
     def accept_run(self, run: PublishRun) -> int:
-        """Takes whole publishes at once, with what accept() would do of the frames of each in turn. HOT.
+        """Take whole publishes at once, with what accept() would do of the frames of each in turn. HOT.
 
         Returns how many; what is left has to come again: behind a hold, or because it is no publish.
         """
@@ -247,7 +247,7 @@ class Channel:
         return connection.held or connection.out_bytes > connection.limits.unsent_max_bytes
 
     def _accept_one_by_one(self, run: PublishRun) -> int:
-        """Takes publishes of which one at least is refused for its size."""
+        """Take publishes of which one at least is refused for its size."""
         for taken, payload in enumerate(run.payloads):
             if taken and (not payload.startswith(PUBLISH) or self._must_wait()):
                 return taken
@@ -257,18 +257,18 @@ class Channel:
         return len(run.payloads)
 
     def send(self, method: Method) -> None:
-        """Sends a method, unless the channel is closing: a session that gives back what it holds may still speak."""
+        """Send a method, unless the channel is closing: a session that gives back what it holds may still speak."""
         if self.state is IS_OPEN:
             self.connection.write(encode_method(self.number, method))
 
     def send_content(self, method: Method, header: bytes, body: bytes) -> None:
-        """Sends a method with its content."""
+        """Send a method with its content."""
         if self.state is IS_OPEN:
             frames = content_frames(self.number, header, body, self.connection.frame_max)
             self.connection.write(encode_method(self.number, method), *frames)
 
     def begin_closing(self, error: ChannelError) -> None:
-        """Sends channel.close, closes the session, and discards what comes until close-ok."""
+        """Send channel.close, closes the session, and discard what comes until close-ok."""
         class_id, method_id = error.class_id, error.method_id
         self.send(commands.Channel.Close(error.reply_code, error.reply_text, class_id, method_id))
         self.state = ChannelState.CLOSING
@@ -277,7 +277,7 @@ class Channel:
         self.end_session()
 
     def end(self) -> None:
-        """Closes the session and the channel, without a word to the client."""
+        """Close the session and the channel, without a word to the client."""
         try:
             self.end_session()
         finally:
@@ -286,7 +286,7 @@ class Channel:
             self._expects = NOTHING
 
     def end_session(self) -> None:
-        """Closes the session if it is not closed yet."""
+        """Close the session if it is not closed yet."""
         if self._session_open:
             self._session_open = False
             self.session.close()
@@ -345,7 +345,7 @@ class Channel:
         self.session.publish(self._publish, self._header, body)
 
     def _keep(self, payload: bytes) -> None:
-        """Keeps a part of a body: a large one as it is, small ones in a row together, or each would be an object."""
+        """Keep a part of a body: a large one as it is, small ones in a row together, or each would be an object."""
         body = self._body
         if len(payload) >= LARGE_BYTES:
             body.append(payload)
@@ -359,7 +359,7 @@ class Channel:
         self._body.clear()
 
     def _refuse_frame(self, kind: int, payload: bytes) -> None:
-        """Discards a frame of a closing channel, and refuses one that is out of sequence."""
+        """Discard a frame of a closing channel, and refuse one that is out of sequence."""
         if kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY):
             self.progress = NO_METHOD  # no method is at fault
             if kind == FRAME_HEARTBEAT and not payload:  # it belongs on channel 0 (section 4.2.7)
@@ -386,7 +386,7 @@ class Channel:
 
 
 def wrong_content_header(payload: bytes) -> ConnectionFault:
-    """Returns the error for a content header that cannot be a publish's."""
+    """Return the error for a content header that cannot be a publish's."""
     if len(payload) < HEADER_FIXED_BYTES:
         return broken_frame(FRAME_HEADER, payload, "unknown_frame")
     class_id = int.from_bytes(payload[:2], "big")
@@ -397,5 +397,5 @@ def wrong_content_header(payload: bytes) -> ConnectionFault:
 
 
 def non_method_frame() -> ConnectionFault:
-    """Returns the error for content that no publish announced."""
+    """Return the error for content that no publish announced."""
     return ConnectionFault(505, "expected method frame, got non method frame instead")

@@ -88,32 +88,32 @@ class QueueDeclareOk(commands.Queue.DeclareOk):
     """Is queue.declare-ok for any name."""
 
     def validate(self) -> None:
-        """Accepts what the queue was declared with."""
+        """Accept what the queue was declared with."""
 
 
 class BasicReturn(commands.Basic.Return):
     """Is basic.return for any name."""
 
     def validate(self) -> None:
-        """Accepts what the message was published with."""
+        """Accept what the message was published with."""
 
 
 class BasicDeliver(commands.Basic.Deliver):
     """Is basic.deliver for any name."""
 
     def validate(self) -> None:
-        """Accepts what the message was published with."""
+        """Accept what the message was published with."""
 
 
 class BasicGetOk(commands.Basic.GetOk):
     """Is basic.get-ok for any name."""
 
     def validate(self) -> None:
-        """Accepts what the message was published with."""
+        """Accept what the message was published with."""
 
 
 def read_short_string(payload: bytes, at: int) -> tuple[str, int]:
-    """Returns the short string at an offset, and where it ends.
+    """Return the short string at an offset, and where it ends.
 
     Raises: 501 for malformed UTF-8 (RabbitMQ's code and text), 502 when it is cut short.
     """
@@ -130,7 +130,7 @@ def read_short_string(payload: bytes, at: int) -> tuple[str, int]:
 
 
 def read_integer(payload: bytes, at: int, layout: struct.Struct) -> tuple[int, int]:
-    """Returns the unsigned integer at an offset, and where it ends."""
+    """Return the unsigned integer at an offset, and where it ends."""
     end = at + layout.size
     if end > len(payload):
         raise syntax_error("integer is cut short")
@@ -138,7 +138,7 @@ def read_integer(payload: bytes, at: int, layout: struct.Struct) -> tuple[int, i
 
 
 def read_long_string(payload: bytes, at: int) -> tuple[str | bytes, int]:
-    """Returns the long string at an offset, as text where it is text, and where it ends. Raises: 502."""
+    """Return the long string at an offset, as text where it is text, and where it ends. Raises: 502."""
     size, start = read_integer(payload, at, LONG)
     end = start + size
     if end > len(payload):
@@ -150,7 +150,7 @@ Read = Callable[[bytes, int], tuple[Any, int]]
 
 
 def integer_reader(layout: struct.Struct) -> Read:
-    """Returns what reads an unsigned integer at an offset, and where it ends."""
+    """Return what reads an unsigned integer at an offset, and where it ends."""
     return lambda payload, at: read_integer(payload, at, layout)
 
 
@@ -171,7 +171,7 @@ READS: Final[dict[type[Method], tuple[tuple[str, str, Read | None], ...]]] = {
 
 
 def decode_method(payload: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max: int = TABLE_ENTRIES_MAX) -> Method:
-    """Returns the method that a method frame's payload holds.
+    """Return the method that a method frame's payload holds.
 
     Raises: 540 for a class or method that AMQP 0-9-1 with RabbitMQ's extensions does not have; 502 when the arguments
     are not exactly as long as the payload; 501 for malformed UTF-8.
@@ -214,13 +214,13 @@ def decode_method(payload: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max:
 
 
 def check_filled(kind: type[Method], payload: bytes, at: int) -> None:
-    """Accepts arguments that end with the payload. Raises: 502."""
+    """Accept arguments that end with the payload. Raises: 502."""
     if at != len(payload):
         raise syntax_error(f"{len(payload) - at} octets behind the arguments of {kind.name}")
 
 
 def decode_start_ok(payload: bytes, depth_max: int, entries_max: int) -> Method:
-    """Returns a connection.start-ok, whose `client_properties` all clients that sent the same octets share.
+    """Return a connection.start-ok, whose `client_properties` all clients that sent the same octets share.
 
     Raises: as decode_method().
     """
@@ -237,7 +237,7 @@ def decode_start_ok(payload: bytes, depth_max: int, entries_max: int) -> Method:
 
 @lru_cache(CLIENTS_MAX)
 def read_client_properties(table: bytes, depth_max: int, entries_max: int) -> dict[str, Any]:
-    """Returns what a client says of itself; nobody changes it.
+    """Return what a client says of itself; nobody changes it.
 
     A thousand connections of one program send the same octets, and the decoded table takes a kilobyte.
     """
@@ -245,7 +245,7 @@ def read_client_properties(table: bytes, depth_max: int, entries_max: int) -> di
 
 
 def decode_settlement(kind: type[Method], payload: bytes) -> Method:
-    """Returns a basic.ack, nack or reject; consumers send one per message, so these do not go field by field. HOT."""
+    """Return a basic.ack, nack or reject; consumers send one per message, so these do not go field by field. HOT."""
     delivery_tag, bits = TAG_AND_BITS.unpack_from(payload, 4)
     if kind is commands.Basic.Ack:
         ack = commands.Basic.Ack.__new__(commands.Basic.Ack)
@@ -265,7 +265,7 @@ def decode_settlement(kind: type[Method], payload: bytes) -> Method:
 
 
 def decode_plain_bind(payload: bytes) -> Method | None:
-    """Returns a queue.bind without arguments, of which clients send a hundred thousand; None if it is not well formed.
+    """Return a queue.bind without arguments, of which clients send a hundred thousand; None if it is not well formed.
 
     That is for `decode_method` to say in words.
     """
@@ -288,7 +288,7 @@ def decode_plain_bind(payload: bytes) -> Method | None:
 
 
 def unknown_method(payload: bytes) -> ConnectionFault:
-    """Returns the 540, or the 502 when there is not even a class and method."""
+    """Return the 540, or the 502 when there is not even a class and method."""
     if len(payload) < 4:
         return syntax_error("method frame without class and method")
     class_id, method_id = struct.unpack_from(">HH", payload)
@@ -296,23 +296,23 @@ def unknown_method(payload: bytes) -> ConnectionFault:
 
 
 def encode_method(channel: int, method: Method) -> bytes:
-    """Returns the method's whole frame."""
+    """Return the method's whole frame."""
     payload = PREPARED.get(type(method)) or LONG.pack(method.index) + method.marshal()
     return HEAD.pack(FRAME_METHOD, channel, len(payload)) + payload + FRAME_END_OCTET
 
 
 def encode_ack(channel: int, delivery_tag: int, multiple: bool) -> bytes:
-    """Returns the frame of the basic.ack that confirms a publish."""
+    """Return the frame of the basic.ack that confirms a publish."""
     return ACK.pack(FRAME_METHOD, channel, 13, ACK_INDEX, delivery_tag, multiple, 0xCE)
 
 
 def encode_nack(channel: int, delivery_tag: int, multiple: bool) -> bytes:
-    """Returns the frame of the basic.nack that refuses a publish; `requeue` means nothing in this direction."""
+    """Return the frame of the basic.nack that refuses a publish; `requeue` means nothing in this direction."""
     return ACK.pack(FRAME_METHOD, channel, 13, NACK_INDEX, delivery_tag, multiple, 0xCE)
 
 
 def publish_fields(payload: bytes) -> tuple[str, str, bool, bool]:
-    """Returns exchange, routing key, mandatory and immediate of a basic.publish payload.
+    """Return exchange, routing key, mandatory and immediate of a basic.publish payload.
 
     Raises: 502 when the lengths do not add up, 501 for malformed UTF-8.
     """
@@ -325,7 +325,7 @@ def publish_fields(payload: bytes) -> tuple[str, str, bool, bool]:
 
 
 def content_frames(channel: int, header: bytes, body: bytes, frame_max_bytes: int) -> list[Octets]:
-    """Returns the frames of a content: its header, and its body cut for the peer's frame size (0: no limit).
+    """Return the frames of a content: its header, and its body cut for the peer's frame size (0: no limit).
 
     They come in pieces that have to be joined, or written one behind the other. The body in them is not copied.
     """

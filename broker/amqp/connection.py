@@ -124,26 +124,26 @@ class Connection:
 
     @property
     def finished(self) -> bool:
-        """Returns whether nothing more will be read; what is left in the output is still to be written."""
+        """Return whether nothing more will be read; what is left in the output is still to be written."""
         return self.state is State.CLOSED
 
     @property
     def closing(self) -> bool:
-        """Returns whether connection.close was sent and close-ok is awaited."""
+        """Return whether connection.close was sent and close-ok is awaited."""
         return self.state is State.CLOSING
 
     @property
     def unfinished_bytes(self) -> int:
-        """Returns how many body bytes of messages that are not complete yet are held."""
+        """Return how many body bytes of messages that are not complete yet are held."""
         return sum(channel.unfinished_bytes for channel in self.channels.values())
 
     @property
     def buffered_bytes(self) -> int:
-        """Returns how many received bytes wait to be processed."""
+        """Return how many received bytes wait to be processed."""
         return self._cutter.buffered_bytes
 
     def has_capability(self, name: str) -> bool:
-        """Returns whether the client announced the capability."""
+        """Return whether the client announced the capability."""
         return name in self.capabilities
 
     # ---- input -------------------------------------------------------------------------------------------------------
@@ -195,16 +195,16 @@ class Connection:
         return not self._cutter.has_frame
 
     def hold(self) -> None:
-        """Stops processing behind the present frame, because its answer comes later."""
+        """Stop processing behind the present frame, because its answer comes later."""
         self.held = True
 
     def release(self) -> None:
-        """Ends a hold and wakes the transport, which goes on with feed(b"")."""
+        """End a hold and wake the transport, which goes on with feed(b"")."""
         self.held = False
         self.touch()
 
     def lost(self) -> None:
-        """Closes every session, because the transport is gone."""
+        """Close every session, because the transport is gone."""
         self.finish()
         self.out.clear()
         self.large_at.clear()
@@ -213,11 +213,11 @@ class Connection:
     # ---- output ------------------------------------------------------------------------------------------------------
 
     def send(self, channel: int, method: Method) -> None:
-        """Sends a method."""
+        """Send a method."""
         self.write(encode_method(channel, method))
 
     def write(self, *frames: Octets) -> None:
-        """Appends whole frames, also in pieces, to the output."""
+        """Append whole frames, also in pieces, to the output."""
         if self.state is CLOSED:
             return
         self.out += frames
@@ -225,17 +225,17 @@ class Connection:
         self.touch()
 
     def send_heartbeat(self) -> None:
-        """Sends a heartbeat frame."""
+        """Send a heartbeat frame."""
         self.write(HEARTBEAT)
 
     def touch(self) -> None:
-        """Wakes the transport, once until it takes the output."""
+        """Wake the transport, once until it takes the output."""
         if not self._woken:
             self._woken = True
             self._wake(self)
 
     def take_output(self) -> list[Octets]:
-        """Returns what is to be written, in pieces that are large or that stand between large ones, and forgets it."""
+        """Return what is to be written, in pieces that are large or that stand between large ones, and forgets it."""
         self._woken = False
         pieces = join_small(self.out, self.large_at)
         self.out.clear()
@@ -247,7 +247,7 @@ class Connection:
     # ---- failure and end ---------------------------------------------------------------------------------------------
 
     def fail(self, error: ProtocolError, channel: int = 0) -> None:
-        """Tells the client of an error: a soft one closes its channel, any other the connection."""
+        """Tell the client of an error: a soft one closes its channel, any other the connection."""
         if self.state in (State.CLOSING, State.CLOSED):
             if self._cutter.broken:
                 self.finish()
@@ -261,7 +261,7 @@ class Connection:
             self._guard(lambda: faulty.begin_closing(error))
 
     def admit(self) -> None:
-        """Lets the user in, also when the verdict came after a hold, and proposes limits."""
+        """Let the user in, also when the verdict came after a hold, and proposes limits."""
         if self.state is not State.STARTING:
             return
         self.state = State.TUNING
@@ -270,7 +270,7 @@ class Connection:
             self.release()
 
     def refuse(self, error: Refused, mechanism: str) -> None:
-        """Turns the client away: in words only where it announced that it listens (section 1.4.2.2 wants silence)."""
+        """Turn the client away: in words only where it announced that it listens (section 1.4.2.2 wants silence)."""
         if self.state is not State.STARTING:
             return
         self.held = False
@@ -284,7 +284,7 @@ class Connection:
         self.failure = error
 
     def finish(self) -> None:
-        """Ends the connection: what still comes is discarded, and every session is closed."""
+        """End the connection: what still comes is discarded, and every session is closed."""
         self.state = State.CLOSED
         # Also ends the loop in feed(), which finds no further frame.
         self._cutter.clear()
@@ -292,7 +292,7 @@ class Connection:
         self.touch()  # the transport closes the socket, also when there is nothing left to say
 
     def end_sessions(self) -> None:
-        """Closes the sessions that are still open, the connection's own last."""
+        """Close the sessions that are still open, the connection's own last."""
         ending = list(self.channels.values())
         self.channels.clear()
         for channel in ending:
@@ -302,12 +302,12 @@ class Connection:
             self._guard(self.session.close)
 
     def forget_channel(self, channel: Channel) -> None:
-        """Frees the number of a channel whose close handshake is over."""
+        """Free the number of a channel whose close handshake is over."""
         self.channels.pop(channel.number, None)
         channel.end()
 
     def take_limits(self, frame_max: int, channel_max: int, heartbeat_s: int) -> None:
-        """Takes the negotiated limits, which hold from the next frame on."""
+        """Take the negotiated limits, which hold from the next frame on."""
         self.frame_max = self._cutter.limit_bytes = frame_max
         self.channel_max = channel_max
         self.heartbeat_s = heartbeat_s
@@ -327,14 +327,14 @@ class Connection:
             self.finish()
 
     def _blame(self, error: ProtocolError, channel: Channel | None) -> None:
-        """Fills in the method at fault, where the error does not name one."""
+        """Fill in the method at fault, where the error does not name one."""
         if error.class_id == 0 and not self._cutter.broken:
             progress = self._progress if channel is None else channel.progress
             error.class_id = int.from_bytes(progress[:2], "big")
             error.method_id = int.from_bytes(progress[2:4], "big")
 
     def _guard(self, close: Callable[[], None]) -> None:
-        """Calls what closes a session; an error in it is logged."""
+        """Call what closes a session; an error in it is logged."""
         try:
             close()
         except StoreFailed:
@@ -345,7 +345,7 @@ class Connection:
     # ---- frames that belong to no open channel -----------------------------------------------------------------------
 
     def _greet(self, data: bytes) -> bytes:
-        """Takes the protocol header, and returns the octets behind it."""
+        """Take the protocol header, and return the octets behind it."""
         self._greeting += data
         verdict = serves(self._greeting)
         if verdict is None:

@@ -82,7 +82,7 @@ class HeaderGauge:
         self._templates: dict[tuple[bytes, bytes], HeaderFacts] = {}
 
     def facts(self, header: bytes) -> HeaderFacts:
-        """Returns the facts of the header, having measured it.
+        """Return the facts of the header, having measured it.
 
         Raises: 502 when the properties do not fill the header exactly, or their table passes the limits.
         """
@@ -110,17 +110,17 @@ def _remember(known: dict[_Key, HeaderFacts], key: _Key, facts: HeaderFacts) -> 
 
 @lru_cache(maxsize=8)
 def gauge_of(depth_max: int = TABLE_DEPTH_MAX, entries_max: int = TABLE_ENTRIES_MAX) -> HeaderGauge:
-    """Returns the gauge for these limits, which all connections with the same limits share."""
+    """Return the gauge for these limits, which all connections with the same limits share."""
     return HeaderGauge(depth_max, entries_max)
 
 
 def facts_of(header: bytes) -> HeaderFacts:
-    """Returns the facts of a header that was measured when it came in, by whatever limits the broker had then."""
+    """Return the facts of a header that was measured when it came in, by whatever limits the broker had then."""
     return gauge_of(MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX).facts(header)
 
 
 def property_flags(header: bytes) -> int:
-    """Returns the flags word.
+    """Return the flags word.
 
     Raises: 502 when there is none, or when it announces properties that class basic does not have.
     """
@@ -135,7 +135,7 @@ def property_flags(header: bytes) -> int:
 def measure_header(
     header: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max: int = TABLE_ENTRIES_MAX
 ) -> HeaderFacts:
-    """Returns the facts, having measured every property; what nobody asks about is not decoded.
+    """Return the facts, having measured every property; what nobody asks about is not decoded.
 
     Raises: 502 when the properties do not fill the header exactly.
     """
@@ -176,7 +176,7 @@ def measure_header(
 def decode_properties(
     header: bytes, depth_max: int = MEASURED_DEPTH_MAX, entries_max: int = MEASURED_ENTRIES_MAX
 ) -> Properties:
-    """Returns the properties of a content header payload.
+    """Return the properties of a content header payload.
 
     Text that is not UTF-8 is shown with replacement characters, because RabbitMQ relays it too; a timestamp beyond the
     calendar is None. So whatever check_content_header() let pass can be decoded.

@@ -51,7 +51,7 @@ MOVES: Final[dict[State, dict[type[Method], Move]]] = {
 
 
 def accept_method(connection: Connection, payload: bytes) -> None:
-    """Does what the connection's state says about a method on channel 0.
+    """Do what the connection's state says about a method on channel 0.
 
     Raises: 504 for a method that the state does not expect, 540 for one that does not exist, 501 and 502 for one that
     is malformed, and what the session raises.
@@ -76,7 +76,7 @@ def accept_method(connection: Connection, payload: bytes) -> None:
 
 
 def authenticate(connection: Connection, method: commands.Connection.StartOk) -> None:
-    """Lets the user in and proposes limits, or turns the client away: now, or when a held connection's session says."""
+    """Let the user in and propose limits, or turn the client away: now, or when a held connection's session says."""
     connection.client_properties = method.client_properties
     connection.capabilities = capabilities_of(method.client_properties)
     try:
@@ -89,21 +89,21 @@ def authenticate(connection: Connection, method: commands.Connection.StartOk) ->
 
 
 def negotiate(connection: Connection, method: commands.Connection.TuneOk) -> None:
-    """Takes the limits that the client chose within ours."""
+    """Take the limits that the client chose within ours."""
     check_tune_ok(connection.limits, method)
     connection.take_limits(method.frame_max, method.channel_max, method.heartbeat)
     connection.state = State.OPENING
 
 
 def enter(connection: Connection, method: commands.Connection.Open) -> None:
-    """Enters the virtual host, upon which channels may be opened."""
+    """Enter the virtual host, upon which channels may be opened."""
     connection.session.open(method.virtual_host)
     connection.state = State.RUNNING
     connection.send(0, commands.Connection.OpenOk())
 
 
 def update_secret(connection: Connection, method: commands.Connection.UpdateSecret) -> None:
-    """Takes a new secret."""
+    """Take a new secret."""
     try:
         connection.session.update_secret(octets_of(method.new_secret or ""), method.reason or "")
     except Refused:
@@ -112,7 +112,7 @@ def update_secret(connection: Connection, method: commands.Connection.UpdateSecr
 
 
 def close(connection: Connection, _: commands.Connection.Close) -> None:
-    """Closes everything, and tells the client when it is done."""
+    """Close everything, and tell the client when it is done."""
     connection.orderly = True
     connection.end_sessions()
     connection.send(0, commands.Connection.CloseOk())
@@ -120,7 +120,7 @@ def close(connection: Connection, _: commands.Connection.Close) -> None:
 
 
 def octets_of(text: str | bytes) -> bytes:
-    """Returns a long string as it came: it is decoded as text wherever it can be."""
+    """Return a long string as it came: it is decoded as text wherever it can be."""
     return text.encode() if isinstance(text, str) else text
 
 

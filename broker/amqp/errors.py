@@ -90,7 +90,7 @@ class StoreFailed(BrokerError):
 
 
 def shortened(text: str) -> str:
-    """Returns the text cut to what a short string holds, ending in dots when it was cut."""
+    """Return the text cut to what a short string holds, ending in dots when it was cut."""
     encoded = text.encode("utf-8", "replace")
     if len(encoded) <= REPLY_TEXT_MAX_BYTES:
         return encoded.decode("utf-8")

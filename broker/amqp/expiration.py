@@ -14,7 +14,7 @@ ESCAPED: Final = str.maketrans({**ESCAPES, '"': r"\"", "\\": r"\\"})
 
 
 def parse_expiration(octets: bytes) -> int:
-    """Returns the time in milliseconds.
+    """Return the time in milliseconds.
 
     Raises: ValueError with RabbitMQ's reason, an Erlang term; the caller's 406.
     Source: RabbitMQ, rabbit_basic:parse_expiration/1.
@@ -33,7 +33,7 @@ def parse_expiration(octets: bytes) -> int:
 
 
 def erlang_string(octets: bytes) -> str:
-    """Returns octets as Erlang shows a list of them: quoted where it takes all of them for text."""
+    """Return octets as Erlang shows a list of them: quoted where it takes all of them for text."""
     if PRINTABLE.issuperset(octets):
         return f'"{octets.decode("latin-1").translate(ESCAPED)}"'
     return f"[{','.join(map(str, octets))}]"

@@ -111,13 +111,13 @@ class FrameCutter:
 
     @property
     def buffered_bytes(self) -> int:
-        """Returns how many received bytes are not cut yet."""
+        """Return how many received bytes are not cut yet."""
         ahead_bytes = 0 if self._ahead is None else len(self._ahead[2]) + FRAME_OVERHEAD_BYTES
         return ahead_bytes + len(self._buffer) - self._at + sum(map(len, self._late))
 
     @property
     def has_frame(self) -> bool:
-        """Returns whether frames() would give a frame, or raise, without more bytes."""
+        """Return whether frames() would give a frame, or raise, without more bytes."""
         if self._ahead is not None:
             return True
         if self._late:
@@ -130,7 +130,7 @@ class FrameCutter:
         return size > self.limit_bytes or rest_bytes >= size + FRAME_OVERHEAD_BYTES
 
     def feed(self, data: bytes) -> None:
-        """Takes received bytes."""
+        """Take received bytes."""
         if self._missing_bytes > len(data):
             self._missing_bytes -= len(data)
             self._late.append(data)
@@ -143,7 +143,7 @@ class FrameCutter:
         self._missing_bytes = 0
 
     def _complete(self, data: bytes) -> bool:
-        """Joins the payload of a frame that these bytes complete, and leaves what is behind it where it is.
+        """Join the payload of a frame that these bytes complete, and leaves what is behind it where it is.
 
         Returns False, and does nothing, where there is none, where that does not pay, and where frames() has to judge.
         """
@@ -164,7 +164,7 @@ class FrameCutter:
         return True
 
     def clear(self) -> None:
-        """Forgets every byte that is not cut yet."""
+        """Forget every byte that is not cut yet."""
         self._ahead = None
         self._buffer = b""
         self._at = 0
@@ -172,7 +172,7 @@ class FrameCutter:
         self._missing_bytes = 0
 
     def frames(self, budget_bytes: int | None = None) -> Iterator[Frame]:
-        """Yields each whole frame, and ends with the one that uses up the budget. HOT.
+        """Yield each whole frame, and end with the one that uses up the budget. HOT.
 
         Publishes that have come whole are yielded as runs; what the caller did not take of one it gives to take_back().
         Raises: 501 at the broken frame, after the good ones; bytes behind it have no meaning any more.
@@ -222,7 +222,7 @@ class FrameCutter:
             self._at = at + taken * 3 * FRAME_OVERHEAD_BYTES
 
     def _content_follows(self, buffer: bytes, end: int, channel: int) -> bool:
-        """Returns whether behind a method frame whose payload ends at `end` its content header and only body follow.
+        """Return whether behind a method frame whose payload ends at `end` its content header and only body follow.
 
         What is not exactly that is left to frames(), which judges frame by frame.
         """
@@ -258,7 +258,7 @@ class FrameCutter:
         return True
 
     def _cut_run(self, buffer: bytes, at: int, end: int, enough: int) -> PublishRun:
-        """Cuts the publish at `at`, whose content is known to follow at `end`, and those like it behind it. HOT."""
+        """Cut the publish at `at`, whose content is known to follow at `end`, and those like it behind it. HOT."""
         start = at
         length = len(buffer)
         limit_bytes = self.limit_bytes
@@ -301,12 +301,12 @@ class FrameCutter:
 
 
 def encode_frame(kind: int, channel: int, payload: bytes) -> bytes:
-    """Returns the whole frame around a payload."""
+    """Return the whole frame around a payload."""
     return HEAD.pack(kind, channel, len(payload)) + payload + FRAME_END_OCTET
 
 
 def join_small(out: list[Octets], large_at: list[int]) -> list[Octets]:
-    """Returns the output in as few pieces as pays: what stands between large ones is joined.
+    """Return the output in as few pieces as pays: what stands between large ones is joined.
 
     Shapes: `large_at` ascends, and tells where in `out` the large ones are.
     """
@@ -323,7 +323,7 @@ def join_small(out: list[Octets], large_at: list[int]) -> list[Octets]:
 
 
 def describe_frame(kind: int, payload: bytes) -> str:
-    """Returns a frame's type and first octets in RabbitMQ's words, for a reply text: Erlang prints text as such."""
+    """Return a frame's type and first octets in RabbitMQ's words, for a reply text: Erlang prints text as such."""
     amount, octets = "all" if len(payload) <= 16 else "first 16", payload[:16]
     if octets and all(32 <= octet < 127 for octet in octets):
         text = octets.decode().replace("\\", "\\\\").replace('"', '\\"')
@@ -332,5 +332,5 @@ def describe_frame(kind: int, payload: bytes) -> str:
 
 
 def broken_frame(kind: int, payload: bytes, reason: str) -> ConnectionFault:
-    """Returns the 501 that names a frame and what is wrong with it."""
+    """Return the 501 that names a frame and what is wrong with it."""
     return ConnectionFault(501, f"{describe_frame(kind, payload)}: {reason}")

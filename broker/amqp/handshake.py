@@ -56,7 +56,7 @@ class ConnectionLimits:
     table_entries_max: int = 4096
 
     def __post_init__(self) -> None:
-        """Raises ValueError when no client could keep to these limits."""
+        """Raise ValueError when no client could keep to these limits."""
         if not 0 < self.frame_min_bytes <= self.frame_max_bytes:
             raise ValueError("frame_max_bytes must be at least frame_min_bytes, and both above 0")
         if not 0 <= self.channel_max <= 65535 or not 0 <= self.heartbeat_s <= 65535:
@@ -64,7 +64,7 @@ class ConnectionLimits:
 
 
 def serves(received: bytes) -> bool | None:
-    """Returns whether the connection begins with a protocol header we serve, or None when it is too early to tell."""
+    """Return whether the connection begins with a protocol header we serve, or None when it is too early to tell."""
     begun = received[:PROTOCOL_HEADER_BYTES]
     if begun in HEADERS_SERVED:
         return True
@@ -80,7 +80,7 @@ class Repeated(Method):
         return super().marshal()
 
     def marshal(self) -> bytes:
-        """Returns the encoded arguments."""
+        """Return the encoded arguments."""
         return self.octets
 
 
@@ -93,7 +93,7 @@ class Tune(Repeated, commands.Connection.Tune):
 
 
 def start(server_properties: Mapping[str, Any], mechanisms: Sequence[str] = MECHANISMS) -> Start:
-    """Returns the connection.start that says who we are and what we can do.
+    """Return the connection.start that says who we are and what we can do.
 
     Shapes: the values of `server_properties` are hashable.
     """
@@ -102,19 +102,19 @@ def start(server_properties: Mapping[str, Any], mechanisms: Sequence[str] = MECH
 
 @lru_cache(OFFERS_MAX)
 def start_with(server_properties: tuple[tuple[str, Any], ...], mechanisms: tuple[str, ...]) -> Start:
-    """Returns the one connection.start that has these."""
+    """Return the one connection.start that has these."""
     properties = {**dict(server_properties), "capabilities": CAPABILITIES}
     return Start(server_properties=properties, mechanisms=" ".join(mechanisms), locales=LOCALES)
 
 
 @lru_cache(OFFERS_MAX)
 def tune(limits: ConnectionLimits) -> Tune:
-    """Returns the connection.tune that proposes our limits."""
+    """Return the connection.tune that proposes our limits."""
     return Tune(limits.channel_max, limits.frame_max_bytes, limits.heartbeat_s)
 
 
 def check_tune_ok(limits: ConnectionLimits, answer: commands.Connection.TuneOk) -> None:
-    """Accepts a tune-ok within our limits.
+    """Accept a tune-ok within our limits.
 
     Raises: 530. A client that asks for no limit (0) where we have one asks for too much; this is not min(0, ours).
     """
@@ -128,13 +128,13 @@ def check_tune_ok(limits: ConnectionLimits, answer: commands.Connection.TuneOk) 
 
 
 def out_of_range(name: str, value: int, relation: str, bound: int) -> ConnectionFault:
-    """Returns the 530 for a negotiated value, in RabbitMQ's words."""
+    """Return the 530 for a negotiated value, in RabbitMQ's words."""
     detail = " (no limit)" if name == "channel_max" and value == 0 else ""
     return ConnectionFault(530, f"negotiated {name} = {value}{detail} is {relation} allowed value ({bound})")
 
 
 def capabilities_of(client_properties: Mapping[str, Any]) -> frozenset[str]:
-    """Returns the capabilities that a client announced as true."""
+    """Return the capabilities that a client announced as true."""
     announced = client_properties.get("capabilities")
     if not isinstance(announced, dict):
         return frozenset()
@@ -143,5 +143,5 @@ def capabilities_of(client_properties: Mapping[str, Any]) -> frozenset[str]:
 
 @lru_cache(CLIENTS_MAX)
 def shared(capabilities: frozenset[str]) -> frozenset[str]:
-    """Returns the one object that stands for this set: most clients announce the same."""
+    """Return the one object that stands for this set: most clients announce the same."""
     return capabilities

@@ -25,7 +25,7 @@ def edit_header(
     set_properties: Mapping[str, str] = NOTHING,
     drop_properties: Collection[str] = (),
 ) -> bytes:
-    """Returns the content header with these changes; it must have been measured.
+    """Return the content header with these changes; it must have been measured.
 
     What is set takes the place of every entry of its name and stands behind the others. The headers table is made where
     there is none, and stays where nothing is left in it. Properties that are set are text, such as reply_to.
@@ -48,7 +48,7 @@ def edit_header(
 
 
 def read_headers(header: bytes, *names: str) -> dict[str, Any]:
-    """Returns those of the named headers that are there, of a measured header; the first where a name comes twice.
+    """Return those of the named headers that are there, of a measured header; the first where a name comes twice.
 
     Octets of keys inside that are not UTF-8 are escaped, so that writing a value back writes what was read.
     """
@@ -62,13 +62,13 @@ def read_headers(header: bytes, *names: str) -> dict[str, Any]:
 
 
 def read_text(header: bytes, name: str) -> str | None:
-    """Returns a property that is text, of a measured header; None when it is absent."""
+    """Return a property that is text, of a measured header; None when it is absent."""
     octets = cut_properties(header).get(name)
     return None if octets is None else octets[1:].decode("utf-8", "surrogateescape")
 
 
 def cut_properties(header: bytes) -> dict[str, bytes]:
-    """Returns the octets of each property that is there, by name."""
+    """Return the octets of each property that is there, by name."""
     flags: int = FLAGS.unpack_from(header, PROPERTIES_AT)[0]
     at = PROPERTIES_AT + FLAGS.size
     properties: dict[str, bytes] = {}
@@ -84,7 +84,7 @@ def cut_properties(header: bytes) -> dict[str, bytes]:
 
 
 def edit_table(table: bytes | None, set_headers: Mapping[str, Any], drop_headers: Collection[str]) -> bytes | None:
-    """Returns the headers table with these changes, None when there is none still."""
+    """Return the headers table with these changes, None when there is none still."""
     added = b"".join(encode_entry(key, value) for key, value in set_headers.items())
     if table is None:
         return counted(added) if added else None
@@ -94,5 +94,5 @@ def edit_table(table: bytes | None, set_headers: Mapping[str, Any], drop_headers
 
 
 def reader(table: bytes) -> TableReader:
-    """Returns a reader of a table that was measured."""
+    """Return a reader of a table that was measured."""
     return TableReader(table, MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX, errors="surrogateescape")

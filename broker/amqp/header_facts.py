@@ -66,14 +66,14 @@ class HeaderFacts:
 
 @lru_cache(maxsize=FACTS_MAX)
 def plain_facts(persistent: bool, priority: int, expiration_ms: int | None) -> HeaderFacts:
-    """Returns the facts of properties that the publisher has nothing to ask about."""
+    """Return the facts of properties that the publisher has nothing to ask about."""
     return HeaderFacts(persistent, priority, expiration_ms)
 
 
 def gather_facts(
     header: bytes, table_at: int, delivery_mode: int | None, priority: int, texts: dict[str, bytes]
 ) -> HeaderFacts:
-    """Returns the facts of a measured header.
+    """Return the facts of a measured header.
 
     Shapes: `table_at` is where the headers table stands, 0 when there is none; `texts` has what is present of
         expiration, reply_to and user_id.
@@ -109,7 +109,7 @@ def gather_marked(
     texts: dict[str, bytes],
     named: dict[bytes, Entry],
 ) -> HeaderFacts:
-    """Returns the facts of the measured header of a numbered publish: those of the message beneath, and the number."""
+    """Return the facts of the measured header of a numbered publish: those of the message beneath, and the number."""
     bare, bare_table_at = without_mark(header, table_at, TableReader(header).entries(table_at))
     beneath = gather_facts(bare, bare_table_at, delivery_mode, priority, texts)
     facts = HeaderFacts(beneath.persistent, beneath.priority, beneath.expiration_ms, special=True)
@@ -122,12 +122,12 @@ def gather_marked(
 
 
 def mentions(header: bytes) -> bool:
-    """Returns whether an entry that the broker reads can be in the headers table; HOT for headers never seen before."""
+    """Return whether an entry that the broker reads can be in the headers table; HOT for headers never seen before."""
     return CC_OCTETS in header or BCC_OCTETS in header or DELAY_OCTETS in header or SEQUENCE_OCTETS in header
 
 
 def read_expiration(octets: bytes) -> tuple[int | None, str | None]:
-    """Returns the time, or the text of the 406 for what is none."""
+    """Return the time, or the text of the 406 for what is none."""
     try:
         return parse_expiration(octets), None
     except ValueError as error:
@@ -135,13 +135,13 @@ def read_expiration(octets: bytes) -> tuple[int | None, str | None]:
 
 
 def named_entries(header: bytes, table_at: int) -> dict[bytes, Entry]:
-    """Returns the entries of the headers table that the broker reads; the first counts where a name comes twice."""
+    """Return the entries of the headers table that the broker reads; the first counts where a name comes twice."""
     entries = TableReader(header).entries(table_at)
     return {entry.key: entry for entry in reversed(entries) if entry.key in READ}
 
 
 def refused_routes(header: bytes, facts: HeaderFacts, named: dict[bytes, Entry]) -> str | None:
-    """Returns the text of the 406 for CC or BCC that is no array; RabbitMQ skips what is no long string in one.
+    """Return the text of the 406 for CC or BCC that is no array; RabbitMQ skips what is no long string in one.
 
     It has no bound for those that are: here they are as long as routing keys can be, for what matching one costs goes
     with its words times the bindings that they lead through.

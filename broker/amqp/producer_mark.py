@@ -60,7 +60,7 @@ class ProducerMark:
         self.unpack: Callable[[bytes, int], tuple[Any, ...]] = layout.unpack_from
 
     def sequence(self, header: bytes) -> int:
-        """Returns the number in one of the headers that share the mark. Raises: ChannelError 406 for a negative one."""
+        """Return the number in one of the headers that share the mark. Raises: ChannelError 406 for a negative one."""
         sequence: int = self.unpack(header, self.sequence_at)[0]
         if sequence < 0:
             raise ChannelError(406, f"invalid message: x-seq is {sequence}, which is less than 0")
@@ -68,7 +68,7 @@ class ProducerMark:
 
 
 def template_of(properties: bytes) -> tuple[bytes, bytes] | None:
-    """Returns the octets before and behind the first number that may be an `x-seq`, None when there is none."""
+    """Return the octets before and behind the first number that may be an `x-seq`, None when there is none."""
     at = properties.find(SEQUENCE_OCTETS)
     if at < 0:
         return None
@@ -78,7 +78,7 @@ def template_of(properties: bytes) -> tuple[bytes, bytes] | None:
 
 
 def mark_entries(header: bytes, named: Mapping[bytes, Entry]) -> tuple[str, int, Struct] | str:
-    """Returns whose number a publish has, where it stands and how it is written; or the text of the 406.
+    """Return whose number a publish has, where it stands and how it is written; or the text of the 406.
 
     Shapes: `named` has the entries `x-producer` and `x-seq`.
     """
@@ -97,7 +97,7 @@ def mark_entries(header: bytes, named: Mapping[bytes, Entry]) -> tuple[str, int,
 
 
 def without_mark(header: bytes, table_at: int, entries: list[Entry]) -> tuple[bytes, int]:
-    """Returns a measured header without what is between producer and broker, and where its headers table stands.
+    """Return a measured header without what is between producer and broker, and where its headers table stands.
 
     Shapes: `entries` are those of the table at `table_at`; the place is 0 when there is no table any more.
     """

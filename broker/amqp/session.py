@@ -17,13 +17,13 @@ class ChannelSession(Protocol):
     """Does what a channel's methods ask."""
 
     def method(self, method: Method) -> None:
-        """Does any method but basic.publish and those of opening and closing."""
+        """Do any method but basic.publish and those of opening and closing."""
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
-        """Takes a whole publish: the raw method, the raw content header, which is measured, and the body."""
+        """Take a whole publish: the raw method, the raw content header, which is measured, and the body."""
 
     def publish_run(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
-        """Takes whole publishes from place `start` on, as many as there is nothing special about.
+        """Take whole publishes from place `start` on, as many as there is nothing special about.
 
         Returns the place of the first that it did not take: publish() takes that one. All have the same properties.
         """
@@ -32,29 +32,29 @@ class ChannelSession(Protocol):
         """Do what has to be done before the client's channel.close; close() follows."""
 
     def close(self) -> None:
-        """Gives back what the channel holds. Called exactly once, whatever ended the channel."""
+        """Give back what the channel holds. Called exactly once, whatever ended the channel."""
 
 
 class ConnectionSession(Protocol):
     """Does what a connection's methods ask."""
 
     def authenticate(self, mechanism: str, response: bytes) -> None:
-        """Lets the user in, or raises Refused, also for a mechanism that was not offered.
+        """Let the user in, or raise Refused, also for a mechanism that was not offered.
 
         After connection.hold() the verdict comes later, by connection.admit() or connection.refuse().
         """
 
     def open(self, vhost: str) -> None:
-        """Enters the virtual host, or raises ConnectionFault 530."""
+        """Enter the virtual host, or raise ConnectionFault 530."""
 
     def open_channel(self, channel: Channel) -> ChannelSession:
-        """Returns the session of a new channel."""
+        """Return the session of a new channel."""
 
     def update_secret(self, secret: bytes, reason: str) -> None:
-        """Takes a new secret for the user of this connection, or raises Refused."""
+        """Take a new secret for the user of this connection, or raise Refused."""
 
     def close(self) -> None:
-        """Gives back what the connection holds. Called exactly once, after the sessions of all channels."""
+        """Give back what the connection holds. Called exactly once, after the sessions of all channels."""
 
     def crashed(self, error: Exception) -> None:
-        """Logs an unexpected error; the machine then closes this connection, and no other, with 541."""
+        """Log an unexpected error; the machine then closes this connection, and no other, with 541."""

@@ -19,7 +19,7 @@ SHORT_STRING_MAX_BYTES: Final = 255
 
 
 def encode_value(value: Any) -> bytes:
-    """Returns a value as type octet and octets.
+    """Return a value as type octet and octets.
 
     A number is a long whatever its size was; a bytearray is a byte array, and bytes are a long string that is no text,
     as the reader has them.
@@ -52,7 +52,7 @@ def encode_value(value: Any) -> bytes:
 
 
 def encode_table(table: Mapping[str, Any]) -> bytes:
-    """Returns a table, its length in front.
+    """Return a table, its length in front.
 
     Raises: ValueError for what a table cannot hold.
     """
@@ -60,7 +60,7 @@ def encode_table(table: Mapping[str, Any]) -> bytes:
 
 
 def encode_entry(key: str, value: Any) -> bytes:
-    """Returns one entry of a table.
+    """Return one entry of a table.
 
     Raises: ValueError for what a table cannot hold.
     """
@@ -68,7 +68,7 @@ def encode_entry(key: str, value: Any) -> bytes:
 
 
 def encode_short_text(text: str) -> bytes:
-    """Returns a short string.
+    """Return a short string.
 
     Raises: ValueError when it has more than 255 octets.
     """
@@ -79,12 +79,12 @@ def encode_short_text(text: str) -> bytes:
 
 
 def encode_text(text: str) -> bytes:
-    """Returns text in UTF-8; octets that were none when they were read are what they were."""
+    """Return text in UTF-8; octets that were none when they were read are what they were."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def encode_number(number: int) -> bytes:
-    """Returns a long, or the timestamp beyond the calendar that alone is read as a larger number."""
+    """Return a long, or the timestamp beyond the calendar that alone is read as a larger number."""
     if -LONG_MAX - 1 <= number <= LONG_MAX:
         return b"l" + LONG.pack(number)
     if 0 < number <= 2 * LONG_MAX + 1:
@@ -93,7 +93,7 @@ def encode_number(number: int) -> bytes:
 
 
 def encode_decimal(number: Decimal) -> bytes:
-    """Returns a decimal, whose digits are unsigned in RabbitMQ."""
+    """Return a decimal, whose digits are unsigned in RabbitMQ."""
     sign, digits, exponent = number.as_tuple()
     if sign or not isinstance(exponent, int) or not -255 <= exponent <= 0:
         raise ValueError(f"a field table cannot hold the decimal {number}")
@@ -104,5 +104,5 @@ def encode_decimal(number: Decimal) -> bytes:
 
 
 def counted(octets: bytes | bytearray) -> bytes:
-    """Returns octets behind their length."""
+    """Return octets behind their length."""
     return LENGTH.pack(len(octets)) + octets

@@ -51,7 +51,7 @@ TABLE: Final = ord("F")
 
 
 def read_timestamp(payload: bytes, at: int) -> datetime | int:
-    """Returns the time, or the number itself where it is beyond the calendar."""
+    """Return the time, or the number itself where it is beyond the calendar."""
     seconds: int = UNSIGNED_64.unpack_from(payload, at)[0]
     try:
         return datetime.fromtimestamp(seconds, UTC)
@@ -60,13 +60,13 @@ def read_timestamp(payload: bytes, at: int) -> datetime | int:
 
 
 def read_decimal(payload: bytes, at: int) -> Decimal:
-    """Returns the decimal; RabbitMQ takes its four octets as unsigned."""
+    """Return the decimal; RabbitMQ takes its four octets as unsigned."""
     scale, digits = DECIMAL.unpack_from(payload, at)
     return Decimal(digits).scaleb(-scale)
 
 
 def reader(layout: str) -> Callable[[bytes, int], Any]:
-    """Returns a function that reads one value of a struct layout."""
+    """Return a function that reads one value of a struct layout."""
     unpack_from = struct.Struct(layout).unpack_from
     return lambda payload, at: unpack_from(payload, at)[0]
 
@@ -91,7 +91,7 @@ FIXED: Final[dict[int, tuple[int, Callable[[bytes, int], Any]]]] = {
 
 
 def syntax_error(reason: str) -> ConnectionFault:
-    """Returns the 502 for a payload that does not hold what its lengths say."""
+    """Return the 502 for a payload that does not hold what its lengths say."""
     return ConnectionFault(502, reason)
 
 
@@ -127,18 +127,18 @@ class TableReader:
         self._errors = errors
 
     def table(self, at: int, limit: int) -> tuple[dict[str, Any], int]:
-        """Returns the table whose length octets begin at `at`, and where it ends.
+        """Return the table whose length octets begin at `at`, and where it ends.
 
         Raises: 502, for a length that passes `limit`, an unknown type, too many entries or levels.
         """
         return self._table(at, limit, 1)
 
     def skip_table(self, at: int, limit: int) -> int:
-        """Returns where the table ends, having checked all that table() checks but the keys' UTF-8."""
+        """Return where the table ends, having checked all that table() checks but the keys' UTF-8."""
         return self._skip(at, limit, 1, keyed=True)
 
     def entries(self, at: int) -> list[Entry]:
-        """Returns where the entries of a measured table stand, whose length octets begin at `at`."""
+        """Return where the entries of a measured table stand, whose length octets begin at `at`."""
         payload = self._payload
         end = at + 4 + int(LENGTH.unpack_from(payload, at)[0])
         at += 4
@@ -153,14 +153,14 @@ class TableReader:
         return entries
 
     def value(self, at: int, limit: int) -> Any:
-        """Returns the value whose type octet stands at `at`.
+        """Return the value whose type octet stands at `at`.
 
         Raises: 502, as table() does.
         """
         return self._value(at, limit, 1)[0]
 
     def _extent(self, at: int, limit: int) -> tuple[int, int]:
-        """Returns where the counted octets that begin at `at` start and end."""
+        """Return where the counted octets that begin at `at` start and end."""
         start = at + 4
         if start > limit:
             raise syntax_error("field table is cut short")
@@ -254,7 +254,7 @@ class TableReader:
 
 
 def read_text(octets: bytes) -> str | bytes:
-    """Returns a long string as text, or as it came where it is not UTF-8: the type has no character set."""
+    """Return a long string as text, or as it came where it is not UTF-8: the type has no character set."""
     try:
         return octets.decode("utf-8")
     except UnicodeDecodeError:
@@ -262,5 +262,5 @@ def read_text(octets: bytes) -> str | bytes:
 
 
 def unknown_type(kind: int) -> ConnectionFault:
-    """Returns the 502 for a type octet that the dialect does not have."""
+    """Return the 502 for a type octet that the dialect does not have."""
     return syntax_error(f"unknown field type {chr(kind)!r}")

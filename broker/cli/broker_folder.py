@@ -24,12 +24,12 @@ class BadFile(Exception):
 
 
 def folder_of(arguments: argparse.Namespace) -> str:
-    """Returns the data folder that a command's flags, the environment or the settings file name. Raises: BadFile."""
+    """Return the data folder that a command's flags, the environment or the settings file name. Raises: BadFile."""
     return broker_folder(arguments.data_dir, arguments.config)
 
 
 def broker_folder(flag: str | None, file: os.PathLike[str] | str | None) -> str:
-    """Returns the data folder. Raises: BadFile."""
+    """Return the data folder. Raises: BadFile."""
     if flag is not None:
         return flag
     environment = {name.upper(): value for name, value in os.environ.items()}

@@ -28,20 +28,20 @@ HEAD: Final = """\
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Says that a file is right. Raises: SettingsError with a line for each problem."""
+    """Say that a file is right. Raises: SettingsError with a line for each problem."""
     load(arguments.file, environment=False)
     print(f"{arguments.file}: ok")
     return 0
 
 
 def example(_arguments: argparse.Namespace) -> int:
-    """Prints the documented file."""
+    """Print the documented file."""
     print(documented(), end="")
     return 0
 
 
 def documented() -> str:
-    """Returns a settings file that has every key, commented out at its default."""
+    """Return a settings file that has every key, commented out at its default."""
     lines = [HEAD]
     for name, model, fields in sections():
         lines += ["", f"[{name}]", *_wrapped(str(model.__doc__))]
@@ -55,7 +55,7 @@ def _wrapped(text: str) -> Iterator[str]:
 
 
 def _meaning(field: FieldInfo) -> str:
-    """Returns what a key means, its unit, limits and source, as sentences."""
+    """Return what a key means, its unit, limits and source, as sentences."""
     said = [str(field.description).rstrip(".") + "."]
     extra = field.json_schema_extra
     if isinstance(extra, dict) and "unit" in extra:

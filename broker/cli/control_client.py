@@ -26,7 +26,7 @@ class Unanswered(Exception):
 
 
 def _nobody(_progress: Mapping[str, Any]) -> None:
-    """Hears of progress when nobody looks."""
+    """Hear of progress when nobody looks."""
 
 
 def ask(
@@ -39,7 +39,7 @@ def ask(
     interruptible: bool = False,
     **arguments: Any,
 ) -> Any:
-    """Returns the result of a verb; `told` hears how far the broker has come.
+    """Return the result of a verb; `told` hears how far the broker has come.
 
     With `accepts` the broker hears each time that `told` has returned. With `interruptible` the first interrupt asks
     the broker to stop there and answer; a second one ends the command.
@@ -113,7 +113,7 @@ def _result(client: socket.socket, folder: str, told: Callable[[Mapping[str, Any
 
 
 def read_line(client: socket.socket, buffer: bytearray) -> bytes:
-    """Returns the next line, or what there is of it when the broker says no more. Cost: linear in its length."""
+    """Return the next line, or what there is of it when the broker says no more. Cost: linear in its length."""
     searched = 0
     while len(buffer) < ANSWER_MAX_BYTES:
         end = buffer.find(b"\n", searched)

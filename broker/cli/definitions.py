@@ -21,7 +21,7 @@ __all__ = ["add_definitions"]
 
 
 def add_definitions(commands: Any) -> None:
-    """Adds the commands."""
+    """Add the commands."""
     kinds = add_group(commands, "definitions", "import or export users, vhosts, rights, policies, queues, bindings ...")
     command = add_command(kinds, "import", "take a definitions file of RabbitMQ or SlotMQ, all of it or nothing")
     command.add_argument("file", metavar="FILE", help="- is standard input")

@@ -11,7 +11,7 @@ ENOUGH: Final = 1 << 17  # ten times connections_max by default; nothing here ev
 
 
 def raise_file_limit() -> None:
-    """Raises the soft limit to the hard one, up to ENOUGH; never lowers it.
+    """Raise the soft limit to the hard one, up to ENOUGH; never lowers it.
 
     A shell's default of 1,024 is there for select(2). With it the thousandth client, or vhost, would leave the store
     without a descriptor for its next segment, and a store that cannot write ends the broker.

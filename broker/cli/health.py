@@ -26,7 +26,7 @@ HEALTHY: Final = b'{"ok":true'
 
 
 def health(argv: Sequence[str]) -> int:
-    """Returns 0 when the broker answers, 1 when it does not, 2 for wrong usage; says why in one line."""
+    """Return 0 when the broker answers, 1 when it does not, 2 for wrong usage; says why in one line."""
     given: dict[str, str] = {}
     words = list(argv)
     while words:

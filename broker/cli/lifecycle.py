@@ -17,7 +17,7 @@ TIMEOUT_MAX_S: Final = 1e6
 
 
 def add_lifecycle(commands: Any) -> None:
-    """Adds the commands."""
+    """Add the commands."""
     command = add_command(commands, "reload", "have the running broker read its settings and certificates again")
     add_json(command)
     add_folder(command)

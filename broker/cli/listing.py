@@ -43,7 +43,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def add_listing(commands: Any) -> None:
-    """Adds the commands."""
+    """Add the commands."""
     command = add_command(commands, "status", "say how the running broker is")
     add_json(command)
     add_folder(command)
@@ -65,7 +65,7 @@ def add_listing(commands: Any) -> None:
 
 
 def print_list(arguments: argparse.Namespace, kind: str, **filters: Any) -> int:
-    """Prints what the broker lists. Raises: Unanswered."""
+    """Print what the broker lists. Raises: Unanswered."""
     chosen = getattr(arguments, "columns", None)
     wanted = COLUMNS[kind] if chosen is None else chosen.split(",")
     if kind == "queues":  # what takes the broker some time is asked for when somebody wants to see it
@@ -78,7 +78,7 @@ def print_list(arguments: argparse.Namespace, kind: str, **filters: Any) -> int:
 
 
 def _chosen(columns: Sequence[str], kind: str, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
-    """Returns the columns. Raises: BadUsage for one that no row has, where there are rows."""
+    """Return the columns. Raises: BadUsage for one that no row has, where there are rows."""
     known = sorted({*COLUMNS[kind], *(name for row in rows for name in row)})
     for column in columns:
         if rows and column not in known:

@@ -21,7 +21,7 @@ NOT_WINDOWS: Final = "SlotMQ does not run on Windows: use WSL 2 or a Linux conta
 
 
 def build_parser(command: str = "") -> argparse.ArgumentParser:
-    """Returns the parser of `slotmq`; each command sets `run`, which takes the arguments and returns the exit code.
+    """Return the parser of `slotmq`; each command sets `run`, which takes the arguments and returns the exit code.
 
     When the first word is `serve`, no command but it and its neighbours is needed, and a broker starts sooner.
     """
@@ -62,7 +62,7 @@ def _add_others(commands: Any) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code."""
+    """Run one command and return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     if sys.platform == "win32":  # its files have no locks that a process's end gives back, and no folder syncs
         print(f"slotmq: {NOT_WINDOWS}", file=sys.stderr)

@@ -11,7 +11,7 @@ __all__ = ["message_lines"]
 
 
 def message_lines(message: Mapping[str, Any]) -> list[str]:
-    """Returns one message as lines to read."""
+    """Return one message as lines to read."""
     lines = [f"message {message['id']}{', redelivered' if message['redelivered'] else ''}"]
     lines += [f"  {name}: {cell(message[name])}" for name in ("exchange", "routing_key")]
     lines += [f"  {name}: {cell(value)}" for name, value in message["properties"].items()]

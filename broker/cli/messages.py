@@ -34,7 +34,7 @@ INTERRUPTED_CODE: Final = 130
 
 
 def add_messages(commands: Any) -> None:
-    """Adds the commands."""
+    """Add the commands."""
     command = add_command(
         commands, "publish", "publish a message, or one for each line; it is on disk when the command ends with 0"
     )
@@ -138,7 +138,7 @@ def _publish(arguments: argparse.Namespace) -> int:
 
 
 def _properties(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the properties of each message. Raises: BadUsage for what the broker would refuse."""
+    """Return the properties of each message. Raises: BadUsage for what the broker would refuse."""
     from broker.amqp.content_header import facts_of  # no other command should pay for their imports
     from broker.amqp.header_writer import encode_header
 
@@ -155,7 +155,7 @@ def _properties(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _batches(arguments: argparse.Namespace) -> Iterator[list[bytes]]:
-    """Yields the bodies, so many at a time as go into one request."""
+    """Yield the bodies, so many at a time as go into one request."""
     if arguments.body is not None:
         yield [arguments.body.encode("utf-8", "surrogateescape")]
         return

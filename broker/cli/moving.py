@@ -21,7 +21,7 @@ REASONS: Final = ("rejected", "expired", "maxlen", "delivery_limit")
 
 
 def add_moving(commands: Any) -> None:
-    """Adds the commands."""
+    """Add the commands."""
     command = add_command(
         commands,
         "move",
@@ -132,7 +132,7 @@ def _carry_out(arguments: argparse.Namespace, verb: str, **more: Any) -> int:
 
 
 def destination_text(to: Mapping[str, str]) -> str:
-    """Returns where the messages went, as the last words of a line."""
+    """Return where the messages went, as the last words of a line."""
     if "queue" in to:
         return f" to queue '{cell(to['queue'])}'"
     if "exchange" in to:
@@ -142,7 +142,7 @@ def destination_text(to: Mapping[str, str]) -> str:
 
 
 def _problems(answer: Mapping[str, Any]) -> list[str]:
-    """Returns why messages stayed that were to be moved."""
+    """Return why messages stayed that were to be moved."""
     problems = []
     if answer["stopped"]:
         problems.append(f"stopped before the end: {answer['stopped']}; {counted(answer['left'], 'messages')} left")

@@ -23,32 +23,32 @@ class OneLineParser(argparse.ArgumentParser):
     """Says what is wrong in one line; `--help` has the rest."""
 
     def error(self, message: str) -> NoReturn:
-        """Ends with exit code 2."""
+        """End with exit code 2."""
         self.exit(2, f"{self.prog}: {cell(LOGIN.sub('//***@', message))} (see {self.prog} --help)\n")
 
 
 def add_command(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:
-    """Returns the parser of a new command."""
+    """Return the parser of a new command."""
     made: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
     return made
 
 
 def add_group(commands: Any, name: str, summary: str) -> Any:
-    """Returns what takes the commands of a new group, such as `slotmq user add`."""
+    """Return what takes the commands of a new group, such as `slotmq user add`."""
     return add_command(commands, name, summary).add_subparsers(title="commands", metavar="COMMAND", required=True)
 
 
 def add_folder(command: argparse.ArgumentParser) -> None:
-    """Adds what says which broker is meant."""
+    """Add what says which broker is meant."""
     command.add_argument("--config", metavar="FILE", type=Path, help="settings file (TOML)")
     command.add_argument("--data-dir", metavar="D", help="data folder (default ./data)")
 
 
 def add_vhost(command: argparse.ArgumentParser) -> None:
-    """Adds the vhost of what is named."""
+    """Add the vhost of what is named."""
     command.add_argument("--vhost", metavar="V", default=DEFAULT_VHOST, help=f"default {DEFAULT_VHOST}")
 
 
 def add_json(command: argparse.ArgumentParser) -> None:
-    """Adds the choice of JSON."""
+    """Add the choice of JSON."""
     command.add_argument("--json", action="store_true", help="the broker's answer as it is")

@@ -20,7 +20,7 @@ FAILED = 1
 
 
 def add_perf(commands: Any) -> None:
-    """Adds the commands."""
+    """Add the commands."""
     from broker.perf.scenarios import SCENARIOS
 
     perf = add_command(commands, "perf", "measure this or any other AMQP 0-9-1 broker")
@@ -38,7 +38,7 @@ class LazyScenario(OneLineParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Returns what the scenario's own parser makes of the words; what is no scenario parses its own."""
+        """Return what the scenario's own parser makes of the words; what is no scenario parses its own."""
         if not self.scenario:
             return super().parse_known_args(args, namespace)
         from broker.perf.flags import masked
@@ -51,7 +51,7 @@ class LazyScenario(OneLineParser):
 
 
 def run_scenario(arguments: argparse.Namespace) -> int:
-    """Runs a scenario, shows its result, and returns the exit code.
+    """Run a scenario, shows its result, and return the exit code.
 
     Raises: BadUsage for options that do not go together, or a file that cannot be written.
     """
@@ -76,7 +76,7 @@ def run_scenario(arguments: argparse.Namespace) -> int:
 
 
 def _check_files(arguments: argparse.Namespace) -> None:
-    """Raises BadUsage now for a file that could not be written after a long run."""
+    """Raise BadUsage now for a file that could not be written after a long run."""
     for name in (arguments.json, arguments.plot):
         if name is None or str(name) == "-":
             continue

@@ -16,7 +16,7 @@ __all__ = ["add_compare"]
 
 
 def add_compare(commands: Any) -> None:
-    """Adds the command."""
+    """Add the command."""
     command = add_command(commands, "compare", "results of earlier runs side by side, with ratios to the first")
     command.add_argument("files", metavar="FILE", nargs="+", type=Path, help="what --json FILE wrote")
     command.add_argument("--plot", metavar="FILE", type=Path, help="all of them as one HTML page")
@@ -24,7 +24,7 @@ def add_compare(commands: Any) -> None:
 
 
 def run_compare(arguments: argparse.Namespace) -> int:
-    """Shows the results, and returns the exit code.
+    """Show the results, and return the exit code.
 
     Raises: BadUsage for a file that is no result, or a page that cannot be written.
     """

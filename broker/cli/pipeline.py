@@ -31,12 +31,12 @@ WITHOUT_EXTRA: Final = frozenset({"doctor"})  # it says itself what is missing
 
 
 def missing_packages() -> list[str]:
-    """Returns which packages of the extra are not installed."""
+    """Return which packages of the extra are not installed."""
     return [name for name in NEEDED if find_spec(name) is None]
 
 
 def add_pipeline(commands: Any) -> None:
-    """Adds the commands."""
+    """Add the commands."""
     pipeline = add_command(commands, "pipeline", "archive, query, report, replay ... with Spark")
     jobs = pipeline.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=LazyJob)
     for name, summary in JOBS.items():
@@ -51,7 +51,7 @@ class LazyJob(OneLineParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Returns what the job's own parser makes of the words. Raises: BadUsage where the extra is missing."""
+        """Return what the job's own parser makes of the words. Raises: BadUsage where the extra is missing."""
         if self.job not in WITHOUT_EXTRA and missing_packages():
             raise BadUsage(
                 f'the pipeline needs {", ".join(missing_packages())}, which the extra has: pip install "slotmq[spark]"'

@@ -21,7 +21,7 @@ VARIABLES: Final = frozenset(
 
 
 def rabbitmq_layer(environ: Mapping[str, str]) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Returns the layer of settings that these variables say, and a line for each that cannot be used.
+    """Return the layer of settings that these variables say, and a line for each that cannot be used.
 
     An empty variable says nothing, as in a compose file that passes on what may not be set. The value may be a
     password: it is never repeated. *Blocking.*
@@ -45,14 +45,14 @@ def rabbitmq_layer(environ: Mapping[str, str]) -> tuple[dict[str, dict[str, Any]
 
 
 def variable_of(key: str, environ: Mapping[str, str]) -> str:
-    """Returns the variable that set a key of the layer."""
+    """Return the variable that set a key of the layer."""
     name = next((name for name, field in KEYS.items() if key == f"auth.{field}"), "")
     candidates = [f"{prefix}DEFAULT_{name}{file}" for prefix in reversed(PREFIXES) for file in (FILE, "")]
     return next((variable for variable in candidates if name and environ.get(variable)), key)
 
 
 def read(path: Path) -> str:
-    """Returns a file's text without the line end behind it. Raises: ValueError with the reason."""
+    """Return a file's text without the line end behind it. Raises: ValueError with the reason."""
     try:
         with path.open("rb") as stream:
             content = stream.read(FILE_BYTES_MAX + 1)

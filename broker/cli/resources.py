@@ -16,7 +16,7 @@ __all__ = ["add_resources"]
 
 
 def add_resources(commands: Any) -> None:
-    """Adds the commands."""
+    """Add the commands."""
     command = add_command(commands, "purge", "drop the ready messages of a queue; those that a consumer has stay")
     command.add_argument("queue", metavar="QUEUE")
     _finish(command, _purge)

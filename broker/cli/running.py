@@ -18,7 +18,7 @@ Run = Callable[[argparse.Namespace], int]
 
 
 def add_running(commands: Any) -> None:
-    """Adds the commands."""
+    """Add the commands."""
     command = add_command(commands, "serve", "run the broker until SIGTERM or SIGINT")
     add_folder(command)
     command.add_argument("--host", metavar="H", help="address to listen on (default 127.0.0.1)")

@@ -26,7 +26,7 @@ log = get_logger()
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the broker and returns its exit code. Raises: SettingsError."""
+    """Run the broker and return its exit code. Raises: SettingsError."""
     hang_up = HangUp()  # before the settings are read: what changes from here on is read again
     try:
         return serve_until_stopped(arguments, hang_up)
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def serve_until_stopped(arguments: argparse.Namespace, hang_up: HangUp) -> int:
-    """Sets up the log, runs the broker and writes the last lines. Raises: SettingsError."""
+    """Set up the log, runs the broker and write the last lines. Raises: SettingsError."""
     given = flags(arguments)
     settings = load(arguments.config, given)
     writer = LogWriter(sys.stderr)
@@ -56,7 +56,7 @@ def serve_until_stopped(arguments: argparse.Namespace, hang_up: HangUp) -> int:
 
 
 def flags(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Returns the flags that were given, as a layer of settings."""
+    """Return the flags that were given, as a layer of settings."""
     given = {
         "server": {
             "host": arguments.host,
@@ -71,7 +71,7 @@ def flags(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def serve(settings: Settings, source: SettingsSource, hang_up: HangUp) -> int:
-    """Runs the server; 2 when it cannot start here, 1 when it failed."""
+    """Run the server; 2 when it cannot start here, 1 when it failed."""
     from broker import process  # the other commands need no server, and start faster without
 
     try:

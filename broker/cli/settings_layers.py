@@ -38,7 +38,7 @@ class SettingsError(ValueError):
 def load(
     file: Path | None = None, flags: Mapping[str, Mapping[str, Any]] | None = None, *, environment: bool = True
 ) -> Settings:
-    """Returns the settings of file, environment and flags, each over the one before.
+    """Return the settings of file, environment and flags, each over the one before.
 
     Raises: SettingsError with one line for each problem: the layer, the key, the range or the nearest known key.
     """
@@ -66,7 +66,7 @@ def load(
 
 
 def read_file(file: Path) -> dict[str, Any]:
-    """Reads a TOML file. Raises: SettingsError when it cannot be read, is no TOML, or is over FILE_BYTES_MAX."""
+    """Read a TOML file. Raises: SettingsError when it cannot be read, is no TOML, or is over FILE_BYTES_MAX."""
     import tomllib  # a broker without a file starts without
 
     try:
@@ -83,7 +83,7 @@ def read_file(file: Path) -> dict[str, Any]:
 
 
 def check_environment(environ: Mapping[str, str]) -> None:
-    """Refuses SLOTMQ_ variables that are no setting; `read_environment` passes over them in silence.
+    """Refuse SLOTMQ_ variables that are no setting; `read_environment` passes over them in silence.
 
     Raises: SettingsError naming each and the nearest known one. A value may be a password: it is never repeated.
     """
@@ -107,7 +107,7 @@ def check_environment(environ: Mapping[str, str]) -> None:
 
 
 def read_environment(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Returns the settings of the environment that `check_environment` has passed, by section and key.
+    """Return the settings of the environment that `check_environment` has passed, by section and key.
 
     Tables and lists are JSON. One entry of a table may be said by itself, over what the JSON of the table says.
     """
@@ -134,7 +134,7 @@ def _variable(key: str) -> str:
 
 
 def _is_service_link(name: str, value: str) -> bool:
-    """Tells what Kubernetes puts into a pod beside a service called slotmq; none of it is a setting."""
+    """Tell what Kubernetes puts into a pod beside a service called slotmq; none of it is a setting."""
     if name.endswith("_PORT"):
         return value.startswith(("tcp://", "udp://"))
     return SERVICE_LINK.fullmatch(name) is not None

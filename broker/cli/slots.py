@@ -17,7 +17,7 @@ COLUMNS: Final = ("range", "state", "owner", "settled", "bytes", "where")
 
 
 def add_slots(commands: Any) -> None:
-    """Adds the command."""
+    """Add the command."""
     command = add_command(commands, "slots", "show the slots of a queue of the running broker")
     command.add_argument("queue", metavar="QUEUE")
     add_vhost(command)
@@ -33,7 +33,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def table(answer: Mapping[str, Any]) -> str:
-    """Returns the answer as lines to read. Shapes: a range names its first and its last message id."""
+    """Return the answer as lines to read. Shapes: a range names its first and its last message id."""
     rows: list[Sequence[str]] = [COLUMNS, *(_cells(slot) for slot in answer["slots"])]
     if answer["levels"] > 1:
         levels = ["level", *(str(slot["level"]) for slot in answer["slots"])]

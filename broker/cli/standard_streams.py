@@ -13,7 +13,7 @@ __all__ = ["leave", "take_standard_streams"]
 
 
 def take_standard_streams() -> None:
-    """Puts the null device where a standard stream was closed.
+    """Put the null device where a standard stream was closed.
 
     Otherwise the next file or socket opened would become one by chance, and be written to by whoever prints.
     """
@@ -31,7 +31,7 @@ def take_standard_streams() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process at once, when standard error cannot be written.
+    """End the process at once, when standard error cannot be written.
 
     The interpreter's own end would write what is left in its buffer: that fails again (exit code 120), or waits for
     ever.

@@ -14,7 +14,7 @@ __all__ = ["aligned", "cell", "counted", "print_json", "print_rows", "tabbed"]
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
-    """Prints rows. JSON has every key, a table those of the columns."""
+    """Print rows. JSON has every key, a table those of the columns."""
     if as_json:
         print_json(rows)
         return
@@ -25,7 +25,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_
 
 
 def print_json(value: Any) -> None:
-    """Prints JSON to read; in ASCII where the output is not UTF-8, or a name is none."""
+    """Print JSON to read; in ASCII where the output is not UTF-8, or a name is none."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     try:
         text.encode("utf-8" if is_utf_8(sys.stdout.encoding) else "ascii")
@@ -35,12 +35,12 @@ def print_json(value: Any) -> None:
 
 
 def is_utf_8(encoding: str | None) -> bool:
-    """Tells whether an encoding can say everything; an output without one keeps text as it is."""
+    """Return whether an encoding can say everything; an output without one keeps text as it is."""
     return encoding is None or encoding.lower().replace("-", "").replace("_", "") == "utf8"
 
 
 def aligned(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Returns lines to read."""
+    """Return lines to read."""
     rows = [list(columns), *cells]
     widths = [max(len(row[column]) for row in rows) for column in range(len(columns))]
     for row in rows:
@@ -48,19 +48,19 @@ def aligned(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterable[
 
 
 def tabbed(cells: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Returns lines to cut."""
+    """Return lines to cut."""
     return ("\t".join(row) for row in cells)
 
 
 def counted(count: int, plural: str) -> str:
-    """Returns a number with its noun, which has one message and two messages."""
+    """Return a number with its noun, which has one message and two messages."""
     if count == 1:
         plural = f"{plural.removesuffix('ies')}y" if plural.endswith("ies") else plural.removesuffix("s")
     return f"{count} {plural}"
 
 
 def cell(value: Any) -> str:
-    """Returns a value as one word or text without anything that could steer a terminal or split a line."""
+    """Return a value as one word or text without anything that could steer a terminal or split a line."""
     if value is None:
         return ""
     if isinstance(value, bool):

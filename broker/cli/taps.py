@@ -32,7 +32,7 @@ AGES_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_0
 
 
 def add_taps(commands: Any) -> None:
-    """Adds the commands."""
+    """Add the commands."""
     kinds = add_group(commands, "tap", "keep what passes an exchange for readers: add, remove, list or seal taps")
     command = add_command(kinds, "add", "keep every message that passes an exchange under keys of a topic pattern")
     command.add_argument("exchange", metavar="EXCHANGE", help="of any type; '' is the default exchange")
@@ -68,12 +68,12 @@ def add_taps(commands: Any) -> None:
 
 
 def size_bytes(text: str) -> int:
-    """Returns a size such as 10GB or 64MiB in bytes. Raises: BadUsage."""
+    """Return a size such as 10GB or 64MiB in bytes. Raises: BadUsage."""
     return _quantity(text, SIZES, "a size such as 10GB or 512MiB")
 
 
 def age_ms(text: str) -> int:
-    """Returns an age such as 7d or 90s in milliseconds. Raises: BadUsage."""
+    """Return an age such as 7d or 90s in milliseconds. Raises: BadUsage."""
     return _quantity(text, AGES_MS, "an age such as 7d, 12h or 90s")
 
 

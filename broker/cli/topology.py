@@ -16,7 +16,7 @@ __all__ = ["add_topology"]
 
 
 def add_topology(commands: Any) -> None:
-    """Adds the commands."""
+    """Add the commands."""
     kinds = add_group(commands, "declare", "make a queue or an exchange; one that is there already has to be the same")
     command = add_command(kinds, "queue", "make a queue")
     command.add_argument("name", metavar="NAME")

@@ -19,7 +19,7 @@ PASSWORD_MAX_BYTES: Final = 1 << 16
 
 
 def add_users(commands: Any) -> None:
-    """Adds the commands."""
+    """Add the commands."""
     kinds = add_group(commands, "user", "add, change, limit, delete or list users")
     for name, summary in (("add", "add a user; it may do nothing until it has a permission"), ("set", "change a user")):
         command = add_command(kinds, name, summary)
@@ -93,7 +93,7 @@ def _set(arguments: argparse.Namespace) -> int:
 
 
 def _password(arguments: argparse.Namespace) -> str:
-    """Returns a password that no process list shows. Raises: BadUsage."""
+    """Return a password that no process list shows. Raises: BadUsage."""
     if arguments.password_stdin:
         password = _first_line()
     elif sys.stdin.isatty():

@@ -11,7 +11,7 @@ __all__ = ["ShowVersion", "version_line"]
 
 
 def version_line() -> str:
-    """Returns the line."""
+    """Return the line."""
     from broker.compiled import kind  # it imports what it tells of
 
     return f"slotmq {__version__} ({kind()})"
@@ -21,6 +21,6 @@ class ShowVersion(argparse.Action):
     """Prints the line and ends, without making every other command find out what it says."""
 
     def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> None:
-        """Ends with exit code 0."""
+        """End with exit code 0."""
         print(version_line())
         parser.exit()

@@ -18,7 +18,7 @@ APPLY_TO = ("all", "queues", "exchanges", "classic_queues", "quorum_queues", "st
 
 
 def add_vhosts(commands: Any) -> None:
-    """Adds the commands."""
+    """Add the commands."""
     kinds = add_group(commands, "vhost", "add, limit, delete or list vhosts")
     command = add_command(kinds, "add", "add a vhost; users need a permission to open it")
     command.add_argument("name", metavar="NAME")

@@ -15,12 +15,12 @@ INT_32 = range(-(2**31), 2**31)
 
 
 def queue_type(arguments: Mapping[str, Any]) -> str:
-    """Returns the type a queue was asked to be; every type is served by the same queue here."""
+    """Return the type a queue was asked to be; every type is served by the same queue here."""
     return str(arguments.get("x-queue-type", "classic"))
 
 
 def named_exchange(resource: Resource, arguments: Mapping[str, Any], name: str) -> str | None:
-    """Returns the exchange that an argument of a declare names, None when it is not there.
+    """Return the exchange that an argument of a declare names, None when it is not there.
 
     Raises: 406 when it is no text.
     """
@@ -33,7 +33,7 @@ def named_exchange(resource: Resource, arguments: Mapping[str, Any], name: str) 
 
 
 def check_headers_match(arguments: Mapping[str, Any]) -> None:
-    """Checks x-match of a binding to a headers exchange.
+    """Check x-match of a binding to a headers exchange.
 
     Raises: 406.
     """
@@ -49,7 +49,7 @@ def check_headers_match(arguments: Mapping[str, Any]) -> None:
 
 
 def text(value: object) -> str:
-    """Returns a value as RabbitMQ prints it inside a reply text."""
+    """Return a value as RabbitMQ prints it inside a reply text."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (bytes, bytearray)):
@@ -58,7 +58,7 @@ def text(value: object) -> str:
 
 
 def amqp_type(value: object) -> str:
-    """Returns the name RabbitMQ gives the type of a decoded field.
+    """Return the name RabbitMQ gives the type of a decoded field.
 
     Invariant: the codec keeps no integer widths, so an integer is signedint when it fits 32 bits and long otherwise.
     """
@@ -71,7 +71,7 @@ def amqp_type(value: object) -> str:
 
 
 def type_class(value: object) -> str:
-    """Returns the class within which two values may be equal: integers of all widths are one, booleans another."""
+    """Return the class within which two values may be equal: integers of all widths are one, booleans another."""
     name = amqp_type(value)
     return "int" if name in ("signedint", "long", "decimal") else name
 
@@ -89,7 +89,7 @@ _TYPE_NAMES: tuple[tuple[type | tuple[type, ...], str], ...] = (
 
 
 def to_json(value: Any) -> Any:
-    """Returns a decoded field as JSON from which `from_json` makes the same value of the same type.
+    """Return a decoded field as JSON from which `from_json` makes the same value of the same type.
 
     Shapes: strings, booleans, integers, null and arrays are themselves; any other type is an object with one key, the
         type's name.
@@ -114,7 +114,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Returns the field that `to_json` was given."""
+    """Return the field that `to_json` was given."""
     if isinstance(value, list):
         return [from_json(item) for item in value]
     if not isinstance(value, dict):

@@ -45,7 +45,7 @@ class Bindings:
     def bind_queue(
         self, queue_name: str, exchange_name: str, key: str, arguments: Mapping[str, Any], owner: object
     ) -> None:
-        """Binds a queue to an exchange; a binding that exists already stays as it is.
+        """Bind a queue to an exchange; a binding that exists already stays as it is.
 
         Raises: 403 for the default exchange, 404, 405, 406 for a binding key or an x-match that cannot be.
         """
@@ -56,7 +56,7 @@ class Bindings:
         self._bind(exchange, vhost.queue(queue_name, owner), key, arguments)
 
     def bind_exchange(self, destination_name: str, source_name: str, key: str, arguments: Mapping[str, Any]) -> None:
-        """Binds an exchange to another; a binding that exists already stays as it is.
+        """Bind an exchange to another; a binding that exists already stays as it is.
 
         Raises: 403 for the default exchange, 404, 406 for a binding key or an x-match that cannot be.
         """
@@ -87,7 +87,7 @@ class Bindings:
         arguments: Mapping[str, Any],
         limits: PatternLimits | None = None,
     ) -> bool:
-        """Makes a binding and tells whether it is a new one; does not tell the journal.
+        """Make a binding and return whether it is a new one; does not tell the journal.
 
         Raises: ValueError, with nothing changed.
         """
@@ -98,7 +98,7 @@ class Bindings:
     def unbind_queue(
         self, queue_name: str, exchange_name: str, key: str, arguments: Mapping[str, Any], owner: object
     ) -> None:
-        """Removes a binding; a missing one, or one of a missing queue or exchange, is removed already.
+        """Remove a binding; a missing one, or one of a missing queue or exchange, is removed already.
 
         Raises: 403 for the default exchange, 405 for a binding of another connection's exclusive queue.
         Source: RabbitMQ, rabbit_binding:remove/3.
@@ -110,7 +110,7 @@ class Bindings:
             self._unbind(exchange, vhost.queue(queue_name, owner), key, arguments)
 
     def unbind_exchange(self, destination_name: str, source_name: str, key: str, arguments: Mapping[str, Any]) -> None:
-        """Removes a binding between exchanges; a missing one, or one of a missing exchange, is removed already.
+        """Remove a binding between exchanges; a missing one, or one of a missing exchange, is removed already.
 
         Raises: 403 for the default exchange.
         """
@@ -131,18 +131,18 @@ class Bindings:
         self._vhost.exchanges.drop_unbound((source,))
 
     def remove_of_queue(self, queue: Queue) -> None:
-        """Removes the bindings of a queue that is being deleted: nothing leads to it any more."""
+        """Remove the bindings of a queue that is being deleted: nothing leads to it any more."""
         self._vhost.exchanges.drop_unbound(self._remove_incoming(queue))
 
     def remove_of_exchange(self, exchange: Exchange) -> list[Exchange]:
-        """Removes the bindings on both sides of an exchange that is being deleted; returns what had led to it."""
+        """Remove the bindings on both sides of an exchange that is being deleted; returns what had led to it."""
         sources = self._remove_incoming(exchange)
         self.count -= exchange.binding_count
         self.remains.take(exchange.end())
         return [source for source in sources if source is not exchange]
 
     def _remove_incoming(self, destination: Queue | Exchange) -> list[Exchange]:
-        """Ends what leads to a queue or exchange that is being deleted, and returns the exchanges that did.
+        """End what leads to a queue or exchange that is being deleted, and return the exchanges that did.
 
         Cost: those exchanges; their indexes lose the keys turn by turn.
         """

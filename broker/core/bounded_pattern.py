@@ -58,14 +58,14 @@ class BoundedPattern:
             raise ValueError(f"{reason}{_where(error)}") from None
 
     def search(self, name: str) -> bool:
-        """Tells whether the pattern matches somewhere in the name, False also when that cannot be told.
+        """Return whether the pattern matches somewhere in the name, False also when that cannot be told.
 
         Cost: what `told` costs.
         """
         return self.told(name) is True
 
     def told(self, name: str) -> bool | None:
-        """Tells the same, and None where the time did not suffice: nobody should keep that as an answer.
+        """Tell the same, and None where the time did not suffice: nobody should keep that as an answer.
 
         Cost: TRIES_MAX times SEARCH_MAX_MS of computing, and SLOW_MAX times that over all names; twice that when other
             threads compute too.
@@ -97,12 +97,12 @@ class BoundedPattern:
         return self._slow
 
     def __repr__(self) -> str:
-        """Returns the text behind the name of the class."""
+        """Return the text behind the name of the class."""
         return f"BoundedPattern({self.text!r})"
 
 
 def unrolled(text: str) -> int:
-    """Returns how long a pattern is with its repetitions written out, by their least counts.
+    """Return how long a pattern is with its repetitions written out, by their least counts.
 
     A guess that need not parse what the compiler parses better: it only has to be large for what is large.
     """

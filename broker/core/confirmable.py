@@ -21,4 +21,4 @@ class Confirmable(Protocol):
     waiting: bool
 
     def confirm(self, upto: int) -> None:
-        """Hears that everything up to and including number `upto` is safe."""
+        """Hear that everything up to and including number `upto` is safe."""

@@ -75,7 +75,7 @@ class Consumer:
         self._heads: dict[int, bytes] = {}
 
     def room(self) -> int:
-        """Returns how many messages it can take now; 0 when a prefetch is used up or its client does not read.
+        """Return how many messages it can take now; 0 when a prefetch is used up or its client does not read.
 
         One that does not ack uses up no prefetch, and waits all the same while that of its channel is used up.
         """
@@ -88,7 +88,7 @@ class Consumer:
         return min(room, session.room())
 
     def deliver_head(self, suffix_bytes: int) -> bytes:
-        """Returns the start of a basic.deliver frame up to the delivery tag, for a suffix of that many bytes.
+        """Return the start of a basic.deliver frame up to the delivery tag, for a suffix of that many bytes.
 
         Source: AMQP 0-9-1, 4.2.3 (frame) and basic.deliver (60, 60): consumer-tag, delivery-tag, redelivered, exchange,
         routing-key.
@@ -103,12 +103,12 @@ class Consumer:
         return head
 
     def cancelled_by_broker(self) -> None:
-        """Tells the client that its queue is gone (consumer_cancel_notify)."""
+        """Tell the client that its queue is gone (consumer_cancel_notify)."""
         self.session.consumer_cancelled(self)
 
 
 def consumer_priority(resource: Resource, arguments: Mapping[str, Any]) -> int:
-    """Returns the priority that a consumer asks for, 0 when it does not.
+    """Return the priority that a consumer asks for, 0 when it does not.
 
     Raises: ChannelError 406 when it is no integer, or for a stream's argument.
     Source: RabbitMQ, rabbit_amqqueue:check_consume_arguments.

@@ -50,7 +50,7 @@ class DeadLetters:
         self._envelopes = Envelopes()
 
     def bury(self, queue: Queue, message: Message, reason: str) -> None:
-        """Publishes a message of a queue to the queue's dead letter exchange; without one nothing happens.
+        """Publish a message of a queue to the queue's dead letter exchange; without one nothing happens.
 
         Its body must be in memory. An exchange that does not exist, or leads nowhere, drops it without a word.
         Shapes: `reason` is rejected, expired, maxlen or delivery_limit.
@@ -105,7 +105,7 @@ class DeadLetters:
             post(vhost, Message(envelope, header, body, charge, facts, now_ms), queues)
 
     def _answer(self, keys: tuple[str, ...], envelope: Envelope, header: bytes, body: bytes) -> tuple[str, ...]:
-        """Gives the dead letter to who waits for answers under these keys, and returns those that are queues' names."""
+        """Give the dead letter to who waits for answers under these keys, and return those that are queues' names."""
         for key in keys:
             waiting = self._vhost.replies.get(key)
             if waiting is not None:
@@ -115,7 +115,7 @@ class DeadLetters:
     def _without_cycles(
         self, source: Queue, queues: Sequence[Queue], events: Sequence[dict[str, Any]]
     ) -> tuple[Queue, ...]:
-        """Returns the queues that the message has not gone round to by itself."""
+        """Return the queues that the message has not gone round to by itself."""
         straight = tuple(queue for queue in queues if not is_cycle(queue.name, events))
         if len(straight) < len(queues):
             for queue in queues:
@@ -126,7 +126,7 @@ class DeadLetters:
 
 
 def facts_behind(facts: HeaderFacts, header: bytes) -> HeaderFacts:
-    """Returns the facts of the header of a dead letter, given those of its message.
+    """Return the facts of the header of a dead letter, given those of its message.
 
     Not by the cache of facts: the time of death makes nearly every header a new one.
     """

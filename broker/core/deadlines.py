@@ -12,7 +12,7 @@ TURN_SHARE: Final = 1000  # of about ten microseconds: so much of what rules ask
 
 
 def _nothing() -> None:
-    """Hears of a new first deadline when nobody else does."""
+    """Hear of a new first deadline when nobody else does."""
 
 
 class Deadlines:
@@ -48,7 +48,7 @@ class Deadlines:
         return heap[0][0] if heap else None
 
     def at_ms(self, key: Hashable) -> int | None:
-        """Returns the moment set for a key, None when there is none."""
+        """Return the moment set for a key, None when there is none."""
         found = self._actions.get(key)
         return None if found is None else found[0]
 
@@ -66,16 +66,16 @@ class Deadlines:
             self.armed()
 
     def cancel(self, key: Hashable) -> None:
-        """Forgets what was set for a key, if anything was."""
+        """Forget what was set for a key, if anything was."""
         self._actions.pop(key, None)
         self._tidy()
 
     def begin_turn(self) -> None:
-        """Gives the next turn its share."""
+        """Give the next turn its share."""
         self.left = TURN_SHARE
 
     def run(self, now_ms: int) -> None:
-        """Calls what is due, earliest first, as far as the turn's share goes; each takes one of it.
+        """Call what is due, earliest first, as far as the turn's share goes; each takes one of it.
 
         What an action sets for now has its turn in the next run.
         """

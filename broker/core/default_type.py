@@ -15,13 +15,13 @@ TYPES: Final = {CLASSIC: CLASSIC, QUORUM: QUORUM, "rabbit_classic_queue": CLASSI
 
 
 def default_type(facts: Mapping[str, Any]) -> str | None:
-    """Returns the default type among the facts of a vhost, None when it has none that there is here."""
+    """Return the default type among the facts of a vhost, None when it has none that there is here."""
     said = _said(facts)
     return TYPES.get(said) if isinstance(said, str) else None
 
 
 def ignored_default_type(facts: Mapping[str, Any]) -> str | None:
-    """Returns why the default type among the facts of a vhost has no effect, None when it has one or is not there."""
+    """Return why the default type among the facts of a vhost has no effect, None when it has one or is not there."""
     said = _said(facts)
     if said is None or default_type(facts) is not None:
         return None
@@ -29,7 +29,7 @@ def ignored_default_type(facts: Mapping[str, Any]) -> str | None:
 
 
 def check_default_type(name: str | None) -> str | None:
-    """Returns the default type that an operator asked for. Raises: ValueError."""
+    """Return the default type that an operator asked for. Raises: ValueError."""
     if name is None or name == NONE:
         return None
     if name not in TYPES:
@@ -40,7 +40,7 @@ def check_default_type(name: str | None) -> str | None:
 def with_default_type(
     arguments: Mapping[str, Any], default: str | None, *, durable: bool, exclusive: bool, auto_delete: bool
 ) -> Mapping[str, Any]:
-    """Returns the arguments of a declare with the default type, unless they name one.
+    """Return the arguments of a declare with the default type, unless they name one.
 
     A queue that cannot be a quorum queue stays what it is without a default.
     """
@@ -52,7 +52,7 @@ def with_default_type(
 
 
 def _said(facts: Mapping[str, Any]) -> Any:
-    """Returns what the facts say: RabbitMQ has it twice, beside the name and in the metadata."""
+    """Return what the facts say: RabbitMQ has it twice, beside the name and in the metadata."""
     metadata = facts.get("metadata")
     for found in (facts, metadata if isinstance(metadata, Mapping) else {}):
         said = found.get(FACT)

@@ -43,12 +43,12 @@ FETCH_BYTES: Final = 4 << 20  # ... so much of them, and at least one
 
 
 def is_holding_name(name: str) -> bool:
-    """Tells whether a queue of that name holds delayed messages; no client can declare such a name."""
+    """Return whether a queue of that name holds delayed messages; no client can declare such a name."""
     return name.startswith(HOLDING_PREFIX)
 
 
 def delay_of(value: Any) -> int | None:
-    """Returns the delay that an x-delay header asks for, None when there is none.
+    """Return the delay that an x-delay header asks for, None when there is none.
 
     Units: milliseconds.
     Source: the plugin, get_delay/1: text is read as a number, a fraction cut off; what is beyond 32 bits is no delay.
@@ -75,7 +75,7 @@ class HoldingQueue(Queue):
     persists_all = True
 
     def expires_ms(self, message: Message) -> None:
-        """Returns that nothing expires here."""
+        """Return that nothing expires here."""
 
 
 class Delay:
@@ -100,7 +100,7 @@ class Delay:
         self.queue = queue
 
     def hold(self, message: Message, delay_ms: int, number: bytes = b"") -> None:
-        """Keeps a message for a while."""
+        """Keep a message for a while."""
         self._forget_purged()
         due_ms = message.timestamp_ms + delay_ms
         post(self._vhost, message, (self.queue,), number=number + due_target(due_ms))
@@ -111,7 +111,7 @@ class Delay:
         self._arm()
 
     def gather(self, slots: Iterable[Slot]) -> None:
-        """Finds out when the messages are due that were held before the broker started."""
+        """Find out when the messages are due that were held before the broker started."""
         self._unread.extend(slots)
         self._gather()
 
@@ -129,7 +129,7 @@ class Delay:
         self._moments.begin(slot, moments)
 
     def close(self) -> None:
-        """Forgets everything, as the exchange is gone."""
+        """Forget everything, as the exchange is gone."""
         self._forget()
         self._vhost.ports.deadlines.cancel(self)
 
@@ -142,7 +142,7 @@ class Delay:
             deadlines.set(self, next_ms, self.release)
 
     def release(self) -> None:
-        """Routes what is due, as far as the turn's share goes."""
+        """Route what is due, as far as the turn's share goes."""
         self._forget_purged()
         now_ms, deadlines = self._vhost.ports.clock.now_ms, self._vhost.ports.deadlines
         while deadlines.left > 0 and not self._reading:
@@ -185,7 +185,7 @@ class Delay:
             self._gather()
 
     def _fetch(self, first: tuple[int, int, Slot], now_ms: int) -> None:
-        """Reads messages that are due, if their slots lie on disk; the first is known."""
+        """Read messages that are due, if their slots lie on disk; the first is known."""
         batch = [first]
         while len(batch) < FETCH_MESSAGES and (taken := self._moments.take(now_ms)) is not None:
             batch.append(taken)
@@ -197,7 +197,7 @@ class Delay:
             self._were_fetched(batch, {})
 
     def _were_fetched(self, batch: Sequence[tuple[int, int, Slot]], found: Mapping[int, Message | None]) -> None:
-        """Takes what was read, up to the first that was not: the rest is read later."""
+        """Take what was read, up to the first that was not: the rest is read later."""
         self._reading = False
         if self.queue.deleted:
             return
@@ -229,7 +229,7 @@ class Delay:
                 self._moments.forget(slot)
 
     def _send(self, held: Message) -> None:
-        """Routes a message as if it was published now, with its x-delay negated, as the plugin does."""
+        """Route a message as if it was published now, with its x-delay negated, as the plugin does."""
         vhost = self._vhost
         header = edit_header(held.header, set_headers={"x-delay": -(delay_of(held.facts.delay) or 0)})
         copies = () if held.facts.cc is MISSING else [key for key in held.facts.cc if isinstance(key, str)]
@@ -250,24 +250,24 @@ class Delay:
 
 
 def due_ms_of(message: Message | None) -> int:
-    """Returns when a message of a holding queue is due, 0 for one that is gone."""
+    """Return when a message of a holding queue is due, 0 for one that is gone."""
     return 0 if message is None else message.timestamp_ms + (delay_of(message.facts.delay) or 0)
 
 
 def _is_gone(slot: Slot) -> bool:
-    """Tells whether a slot was deleted."""
+    """Return whether a slot was deleted."""
     return slot.tenure is Tenure.DELETED
 
 
 def _in_memory(slot: Slot) -> Iterable[Moment]:
-    """Yields the moments of the ready messages of a slot that is in memory."""
+    """Yield the moments of the ready messages of a slot that is in memory."""
     for index, message in enumerate(slot.contents or ()):
         if message is not None:
             yield due_ms_of(message), slot.first + index
 
 
 def _is_on_disk(slot: Slot, message_id: int) -> bool:
-    """Tells whether a message is there and not in memory."""
+    """Return whether a message is there and not in memory."""
     return slot.contents is None and not _is_gone(slot) and message_id - slot.first not in slot.acks
 
 
@@ -281,13 +281,13 @@ class Delays:
         self._by_name: dict[str, Delay] = {}
 
     def hold(self, exchange: Exchange, message: Message, delay_ms: int, number: bytes = b"") -> None:
-        """Keeps a message of an exchange for a while; of one that is gone by now, it is gone too."""
+        """Keep a message of an exchange for a while; of one that is gone by now, it is gone too."""
         delay = self._by_name.get(exchange.name)
         if delay is not None and delay.exchange is exchange:
             delay.hold(message, delay_ms, number)
 
     def open(self, exchange: Exchange) -> None:
-        """Makes the holding queue of an exchange, as durable as the exchange."""
+        """Make the holding queue of an exchange, as durable as the exchange."""
         queues = self._vhost.queues
         name = HOLDING_PREFIX + exchange.name
         queue = queues.get(name)
@@ -305,13 +305,13 @@ class Delays:
         self._by_name[exchange.name] = Delay(self._vhost, exchange, queue)
 
     def close(self, exchange: Exchange) -> None:
-        """Deletes the holding queue of an exchange and what is in it."""
+        """Delete the holding queue of an exchange and what is in it."""
         delay = self._by_name.pop(exchange.name)
         delay.close()
         self._vhost.queues.drop(delay.queue)
 
     def restored(self) -> None:
-        """Takes up what the store had. A crash may have come between an exchange and its queue: both go or stay."""
+        """Take up what the store had. A crash may have come between an exchange and its queue: both go or stay."""
         vhost = self._vhost
         for exchange in list(vhost.exchanges.values()):
             if exchange.delayed and exchange.name not in self._by_name:

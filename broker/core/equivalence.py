@@ -26,7 +26,7 @@ def check_same_exchange(
     internal: bool,
     arguments: Mapping[str, Any],
 ) -> None:
-    """Lets a declare through that describes the exchange as it is.
+    """Let a declare through that describes the exchange as it is.
 
     Raises: 406, for the first difference.
     """
@@ -40,7 +40,7 @@ def check_same_exchange(
 def check_same_queue(
     resource: Resource, queue: Queue, *, durable: bool, auto_delete: bool, arguments: Mapping[str, Any]
 ) -> None:
-    """Lets a declare through that describes the queue as it is.
+    """Let a declare through that describes the queue as it is.
 
     Raises: 406, for the first difference.
     """

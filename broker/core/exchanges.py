@@ -53,12 +53,12 @@ class Exchanges(dict[str, Exchange]):
         self[""] = self.default
 
     def predeclare(self) -> None:
-        """Makes the exchanges that every vhost has."""
+        """Make the exchanges that every vhost has."""
         for name, type_ in PREDECLARED:
             self.add(name, type_, durable=True, internal=name == TRACE)
 
     def find(self, name: str) -> Exchange:
-        """Returns an exchange. Raises: 404."""
+        """Return an exchange. Raises: 404."""
         exchange = self.get(name)
         if exchange is None:
             raise ChannelError(404, f"no {self._vhost.exchange_resource(name)}")
@@ -76,7 +76,7 @@ class Exchanges(dict[str, Exchange]):
         internal: bool,
         arguments: Mapping[str, Any],
     ) -> Exchange:
-        """Returns the exchange of that name, made now or found equivalent.
+        """Return the exchange of that name, made now or found equivalent.
 
         Raises: 403 for a reserved name; 406 when it differs from the one that exists, for arguments that its type
             cannot have, for an unknown type, and at the limit.
@@ -113,7 +113,7 @@ class Exchanges(dict[str, Exchange]):
         return exchange
 
     def add(self, name: str, type: str, **properties: Any) -> Exchange:
-        """Returns a new exchange, without telling the journal."""
+        """Return a new exchange, without telling the journal."""
         exchange = make_exchange(
             name,
             type,
@@ -131,7 +131,7 @@ class Exchanges(dict[str, Exchange]):
         return exchange
 
     def tap(self, queue: TapQueue) -> None:
-        """Lets the queue of a tap hear its exchange, if there is one that can read its pattern.
+        """Let the queue of a tap hear its exchange, if there is one that can read its pattern.
 
         One that was declared again may be of another dialect.
         """
@@ -141,13 +141,13 @@ class Exchanges(dict[str, Exchange]):
                 exchange.listen(queue, queue.pattern, UNLIMITED)
 
     def untap(self, queue: TapQueue) -> None:
-        """Lets the queue of a tap hear nothing any more."""
+        """Let the queue of a tap hear nothing any more."""
         exchange = self.get(queue.exchange)
         if exchange is not None:
             exchange.forget_listener(queue)
 
     def delete(self, name: str, *, if_unused: bool = False) -> None:
-        """Deletes an exchange and its bindings; one that does not exist is deleted already.
+        """Delete an exchange and its bindings; one that does not exist is deleted already.
 
         Raises: 403 for a predeclared one, 406 when something is bound to it and must not be.
         """
@@ -162,7 +162,7 @@ class Exchanges(dict[str, Exchange]):
         self.drop_unbound(self._drop(exchange))
 
     def drop_unbound(self, exchanges: Iterable[Exchange]) -> None:
-        """Deletes the auto-delete exchanges among those that have just lost a binding and have none left.
+        """Delete the auto-delete exchanges among those that have just lost a binding and have none left.
 
         That takes away bindings of the exchanges which led to them, so it goes on with those.
         Source: RabbitMQ, rabbit_exchange:maybe_auto_delete: bindings count where the exchange is their source.
@@ -173,7 +173,7 @@ class Exchanges(dict[str, Exchange]):
                 pending.extend(self._drop(exchange))
 
     def _drop(self, exchange: Exchange) -> list[Exchange]:
-        """Deletes an exchange and returns those that led to it."""
+        """Delete an exchange and return those that led to it."""
         vhost = self._vhost
         del self[exchange.name]
         sources = vhost.bindings.remove_of_exchange(exchange)
@@ -185,5 +185,5 @@ class Exchanges(dict[str, Exchange]):
         return sources
 
     def declared(self) -> list[Exchange]:
-        """Returns the exchanges that somebody declared."""
+        """Return the exchanges that somebody declared."""
         return [exchange for name, exchange in self.items() if not is_predeclared(name)]

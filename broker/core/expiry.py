@@ -16,7 +16,7 @@ def expired_among(
     expires_ms: Callable[[Message], int | None],
     now_ms: int,
 ) -> list[int]:
-    """Returns the indexes of those of a slot's messages that expired before `now_ms`. HOT.
+    """Return the indexes of those of a slot's messages that expired before `now_ms`. HOT.
 
     Shapes: ``expires_ms`` tells the moment for a message that has an expiration, or that lies in a queue with a
         `ttl_ms`; no other is asked about.

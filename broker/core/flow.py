@@ -31,7 +31,7 @@ class Alarm:
     setting: str
 
     def fields(self) -> dict[str, str | int]:
-        """Returns the keys of the warning `alarm.raised`, among them the setting that moves the limit."""
+        """Return the keys of the warning `alarm.raised`, among them the setting that moves the limit."""
         return {
             "kind": self.kind,
             "value_bytes": self.value_bytes,
@@ -52,13 +52,13 @@ class Watermark:
     setting: str
 
     def passed(self, value_bytes: int) -> bool:
-        """Tells whether a measured value raises the alarm."""
+        """Return whether a measured value raises the alarm."""
         if not self.limit_bytes:
             return False
         return value_bytes >= self.limit_bytes if self.kind == "memory" else value_bytes < self.limit_bytes
 
     def recovered(self, value_bytes: int) -> bool:
-        """Tells whether a measured value is far enough from the limit for the alarm to end."""
+        """Return whether a measured value is far enough from the limit for the alarm to end."""
         if not self.limit_bytes:  # it was taken away while the alarm stood
             return True
         margin = self.limit_bytes // CLEAR_DIVISOR
@@ -85,7 +85,7 @@ class Flow(Generic[C]):
         self._watermarks = {watermark.kind: watermark for watermark in watermarks}
 
     def measure(self, kind: Kind, value_bytes: int) -> bool:
-        """Takes a measured value, and tells whether that raised or cleared the alarm of its kind.
+        """Take a measured value, and return whether that raised or cleared the alarm of its kind.
 
         Look into `alarms` for which; then call `block` or `unblock`.
         """
@@ -106,7 +106,7 @@ class Flow(Generic[C]):
         return "low on " + " & ".join(sorted(self.alarms, reverse=True))
 
     def block(self, publishers: Iterable[C]) -> list[C]:
-        """Returns those of the publishing connections that are to be blocked now and were not.
+        """Return those of the publishing connections that are to be blocked now and were not.
 
         Call it with all publishers when an alarm was raised, and with one when it publishes for the first time.
         """
@@ -117,7 +117,7 @@ class Flow(Generic[C]):
         return fresh
 
     def unblock(self) -> list[C]:
-        """Returns the connections to be unblocked: all of them when no alarm stands any more, else none."""
+        """Return the connections to be unblocked: all of them when no alarm stands any more, else none."""
         if self.alarms:
             return []
         freed = list(self.blocked)
@@ -125,5 +125,5 @@ class Flow(Generic[C]):
         return freed
 
     def forget(self, connection: C) -> None:
-        """Forgets a connection that ended."""
+        """Forget a connection that ended."""
         self.blocked.discard(connection)

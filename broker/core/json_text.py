@@ -15,7 +15,7 @@ HALF_PAIR: Final = "\\ud"  # how half a surrogate pair is written; so are whole 
 
 
 def read_json(octets: bytes) -> Any:
-    """Returns what a JSON text in UTF-8 says. Raises: ValueError, in one line. Cost: linear."""
+    """Return what a JSON text in UTF-8 says. Raises: ValueError, in one line. Cost: linear."""
     text = octets.decode()  # not by json.loads itself, which lets surrogates through and guesses at UTF-16
     try:
         found = json.loads(text.removeprefix("\ufeff"), parse_constant=_refuse, parse_float=_finite)

@@ -29,7 +29,7 @@ class Envelope:
     __slots__ = ("exchange", "key", "route", "suffix")
 
     def __init__(self, exchange: str, key: str, route: bytes | None = None) -> None:
-        """Takes the two short strings, too, where they are known."""
+        """Take the two short strings, too, where they are known."""
         self.exchange = exchange
         self.key = key
         self.route = encode_route(exchange, key) if route is None else route
@@ -71,5 +71,5 @@ class Message:
         return Message(self.envelope, self.header, self.body, self.charge, self.facts, self.timestamp_ms)
 
     def body_bytes(self) -> int:
-        """Returns how long the body is."""
+        """Return how long the body is."""
         return len(self.body)

@@ -27,7 +27,7 @@ class HeaderFields:
         return headers or {}
 
     def property(self, name: str) -> str | None:
-        """Returns a property as text, a timestamp in seconds since 1970; None if it is absent."""
+        """Return a property as text, a timestamp in seconds since 1970; None if it is absent."""
         value: Any = getattr(self._decoded(), name)
         if isinstance(value, datetime):
             return str(int(value.replace(tzinfo=value.tzinfo or UTC).timestamp()))

@@ -23,12 +23,12 @@ _STRIPPED: Final = str.maketrans("", "", "\r\n")  # RabbitMQ takes these out of 
 
 
 def strip_name(name: str) -> str:
-    """Returns a declared name without line ends, as RabbitMQ keeps it."""
+    """Return a declared name without line ends, as RabbitMQ keeps it."""
     return name.translate(_STRIPPED) if "\n" in name or "\r" in name else name
 
 
 def is_short_text(value: Any) -> bool:
-    """Tells whether a value is a text that a frame can hold as a short string, as names and routing keys are."""
+    """Return whether a value is a text that a frame can hold as a short string, as names and routing keys are."""
     try:
         return isinstance(value, str) and len(value.encode()) <= SHORT_TEXT_MAX_BYTES
     except UnicodeEncodeError:  # half a surrogate pair, which JSON can say
@@ -36,12 +36,12 @@ def is_short_text(value: Any) -> bool:
 
 
 def is_predeclared(name: str) -> bool:
-    """Tells whether an exchange of that name is always there."""
+    """Return whether an exchange of that name is always there."""
     return not name or name.startswith(RESERVED)
 
 
 def check_exchange_type(type: str) -> None:
-    """Refuses an exchange type that does not exist.
+    """Refuse an exchange type that does not exist.
 
     Raises: 406.
     """
@@ -50,7 +50,7 @@ def check_exchange_type(type: str) -> None:
 
 
 def refuse_default(resource: Resource) -> None:
-    """Refuses to declare, delete or bind the default exchange.
+    """Refuse to declare, delete or bind the default exchange.
 
     Raises: 403.
     """
@@ -59,7 +59,7 @@ def refuse_default(resource: Resource) -> None:
 
 
 def refuse_reserved(kind: str, name: str) -> None:
-    """Refuses to make something under a name that is the broker's.
+    """Refuse to make something under a name that is the broker's.
 
     Raises: 403.
     Source: AMQP 0-9-1, exchange.declare and queue.declare, rule reserved names.
@@ -69,7 +69,7 @@ def refuse_reserved(kind: str, name: str) -> None:
 
 
 def refuse_system_deletion(resource: Resource) -> None:
-    """Refuses to delete an exchange that is the broker's.
+    """Refuse to delete an exchange that is the broker's.
 
     Raises: 403.
     """

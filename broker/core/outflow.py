@@ -32,7 +32,7 @@ class Outflow:
         self.last_served: BasicSession | None = None  # whose consumers filled it last
 
     def has_room(self) -> bool:
-        """Tells whether a delivery may be added now."""
+        """Return whether a delivery may be added now."""
         if self.writable and self._connection.out_bytes < self.high_water_bytes:
             return True
         self.starved = True

@@ -39,7 +39,7 @@ class Policy:
     priority: float = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the policy as RabbitMQ's definitions have it."""
+        """Return the policy as RabbitMQ's definitions have it."""
         return {
             "name": self.name,
             "pattern": self.pattern,
@@ -79,14 +79,14 @@ class _Rule:
         return self._pattern.slow
 
     def matches_queue(self, queue: Queue) -> bool:
-        """Tells whether the policy may hold for a queue."""
+        """Return whether the policy may hold for a queue."""
         kind = queue_type(queue.arguments)
         if kind not in self._queue_types or not fits_queue_type(self.policy.definition, kind):
             return False
         return self._pattern.search(queue.name)
 
     def matches_exchange(self, exchange: Exchange) -> bool:
-        """Tells whether the policy may hold for an exchange."""
+        """Return whether the policy may hold for an exchange."""
         return self._exchanges and self._pattern.search(exchange.name)
 
 
@@ -126,16 +126,16 @@ class Policies:
         return sum([rule.timeouts for ranked in self._ranked.values() for rule in ranked])
 
     def get(self, name: str, *, operator: bool = False) -> Policy | None:
-        """Returns the policy of a name, if there is one."""
+        """Return the policy of a name, if there is one."""
         rule = self._rules[operator].get(name)
         return None if rule is None else rule.policy
 
     def list(self, *, operator: bool = False) -> Sequence[Policy]:
-        """Returns the policies, the one that goes before the others first."""
+        """Return the policies, the one that goes before the others first."""
         return [rule.policy for rule in self._ranked[operator]]
 
     def set(self, policy: Policy, *, operator: bool = False, later: bool = False) -> None:
-        """Adds a policy, in place of one of the same name.
+        """Add a policy, in place of one of the same name.
 
         Raises: ValueError with RabbitMQ's text for whatever cannot be, with nothing changed.
         """
@@ -143,29 +143,29 @@ class Policies:
         self._changed(later=later)
 
     def clear(self, name: str, *, operator: bool = False, later: bool = False) -> bool:
-        """Removes a policy and tells whether it was there."""
+        """Remove a policy and return whether it was there."""
         if self._rules[operator].pop(name, None) is None:
             return False
         self._changed(later=later)
         return True
 
     def for_queue(self, queue: Queue, *, operator: bool = False) -> Policy | None:
-        """Returns the policy that holds for a queue."""
+        """Return the policy that holds for a queue."""
         return next((rule.policy for rule in self._ranked[operator] if rule.matches_queue(queue)), None)
 
     def for_exchange(self, exchange: Exchange, *, operator: bool = False) -> Policy | None:
-        """Returns the policy that holds for an exchange."""
+        """Return the policy that holds for an exchange."""
         return next((rule.policy for rule in self._ranked[operator] if rule.matches_exchange(exchange)), None)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all policies, as RabbitMQ's definitions have them."""
+        """Return all policies, as RabbitMQ's definitions have them."""
         return {
             "policies": [policy.to_json() for policy in self.list()],
             "operator_policies": [policy.to_json() for policy in self.list(operator=True)],
         }
 
     def from_json(self, kept: Mapping[str, Any]) -> None:
-        """Takes what `to_json` returned in place of what is there. Raises: ValueError, with nothing changed."""
+        """Take what `to_json` returned in place of what is there. Raises: ValueError, with nothing changed."""
         self._rules = {
             operator: {
                 entry["name"]: _Rule(

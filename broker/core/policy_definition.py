@@ -125,7 +125,7 @@ _USELESS: Final[dict[str, frozenset[str]]] = {
 
 
 def check_definition(definition: Any, *, operator: bool) -> None:
-    """Lets a definition through that RabbitMQ would take.
+    """Let a definition through that RabbitMQ would take.
 
     Raises: ValueError with RabbitMQ's text, for the first value that cannot be, else for the keys that nobody knows.
     """
@@ -149,12 +149,12 @@ def keys_without_effect(definition: Mapping[str, Any]) -> list[str]:
 
 
 def fits_queue_type(definition: Mapping[str, Any], queue_type: str) -> bool:
-    """Tells whether a policy with this definition may hold for a queue of this type."""
+    """Return whether a policy with this definition may hold for a queue of this type."""
     return _USELESS.get(queue_type, frozenset()).isdisjoint(definition)
 
 
 def erlang_term(value: Any) -> str:
-    """Returns a JSON value as RabbitMQ prints it."""
+    """Return a JSON value as RabbitMQ prints it."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, str):

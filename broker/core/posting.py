@@ -24,19 +24,19 @@ pack_target: Final = TARGET.pack
 
 
 def charge_bytes(header: bytes, body: bytes, queues: int) -> int:
-    """Returns what each of so many queues counts for a message: its share of the memory."""
+    """Return what each of so many queues counts for a message: its share of the memory."""
     return OVERHEAD_BYTES + (len(header) + len(body)) // max(queues, 1)
 
 
 def all_admit(message: Message, queues: Sequence[Queue]) -> bool:
-    """Tells whether all of the queues that live would take a message; one that would not does not dead-letter it."""
+    """Return whether all of the queues that live would take a message; one that would not does not dead-letter it."""
     return all(queue.deleted or queue.plain or queue.admits(message, bury=False) for queue in queues)
 
 
 def post(
     vhost: Vhost, message: Message, queues: Sequence[Queue], *, admitted: bool = False, number: bytes = b""
 ) -> bool:
-    """Gives a message to its queues and tells whether all of them took it.
+    """Give a message to its queues and return whether all of them took it.
 
     A full queue that rejects publishes refuses; the others take it all the same, as in RabbitMQ. Queues that are
     deleted by now are passed over. With `admitted` nobody is asked: the caller has. `number` is what a producer's

@@ -57,7 +57,7 @@ class Producer:
         self.sequences = Sequences(room)
 
     def target(self, sequence: int) -> bytes:
-        """Returns what stands in front of the targets of a numbered message's record."""
+        """Return what stands in front of the targets of a numbered message's record."""
         return pack_target(self.mark, sequence)
 
 
@@ -100,7 +100,7 @@ class Producers:
         self._told_ms = 0  # when they were written down last
 
     def of(self, name: str, user_name: str) -> Producer:
-        """Returns the producer of that name, which becomes this user's if it is nobody's.
+        """Return the producer of that name, which becomes this user's if it is nobody's.
 
         Raises: ChannelError 403 when it is another user's, 406 when there are too many already.
         """
@@ -114,7 +114,7 @@ class Producers:
         return producer
 
     def check_room(self, producer: Producer, sequence: int) -> None:
-        """Refuses a number for which there is no room. Raises: ChannelError 406.
+        """Refuse a number for which there is no room. Raises: ChannelError 406.
 
         Cost: a look at all blocks, but while none of them can have expired since the last one.
         """
@@ -133,7 +133,7 @@ class Producers:
             )
 
     def forget_unused(self, but: Producer | None = None) -> None:
-        """Forgets producers, and numbers of others, that were not used for so long, and looks again later.
+        """Forget producers, and numbers of others, that were not used for so long, and looks again later.
 
         One that is about to be used is not forgotten, only what it used before.
         """
@@ -173,7 +173,7 @@ class Producers:
     # -- written down -------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Callable[[], Iterator[Change]]:
-        """Returns what tells the changes that make the producers of this moment, later and in a thread.
+        """Return what tells the changes that make the producers of this moment, later and in a thread.
 
         Cost: a copy of the bits; numbers that came in order have none.
         """
@@ -196,7 +196,7 @@ class Producers:
         return changes
 
     def restore(self, changes: list[Change]) -> None:
-        """Takes up the producers that the store had.
+        """Take up the producers that the store had.
 
         What was used since the last checkpoint was used just now; the log does not say it more exactly.
         """

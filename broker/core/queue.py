@@ -134,7 +134,7 @@ class Queue(Destination):
     # -- rules --------------------------------------------------------------------------------------------------------
 
     def apply_rules(self, rules: QueueRules) -> bool:
-        """Takes the rules that policies come to now, and tells whether they are others; `settle_in` is to follow then.
+        """Take the rules that policies come to now, and return whether they are others; `settle_in` is to follow then.
 
         Invariant: its levels, and whether one consumer is active at a time, are of its declaration.
         """
@@ -143,7 +143,7 @@ class Queue(Destination):
         return changed
 
     def settle_in(self) -> None:
-        """Brings the queue within rules that are new to it."""
+        """Bring the queue within rules that are new to it."""
         if not self.deleted:
             self.used()
             self.look()
@@ -161,7 +161,7 @@ class Queue(Destination):
                 stream.manager.count_no_sizes()
 
     def used(self) -> None:
-        """Puts off the end of a queue that expires when nobody uses it: a consumer, basic.get and a declare are use."""
+        """Put off the end of a queue that expires when nobody uses it: a consumer, basic.get and a declare are use."""
         deadlines = self._ports.deadlines
         expires_ms = self.rules.expires_ms
         if expires_ms is None or self.consumers or self.deleted:
@@ -176,12 +176,12 @@ class Queue(Destination):
     # -- accept -------------------------------------------------------------------------------------------------------
 
     def stream_for(self, message: Message) -> Stream:
-        """Returns the stream of a message's priority level."""
+        """Return the stream of a message's priority level."""
         streams = self.streams
         return streams[min(message.facts.priority, len(streams) - 1)]
 
     def admits(self, message: Message, *, bury: bool = True) -> bool:
-        """Tells whether the queue takes a message: a full one that rejects publishes does not.
+        """Return whether the queue takes a message: a full one that rejects publishes does not.
 
         With reject-publish-dlx it is dead-lettered instead, where `bury` says so.
         """
@@ -199,7 +199,7 @@ class Queue(Destination):
         return self.rules.exceeded(self.ready + 1, self.ready_bytes + len(message.body))
 
     def accepted(self, message: Message) -> None:
-        """Does what the rules ask once a message was accepted by one of the streams."""
+        """Do what the rules ask once a message was accepted by one of the streams."""
         expires_ms = self.expires_ms(message)
         if expires_ms is not None:
             self.timed = True
@@ -214,7 +214,7 @@ class Queue(Destination):
         self.enforce()
 
     def returned(self) -> None:
-        """Does what the rules ask once messages came back, and has them delivered again."""
+        """Do what the rules ask once messages came back, and has them delivered again."""
         self._drop_over()
         if self.timed:
             self.look()
@@ -223,7 +223,7 @@ class Queue(Destination):
     # -- limits -------------------------------------------------------------------------------------------------------
 
     def enforce(self) -> None:
-        """Drops messages from the head until the queue is within its limits; a share of them at a time.
+        """Drop messages from the head until the queue is within its limits; a share of them at a time.
 
         Publishers wait for the next turn when the share is used up, so it cannot grow meanwhile.
         """
@@ -234,7 +234,7 @@ class Queue(Destination):
             self.look()  # another message is at the head now
 
     def _drop_over(self) -> bool:
-        """Drops what is over the limits, and tells whether that was something."""
+        """Drop what is over the limits, and return whether that was something."""
         rules, deadlines = self.rules, self._ports.deadlines
         dropped = 0
         while self._over() and not self.deleted:
@@ -268,7 +268,7 @@ class Queue(Destination):
     # -- expiry -------------------------------------------------------------------------------------------------------
 
     def expires_ms(self, message: Message) -> int | None:
-        """Returns the moment at which a message of this queue expires, None when it does not."""
+        """Return the moment at which a message of this queue expires, None when it does not."""
         ttl_ms = self.rules.ttl_ms
         own_ms = message.facts.expiration_ms
         if own_ms is None:
@@ -276,7 +276,7 @@ class Queue(Destination):
         return message.timestamp_ms + (own_ms if ttl_ms is None else min(own_ms, ttl_ms))
 
     def look(self) -> bool:
-        """Drops what has expired at the head, and looks again when the next head is due.
+        """Drop what has expired at the head, and looks again when the next head is due.
 
         Tells False when it goes on in the next turn, because the share of this one is used up.
         A message expires at the head only, as in RabbitMQ's classic queues. One that was read for that stays in memory.
@@ -305,14 +305,14 @@ class Queue(Destination):
         return True
 
     def _moments_ms(self, slot: Slot, indexes: Sequence[int]) -> Iterator[int | None]:
-        """Yields when each of the messages expires."""
+        """Yield when each of the messages expires."""
         assert slot.contents is not None
         for index in indexes:
             message: Message | None = slot.contents[index]
             yield None if message is None else self.expires_ms(message)
 
     def drop_expired(self, stream: Stream, slot: Slot, indexes: Sequence[int]) -> Sequence[int]:
-        """Returns what of messages that were taken has not expired; the rest is dropped.
+        """Return what of messages that were taken has not expired; the rest is dropped.
 
         A consumer that waited takes a message at once, whatever its time: it does not expire on the way.
         """
@@ -330,7 +330,7 @@ class Queue(Destination):
         return left
 
     def _head(self) -> tuple[Stream, Slot | None]:
-        """Returns the highest level that has a ready message, and the slot of its lowest."""
+        """Return the highest level that has a ready message, and the slot of its lowest."""
         for stream in reversed(self.streams):
             slot = stream.manager.front()
             if slot is not None:
@@ -352,14 +352,14 @@ class Queue(Destination):
     # -- consumers ----------------------------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """Adds a consumer behind those of its priority."""
+        """Add a consumer behind those of its priority."""
         self.consumers.add(consumer)
         self.had_consumers = True
         self.used()
         self.wake()
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Removes a consumer; the last one's leases go back to the slot manager."""
+        """Remove a consumer; the last one's leases go back to the slot manager."""
         self.consumers.remove(consumer)
         if self.consumers:
             self.wake()  # another one may be the active one now
@@ -369,7 +369,7 @@ class Queue(Destination):
             self.used()
 
     def lease(self) -> tuple[Stream, Slot] | None:
-        """Leases the slot with the next message to its worker, of the highest level that has one."""
+        """Lease the slot with the next message to its worker, of the highest level that has one."""
         owner = self.worker.owner
         for stream in reversed(self.streams):
             if stream.manager.ready and (slot := stream.manager.get(owner)) is not None:
@@ -384,11 +384,11 @@ class Queue(Destination):
     # -- empty and delete ---------------------------------------------------------------------------------------------
 
     def purge(self) -> int:
-        """Drops every ready message and returns how many; the unacked ones stay."""
+        """Drop every ready message and return how many; the unacked ones stay."""
         return sum(stream.purge() for stream in self.streams)
 
     def delete(self) -> int:
-        """Tells the consumers, drops everything and returns how many messages were ready."""
+        """Tell the consumers, drops everything and return how many messages were ready."""
         count = self.ready
         self.deleted = True
         for consumer in self.consumers.clear():

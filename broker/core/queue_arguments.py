@@ -118,7 +118,7 @@ _ARGUMENTS: Final[dict[str, tuple[tuple[str, ...], Check]]] = {
 
 
 def compared_arguments(arguments: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the arguments in which a second declare must not differ, for a queue with these."""
+    """Return the names of the arguments in which a second declare must not differ, for a queue with these."""
     kind = queue_type(arguments)
     return [name for name, (types, _) in _ARGUMENTS.items() if kind in types]
 
@@ -126,7 +126,7 @@ def compared_arguments(arguments: Mapping[str, Any]) -> list[str]:
 def check_queue_arguments(
     resource: Resource, arguments: Mapping[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool
 ) -> None:
-    """Checks the arguments of a queue that is about to be created.
+    """Check the arguments of a queue that is about to be created.
 
     Raises: 406 for a bad value, an argument or property that a queue of its type cannot have, and a stream.
     """

@@ -38,7 +38,7 @@ class QueueWorker(Protocol):
         """Has the queue served in this loop turn."""
 
     def serve(self, queue: Queue) -> None:
-        """Serves the queue at once."""
+        """Serve the queue at once."""
 
     def serve_first(self, queue: Queue) -> int:
         """Serve the queue before a method that would see its messages, and return how many were handed out."""

@@ -43,7 +43,7 @@ class Queues(dict[str, Queue]):
         self.next_number = 1
 
     def find(self, name: str, owner: object) -> Queue:
-        """Returns a queue that this connection may use.
+        """Return a queue that this connection may use.
 
         Raises: 404; 405 when it is exclusive to another connection; 403 when it holds delayed messages.
         """
@@ -55,7 +55,7 @@ class Queues(dict[str, Queue]):
         return queue
 
     def seen(self, name: str, owner: object) -> Queue:
-        """Returns a queue that this connection may count and purge. Raises: 404, 405; 403 for that of a tap."""
+        """Return a queue that this connection may count and purge. Raises: 404, 405; 403 for that of a tap."""
         queue = self.get(name)
         if queue is None:
             raise ChannelError(404, f"no {self._vhost.queue_resource(name)}")
@@ -68,12 +68,12 @@ class Queues(dict[str, Queue]):
         return queue
 
     def reachable(self, name: str) -> Queue | None:
-        """Returns the queue to which a message for the default exchange goes, if there is one."""
+        """Return the queue to which a message for the default exchange goes, if there is one."""
         queue = self.get(name)
         return None if queue is None or queue.kept else queue
 
     def owned_by(self, owner: object) -> Iterable[Queue]:
-        """Returns the exclusive queues of a connection."""
+        """Return the exclusive queues of a connection."""
         return tuple(self._owned.get(owner, {}).values())
 
     def declare(
@@ -86,7 +86,7 @@ class Queues(dict[str, Queue]):
         arguments: Mapping[str, Any],
         owner: object,
     ) -> Queue:
-        """Returns the queue of that name, made now or found equivalent.
+        """Return the queue of that name, made now or found equivalent.
 
         An exclusive queue is not durable whatever was asked for, as it cannot outlive its connection.
         Raises: 405 when it is another connection's; 406 when it differs, for a bad argument, and at the limit.
@@ -128,7 +128,7 @@ class Queues(dict[str, Queue]):
         arguments: dict[str, Any],
         recovered: bool = False,
     ) -> Queue:
-        """Returns a new queue under a number that no other ever had, without telling the journal."""
+        """Return a new queue under a number that no other ever had, without telling the journal."""
         usual = RecoveredQueue if recovered else Queue
         kind = HoldingQueue if is_holding_name(name) else TapQueue if is_tap_name(name) else usual
         queue = kind(
@@ -167,7 +167,7 @@ class Queues(dict[str, Queue]):
         return queue
 
     def consumer_left(self, queue: Queue) -> bool:
-        """Deletes an auto-delete queue whose last consumer has left, and tells whether it did."""
+        """Delete an auto-delete queue whose last consumer has left, and return whether it did."""
         unused = queue.auto_delete and queue.had_consumers and not queue.consumers
         if not unused or self.get(queue.name) is not queue:
             return False
@@ -175,13 +175,13 @@ class Queues(dict[str, Queue]):
         return True
 
     def owner_gone(self, owner: object) -> None:
-        """Deletes the exclusive queues of a connection that ended."""
+        """Delete the exclusive queues of a connection that ended."""
         for queue in self.owned_by(owner):
             self.drop(queue)
         self._owned.pop(owner, None)
 
     def drop(self, queue: Queue) -> int:
-        """Deletes a queue of this vhost, whoever it belongs to, and returns how many messages were ready."""
+        """Delete a queue of this vhost, whoever it belongs to, and return how many messages were ready."""
         # Out of the tables first: what the deletion wakes (cancelled consumers) must not find the queue again.
         vhost = self._vhost
         del self[queue.name]

@@ -36,7 +36,7 @@ class Remains:
         self.shed = 0
 
     def __len__(self) -> int:
-        """Returns how many bindings are left. Cost: the pairs of an exchange and a destination."""
+        """Return how many bindings are left. Cost: the pairs of an exchange and a destination."""
         return sum(map(len, self._bundles))
 
     @property
@@ -45,7 +45,7 @@ class Remains:
         return bool(self._bundles)
 
     def part(self, bundle: Bundle) -> None:
-        """Ends what a bundle leads to, because its destination is being deleted.
+        """End what a bundle leads to, because its destination is being deleted.
 
         One that fits in what is left of the turn's share is gone at once: then only the routes that its keys match end.
         """
@@ -58,12 +58,12 @@ class Remains:
             self.take([bundle])
 
     def take(self, bundles: Iterable[Bundle]) -> None:
-        """Takes over bundles that were parted from, or whose exchange has ended."""
+        """Take over bundles that were parted from, or whose exchange has ended."""
         self._bundles.extend(bundles)
         self._wait()
 
     def turn(self) -> None:
-        """Takes the next chunk out of the indexes."""
+        """Take the next chunk out of the indexes."""
         left = min(CHUNK_BINDINGS, max(self._deadlines.left, 1))
         while self._bundles and left > 0:
             bundle = self._bundles[0]

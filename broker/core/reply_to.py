@@ -41,7 +41,7 @@ class ReplyConsumer:
         self._unacked = unacked
 
     def deliver(self, envelope: Envelope, header: bytes, body: bytes) -> None:
-        """Sends one answer. It takes a delivery tag like any delivery that needs no ack."""
+        """Send one answer. It takes a delivery tag like any delivery that needs no ack."""
         self._unacked.last_tag += 1
         deliver = BasicDeliver(self.tag, self._unacked.last_tag, False, envelope.exchange, envelope.key)
         self._channel.send_content(deliver, header, body)
@@ -53,5 +53,5 @@ class ReplyConsumers(dict[str, ReplyConsumer]):
     __slots__ = ()
 
     def living(self, name: str) -> bool:
-        """Tells whether somebody waits for answers under a name; under the name that stands for all, always."""
+        """Return whether somebody waits for answers under a name; under the name that stands for all, always."""
         return name == DIRECT_REPLY_TO or name in self

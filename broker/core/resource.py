@@ -16,5 +16,5 @@ class Resource(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        """Returns RabbitMQ's wording, which people grep for: queue 'q' in vhost '/'."""
+        """Return RabbitMQ's wording, which people grep for: queue 'q' in vhost '/'."""
         return f"{self.kind} '{self.name}' in vhost '{self.vhost}'"

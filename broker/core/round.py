@@ -43,7 +43,7 @@ class Round:
         return len(self._consumers)
 
     def __iter__(self) -> Iterator[Consumer]:
-        """Iterates in the order in which they came."""
+        """Iterate in the order in which they came."""
         return iter(self._consumers)
 
     @property
@@ -52,7 +52,7 @@ class Round:
         return self._alone is not None and self._alone.exclusive
 
     def add(self, consumer: Consumer) -> None:
-        """Adds a consumer at the end: behind the one that was served last."""
+        """Add a consumer at the end: behind the one that was served last."""
         self._consumers[consumer] = None
         self._count()
         if consumer.priority not in self._rings:
@@ -63,7 +63,7 @@ class Round:
             self.active = consumer
 
     def remove(self, consumer: Consumer) -> None:
-        """Removes a consumer; where one is active at a time the next of the highest priority follows it.
+        """Remove a consumer; where one is active at a time the next of the highest priority follows it.
 
         Cost: n consumers of its priority.
         """
@@ -77,7 +77,7 @@ class Round:
             self.active = max(self._consumers, key=lambda other: other.priority, default=None)
 
     def clear(self) -> list[Consumer]:
-        """Removes all consumers and returns them."""
+        """Remove all consumers and return them."""
         gone = list(self._consumers)
         for consumer in gone:
             consumer.parked = 0
@@ -88,7 +88,7 @@ class Round:
         return gone
 
     def able(self) -> bool:
-        """Tells whether some consumer can take a message now; nobody loses a turn by that."""
+        """Return whether some consumer can take a message now; nobody loses a turn by that."""
         consumer = self._alone or self.active
         if consumer is not None:
             return consumer.room() > 0
@@ -100,7 +100,7 @@ class Round:
         return False
 
     def next(self, ready: int) -> list[Consumer]:
-        """Returns the consumers that share the next messages, the one whose turn it is first.
+        """Return the consumers that share the next messages, the one whose turn it is first.
 
         They have room and the highest priority of those that do. No more of them are returned than the `ready`
         messages need; a long backlog is dealt out in rows, which spares each consumer's connection a write per message.
@@ -126,7 +126,7 @@ class Round:
         return []
 
     def served(self, consumer: Consumer) -> None:
-        """Notes who was served last: of its priority, those behind it have their turn first.
+        """Note who was served last: of its priority, those behind it have their turn first.
 
         Cost: those that were served with it; n consumers if it has gone meanwhile.
         """
@@ -139,12 +139,12 @@ class Round:
                 return
 
     def unpark(self, consumer: Consumer) -> None:
-        """Hears that a parked consumer may have room again; its turn comes last."""
+        """Hear that a parked consumer may have room again; its turn comes last."""
         consumer.parked = 0
         self._rings[consumer.priority].append(consumer)
 
     def _able(self, ring: deque[Consumer], most: int) -> list[Consumer]:
-        """Returns up to `most` consumers with room, and parks those without that stand between them."""
+        """Return up to `most` consumers with room, and park those without that stand between them."""
         able: list[Consumer] = []
         for _ in range(len(ring)):
             consumer = ring.popleft()

@@ -41,7 +41,7 @@ class QueueRules:
         return self.max_length is not None or self.max_bytes is not None
 
     def exceeded(self, messages: int, size_bytes: int) -> bool:
-        """Tells whether so many messages of that size in all are over a limit."""
+        """Return whether so many messages of that size in all are over a limit."""
         if self.max_length is not None and messages > self.max_length:
             return True
         return self.max_bytes is not None and size_bytes > self.max_bytes
@@ -54,7 +54,7 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 def queue_rules(
     arguments: Mapping[str, Any], policy: Mapping[str, Any] = _NOTHING, operator: Mapping[str, Any] = _NOTHING
 ) -> QueueRules:
-    """Returns the rules of a queue with these arguments under a policy's and an operator policy's definition.
+    """Return the rules of a queue with these arguments under a policy's and an operator policy's definition.
 
     The arguments were checked when the queue was declared, the definitions when the policies were set.
     Source: RabbitMQ, rabbit_queue_type and rabbit_policy: of numbers the least counts, of texts the client's own before

@@ -17,7 +17,7 @@ BLOCK_BYTES: Final = 320  # what a block takes in memory beside its bits
 
 
 def block_of(sequence: int) -> int:
-    """Returns the index of the block that a number is in."""
+    """Return the index of the block that a number is in."""
     return sequence >> BLOCK_SHIFT
 
 
@@ -52,7 +52,7 @@ class Block:
         return bool(bits[place])
 
     def add_range(self, first: int, end: int) -> None:
-        """Adds the places first <= place < end; some may be there already."""
+        """Add the places first <= place < end; some may be there already."""
         if self.bits is None:
             if self.first == self.end:
                 self.first, self.end = first, end
@@ -70,7 +70,7 @@ class Block:
         return BLOCK_BYTES if self.bits is None else BLOCK_BYTES + BLOCK_NUMBERS // 8
 
     def shrink(self) -> None:
-        """Becomes a range again when there is no gap any more, as when partitions of a job have all arrived."""
+        """Become a range again when there is no gap any more, as when partitions of a job have all arrived."""
         bits = self.bits
         if bits is not None:
             first, end = bits.find(1), bits.find(1, right=True) + 1
@@ -98,7 +98,7 @@ class Sequences:
         return block is not None and (sequence & BLOCK_NUMBERS - 1) in block
 
     def add(self, sequence: int, now_ms: int) -> bool:
-        """Adds a number, and tells whether it is new. HOT."""
+        """Add a number, and return whether it is new. HOT."""
         index = sequence >> BLOCK_SHIFT
         block = self._block if index == self.index else self._enter(index, now_ms)
         place = sequence & BLOCK_NUMBERS - 1
@@ -118,7 +118,7 @@ class Sequences:
         return True
 
     def add_range(self, first: int, end: int, now_ms: int) -> None:
-        """Adds the numbers first <= number < end; some may be there already."""
+        """Add the numbers first <= number < end; some may be there already."""
         while first < end:
             index = block_of(first)
             base = index << BLOCK_SHIFT
@@ -129,13 +129,13 @@ class Sequences:
             first = upto
 
     def forget(self, before_ms: int) -> None:
-        """Forgets the blocks that were not used since that moment."""
+        """Forget the blocks that were not used since that moment."""
         for index in [index for index, block in self.blocks.items() if block.used_ms < before_ms]:
             self._room.used_bytes -= self.blocks.pop(index).size_bytes
         self.index = -1
 
     def shrink(self, since_ms: int) -> None:
-        """Gives back the bits of blocks that were used since that moment and have no gap any more."""
+        """Give back the bits of blocks that were used since that moment and have no gap any more."""
         for block in self.blocks.values():
             if block.bits is not None and block.used_ms >= since_ms:
                 self._room.used_bytes -= block.size_bytes
@@ -158,7 +158,7 @@ class Sequences:
     # -- written down -------------------------------------------------------------------------------------------------
 
     def copy(self) -> list[tuple[int, int, int, int, bitarray | None]]:
-        """Returns what `written` tells later, in a thread: index, first, end, moment and bits of each block."""
+        """Return what `written` tells later, in a thread: index, first, end, moment and bits of each block."""
         return [
             (index, block.first, block.end, block.used_ms, None if block.bits is None else block.bits.copy())
             for index, block in self.blocks.items()
@@ -166,7 +166,7 @@ class Sequences:
 
     @staticmethod
     def written(copy: list[tuple[int, int, int, int, bitarray | None]]) -> Iterator[dict[str, Any]]:
-        """Yields the blocks of a copy as JSON."""
+        """Yield the blocks of a copy as JSON."""
         for index, first, end, used_ms, bits in copy:
             written: dict[str, Any] = {"block": index, "at_ms": used_ms}
             if bits is None:
@@ -176,7 +176,7 @@ class Sequences:
             yield written
 
     def read(self, written: dict[str, Any]) -> None:
-        """Adds a block that was written down."""
+        """Add a block that was written down."""
         index, at_ms = int(written["block"]), int(written["at_ms"])
         block = self._enter(index, at_ms)
         block.used_ms = max(block.used_ms, at_ms)

@@ -85,7 +85,7 @@ class Stream:
         return self._ports.store
 
     def restore(self, state: QueueState, *, redelivered: bool) -> None:
-        """Takes the messages that recovery found; all of them lie on disk."""
+        """Take the messages that recovery found; all of them lie on disk."""
         slots = [
             Slot.restored(
                 found.first,
@@ -105,7 +105,7 @@ class Stream:
     # -- accept -------------------------------------------------------------------------------------------------------
 
     def accept(self, message: Message) -> int:
-        """Takes a message without a record in the log and returns the id it got."""
+        """Take a message without a record in the log and return the id it got."""
         if self.durable:
             self.manager.open.mixed = True
         message_id = self.manager.publish(message, message.charge)
@@ -115,7 +115,7 @@ class Stream:
         return message_id
 
     def accept_logged(self, message: Message, segment: int) -> int:
-        """Takes a message whose record is about to be appended to log segment `segment`; returns the id it got."""
+        """Take a message whose record is about to be appended to log segment `segment`; returns the id it got."""
         slot = self.manager.open
         if segment != self.last_segment or slot is not self.last_slot:
             self.last_segment = segment
@@ -128,7 +128,7 @@ class Stream:
         return message_id
 
     def enter(self, message: Message, touched: list[Stream]) -> int:
-        """Puts a message before the door and returns the id it gets; take_in() lets in all that stands there. HOT.
+        """Put a message before the door and return the id it gets; take_in() lets in all that stands there. HOT.
 
         Shapes: the stream adds itself to ``touched`` when its first comes.
         Invariant: nobody looks at the queue before take_in().
@@ -141,7 +141,7 @@ class Stream:
         return self._first_entering + len(entering) - 1
 
     def take_in(self, segment: int, *, persistent: bool) -> None:
-        """Takes what has entered.
+        """Take what has entered.
 
         Shapes: the records of it are in log segment `segment`; messages that are not `persistent` have one only where
             the stream persists all.
@@ -158,7 +158,7 @@ class Stream:
             queue.worker.wake(queue)
 
     def _note_records(self, slot: Slot, segment: int) -> None:
-        """Notes for what was published from `slot` on where its records are, if anywhere."""
+        """Note for what was published from `slot` on where its records are, if anywhere."""
         end = self.manager.next_id
         if segment == NO_SEGMENT:
             slot.mixed = True
@@ -175,7 +175,7 @@ class Stream:
             self.last_slot = slot
 
     def refer(self, slot: Slot, segment: int) -> None:
-        """Counts a slot among those that keep a segment, of the log or of the spill, on disk."""
+        """Count a slot among those that keep a segment, of the log or of the spill, on disk."""
         if segment not in slot.segments:
             slot.segments.add(segment)
             self._ports.store.add_live(segment, 1)
@@ -183,7 +183,7 @@ class Stream:
     # -- what was handed out ------------------------------------------------------------------------------------------
 
     def settle(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settles messages that were handed out: acked, dropped or delivered without acknowledgement.
+        """Settle messages that were handed out: acked, dropped or delivered without acknowledgement.
 
         Those that have a record get one record of their settlement at the end of the loop turn.
         """
@@ -194,7 +194,7 @@ class Stream:
         self.manager.settle(slot, indexes)
 
     def bury(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
-        """Settles messages that were handed out, and dead-letters them where the queue says so.
+        """Settle messages that were handed out, and dead-letters them where the queue says so.
 
         Those that lie on disk stay unacked until they were read. The dead letter's record is appended before the
         settlement's: a crash between the two duplicates, and loses nothing.
@@ -213,7 +213,7 @@ class Stream:
         self.settle(slot, indexes)
 
     def bury_in_turn(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
-        """Buries as `bury` does, in each turn as much as its share allows; the rest stays unacked until then.
+        """Bury as `bury` does, in each turn as much as its share allows; the rest stays unacked until then.
 
         The end of the queue does not keep it from its grave.
         """
@@ -242,7 +242,7 @@ class Stream:
             self.bury(slot, indexes, reason)
 
     def requeue(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Puts messages back in their place, redelivered; those that came back too often are dead-lettered.
+        """Put messages back in their place, redelivered; those that came back too often are dead-lettered.
 
         What cannot be read any more is lost: its slot came back from the disk without it.
         """
@@ -272,13 +272,13 @@ class Stream:
         self.queue.returned()
 
     def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settles ready messages wherever they stand: those that cannot be read any more, or that were released."""
+        """Settle ready messages wherever they stand: those that cannot be read any more, or that were released."""
         self.manager.lose(slot, indexes)
         if self.durable:
             self._note_settled(slot, indexes)
 
     def lose_sealed(self, end: int) -> None:
-        """Settles what lies below an id, and gives that id to the next message if it would get a lower one.
+        """Settle what lies below an id, and gives that id to the next message if it would get a lower one.
 
         Invariant: nothing was published since the start.
         """
@@ -290,7 +290,7 @@ class Stream:
                 self.lose(slot, indexes)
 
     def purge(self) -> int:
-        """Drops every ready message and returns how many; the unacked ones stay."""
+        """Drop every ready message and return how many; the unacked ones stay."""
         manager = self.manager
         count = manager.ready
         if not count:
@@ -304,14 +304,14 @@ class Stream:
         return count
 
     def log_settlements(self) -> None:
-        """Appends one record for all that was settled in this loop turn."""
+        """Append one record for all that was settled in this loop turn."""
         ids, self._pending = self._pending, []
         if ids and not self.deleted:
             log = self._ports.store.log
             log.append(encode_settled(log.synced, self._ports.clock.now_ms, self.number, ids))
 
     def delete(self) -> None:
-        """Drops everything, for good."""
+        """Drop everything, for good."""
         self.deleted = True
         self.manager.clear()
         self._pending.clear()
@@ -323,7 +323,7 @@ class Stream:
     # -- sizes --------------------------------------------------------------------------------------------------------
 
     def count_sizes(self, size_of: Callable[[Message], int]) -> None:
-        """Counts what the ready messages amount to; those on disk as soon as they were measured."""
+        """Count what the ready messages amount to; those on disk as soon as they were measured."""
         for slot in self.manager.count_sizes(size_of):
             self._ports.measure(self, slot)
 
@@ -340,7 +340,7 @@ class Stream:
 
     @staticmethod
     def _logged_of(slot: Slot, indexes: Sequence[int]) -> Sequence[int]:
-        """Returns those of the messages that have a record in the log.
+        """Return those of the messages that have a record in the log.
 
         A transient message's id is given again after a crash, so the log must not say anything about it.
         """

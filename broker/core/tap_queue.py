@@ -24,12 +24,12 @@ _FIRST_ID: Final = "x-tap-first-id"
 
 
 def is_tap_name(name: str) -> bool:
-    """Tells whether a queue of that name is a tap's; no client can declare such a name."""
+    """Return whether a queue of that name is a tap's; no client can declare such a name."""
     return name.startswith(TAP_PREFIX)
 
 
 def tap_arguments(exchange: str, pattern: str, max_bytes: int, max_age_ms: int, first_id: int) -> dict[str, Any]:
-    """Returns the arguments in which the queue of a tap keeps what the tap is."""
+    """Return the arguments in which the queue of a tap keeps what the tap is."""
     return {
         _EXCHANGE: exchange,
         _PATTERN: pattern,
@@ -78,7 +78,7 @@ class TapQueue(Queue):
         return int(self.arguments.get(_FIRST_ID, 0))
 
     def is_same(self, exchange: str, pattern: str, max_bytes: int | None, max_age_ms: int | None) -> bool:
-        """Tells whether a tap that is asked for is this one; a cap that is left out may be any."""
+        """Return whether a tap that is asked for is this one; a cap that is left out may be any."""
         return (self.exchange, self.pattern, self.max_bytes, self.max_age_ms) == (
             exchange,
             pattern,
@@ -87,4 +87,4 @@ class TapQueue(Queue):
         )
 
     def expires_ms(self, message: Message) -> None:
-        """Returns that nothing expires here."""
+        """Return that nothing expires here."""

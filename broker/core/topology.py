@@ -27,7 +27,7 @@ _Identity = tuple[_End, _End, str, str]
 
 
 def exchange_declared(exchange: Exchange) -> Change:
-    """Returns the change that makes an exchange."""
+    """Return the change that makes an exchange."""
     return {
         "change": "exchange_declared",
         "name": exchange.name,
@@ -39,12 +39,12 @@ def exchange_declared(exchange: Exchange) -> Change:
 
 
 def exchange_deleted(exchange: Exchange) -> Change:
-    """Returns the change that deletes an exchange with its bindings."""
+    """Return the change that deletes an exchange with its bindings."""
     return {"change": "exchange_deleted", "name": exchange.name}
 
 
 def queue_declared(queue: Queue) -> Change:
-    """Returns the change that makes a queue under its number, which names its messages in the log."""
+    """Return the change that makes a queue under its number, which names its messages in the log."""
     change = {
         "change": "queue_declared",
         "name": queue.name,
@@ -56,27 +56,27 @@ def queue_declared(queue: Queue) -> Change:
 
 
 def queue_deleted(queue: Queue) -> Change:
-    """Returns the change that deletes a queue with its bindings."""
+    """Return the change that deletes a queue with its bindings."""
     return {"change": "queue_deleted", "name": queue.name, "number": queue.number}
 
 
 def bound(destination: Queue | Exchange, exchange: Exchange, key: str, arguments: Mapping[str, Any]) -> Change:
-    """Returns the change that adds a binding."""
+    """Return the change that adds a binding."""
     return _binding("bound", destination, exchange, key, arguments)
 
 
 def unbound(destination: Queue | Exchange, exchange: Exchange, key: str, arguments: Mapping[str, Any]) -> Change:
-    """Returns the change that removes a binding."""
+    """Return the change that removes a binding."""
     return _binding("unbound", destination, exchange, key, arguments)
 
 
 def arguments_to_json(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an argument table as JSON that keeps the types."""
+    """Return an argument table as JSON that keeps the types."""
     return {key: to_json(value) for key, value in arguments.items()}
 
 
 def arguments_from_json(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the argument table that `arguments_to_json` was given."""
+    """Return the argument table that `arguments_to_json` was given."""
     return {key: from_json(value) for key, value in arguments.items()}
 
 
@@ -109,7 +109,7 @@ class Snapshot:
         self._producers = vhost.producers.snapshot()
 
     def __iter__(self) -> Iterator[Change]:
-        """Yields the changes, bindings last."""
+        """Yield the changes, bindings last."""
         yield from self._producers()
         yield from map(exchange_declared, self._exchanges)
         yield from map(queue_declared, self._queues)
@@ -119,7 +119,7 @@ class Snapshot:
 
 
 def _arriving(destinations: Iterable[Queue | Exchange]) -> Iterator[Bundle]:
-    """Yields copies of what leads from durable exchanges to these."""
+    """Yield copies of what leads from durable exchanges to these."""
     for destination in destinations:
         for source, bundle in destination.incoming.items():
             if source.durable and not source.deleted:
@@ -127,12 +127,12 @@ def _arriving(destinations: Iterable[Queue | Exchange]) -> Iterator[Bundle]:
 
 
 def snapshot(vhost: Vhost) -> list[Change]:
-    """Returns the changes that make a vhost's durable exchanges, queues and bindings of this moment."""
+    """Return the changes that make a vhost's durable exchanges, queues and bindings of this moment."""
     return list(Snapshot(vhost))
 
 
 def restore(vhost: Vhost, changes: Iterable[Change]) -> None:
-    """Makes in a new vhost what the changes come to.
+    """Make in a new vhost what the changes come to.
 
     The history is folded before anything is made: a queue that was deleted again never comes to life, nor has a worker.
     """
@@ -211,7 +211,7 @@ class _Fold:
         self.of_producers.append(change)
 
     def standing_bindings(self) -> list[Change]:
-        """Returns the bindings whose ends are there, in the order in which they were made."""
+        """Return the bindings whose ends are there, in the order in which they were made."""
         return [
             change
             for identity, change in self._bindings.items()

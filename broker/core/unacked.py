@@ -46,7 +46,7 @@ class Run:
         self.gone: bytearray | None = None
 
     def remove(self, tag: int) -> None:
-        """Removes one message that waits. Cost: the tags removed before that come next."""
+        """Remove one message that waits. Cost: the tags removed before that come next."""
         self.left -= 1
         gone = self.gone
         if tag != self.low:
@@ -59,7 +59,7 @@ class Run:
             self.low = self.first + gone.find(0, tag - self.first + 1)
 
     def remove_up_to(self, tag: int) -> Delivery:
-        """Removes and returns the messages that wait under the tags up to one that does. Cost: those tags."""
+        """Remove and return the messages that wait under the tags up to one that does. Cost: those tags."""
         indexes = self.waiting(tag)
         self.left -= len(indexes)
         if self.left:
@@ -68,7 +68,7 @@ class Run:
         return (self.stream, self.slot, indexes, self.consumer)
 
     def waiting(self, tag: int) -> Sequence[int]:
-        """Returns the indexes of the messages that wait under the tags up to one."""
+        """Return the indexes of the messages that wait under the tags up to one."""
         indexes, gone = self.indexes, self.gone
         start = self.low - self.first
         stop = tag - self.first + 1
@@ -77,7 +77,7 @@ class Run:
         return indexes if stop - start == len(indexes) else dense(indexes[start:stop])
 
     def tags(self) -> list[int]:
-        """Returns the tags that wait."""
+        """Return the tags that wait."""
         first, gone = self.first, self.gone
         return [tag for tag in range(self.low, self.last + 1) if gone is None or not gone[tag - first]]
 
@@ -102,11 +102,11 @@ class Unacked:
         self.aside: dict[int, Delivery] = {}  # acknowledged in a transaction that was not committed yet
 
     def __len__(self) -> int:
-        """Returns how many messages wait."""
+        """Return how many messages wait."""
         return self._count
 
     def handed_out(self, stream: Stream, slot: Slot, indexes: Sequence[int], consumer: Consumer | None) -> None:
-        """Notes messages that go out under the tags that follow the last one, and that need an acknowledgement.
+        """Note messages that go out under the tags that follow the last one, and that need an acknowledgement.
 
         Shapes: ``indexes`` ascend; they are kept, and must stay as they are.
         """
@@ -131,12 +131,12 @@ class Unacked:
         runs.append(Run(tag, stream, slot, indexes, consumer))
 
     def add(self, stream: Stream, slot: Slot, index: int) -> int:
-        """Gives the next delivery tag to a message that was fetched and needs an acknowledgement."""
+        """Give the next delivery tag to a message that was fetched and needs an acknowledgement."""
         self.handed_out(stream, slot, range(index, index + 1), None)
         return self.last_tag
 
     def take(self, tag: int, *, multiple: bool) -> list[Delivery]:
-        """Removes and returns the deliveries that an acknowledgement names, in the order of their tags.
+        """Remove and return the deliveries that an acknowledgement names, in the order of their tags.
 
         Shapes: tag 0 with multiple names all of them.
         Raises: ChannelError 406 for a tag that is not waiting.
@@ -157,7 +157,7 @@ class Unacked:
         return [(run.stream, run.slot, range(index, index + 1), run.consumer)]
 
     def take_all(self) -> list[Delivery]:
-        """Removes and returns everything that waits."""
+        """Remove and return everything that waits."""
         taken = [run.remove_up_to(run.last) for run in self.runs if run.left]
         self._count = 0
         self._drop_empty()
@@ -169,7 +169,7 @@ class Unacked:
         return self.runs[self._front].low if self._count else None
 
     def indexes_of(self, slot: Slot) -> list[int]:
-        """Lists the messages of one slot that wait. Cost: the runs, and what it lists."""
+        """List the messages of one slot that wait. Cost: the runs, and what it lists."""
         waiting = [run.waiting(run.last) for run in self.runs if run.slot is slot and run.left]
         waiting += [indexes for _stream, held, indexes, _consumer in self.aside.values() if held is slot]
         return list(chain.from_iterable(waiting))
@@ -179,7 +179,7 @@ class Unacked:
         return dict.fromkeys([run.stream for run in self.runs if run.left])
 
     def _run_of(self, tag: int) -> Run:
-        """Returns the run in which a tag waits. Raises: ChannelError 406 when it does not."""
+        """Return the run in which a tag waits. Raises: ChannelError 406 when it does not."""
         if self._count:
             run = self.runs[self._front]
             if tag > run.last:
@@ -191,7 +191,7 @@ class Unacked:
         raise ChannelError(406, f"unknown delivery tag {tag}")
 
     def _search(self, tag: int) -> int:
-        """Returns the place of the last run that begins at a tag or below it; the front one does."""
+        """Return the place of the last run that begins at a tag or below it; the front one does."""
         runs = self.runs
         low, high = self._front, len(runs) - 1  # runs[low] begins there or below, runs[high + 1] beyond
         if runs[high].first <= tag:
@@ -246,7 +246,7 @@ class Unacked:
     # -- transactions -------------------------------------------------------------------------------------------------
 
     def set_aside(self, tag: int, *, multiple: bool) -> list[int]:
-        """Sets the deliveries that an acknowledgement names aside, one by one, and returns their tags.
+        """Set the deliveries that an acknowledgement names aside, one by one, and return their tags.
 
         Raises: ChannelError 406 for a tag that is not waiting, which one set aside is not.
         """
@@ -255,7 +255,7 @@ class Unacked:
         return tags
 
     def take_aside(self, tags: Iterable[int]) -> list[Delivery]:
-        """Removes and returns deliveries that were set aside."""
+        """Remove and return deliveries that were set aside."""
         return [self.aside.pop(tag) for tag in tags]
 
     def put_back(self) -> None:
@@ -273,7 +273,7 @@ class Unacked:
         self.last_tag = last_tag
 
     def _tags(self, upto: int) -> list[int]:
-        """Lists the tags that wait, up to one. Cost: what it lists, and one run more."""
+        """List the tags that wait, up to one. Cost: what it lists, and one run more."""
         tags: list[int] = []
         for place in range(self._front, len(self.runs)):
             run = self.runs[place]
@@ -285,14 +285,14 @@ class Unacked:
 
 
 def dense(indexes: Sequence[int]) -> Sequence[int]:
-    """Returns ascending indexes as a range when none is missing between them, else as a list."""
+    """Return ascending indexes as a range when none is missing between them, else as a list."""
     if indexes[-1] - indexes[0] == len(indexes) - 1:
         return range(indexes[0], indexes[-1] + 1)
     return list(indexes) if isinstance(indexes, range) else indexes
 
 
 def one_by_one(deliveries: Iterable[Delivery]) -> list[Delivery]:
-    """Returns deliveries of one message each."""
+    """Return deliveries of one message each."""
     return [
         (stream, slot, range(index, index + 1), consumer)
         for stream, slot, indexes, consumer in deliveries
@@ -301,7 +301,7 @@ def one_by_one(deliveries: Iterable[Delivery]) -> list[Delivery]:
 
 
 def by_slot(deliveries: Sequence[Delivery]) -> list[tuple[Stream, Slot, Sequence[int]]]:
-    """Groups deliveries by slot, in the order in which these come first; the indexes of each ascend."""
+    """Group deliveries by slot, in the order in which these come first; the indexes of each ascend."""
     if len(deliveries) == 1:
         stream, slot, indexes, _consumer = deliveries[0]
         return [(stream, slot, indexes)]

@@ -122,30 +122,30 @@ class Vhost:
     # -- look-ups -----------------------------------------------------------------------------------------------------
 
     def exchange(self, name: str) -> Exchange:
-        """Returns an exchange. Raises: 404."""
+        """Return an exchange. Raises: 404."""
         return self.exchanges.find(name)
 
     def queue(self, name: str, owner: object) -> Queue:
-        """Returns a queue that this connection may use.
+        """Return a queue that this connection may use.
 
         Raises: 404; 405 when it is exclusive to another connection; 403 when the broker keeps it for itself.
         """
         return self.queues.find(name, owner)
 
     def exchange_resource(self, name: str) -> Resource:
-        """Returns the name of an exchange of this vhost."""
+        """Return the name of an exchange of this vhost."""
         return Resource("exchange", self.name, name)
 
     def queue_resource(self, name: str) -> Resource:
-        """Returns the name of a queue of this vhost."""
+        """Return the name of a queue of this vhost."""
         return Resource("queue", self.name, name)
 
     def owned_by(self, owner: object) -> Iterable[Queue]:
-        """Returns the exclusive queues of a connection."""
+        """Return the exclusive queues of a connection."""
         return self.queues.owned_by(owner)
 
     def new_name(self, prefix: str) -> str:
-        """Returns a fresh name for a queue or a consumer that the client left nameless."""
+        """Return a fresh name for a queue or a consumer that the client left nameless."""
         return prefix + self._generate()
 
     @property
@@ -169,13 +169,13 @@ class Vhost:
         internal: bool = False,
         arguments: Arguments = None,
     ) -> Exchange:
-        """Returns the exchange of that name, made now or found equivalent. Raises: 403, 406, 503."""
+        """Return the exchange of that name, made now or found equivalent. Raises: 403, 406, 503."""
         return self.exchanges.declare(
             name, type, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments or {}
         )
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
-        """Deletes an exchange and its bindings. Raises: 403, 406."""
+        """Delete an exchange and its bindings. Raises: 403, 406."""
         self.exchanges.delete(name, if_unused=if_unused)
 
     def declare_queue(
@@ -188,13 +188,13 @@ class Vhost:
         arguments: Arguments = None,
         owner: object = None,
     ) -> Queue:
-        """Returns the queue of that name, made now or found equivalent. Raises: 405, 406."""
+        """Return the queue of that name, made now or found equivalent. Raises: 405, 406."""
         return self.queues.declare(
             name, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=arguments or {}, owner=owner
         )
 
     def delete_queue(self, name: str, owner: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        """Deletes a queue and returns how many messages were ready; one that does not exist had none.
+        """Delete a queue and return how many messages were ready; one that does not exist had none.
 
         Raises: 405, 406.
         """
@@ -202,49 +202,49 @@ class Vhost:
         return 0 if queue is None else self.queues.drop(queue)
 
     def purge_queue(self, name: str, owner: object) -> int:
-        """Drops every ready message of a queue and returns how many. Raises: 404, 405."""
+        """Drop every ready message of a queue and return how many. Raises: 404, 405."""
         return self.queues.seen(name, owner).purge()
 
     def queue_unused(self, queue: Queue) -> None:
-        """Deletes a queue that nobody used for as long as it may go unused."""
+        """Delete a queue that nobody used for as long as it may go unused."""
         if self.queues.get(queue.name) is queue:
             self.queues.drop(queue)
 
     def consumer_left(self, queue: Queue) -> bool:
-        """Deletes an auto-delete queue whose last consumer has left, and tells whether it did."""
+        """Delete an auto-delete queue whose last consumer has left, and return whether it did."""
         return self.queues.consumer_left(queue)
 
     def owner_gone(self, owner: object) -> None:
-        """Deletes the exclusive queues of a connection that ended."""
+        """Delete the exclusive queues of a connection that ended."""
         self.queues.owner_gone(owner)
 
     def bind(self, queue: str, exchange: str, key: str, arguments: Arguments = None, owner: object = None) -> None:
-        """Binds a queue to an exchange. Raises: 403, 404, 405, 406."""
+        """Bind a queue to an exchange. Raises: 403, 404, 405, 406."""
         self.bindings.bind_queue(queue, exchange, key, arguments or {}, owner)
 
     def unbind(self, queue: str, exchange: str, key: str, arguments: Arguments = None, owner: object = None) -> None:
-        """Removes a binding of a queue. Raises: 403, 405."""
+        """Remove a binding of a queue. Raises: 403, 405."""
         self.bindings.unbind_queue(queue, exchange, key, arguments or {}, owner)
 
     def bind_exchange(self, destination: str, source: str, key: str, arguments: Arguments = None) -> None:
-        """Binds an exchange to another. Raises: 403, 404, 406."""
+        """Bind an exchange to another. Raises: 403, 404, 406."""
         self.bindings.bind_exchange(destination, source, key, arguments or {})
 
     def unbind_exchange(self, destination: str, source: str, key: str, arguments: Arguments = None) -> None:
-        """Removes a binding between exchanges. Raises: 403."""
+        """Remove a binding between exchanges. Raises: 403."""
         self.bindings.unbind_exchange(destination, source, key, arguments or {})
 
     # -- publishing ---------------------------------------------------------------------------------------------------
 
     def delay(self, exchange: Exchange, message: Message, delay_ms: int, number: bytes = b"") -> None:
-        """Keeps a message that was published to an x-delayed-message exchange for a while.
+        """Keep a message that was published to an x-delayed-message exchange for a while.
 
         `number` is what a producer's sequence adds to the targets.
         """
         self.delays.hold(exchange, message, delay_ms, number)
 
     def publish_cache(self, user: User) -> PublishCache[PublishEntry, Entrance]:
-        """Returns the cache of what this user's publishes come to; its rights are part of it."""
+        """Return the cache of what this user's publishes come to; its rights are part of it."""
         cache = self._caches.get(user.name)
         if cache is None:
             cache = self._caches[user.name] = PublishCache(self._cache_limits)
@@ -264,7 +264,7 @@ class Vhost:
     # -- policies -----------------------------------------------------------------------------------------------------
 
     def apply_policies_to_queue(self, queue: Queue, *, settle: bool = True) -> bool:
-        """Gives a queue the rules of its arguments and of the policies that match it, and tells whether they are new.
+        """Give a queue the rules of its arguments and of the policies that match it, and return whether they are new.
 
         With `settle` it is within them at once.
         """
@@ -285,7 +285,7 @@ class Vhost:
         return changed
 
     def apply_policies_to_exchange(self, exchange: Exchange) -> None:
-        """Gives an exchange the alternate of its arguments, or else of the policy that matches it."""
+        """Give an exchange the alternate of its arguments, or else of the policy that matches it."""
         alternate = exchange.arguments.get("alternate-exchange")
         if alternate is None:
             policy = self.policies.for_exchange(exchange)
@@ -297,19 +297,19 @@ class Vhost:
     # -- the durable topology -----------------------------------------------------------------------------------------
 
     def topology(self) -> list[Change]:
-        """Returns the changes that make the durable exchanges, queues and bindings of this moment."""
+        """Return the changes that make the durable exchanges, queues and bindings of this moment."""
         return topology.snapshot(self)
 
     def topology_snapshot(self) -> Snapshot:
-        """Returns the same to be told later. Cost: a glance at each of them."""
+        """Return the same to be told later. Cost: a glance at each of them."""
         return Snapshot(self)
 
     def restore(self, changes: Iterable[Change]) -> None:
-        """Makes what the changes in the store come to, without journalling it."""
+        """Make what the changes in the store come to, without journalling it."""
         topology.restore(self, changes)
 
     def dismantle(self) -> Iterator[None]:
-        """Lets go of everything, because the vhost is deleted, and yields whenever others should have their turn."""
+        """Let go of everything, because the vhost is deleted, and yield whenever others should have their turn."""
         self.sweep.end()
         remains = self.bindings.remains
         for exchange in list(self.exchanges.values()):
@@ -323,7 +323,7 @@ class Vhost:
                 yield
 
     def restored(self) -> None:
-        """Takes up the work once the messages are back, too.
+        """Take up the work once the messages are back, too.
 
         Whether a message that lies on disk expires is known when it was read: each queue's head is, one queue after the
         other.

@@ -45,19 +45,19 @@ class VhostLimits:
             )
 
     def check_exchanges(self, resource: Resource, count: int) -> None:
-        """Refuses one more exchange than may be. Raises: 406."""
+        """Refuse one more exchange than may be. Raises: 406."""
         if count >= self.exchanges_max:
             raise _reached(f"cannot declare exchange '{resource.name}': exchange", resource.vhost, self.exchanges_max)
 
     def check_queues(self, resource: Resource, count: int) -> None:
-        """Refuses one more queue than may be. Raises: 406, with the text of RabbitMQ's max-queues."""
+        """Refuse one more queue than may be. Raises: 406, with the text of RabbitMQ's max-queues."""
         own = self.own_queues_max
         limit = self.queues_max if own is None else min(own, self.queues_max)
         if count >= limit:
             raise _reached(f"cannot declare queue '{resource.name}': queue", resource.vhost, limit)
 
     def check_shared(self, *, durable: bool, exclusive: bool) -> None:
-        """Refuses a queue that is neither durable nor exclusive, where an operator wants RabbitMQ 4.3's rule.
+        """Refuse a queue that is neither durable nor exclusive, where an operator wants RabbitMQ 4.3's rule.
 
         Raises: 541, which closes the connection.
         """
@@ -69,7 +69,7 @@ class VhostLimits:
             )
 
     def check_bindings(self, resource: Resource, count: int) -> None:
-        """Refuses one more binding than may be. Raises: 406."""
+        """Refuse one more binding than may be. Raises: 406."""
         if count >= self.bindings_max:
             raise _reached(f"cannot bind {resource.kind} '{resource.name}': binding", resource.vhost, self.bindings_max)
 

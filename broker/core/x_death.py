@@ -38,7 +38,7 @@ class Death:
     time_s: int
 
     def event(self) -> Event:
-        """Returns the death as a table, its first of this kind."""
+        """Return the death as a table, its first of this kind."""
         event: Event = {
             "count": 1,
             "reason": self.reason,
@@ -85,19 +85,19 @@ def past_deaths(headers: Mapping[str, Any]) -> list[Event]:
 
 
 def kind_of(event: Event) -> str:
-    """Returns what two deaths of one queue and reason have in common, whatever a publisher has put in their place."""
+    """Return what two deaths of one queue and reason have in common, whatever a publisher has put in their place."""
     return repr((event.get("queue"), event.get("reason")))
 
 
 def count_again(event: Event) -> Event:
-    """Returns an event that happened once more."""
+    """Return an event that happened once more."""
     count = event.get("count")
     number = count if isinstance(count, int) and not isinstance(count, bool) else 0
     return {**event, "count": min(number + 1, COUNT_MAX)}
 
 
 def is_cycle(queue: str, events: Sequence[Event]) -> bool:
-    """Returns whether a dead letter with these deaths must not enter the queue.
+    """Return whether a dead letter with these deaths must not enter the queue.
 
     It died there before and, since then, of nothing but the broker's own rules: it would go round for ever. A rejection
     ends that, because then a consumer wanted it so.
@@ -111,5 +111,5 @@ def is_cycle(queue: str, events: Sequence[Event]) -> bool:
 
 
 def past_queues(events: Sequence[Event]) -> list[str]:
-    """Returns the queues it died in, the latest in front."""
+    """Return the queues it died in, the latest in front."""
     return [event["queue"] for event in events if isinstance(event.get("queue"), str)]

@@ -88,7 +88,7 @@ class Administration:
         return name in self.vhosts and all(not value or known.get(key) == value for key, value in facts.items())
 
     async def make_vhost(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Adds a vhost, as a part of a change."""
+        """Add a vhost, as a part of a change."""
         if self.vhosts.is_down(name):
             raise ValueError(f"Virtual host '{name}' is down: {self.vhosts.offline[name].reason}")
         if name in self.vhosts:
@@ -102,7 +102,7 @@ class Administration:
         _log.info("vhost.created", vhost=name)
 
     def check_new_vhosts(self, names: Iterable[str]) -> None:
-        """Accepts names for vhosts that are not there yet."""
+        """Accept names for vhosts that are not there yet."""
         names = list(names)
         for name in names:
             if not self.vhosts.fits(name):
@@ -111,7 +111,7 @@ class Administration:
             raise ValueError(f"cannot create vhost '{names[-1]}': vhost limit of {self.vhosts_max} is reached")
 
     async def delete_vhost(self, name: str) -> None:
-        """Deletes a vhost: closes its connections, then its store, then removes its files."""
+        """Delete a vhost: closes its connections, then its store, then remove its files."""
         await self.alone(lambda: self._delete_vhost(name))
 
     async def _delete_vhost(self, name: str) -> None:
@@ -127,7 +127,7 @@ class Administration:
         _log.info("vhost.deleted", vhost=name)
 
     def drop_vhost(self, name: str) -> None:
-        """Forgets a vhost whose engine and files are still there."""
+        """Forget a vhost whose engine and files are still there."""
         if self.vhosts.offline.pop(name, None) is None:
             self._close_of(self.vhosts.hide(name), f"vhost '{name}' is deleted")
         self.permissions.forget_vhost(name)
@@ -169,7 +169,7 @@ class Administration:
         return {**fields, "limits": limits or []} if limits or "limits" in fields else fields  # [] as in RabbitMQ
 
     def vhost_named(self, name: str) -> Vhost:
-        """Returns a vhost. Raises: ValueError."""
+        """Return a vhost. Raises: ValueError."""
         if self.vhosts.is_down(name):
             raise ValueError(f"Virtual host '{name}' is down: {self.vhosts.offline[name].reason}")
         vhost = self.vhosts.get(name)
@@ -180,7 +180,7 @@ class Administration:
     # -- users --------------------------------------------------------------------------------------------------------
 
     async def add_user(self, name: str, password: str, tags: Iterable[str]) -> None:
-        """Adds a user."""
+        """Add a user."""
         entry = {"name": name, "password": password, "tags": list(tags)}
         user = await asyncio.to_thread(user_of, entry)  # a hash is slow by intent
 
@@ -192,7 +192,7 @@ class Administration:
         await self.alone(add, "user.added", user=name, tags=list(user.tags))
 
     async def set_user(self, name: str, password: str | None, tags: Iterable[str] | None) -> None:
-        """Changes a user's password or tags, or both."""
+        """Change a user's password or tags, or both."""
 
         def change() -> None:
             if tags is not None:
@@ -204,7 +204,7 @@ class Administration:
         await self.alone(change, "user.changed", user=name, changed=changed)
 
     async def delete_user(self, name: str) -> None:
-        """Deletes a user with all rights."""
+        """Delete a user with all rights."""
         await self.alone(lambda: self.users.delete(name), "user.deleted", user=name)
 
     async def set_user_limits(self, name: str, changes: Mapping[str, int]) -> None:
@@ -219,7 +219,7 @@ class Administration:
     # -- rights -------------------------------------------------------------------------------------------------------
 
     async def set_permission(self, user: str, vhost: str, configure: str, write: str, read: str) -> None:
-        """Gives a user rights in a vhost."""
+        """Give a user rights in a vhost."""
 
         def change() -> None:
             self.vhost_named(vhost)
@@ -229,7 +229,7 @@ class Administration:
         await self.alone(change, "permission.set", user=user, vhost=vhost, **kinds)
 
     async def clear_permission(self, user: str, vhost: str) -> None:
-        """Takes a user's rights in a vhost."""
+        """Take a user's rights in a vhost."""
 
         def change() -> None:
             self.vhost_named(vhost)
@@ -238,7 +238,7 @@ class Administration:
         await self.alone(change, "permission.cleared", user=user, vhost=vhost)
 
     async def set_topic_permission(self, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
-        """Narrows a user's routing keys at a topic exchange."""
+        """Narrow a user's routing keys at a topic exchange."""
 
         def change() -> None:
             self.vhost_named(vhost)
@@ -248,7 +248,7 @@ class Administration:
         await self.alone(change, "topic_permission.set", **named, write=write, read=read)
 
     async def clear_topic_permission(self, user: str, vhost: str, exchange: str | None) -> None:
-        """Takes back what was said about a user's routing keys."""
+        """Take back what was said about a user's routing keys."""
 
         def change() -> None:
             self.vhost_named(vhost)
@@ -266,7 +266,7 @@ class Administration:
         /,
         **fields: Any,
     ) -> None:
-        """Does some work while nothing else is changed, writes down what came of it, and logs the event for it.
+        """Do some work while nothing else is changed, writes down what came of it, and logs the event for it.
 
         `written` is called when it is on disk.
         """
@@ -295,12 +295,12 @@ class Administration:
                 _log.info(event, **fields)
 
     async def close(self) -> None:
-        """Returns when the last change is written; there will be no other."""
+        """Return when the last change is written; there will be no other."""
         self._closed = True
         await asyncio.gather(*self._changes, return_exceptions=True)
 
     async def save(self) -> None:
-        """Writes everything down as it is, in the middle of a change. Raises: StoreFailed, which ends the broker."""
+        """Write everything down as it is, in the middle of a change. Raises: StoreFailed, which ends the broker."""
         written = self.document()
         if self.importing is not None:
             written[IMPORTING] = self.importing
@@ -311,7 +311,7 @@ class Administration:
             raise
 
     def document(self) -> dict[str, Any]:
-        """Returns all of it as a definitions document."""
+        """Return all of it as a definitions document."""
         vhosts = self.vhosts
         names = sorted([*vhosts, *vhosts.offline])
         return {
@@ -335,7 +335,7 @@ class Administration:
         }  # fmt: skip
 
     def take(self, document: Document, users: Iterable[User]) -> None:
-        """Takes what a document says of the whole broker; its vhosts are there or offline. Raises: ValueError."""
+        """Take what a document says of the whole broker; its vhosts are there or offline. Raises: ValueError."""
         for user in users:
             known = self.users.get(user.name)  # limits that a document does not speak of stay, as in RabbitMQ
             limits = user.limits if known is None else known.limits.updated(user.limits.to_json())
@@ -374,7 +374,7 @@ class Administration:
         vhost.limits = vhost.limits.limited_by(table)
 
     def _take_policies(self, vhost: str, document: Document) -> None:
-        """Sets all policies of a vhost at once: each time they change, every queue is looked at."""
+        """Set all policies of a vhost at once: each time they change, every queue is looked at."""
         policies = self.vhosts.policies(vhost)
         ours = [found for found in document.policies if found.vhost == vhost]
         kept = {
@@ -395,5 +395,5 @@ def _event_fields(limits: Mapping[str, int]) -> dict[str, int]:
 
 
 def policy_of(entry: PolicyEntry) -> Policy:
-    """Returns the policy of a document's entry."""
+    """Return the policy of a document's entry."""
     return Policy(entry.name, entry.pattern, entry.apply_to, entry.definition, entry.priority)

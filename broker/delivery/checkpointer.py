@@ -72,7 +72,7 @@ class Checkpointer:
         return self._store.log.position != self._position
 
     async def take(self, *, clean: bool = False) -> None:
-        """Takes a checkpoint. Raises: StoreFailed."""
+        """Take a checkpoint. Raises: StoreFailed."""
         async with self._busy:
             self._committer.check()  # what a broker that failed holds in memory is not to be written down
             checkpoint = await self._snapshot(clean=clean)
@@ -85,7 +85,7 @@ class Checkpointer:
             _log.debug("checkpoint.written", queues=len(checkpoint.queues), clean=clean)
 
     async def _snapshot(self, *, clean: bool) -> Checkpoint:
-        """Returns the state, each queue's of its own moment: what happens behind the position is replayed over it.
+        """Return the state, each queue's of its own moment: what happens behind the position is replayed over it.
 
         Cost: n slots, about 2 us each, and the entries of what was published since the last one; in slices of about a
         millisecond, between which the loop turns.
@@ -104,7 +104,7 @@ class Checkpointer:
         return checkpoint
 
     async def _state(self, stream: Stream) -> QueueState | None:
-        """Returns where a stream stands, None when it was deleted.
+        """Return where a stream stands, None when it was deleted.
 
         Invariant: the slots that took messages meanwhile, and the next id, are of one moment, the last; so an id below
             the next one that no slot has is settled.
@@ -149,7 +149,7 @@ class Checkpointer:
 
 
 def _settled(slot: Slot) -> bytes:
-    """Returns a bit for each message that has gone, or goes with the process."""
+    """Return a bit for each message that has gone, or goes with the process."""
     if slot.volatile is None and not slot.unlogged:
         return slot.acks.bits.tobytes() if slot.acks.count else b""
     settled = slot.acks.bits.copy()

@@ -33,7 +33,7 @@ class SteadyClock:
         self._offset_s = system_s() - elapsed_s()
 
     def __call__(self) -> float:
-        """Returns the time now. Units: seconds."""
+        """Return the time now. Units: seconds."""
         return self._offset_s + self._elapsed_s()
 
     @property

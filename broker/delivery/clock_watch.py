@@ -41,7 +41,7 @@ class ClockWatch:
         self._failed = False
 
     def resume(self) -> int:
-        """Sets the clock to go on from the last run and returns how far it is ahead of the system's, in ms. *Blocking.*
+        """Set the clock to go on from the last run and return how far it is ahead of the system's, in ms. *Blocking.*
 
         Raises: NewerFormat; CorruptFile; StoreFailed.
         """
@@ -57,14 +57,14 @@ class ClockWatch:
         return self._ahead_ms
 
     def start(self, turn: Turn, vhosts: Vhosts) -> None:
-        """Takes who is to know the time of day, and whose records tell that there is something to count from."""
+        """Take who is to know the time of day, and whose records tell that there is something to count from."""
         self._turn = turn
         self._vhosts = vhosts
         self._written_s = asyncio.get_running_loop().time()
         turn.ahead_ms = self._ahead_ms
 
     def tick(self) -> None:
-        """Notes a correction of the system's clock, and now and then the time; called once a second."""
+        """Note a correction of the system's clock, and now and then the time; called once a second."""
         if self._clock is None or (self._writing is not None and not self._writing.done()):
             return
         state = self._state()
@@ -81,7 +81,7 @@ class ClockWatch:
             self._writing = loop.run_in_executor(None, self._write, state)
 
     async def stop(self) -> None:
-        """Writes the time of a clean stop, and nothing behind it."""
+        """Write the time of a clean stop, and nothing behind it."""
         if self._clock is not None:
             if self._writing is not None:
                 await self._writing
@@ -99,7 +99,7 @@ class ClockWatch:
         return moved
 
     def _write(self, state: ClockState) -> None:
-        """Writes the file. *Blocking.* A disk that does not take it is told of once, and asked again."""
+        """Write the file. *Blocking.* A disk that does not take it is told of once, and asked again."""
         try:
             self._file.write(state)
             self._failed = self._due = False

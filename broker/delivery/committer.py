@@ -57,7 +57,7 @@ class Committer:
         self._schedule()
 
     def turn(self) -> None:
-        """Confirms what needs no disk, and starts a sync when something waits for one and none is running."""
+        """Confirm what needs no disk, and starts a sync when something waits for one and none is running."""
         for_disk: list[Confirmable] = []
         for publisher in self._waiting:
             if publisher.logged > publisher.confirmed:
@@ -74,7 +74,7 @@ class Committer:
             self._lazy = self._loop.call_later(self._lazy_s, self._start_lazily)
 
     async def drain(self) -> None:
-        """Returns when everything appended so far is written and synced.
+        """Return when everything appended so far is written and synced.
 
         Raises: what ended the broker; ValueError when the vhost was deleted.
         """
@@ -87,12 +87,12 @@ class Committer:
             await future
 
     def check(self) -> None:
-        """Raises what ended the broker, if it has ended."""
+        """Raise what ended the broker, if it has ended."""
         if self._failure is not None:
             raise self._failure
 
     def abort(self, failure: BaseException) -> None:
-        """Hears that the broker has ended: nobody waits for a sync that will not come."""
+        """Hear that the broker has ended: nobody waits for a sync that will not come."""
         self._failure = failure
         waiters, self._synced_waiters = self._synced_waiters, []
         for waiter in waiters:
@@ -100,7 +100,7 @@ class Committer:
                 waiter.set_exception(failure)
 
     def close(self) -> None:
-        """Ends the thread; to be called after drain. Who waits all the same, as the vhost is deleted, hears of it."""
+        """End the thread; to be called after drain. Who waits all the same, as the vhost is deleted, hears of it."""
         self.abort(self._failure or ValueError("the vhost was deleted"))
         if self._lazy is not None:
             self._lazy.cancel()

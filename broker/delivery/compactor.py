@@ -44,7 +44,7 @@ class Compactor:
         self.relocated = 0
 
     async def run(self) -> None:
-        """Relocates the emptiest segment that is worth it; the next checkpoint removes its file.
+        """Relocate the emptiest segment that is worth it; the next checkpoint removes its file.
 
         Raises: StoreFailed.
         """
@@ -102,7 +102,7 @@ class Compactor:
 
 
 def _unsettled(slot: Slot) -> Sequence[int]:
-    """Returns the messages of a slot that are not settled and have an entry, without a list where all of them are."""
+    """Return the messages of a slot that are not settled and have an entry, without a list where all of them are."""
     if slot.unlogged:  # transient ones, which are in memory alone
         memory = set(slot.unlogged)
         return [index for index in slot.acks.unsettled(0, slot.logged) if index not in memory]

@@ -81,7 +81,7 @@ class DefinitionsImport:
         self._tally: ImportTally | None = None
 
     async def run(self) -> dict[str, int]:
-        """Takes the document and returns how many entries of each kind it has, once all of it is on disk.
+        """Take the document and return how many entries of each kind it has, once all of it is on disk.
 
         `skipped` then says what was passed over, and `outcome` what came of the rest.
         """
@@ -133,7 +133,7 @@ class DefinitionsImport:
         administration.importing = None
 
     def _typed_queues(self) -> Iterator[QueueEntry]:
-        """Yields the queues; those that the document gives no type have that of their vhost, as it will be."""
+        """Yield the queues; those that the document gives no type have that of their vhost, as it will be."""
         types = {name: vhost.default_queue_type for name, vhost in self._administration.vhosts.items()}
         types |= {vhost.name: default_type(vhost.facts) for vhost in self._document.vhosts}
         for entry in self._document.queues:
@@ -248,7 +248,7 @@ class DefinitionsImport:
         refused: dict[tuple[str, int], str] | None = None,
         tally: ImportTally | None = None,
     ) -> list[str]:
-        """Declares everything and returns which bindings had an end that is not there.
+        """Declare everything and return which bindings had an end that is not there.
 
         Those are passed over, as RabbitMQ does: its 3.x exports leave out internal exchanges and keep their bindings.
         What is refused is noted in `refused`. Raises: BadDefinitions where there is no such place.
@@ -292,7 +292,7 @@ class DefinitionsImport:
                     yield part, number, entry
 
     def _kept(self) -> Document:
-        """Returns the document without what was refused."""
+        """Return the document without what was refused."""
         if not self._refused:
             return self._document
         kept: dict[str, list[Entry]] = {part: [] for part in TOPOLOGY}
@@ -302,7 +302,7 @@ class DefinitionsImport:
 
 
 def _place(part: str, number: int, entry: Any) -> str:
-    """Returns where an entry is: operator policies are among the parameters, so their numbers say nothing."""
+    """Return where an entry is: operator policies are among the parameters, so their numbers say nothing."""
     if isinstance(entry, ParameterEntry):
         return f"{part}: {entry.component} '{entry.name}'"
     if isinstance(entry, PolicyEntry):

@@ -144,13 +144,13 @@ class Engine:
         return not (due or self._settled or self.committer.busy or self.workers.busy or self.reader.busy)
 
     def run_due(self) -> None:
-        """Does what the deadlines say until nothing is due any more."""
+        """Do what the deadlines say until nothing is due any more."""
         while (next_ms := self.deadlines.next_ms) is not None and next_ms <= self._turn.now_ms:
             self.deadlines.begin_turn()
             self.deadlines.run(self._turn.now_ms)
 
     def restore(self, recovered: Recovered, sealed: Mapping[int, int]) -> None:
-        """Makes the vhost that recovery found.
+        """Make the vhost that recovery found.
 
         Shapes: `sealed` has for each queue of a tap the id behind the last message that is in a slot file. What is in
             one is settled here, and no id is given again; a transient message may be there that the log never had.
@@ -176,7 +176,7 @@ class Engine:
         vhost.restored()
 
     def _restore_lost(self, states: Iterable[QueueState], deleted: set[int], *, redelivered: bool) -> None:
-        """Restores what no change declares: nothing of a queue that was deleted, the messages of any other one."""
+        """Restore what no change declares: nothing of a queue that was deleted, the messages of any other one."""
         for state in states:
             messages = sum(slot.unsettled for slot in state.slots)
             if state.number in deleted or not messages:
@@ -197,7 +197,7 @@ class Engine:
             )
 
     def turn(self) -> None:
-        """Logs what was settled, starts the sync, delivers while it runs, drops what is due, pages: once per loop
+        """Log what was settled, starts the sync, delivers while it runs, drops what is due, pages: once per loop
         turn.
         """
         self.due = False
@@ -227,7 +227,7 @@ class Engine:
         return bool(self._settled) or self.store.log.pending_bytes > 0 or self.deadlines.left < TURN_SHARE
 
     def page(self) -> None:
-        """Recounts what is in memory, and looks at the clock, which may have gone on while timers stood still; called
+        """Recount what is in memory, and looks at the clock, which may have gone on while timers stood still; called
         ten times a second.
         """
         self._turn.read_clock()
@@ -237,7 +237,7 @@ class Engine:
             self._schedule()
 
     def tick(self) -> None:
-        """Starts a checkpoint when one is due; called once a second."""
+        """Start a checkpoint when one is due; called once a second."""
         if self._stops:
             return
         try:
@@ -253,7 +253,7 @@ class Engine:
             self._checkpoint.add_done_callback(self._checkpoint_done)
 
     async def stop(self) -> None:
-        """Writes everything down, cleanly, and closes the store; what falls due meanwhile waits for the next start."""
+        """Write everything down, cleanly, and close the store; what falls due meanwhile waits for the next start."""
         self._stops = True
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
@@ -276,7 +276,7 @@ class Engine:
         await done
 
     async def discard(self) -> None:
-        """Ends the engine of a vhost that is deleted: nothing is written down, and what it has goes turn by turn."""
+        """End the engine of a vhost that is deleted: nothing is written down, and what it has goes turn by turn."""
         self._stops = True
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
@@ -286,7 +286,7 @@ class Engine:
         self.close()
 
     async def give_up(self, error: CorruptStore) -> None:
-        """Ends the engine of a vhost whose store is damaged: its files stay as they are."""
+        """End the engine of a vhost whose store is damaged: its files stay as they are."""
         self._stops = True
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
@@ -295,7 +295,7 @@ class Engine:
         self.close()
 
     def close(self, *, clean: bool = False) -> None:
-        """Ends the threads and closes the store; what is unwritten is lost. Once more changes nothing."""
+        """End the threads and close the store; what is unwritten is lost. Once more changes nothing."""
         if self._closed:
             return
         self._closed = self._stops = True
@@ -307,7 +307,7 @@ class Engine:
         self.store.close(clean=clean)
 
     def log_settled(self) -> None:
-        """Logs what was settled outside of a turn, and has it written."""
+        """Log what was settled outside of a turn, and has it written."""
         self.vhost.ports.log_settlements()
         self._schedule()
 
@@ -345,7 +345,7 @@ class Engine:
             self._arm()  # a clock and a timer differ by a little, and a far deadline is waited for in pieces
 
     async def _write_down(self) -> None:
-        """Takes a checkpoint, then frees a segment; never both at a time."""
+        """Take a checkpoint, then free a segment; never both at a time."""
         await self.checkpointer.take()
         await self.compactor.run()
 

@@ -37,7 +37,7 @@ _LAST_OCTETS_AGAIN: Final = [bytes((octet, 1)) for octet in range(_TAGS)]
 
 
 def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[int]) -> int:
-    """Appends deliver, header and body frames to the consumer's connection and returns how many messages it took. HOT.
+    """Append deliver, header and body frames to the consumer's connection and return how many messages it took. HOT.
 
     Stops when the connection's output reaches high water; the caller puts the rest back. What needs no acknowledgement
     is settled here.
@@ -120,7 +120,7 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
 
 
 def spread(indexes: Sequence[int], rooms: Sequence[int]) -> list[list[int]]:
-    """Deals messages out in a round, one each, as long as there is room; returns each consumer's share.
+    """Deal messages out in a round, one each, as long as there is room; returns each consumer's share.
 
     Shapes: ``len(indexes) <= sum(rooms)``; shares are in the order of ``rooms`` and ascend.
     """

@@ -17,7 +17,7 @@ _MOUNTED: Final = Path("/sys/fs/cgroup")
 
 
 def resident_bytes() -> int:
-    """Returns the resident set size of this process; where the system does not tell it, the largest it ever was."""
+    """Return the resident set size of this process; where the system does not tell it, the largest it ever was."""
     try:
         return int(_STATM.read_bytes().split()[1]) * resource.getpagesize()
     except OSError:
@@ -34,7 +34,7 @@ def open_descriptors() -> int | None:
 
 
 def memory_limit_bytes(cgroups: Path = _CGROUPS, mounted: Path = _MOUNTED) -> int:
-    """Returns how much memory this process may use: its control group's limit if it has one, else the machine's memory.
+    """Return how much memory this process may use: its control group's limit if it has one, else the machine's memory.
 
     Source: cgroups(7); /proc/self/cgroup names the group, which in a container is often the root of what is mounted.
     """
@@ -50,7 +50,7 @@ def memory_limit_bytes(cgroups: Path = _CGROUPS, mounted: Path = _MOUNTED) -> in
 
 
 def _limits(cgroups: Path, mounted: Path) -> Iterator[Path]:
-    """Yields the files that may limit this process: those of its group and of all groups above, which count as well."""
+    """Yield the files that may limit this process: those of its group and of all groups above, which count as well."""
     groups = {"": "/", "memory": "/"}  # by controller: "" is version 2, which has one tree for all
     try:
         for line in cgroups.read_text().splitlines():

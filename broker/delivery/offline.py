@@ -14,7 +14,7 @@ __all__ = ["OfflineVhost"]
 
 
 def _unheard() -> None:
-    """Tells nobody of policies that change: there are no queues to follow them."""
+    """Tell nobody of policies that change: there are no queues to follow them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class OfflineVhost:
 
     @classmethod
     def of(cls, vhost: Vhost, reason: str) -> OfflineVhost:
-        """Returns what stays of a vhost that goes offline: nothing that keeps its queues in memory."""
+        """Return what stays of a vhost that goes offline: nothing that keeps its queues in memory."""
         offline = cls(vhost.name, reason)
         offline.policies.from_json(vhost.policies.to_json())
         return offline

@@ -32,14 +32,14 @@ DEFAULT_FACTS: Final = {"description": "Default virtual host"}
 
 
 def configured_users(settings: Settings) -> list[User]:
-    """Returns the users of the settings."""
+    """Return the users of the settings."""
     return [User(name, secret.get_secret_value(), ADMINISTRATOR) for name, secret in settings.auth.users.items()]
 
 
 async def open_all(
     administration: Administration, rehearsal: Rehearsal, folder: DataFolder, file: DefinitionsFile, settings: Settings
 ) -> None:
-    """Opens what is there, or begins with the default vhost and user, then takes the definitions of the settings.
+    """Open what is there, or begins with the default vhost and user, then takes the definitions of the settings.
 
     Raises: BadDefinitions, CorruptStore, StoreFailed; ValueError for a bad name in the settings.
     """
@@ -73,7 +73,7 @@ def _restore(administration: Administration, folder: DataFolder, document: Docum
 
 
 async def _finish(administration: Administration, rehearsal: Rehearsal, importing: Any) -> None:
-    """Goes on with an import that a crash ended after it was checked; a vhost that is down postpones it."""
+    """Go on with an import that a crash ended after it was checked; a vhost that is down postpones it."""
     if administration.vhosts.offline:
         administration.importing = importing
         _log.error("definitions.import_postponed", reason=f"vhosts are down: {sorted(administration.vhosts.offline)}")
@@ -90,7 +90,7 @@ def _stored(entry: Any) -> dict[str, Any]:
 
 
 def _begin(administration: Administration, folder: DataFolder, settings: Settings, *, has_users: bool) -> None:
-    """Begins with what a new folder has, or with the vhosts of a folder that knew of nothing but them."""
+    """Begin with what a new folder has, or with the vhosts of a folder that knew of nothing but them."""
     auth = settings.auth
     administration.vhosts.open_all(dict.fromkeys([auth.default_vhost, *folder.list_vhosts()]))
     administration.take(Document(vhosts=(VhostEntry(auth.default_vhost, DEFAULT_FACTS),)), [])
@@ -102,7 +102,7 @@ def _begin(administration: Administration, folder: DataFolder, settings: Setting
 
 
 def _load(path: str) -> Document | None:
-    """Returns the document at a path, None for no path. *Blocking.* Raises: BadDefinitions."""
+    """Return the document at a path, None for no path. *Blocking.* Raises: BadDefinitions."""
     if not path:
         return None
     try:

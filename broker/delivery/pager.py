@@ -80,7 +80,7 @@ class Pager:
         self._candidates: list[_Resident] = []
 
     def kept(self, stream: Stream, slot: Slot) -> None:
-        """Hears that a slot begins to hold messages in memory."""
+        """Hear that a slot begins to hold messages in memory."""
         known = self._resident.get(slot)
         young = self._resident[slot] = _Resident(stream, slot, self._clock.now_ms)
         if known is not None:  # it went and came back between two looks
@@ -93,7 +93,7 @@ class Pager:
                 self._sealed(before)
 
     def tick(self) -> None:
-        """Recounts what is resident, seals old slots, and decides whether there is pressure.
+        """Recount what is resident, seals old slots, and decides whether there is pressure.
 
         Cost: n resident slots, at most 2,000 of them or a tenth; called ten times a second.
         """
@@ -166,7 +166,7 @@ class Pager:
     # -- what is in memory --------------------------------------------------------------------------------------------
 
     def _look(self, resident: _Resident) -> None:
-        """Counts a slot again; one that is not in memory any more is forgotten."""
+        """Count a slot again; one that is not in memory any more is forgotten."""
         slot = resident.slot
         current = self._resident.get(slot) is resident
         if not current or slot.contents is None or slot.tenure is Tenure.DELETED:
@@ -186,7 +186,7 @@ class Pager:
         resident.counted_bytes = resident.idle_bytes = 0
 
     def _sealed(self, resident: _Resident) -> None:
-        """Decides whether a slot that was sealed stays, if its queue is idle; once, however often it is told of it."""
+        """Decide whether a slot that was sealed stays, if its queue is idle; once, however often it is told of it."""
         self._look(resident)
         if (
             resident.idle_bytes
@@ -205,18 +205,18 @@ class Pager:
 
     @staticmethod
     def _is_idle(stream: Stream) -> bool:
-        """Tells whether a stream only grows; a tap's queue is about to be emptied."""
+        """Return whether a stream only grows; a tap's queue is about to be emptied."""
         queue = stream.queue
         return stream.durable and not (queue.consumers.present or queue.is_tap)
 
     @staticmethod
     def _is_logged(slot: Slot) -> bool:
-        """Tells whether the newest message of a slot has a record in the log, so that to page it out costs little."""
+        """Return whether the newest message of a slot has a record in the log, so that to page it out costs little."""
         message: Message | None = slot.contents[-1] if slot.contents else None
         return message is not None and message.logged
 
     def _may_leave(self) -> bool:
-        """Tells whether the first of the leaving slots can go: its records are in the log file."""
+        """Return whether the first of the leaving slots can go: its records are in the log file."""
         leaving = self._leaving
         if not leaving:
             return False
@@ -226,7 +226,7 @@ class Pager:
     # -- on disk ------------------------------------------------------------------------------------------------------
 
     def log_entries(self, stream: Stream, slot: Slot, *, for_checkpoint: bool = False) -> bool:
-        """Writes the queue-log entries that a resident slot still lacks, and spills what has no record to point to.
+        """Write the queue-log entries that a resident slot still lacks, and spills what has no record to point to.
 
         Tells False, and writes nothing, when a record of it is not in the log file yet. A checkpoint has it written
         before anybody relies on the entries, and spills nothing: a transient message is none of its business.
@@ -246,7 +246,7 @@ class Pager:
         return True
 
     def _entries(self, stream: Stream, slot: Slot, start: int) -> list[Entry | None]:
-        """Lists the entries from an index on; messages without a place on disk are noted in the slot."""
+        """List the entries from an index on; messages without a place on disk are noted in the slot."""
         assert slot.contents is not None
         contents: list[Message | None] = slot.contents[start:] if start else slot.contents
         entries: list[Entry | None] = []
@@ -266,7 +266,7 @@ class Pager:
         return entries
 
     def _unwritten(self, contents: list[Message | None]) -> bool:
-        """Tells whether the log file lacks a record of a durable queue's slot, whoever wrote its entry already.
+        """Return whether the log file lacks a record of a durable queue's slot, whoever wrote its entry already.
 
         Records lie in the order of their ids, and those that were relocated are on disk: the last one tells.
         """
@@ -290,7 +290,7 @@ class Pager:
         self._store.page_out(stream.number, slot.first + start, entries, due_ms)
 
     def _serves(self, position: int, stream: Stream) -> bool:
-        """Tells whether a record that a message has already is one that this queue's slots may point to.
+        """Return whether a record that a message has already is one that this queue's slots may point to.
 
         A durable queue's slots keep the log segments they need on disk; for any other queue the log may be reclaimed,
         so it needs the spill, and there only what some slot still keeps.
@@ -300,7 +300,7 @@ class Pager:
         return position >> 32 in self._store.spill.live
 
     def _spill(self, stream: Stream, slot: Slot) -> None:
-        """Writes what is still in memory alone to the spill, with one call, and then its entries."""
+        """Write what is still in memory alone to the spill, with one call, and then its entries."""
         assert slot.contents is not None
         contents: list[Message | None] = slot.contents
         unlogged = dict.fromkeys(slot.unlogged)  # after a failed write an index may be there twice
@@ -331,7 +331,7 @@ class Pager:
         slot.unlogged = []  # not before: were the spill to fail, they still have no place on disk
 
     def _rank(self) -> list[_Resident]:
-        """Lists what may be paged out; the last one goes first."""
+        """List what may be paged out; the last one goes first."""
         heads: dict[Stream, int] = {}
         ranked: list[tuple[int, int, int, _Resident]] = []
         for place, resident in enumerate(self._resident.values()):
@@ -351,7 +351,7 @@ class Pager:
 
 
 def _runs(indexes: list[int]) -> Iterator[range]:
-    """Yields the runs of neighbours in ascending indexes."""
+    """Yield the runs of neighbours in ascending indexes."""
     if not indexes:
         return
     start = previous = indexes[0]

@@ -40,7 +40,7 @@ class Content(Protocol):
 
 
 async def peek(queue: Queue, count: int) -> list[Peeked]:
-    """Returns up to `count` ready messages, those that are delivered next first: the highest priority, then by id.
+    """Return up to `count` ready messages, those that are delivered next first: the highest priority, then by id.
 
     Raises: StoreFailed, CorruptRecord when what lies on disk cannot be read.
     Cost: one read for each slot that is not in memory.

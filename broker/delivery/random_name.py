@@ -13,5 +13,5 @@ LETTERS: Final = 22  # 132 bits, as in RabbitMQ's generated names
 
 
 def generate_name() -> str:
-    """Returns 22 characters that nobody else has."""
+    """Return 22 characters that nobody else has."""
     return "".join(secrets.choice(ALPHABET) for _ in range(LETTERS))

@@ -85,13 +85,13 @@ class SlotReader:
         )
 
     def read_ahead(self, stream: Stream, slot: Slot) -> None:
-        """Starts reading the slot after this one, when it lies on disk: it is asked for next."""
+        """Start reading the slot after this one, when it lies on disk: it is asked for next."""
         following = stream.manager.after(slot)
         if following is not None and following.contents is None and following not in self._waiting:
             self.read(stream, following, lambda: None)
 
     def measure(self, stream: Stream, slot: Slot) -> None:
-        """Tells the stream's slot manager the body sizes of a slot that lies on disk, as soon as they were read."""
+        """Tell the stream's slot manager the body sizes of a slot that lies on disk, as soon as they were read."""
         wanted = list(slot.acks.unsettled(0, slot.length))
         segments = tuple(slot.segments)
         self._submit(
@@ -147,7 +147,7 @@ class SlotReader:
         )
 
     def close(self) -> None:
-        """Ends the threads."""
+        """End the threads."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def _submit(
@@ -157,7 +157,7 @@ class SlotReader:
         work: Callable[..., T],
         *arguments: Any,
     ) -> None:
-        """Runs a read in a thread and calls `then` with what it came to on the loop."""
+        """Run a read in a thread and call `then` with what it came to on the loop."""
         for segment in segments:
             self._store.add_live(segment, 1)  # the files stay until they are read, whatever becomes of the slots
         self._reading += 1
@@ -194,7 +194,7 @@ class SlotReader:
     def _read_moments(
         self, number: int, first: int, end: int, wanted: Sequence[int], segments: tuple[int, ...]
     ) -> list[int]:
-        """Returns when the messages of a slot are due. *Blocking.*
+        """Return when the messages of a slot are due. *Blocking.*
 
         What an older version paged out has no moments among its entries: there the messages tell.
         """
@@ -225,6 +225,6 @@ class SlotReader:
 
 
 def _tell(then: Callable[[T], None], slots: Iterable[Slot], nothing: T, done: asyncio.Future[T]) -> None:
-    """Tells what was read of some slots; nothing of it when a slot went meanwhile and the read failed for that."""
+    """Tell what was read of some slots; nothing of it when a slot went meanwhile and the read failed for that."""
     gone = any(slot.tenure is Tenure.DELETED for slot in slots)
     then(nothing if gone and done.exception() else done.result())

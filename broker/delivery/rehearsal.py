@@ -56,7 +56,7 @@ class Rehearsal:
 
     @asynccontextmanager
     async def __call__(self, names: Iterable[str]) -> AsyncIterator[dict[str, Vhost]]:
-        """Yields copies of vhosts by name, empty ones where there is no such vhost, and disposes of them.
+        """Yield copies of vhosts by name, empty ones where there is no such vhost, and disposes of them.
 
         A long vhost is copied in pieces: what somebody changes meanwhile may be in the copy or not.
         """
@@ -81,7 +81,7 @@ class Rehearsal:
 
 
 def copying(source: Vhost, copy: Vhost) -> list[Callable[[], object]]:
-    """Returns what makes in an empty vhost what another has, one step each; the queues are owned by the same
+    """Return what makes in an empty vhost what another has, one step each; the queues are owned by the same
     connections.
     """
     copy.next_queue_number = source.next_queue_number

@@ -45,7 +45,7 @@ class Revival(Maker[Message]):
         body_at: int,
         stop: int,
     ) -> Message:
-        """Returns a message that knows its record. HOT."""
+        """Return a message that knows its record. HOT."""
         route = block[route_at:header_at]
         envelope = self._envelopes.get(route)
         if envelope is None:
@@ -80,7 +80,7 @@ class Revival(Maker[Message]):
 
 
 def weigh(messages: Sequence[Message | None]) -> tuple[int, int]:
-    """Returns what messages are charged in all, in bytes, and how many of them are None."""
+    """Return what messages are charged in all, in bytes, and how many of them are None."""
     charge = missing = 0
     for message in messages:
         if message is None:

@@ -52,7 +52,7 @@ def gather(
     most_bytes: int,
     recount: bool = True,
 ) -> list[Piece]:
-    """Returns messages of a stream's slots that are ready or unacked, the first ones that fit; one fits always.
+    """Return messages of a stream's slots that are ready or unacked, the first ones that fit; one fits always.
 
     Shapes: `firsts` names the slots by their first ids, those that are gone are passed over; the ids are above <= id <
         below. Without `recount` nobody is told what may have been delivered before.
@@ -85,7 +85,7 @@ def gather(
 
 
 def let_go(store: VhostStore, pieces: Sequence[Piece]) -> None:
-    """Ends what keeps the pieces' messages on disk."""
+    """End what keeps the pieces' messages on disk."""
     for piece in pieces:
         for segment in piece.segments:
             store.drop_live(segment, 1)
@@ -94,7 +94,7 @@ def let_go(store: VhostStore, pieces: Sequence[Piece]) -> None:
 def copy_pieces(
     store: VhostStore, number: int, pieces: Sequence[Piece], file: SlotFileWriter, most_bytes: int, ahead_ms: int
 ) -> int:
-    """Adds the messages of the pieces to a slot file, as far as it should grow. *Blocking.*
+    """Add the messages of the pieces to a slot file, as far as it should grow. *Blocking.*
 
     Returns the id behind the last one that is in it. What lies on disk is read slot by slot. The rows have the time of
     day, which the broker's clock is `ahead_ms` ahead of.
@@ -142,7 +142,7 @@ def _piece(stream: Stream, slot: Slot, indexes: Sequence[int], end: int, *, reco
 
 
 def _contents(store: VhostStore, number: int, piece: Piece) -> Sequence[Message | StoredMessage | None]:
-    """Returns the messages of a piece, read from disk where they are not in memory. *Blocking.*"""
+    """Return the messages of a piece, read from disk where they are not in memory. *Blocking.*"""
     if piece.held is not None:
         return piece.held
     found = store.read_slot(number, piece.slot.first, piece.slot.end, piece.indexes, piece.segments)
@@ -150,12 +150,12 @@ def _contents(store: VhostStore, number: int, piece: Piece) -> Sequence[Message 
 
 
 def _flags(stored: StoredMessage) -> int:
-    """Returns the flag that a message was persistent, which the spill does not tell."""
+    """Return the flag that a message was persistent, which the spill does not tell."""
     if stored.position < SPILLED:
         return stored.flags & PERSISTENT
     return PERSISTENT if _measure(stored.header).persistent else 0
 
 
 def _measure(header: bytes) -> HeaderFacts:
-    """Returns the facts of a header without the cache, which belongs to the loop."""
+    """Return the facts of a header without the cache, which belongs to the loop."""
     return measure_header(header, MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX)

@@ -55,7 +55,7 @@ class Snapshot:
     until_ms: int
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what a reader is told."""
+        """Return what a reader is told."""
         files = [asdict(slot) for slot in self.files]
         return {"id": self.id, "store": self.store, "vhost": self.vhost, "queue": self.queue, "files": files}
 
@@ -89,11 +89,11 @@ class Snapshots(Mapping[str, Snapshot]):
         return len(self._by_id)
 
     def path(self, snapshot: str, n: int) -> Path:
-        """Returns where a slot file is. Raises: ValueError when that is no id."""
+        """Return where a slot file is. Raises: ValueError when that is no id."""
         return self._folder.snapshots.path(snapshot, n)
 
     async def take(self, engine: Engine, queue: Queue) -> Snapshot:
-        """Returns a snapshot of what is ready or unacked in a queue now.
+        """Return a snapshot of what is ready or unacked in a queue now.
 
         What is settled while it is written may be in it or not; what is published meanwhile is not.
         Raises: SnapshotGone; NoRoom; StoreFailed.
@@ -122,12 +122,12 @@ class Snapshots(Mapping[str, Snapshot]):
         return taken
 
     async def drop(self, snapshot: str) -> None:
-        """Removes a snapshot; one that is not there is well. Raises: StoreFailed."""
+        """Remove a snapshot; one that is not there is well. Raises: StoreFailed."""
         if self._by_id.pop(snapshot, None) is not None:
             await self._writer.in_thread(lambda: self._folder.snapshots.drop(snapshot))
 
     async def drop_old(self) -> None:
-        """Removes those whose time is over."""
+        """Remove those whose time is over."""
         now_ms = self._clock.now_ms
         for snapshot in [one.id for one in self._by_id.values() if one.until_ms <= now_ms]:
             await self.drop(snapshot)
@@ -135,7 +135,7 @@ class Snapshots(Mapping[str, Snapshot]):
     async def _copy(
         self, engine: Engine, stream: Stream, firsts: list[int], below: int, snapshot: str, files: list[SnapshotSlot]
     ) -> None:
-        """Writes the files of one stream."""
+        """Write the files of one stream."""
         above = 0
         while above < below:
             start = max(bisect_right(firsts, above) - 1, 0)
@@ -166,7 +166,7 @@ class Snapshots(Mapping[str, Snapshot]):
     def _writing(
         self, engine: Engine, stream: Stream, pieces: list[Piece], snapshot: str, n: int
     ) -> Callable[[], tuple[SnapshotSlot | None, int]]:
-        """Returns what writes one file: *blocking*, it tells what was written and the id behind its last message."""
+        """Return what writes one file: *blocking*, it tells what was written and the id behind its last message."""
         folder, name, queue = self._folder.snapshots, engine.vhost.name, stream.queue.name
         store, number, most_bytes = engine.store, stream.number, self._settings.window_bytes
         keep_free_bytes, ahead_ms = self._keep_free_bytes, self._clock.ahead_ms
@@ -195,7 +195,7 @@ class Snapshots(Mapping[str, Snapshot]):
 
 
 async def _whole(writing: Coroutine[Any, Any, T]) -> T:
-    """Returns what a thread does; whoever is cancelled meanwhile leaves when the thread has ended, as it reads on."""
+    """Return what a thread does; whoever is cancelled meanwhile leaves when the thread has ended, as it reads on."""
     task = asyncio.ensure_future(writing)
     try:
         return await asyncio.shield(task)

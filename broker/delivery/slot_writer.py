@@ -90,11 +90,11 @@ class SlotWriter:
         return self.turn.locked() or bool(self._due)
 
     def start(self) -> None:
-        """Starts the task."""
+        """Start the task."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def tick(self) -> None:
-        """Looks which taps are due; called ten times a second. Cost: the vhosts and the taps."""
+        """Look which taps are due; called ten times a second. Cost: the vhosts and the taps."""
         if self._ends or asyncio.get_running_loop().time() < self._retry_at_s:
             return
         now_ms = self._clock.now_ms
@@ -109,7 +109,7 @@ class SlotWriter:
             self._wake.set()
 
     async def flush(self, engine: Engine, queue: TapQueue) -> None:
-        """Returns when everything that a tap has by now is in slot files.
+        """Return when everything that a tap has by now is in slot files.
 
         Raises: StoreFailed when it cannot be written, or the broker stops; what ended the broker.
         """
@@ -122,12 +122,12 @@ class SlotWriter:
         await future
 
     async def alone(self, do: Callable[[], T]) -> T:
-        """Returns what a *blocking* call does in the writer's thread, while no file is under way."""
+        """Return what a *blocking* call does in the writer's thread, while no file is under way."""
         async with self.turn:
             return await self.in_thread(do)
 
     async def in_thread(self, do: Callable[[], T]) -> T:
-        """Returns what a *blocking* call does in the writer's thread."""
+        """Return what a *blocking* call does in the writer's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, do)
 
     async def leave(self, engine: Engine) -> None:
@@ -137,11 +137,11 @@ class SlotWriter:
             pass
 
     def left(self, engine: Engine) -> bool:
-        """Tells whether nothing may be read of a vhost any more: it is deleted, or the broker stops."""
+        """Return whether nothing may be read of a vhost any more: it is deleted, or the broker stops."""
         return self._ends or engine in self._leaving
 
     async def close(self) -> None:
-        """Ends the task behind the file that is under way; what waits is for the next start."""
+        """End the task behind the file that is under way; what waits is for the next start."""
         self._ends = True
         self._wake.set()
         if self._task is not None:
@@ -150,7 +150,7 @@ class SlotWriter:
             pass
 
     def abort(self) -> None:
-        """Ends the thread; what it is at is ended by the store."""
+        """End the thread; what it is at is ended by the store."""
         self._ends = True
         if self._task is not None:
             self._task.cancel()
@@ -195,7 +195,7 @@ class SlotWriter:
                 self._due[queue] = engine  # behind the others
 
     async def _seal(self, engine: Engine, queue: TapQueue) -> None:
-        """Moves a file's worth of a tap's messages into one. Raises: NotWritten; StoreFailed."""
+        """Move a file's worth of a tap's messages into one. Raises: NotWritten; StoreFailed."""
         stream = queue.stream
         stream.manager.seal()
         settings = self._settings
@@ -229,7 +229,7 @@ class SlotWriter:
             )
 
     def _write(self, vhost: str, queue: TapQueue, store: VhostStore, pieces: list[Piece]) -> tuple[Seal | None, int]:
-        """Writes and seals one file. *Blocking.* Returns its seal and the id behind its last message.
+        """Write and seal one file. *Blocking.* Returns its seal and the id behind its last message.
 
         Raises: NotWritten; StoreFailed when nothing may be written any more; CorruptStore.
         """
@@ -260,7 +260,7 @@ class SlotWriter:
         return self._folder.seal(draft, end, ahead_ms), end
 
     async def _settle(self, engine: Engine, stream: Stream, end: int) -> None:
-        """Settles what lies below an id, a few slots between two turns of the loop."""
+        """Settle what lies below an id, a few slots between two turns of the loop."""
         manager = stream.manager
         firsts = list(takewhile(end.__gt__, manager.slots))
         for at in range(0, len(firsts), SLOTS_AT_ONCE):
@@ -290,7 +290,7 @@ class SlotWriter:
         return False
 
     def _answer(self, queue: TapQueue) -> None:
-        """Tells those who asked for what is in slot files by now."""
+        """Tell those who asked for what is in slot files by now."""
         front = queue.stream.manager.front()
         upto = queue.stream.manager.next_id if front is None else front.first + front.front(1)[0]
         waiting = []

@@ -25,7 +25,7 @@ def end_of(view: SealView, vhost: str, tap: str) -> int:
 
 
 def tap_rows(vhost: Vhost, view: SealView) -> Iterator[Row]:
-    """Yields the taps of a vhost, and the removed ones of which there are slot files.
+    """Yield the taps of a vhost, and the removed ones of which there are slot files.
 
     Shapes: ``waiting`` messages are in no slot file yet, ``messages`` are in slot files, ``slots`` of them. What a
         cursor has yet to pass is its lag.

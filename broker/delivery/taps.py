@@ -91,7 +91,7 @@ class Taps:
         return self._writer.busy or (self._retaining is not None and not self._retaining.done())
 
     def start(self) -> None:
-        """Begins to write slot files."""
+        """Begin to write slot files."""
         self._writer.start()
         self._retain_at_s = asyncio.get_running_loop().time() + 1
 
@@ -126,7 +126,7 @@ class Taps:
             await asyncio.wait([self._retaining])
 
     def abort(self) -> None:
-        """Ends at once, and closes the log of the seals."""
+        """End at once, and close the log of the seals."""
         self._ends = True
         self._writer.abort()
         self._folder.close()
@@ -144,7 +144,7 @@ class Taps:
         max_bytes: int | None = None,
         max_age_ms: int | None = None,
     ) -> dict[str, Any]:
-        """Returns a tap, made now or found the same; cursors that are new hold everything it has.
+        """Return a tap, made now or found the same; cursors that are new hold everything it has.
 
         Units: without caps of its own it has those that the settings have now.
         """
@@ -182,7 +182,7 @@ class Taps:
         return next(row for row in self.listing(vhost) if row["name"] == name)
 
     async def remove(self, vhost: str, name: str, *, drop: bool = False) -> dict[str, int]:
-        """Ends a tap. Its slot files stay until its cursors have passed, or a cap says so; with `drop` they go.
+        """End a tap. Its slot files stay until its cursors have passed, or a cap says so; with `drop` they go.
 
         Returns what was dropped: messages, and slot files with their bytes.
         """
@@ -217,13 +217,13 @@ class Taps:
         return dropped
 
     def listing(self, vhost: str | None = None) -> list[dict[str, Any]]:
-        """Returns what there is to say of each tap, of one vhost or of all; of removed ones while there are files."""
+        """Return what there is to say of each tap, of one vhost or of all; of removed ones while there are files."""
         names = sorted(self._vhosts) if vhost is None else [self._vhost(vhost).name]
         view = self.view
         return [row for name in names for row in tap_rows(self._vhosts[name], view)]
 
     async def seal(self, vhost: str | None = None, tap: str | None = None) -> int:
-        """Returns the last seal once everything that taps have by now is in slot files."""
+        """Return the last seal once everything that taps have by now is in slot files."""
         chosen = list(self._chosen(vhost, tap))
         if tap is not None and not chosen:
             raise TapRefused(f"no tap '{tap}'" + ("" if vhost is None else f" in vhost '{vhost}'"))
@@ -235,7 +235,7 @@ class Taps:
     async def set_cursor(
         self, name: str, vhost: str, tap: str, seal: int, *, incarnation: str | None = None, reset: bool = False
     ) -> None:
-        """Says that a reader has passed a seal; one that is new is made. It goes back only with `reset`.
+        """Say that a reader has passed a seal; one that is new is made. It goes back only with `reset`.
 
         Shapes: a reader that names the incarnation of the seal moves no cursor where histories parted.
         """
@@ -256,7 +256,7 @@ class Taps:
             await self._put_cursor(name, vhost, tap, seal)
 
     async def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
-        """Forgets a cursor: it holds nothing any more."""
+        """Forget a cursor: it holds nothing any more."""
         if self.view.cursor(name, vhost, tap) is None:
             raise TapRefused(f"no cursor '{name}' of tap '{tap}' in vhost '{vhost}'")
         await self._writer.in_thread(partial(self._folder.log.remove_cursor, name, vhost, tap))
@@ -279,11 +279,11 @@ class Taps:
         await self._writer.in_thread(lambda: do(self.view))
 
     def slot_path(self, seal: int) -> Path:
-        """Returns where a slot file is."""
+        """Return where a slot file is."""
         return self._folder.path(seal)
 
     async def snapshot(self, vhost: str, queue: str) -> dict[str, Any]:
-        """Returns a snapshot of what a queue holds now, as the list of its slot files."""
+        """Return a snapshot of what a queue holds now, as the list of its slot files."""
         held = self._vhost(vhost).queues.get(queue)
         if held is None:
             raise TapRefused(f"no queue '{queue}' in vhost '{vhost}'")
@@ -299,11 +299,11 @@ class Taps:
         return taken.to_json()
 
     async def drop_snapshot(self, id: str) -> None:
-        """Removes a snapshot; one that is gone is well."""
+        """Remove a snapshot; one that is gone is well."""
         await self.snapshots.drop(id)
 
     def snapshot_path(self, id: str, n: int) -> Path:
-        """Returns where a slot file of a snapshot is."""
+        """Return where a slot file of a snapshot is."""
         try:
             return self.snapshots.path(id, n)
         except ValueError as error:
@@ -333,13 +333,13 @@ class Taps:
                     yield self._vhosts.engines[name], queue
 
     async def _forget(self, vhost: str) -> None:
-        """Lets go of all that was kept of a vhost that is deleted."""
+        """Let go of all that was kept of a vhost that is deleted."""
         await self._drop([seal for seal in self.view.seals if seal.vhost == vhost], vhost)
         for snapshot in [one.id for one in self.snapshots.values() if one.vhost == vhost]:
             await self.snapshots.drop(snapshot)
 
     async def _drop(self, seals: Sequence[Seal], vhost: str, tap: str | None = None) -> None:
-        """Removes slot files, and the cursors of a tap or of a whole vhost."""
+        """Remove slot files, and the cursors of a tap or of a whole vhost."""
         await self._writer.alone(lambda: self._folder.remove(seals))
         for cursor in self.view.cursors:
             if cursor.vhost == vhost and tap in (None, cursor.tap):
@@ -356,7 +356,7 @@ class Taps:
         return [seal for seal in self.view.seals if (seal.vhost, seal.queue) == (vhost, tap)]
 
     def _before(self, vhost: str, tap: str) -> int:
-        """Returns the seal at which a cursor stands that has passed nothing of what a tap has."""
+        """Return the seal at which a cursor stands that has passed nothing of what a tap has."""
         seals = self._seals(vhost, tap)
         return seals[0].seal - 1 if seals else self.view.last_seal
 
@@ -364,7 +364,7 @@ class Taps:
         self._retain_at_s = 0.0
 
     async def _retain(self) -> None:
-        """Removes what every cursor has passed and what is over a cap."""
+        """Remove what every cursor has passed and what is over a cap."""
         await self._writer.alone(partial(self._remove_old, self._caps))
         await self.snapshots.drop_old()
 
@@ -393,6 +393,6 @@ class Taps:
 
 
 def _check_cursor(name: str) -> None:
-    """Refuses a name that no line could show. Raises: TapRefused."""
+    """Refuse a name that no line could show. Raises: TapRefused."""
     if not name or not name.isprintable() or not is_short_text(name):
         raise TapRefused(f"a cursor's name has 1 to {SHORT_TEXT_MAX_BYTES} bytes, all of them printable")

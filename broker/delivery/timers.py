@@ -17,7 +17,7 @@ class Timers:
         self._handles: dict[int, asyncio.TimerHandle] = {}
 
     def every(self, interval_s: Callable[[], float], action: Callable[[], None]) -> None:
-        """Calls `action` each `interval_s()` seconds, the first time after one interval; an error in it ends the
+        """Call `action` each `interval_s()` seconds, the first time after one interval; an error in it ends the
         broker.
         """
         key = len(self._handles)
@@ -33,6 +33,6 @@ class Timers:
         self._handles[key] = self._loop.call_later(interval_s(), again)
 
     def close(self) -> None:
-        """Calls nothing any more."""
+        """Call nothing any more."""
         for handle in self._handles.values():
             handle.cancel()

@@ -20,17 +20,17 @@ PIECE_MIN_BYTES: Final = 16 << 10  # less of one connection at a time would cost
 
 
 def _nothing() -> None:
-    """Follows a turn when nobody wants to."""
+    """Follow a turn when nobody wants to."""
 
 
 class Outlet(Protocol):
     """A connection's socket as the turn sees it."""
 
     def flush(self) -> None:
-        """Writes what the connection has to say, in one call."""
+        """Write what the connection has to say, in one call."""
 
     def resume(self) -> None:
-        """Goes on reading: there is a share of the turn for it."""
+        """Go on reading: there is a share of the turn for it."""
 
 
 class Turn:
@@ -69,7 +69,7 @@ class Turn:
         self.count = 0
 
     def fail(self, error: BaseException) -> None:
-        """Ends the broker."""
+        """End the broker."""
         self._fail(error)
 
     def schedule(self) -> None:
@@ -80,7 +80,7 @@ class Turn:
             self._loop.call_soon(self.run)
 
     def read_clock(self) -> None:
-        """Brings ``now_ms`` up to date."""
+        """Bring ``now_ms`` up to date."""
         self.now_ms = int(self._wall_clock_s() * 1000)
 
     def touch(self, outlet: Outlet) -> None:
@@ -90,7 +90,7 @@ class Turn:
             self.schedule()
 
     def waker(self, outlet: Outlet) -> Callable[[object], None]:
-        """Returns what has an outlet flushed, whoever says so."""
+        """Return what has an outlet flushed, whoever says so."""
         touched = self._touched
 
         def wake(_source: object) -> None:
@@ -101,11 +101,11 @@ class Turn:
         return wake
 
     def shorten(self) -> None:
-        """Halves the share of input behind this turn, which had much else to do: the next one may have, too."""
+        """Halve the share of input behind this turn, which had much else to do: the next one may have, too."""
         self._short = True
 
     def piece_bytes(self) -> int:
-        """Returns how much of one connection's input may be handled now."""
+        """Return how much of one connection's input may be handled now."""
         return max(0, min(self.left_bytes, self._piece_bytes))
 
     def pause(self, outlet: Outlet) -> None:
@@ -114,7 +114,7 @@ class Turn:
         self.schedule()
 
     def run(self) -> None:
-        """Does everything that was asked for since the last turn."""
+        """Do everything that was asked for since the last turn."""
         self.scheduled = False
         if self.dead:
             return
@@ -138,7 +138,7 @@ class Turn:
             self._fail(error)
 
     def _resume(self) -> None:
-        """Resumes those that wait for a share, as far as this one goes; the others stand first for the next."""
+        """Resume those that wait for a share, as far as this one goes; the others stand first for the next."""
         paused, self._paused = self._paused, []
         self._piece_bytes = max(PIECE_MIN_BYTES, self._share_bytes // len(paused))
         for place, outlet in enumerate(paused):

@@ -37,11 +37,11 @@ async def _let_go(_engine: Engine) -> None:
 
 
 async def _forget_nothing(_vhost: str) -> None:
-    """Keeps nothing of vhosts."""
+    """Keep nothing of vhosts."""
 
 
 def _nothing_sealed(_vhost: str) -> Mapping[int, int]:
-    """Tells that there are no slot files."""
+    """Tell that there are no slot files."""
     return {}
 
 
@@ -96,19 +96,19 @@ class Vhosts(Mapping[str, "Vhost"]):
         return len(self._by_name)
 
     def fits(self, name: str) -> bool:
-        """Tells whether a client can say the name."""
+        """Return whether a client can say the name."""
         return 0 < len(name.encode("utf-8", "replace")) <= NAME_MAX_BYTES
 
     def is_down(self, name: str) -> bool:
-        """Tells whether a vhost is offline."""
+        """Return whether a vhost is offline."""
         return name in self.offline
 
     def policies(self, name: str) -> Policies:
-        """Returns the policies of a vhost, which may be offline. Raises: KeyError."""
+        """Return the policies of a vhost, which may be offline. Raises: KeyError."""
         return self.offline[name].policies if name in self.offline else self._by_name[name].policies
 
     def open_all(self, names: Iterable[str]) -> None:
-        """Opens vhosts with what their folders hold; one whose store is damaged is offline. *Blocking*: for the start.
+        """Open vhosts with what their folders hold; one whose store is damaged is offline. *Blocking*: for the start.
 
         Raises: CorruptStore, StoreFailed when none can be opened.
         """
@@ -126,7 +126,7 @@ class Vhosts(Mapping[str, "Vhost"]):
             raise failed
 
     def take_offline(self, name: str, error: CorruptStore) -> None:
-        """Ends a vhost in whose store damage was found: its connections are closed, the others work on.
+        """End a vhost in whose store damage was found: its connections are closed, the others work on.
 
         The broker ends with the last vhost that it has.
         """
@@ -139,7 +139,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         self._parting[name] = self._loop.create_task(self._part(name, error))
 
     async def _part(self, name: str, error: CorruptStore) -> None:
-        """Writes down what an offline vhost has been told, and lets go of its store."""
+        """Write down what an offline vhost has been told, and lets go of its store."""
         engine = self.engines[name]
         try:
             await engine.committer.drain()
@@ -156,15 +156,15 @@ class Vhosts(Mapping[str, "Vhost"]):
         _log.error("vhost.offline", vhost=vhost.name, reason=vhost.reason)
 
     async def add(self, name: str) -> Vhost:
-        """Returns a new vhost; its files are made in a thread. Raises: StoreFailed when they cannot be made."""
+        """Return a new vhost; its files are made in a thread. Raises: StoreFailed when they cannot be made."""
         return self._start(name, *await self._loop.run_in_executor(None, self._open_store, name))
 
     def hide(self, name: str) -> Vhost:
-        """Takes a vhost out of the mapping and returns it: no connection opens it any more."""
+        """Take a vhost out of the mapping and return it: no connection opens it any more."""
         return self._by_name.pop(name)
 
     async def remove(self, name: str) -> None:
-        """Ends the engine of a hidden vhost, if it still has one, and removes its folder. Raises: StoreFailed."""
+        """End the engine of a hidden vhost, if it still has one, and removes its folder. Raises: StoreFailed."""
         if name in self._parting:
             await asyncio.wait([self._parting.pop(name)])
         engine = self.engines.get(name)
@@ -179,14 +179,14 @@ class Vhosts(Mapping[str, "Vhost"]):
         await self._loop.run_in_executor(None, self._folder.remove_vhost, name)
 
     def pending_bytes(self) -> int:
-        """Returns how much waits in memory for the log files. Cost: a look at each vhost, once a turn."""
+        """Return how much waits in memory for the log files. Cost: a look at each vhost, once a turn."""
         if self._counted_at != self._turn.count:
             self._counted_at = self._turn.count
             self._pending_bytes = sum([engine.store.log.pending_bytes for engine in self.engines.values()])
         return self._pending_bytes
 
     def page(self) -> None:
-        """Recounts what is in memory; called ten times a second.
+        """Recount what is in memory; called ten times a second.
 
         The vhosts share one budget: each may have what the others leave, and when that is not enough, each gives up
         the same part of what it has.
@@ -203,17 +203,17 @@ class Vhosts(Mapping[str, "Vhost"]):
             engine.page()
 
     def tick(self) -> None:
-        """Starts the checkpoints that are due; called once a second."""
+        """Start the checkpoints that are due; called once a second."""
         for engine in list(self.engines.values()):
             engine.tick()
 
     async def drain(self) -> None:
-        """Returns when everything appended so far is on disk. Raises: what ended the broker."""
+        """Return when everything appended so far is on disk. Raises: what ended the broker."""
         for engine in list(self.engines.values()):
             await engine.committer.drain()
 
     async def stop(self, told: Callable[[str], None]) -> None:
-        """Writes everything down, cleanly, and closes the stores; `told` hears whose turn it is."""
+        """Write everything down, cleanly, and close the stores; `told` hears whose turn it is."""
         if self._parting:
             await asyncio.wait(self._parting.values())
         for engine in list(self.engines.values()):
@@ -221,12 +221,12 @@ class Vhosts(Mapping[str, "Vhost"]):
             await engine.stop()
 
     def abort(self, failure: BaseException) -> None:
-        """Hears that the broker has failed: nothing is confirmed any more."""
+        """Hear that the broker has failed: nothing is confirmed any more."""
         for engine in self.engines.values():
             engine.committer.abort(failure)
 
     def close(self, *, unchanged: bool = False) -> None:
-        """Closes what is still open. `unchanged` says that nothing happened since the stores were opened."""
+        """Close what is still open. `unchanged` says that nothing happened since the stores were opened."""
         for engine in self.engines.values():
             engine.close(clean=unchanged and engine.recovered_clean)
 

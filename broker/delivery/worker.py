@@ -62,7 +62,7 @@ class Worker:
             self.ready.append(queue)
 
     def turn(self) -> int:
-        """Serves every queue that is awake and returns how many messages were handed out.
+        """Serve every queue that is awake and return how many messages were handed out.
 
         Queues with more to give stay awake for the next turn.
 
@@ -123,7 +123,7 @@ class Worker:
         return handed_out
 
     def _serve(self, queue: Queue) -> bool:
-        """Delivers from one queue; tells whether it could go on at once in the next turn."""
+        """Deliver from one queue; tells whether it could go on at once in the next turn."""
         queue.serving = True  # what a dead letter of it may come to must not hand out its messages in between
         try:
             more = self._serve_streams(queue)
@@ -192,7 +192,7 @@ class Worker:
     def _deliver(
         self, stream: Stream, slot: Slot, indexes: Sequence[int], consumers: list[Consumer], rooms: list[int]
     ) -> Sequence[int]:
-        """Delivers in a round to several and returns what nobody took."""
+        """Deliver in a round to several and return what nobody took."""
         left: list[int] = []
         last: Consumer | None = None
         latest = -1
@@ -231,7 +231,7 @@ class Workers:
         return bool(self._sharing) or any(worker.ready for worker in self.workers)
 
     def assign(self, queue: Queue) -> Worker:
-        """Gives a queue to the worker with the fewest queues and returns that worker."""
+        """Give a queue to the worker with the fewest queues and return that worker."""
         worker = min(self.workers, key=lambda candidate: len(candidate.queues))
         worker.queues.add(queue)
         return worker
@@ -243,7 +243,7 @@ class Workers:
             worker.firehose = firehose
 
     def release(self, queue: Queue) -> None:
-        """Forgets a queue that was deleted."""
+        """Forget a queue that was deleted."""
         for worker in self.workers:
             worker.queues.discard(queue)
 
@@ -253,7 +253,7 @@ class Workers:
         self._schedule()
 
     def turn(self) -> None:
-        """Gives every worker its turn; one that fails is retired and its queues move."""
+        """Give every worker its turn; one that fails is retired and its queues move."""
         if self._sharing:
             self._share_out()
         for worker in list(self.workers):
@@ -289,7 +289,7 @@ class Workers:
                 budget -= max(QUEUE_COST, before - queue.ready)
 
     def retire(self, worker: Worker) -> None:
-        """Ends a worker and has a new one in its place: its leases return to the slot managers, its queues move."""
+        """End a worker and has a new one in its place: its leases return to the slot managers, its queues move."""
         self.workers.remove(worker)
         self.workers.append(self._new_worker())
         for queue in worker.queues:

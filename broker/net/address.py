@@ -60,7 +60,7 @@ class Bound:
 
 
 def bind(host: str, port: int, another: str = "", setting: str = "server.host") -> list[socket.socket]:
-    """Returns a bound socket for each address that the host stands for; nobody can connect yet.
+    """Return a bound socket for each address that the host stands for; nobody can connect yet.
 
     Shapes: port 0 takes a free one, the same for all; `another` is how to say which port to take instead, and
         `setting` where the host comes from. The host :: is every address, those of IPv4 among them.
@@ -108,6 +108,6 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 def close(sockets: Iterable[socket.socket]) -> None:
-    """Gives the addresses back."""
+    """Give the addresses back."""
     for one in sockets:
         one.close()

@@ -28,7 +28,7 @@ class Alarms:
         self._reserve = reserve
 
     def measure(self) -> None:
-        """Looks once, and tells whom it concerns when an alarm came or went."""
+        """Look once, and tell whom it concerns when an alarm came or went."""
         changed = self._flow.measure("memory", resident_bytes())
         self._reserve.take_piece()
         changed |= self._flow.measure("disk", self._reserve.free_bytes())
@@ -41,12 +41,12 @@ class Alarms:
         self._intake.alarms_changed()
 
     def standing(self) -> list[dict[str, Any]]:
-        """Returns what each standing alarm is about."""
+        """Return what each standing alarm is about."""
         return [alarm.fields() for alarm in self._flow.alarms.values()]
 
 
 def watermarks(settings: Settings) -> list[Watermark]:
-    """Returns the limits that the settings ask for."""
+    """Return the limits that the settings ask for."""
     memory, store = settings.memory, settings.store
     if memory.alarm_bytes:
         limit = Watermark("memory", memory.alarm_bytes, "memory.alarm_bytes")

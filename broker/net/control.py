@@ -47,7 +47,7 @@ class ControlSocket:
         self._clients: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Starts listening. A broker that cannot have the socket serves all the same, and warns."""
+        """Start listening. A broker that cannot have the socket serves all the same, and warns."""
         try:
             bound = self._bind()
         except OSError as error:
@@ -56,7 +56,7 @@ class ControlSocket:
         self._server = await asyncio.start_unix_server(self._accept, sock=bound, limit=REQUEST_MAX_BYTES)
 
     async def close(self) -> None:
-        """Stops listening, ends the clients and removes the file."""
+        """Stop listening, ends the clients and remove the file."""
         if self._server is None:
             return
         self._server.close()
@@ -190,7 +190,7 @@ async def _read_line(reader: asyncio.StreamReader) -> bytes:
 
 
 def _pieces(answer: Any) -> Iterator[bytes]:
-    """Yields an answer as JSON, of the long lists in it so many rows at once."""
+    """Yield an answer as JSON, of the long lists in it so many rows at once."""
     if isinstance(answer, dict) and any(isinstance(value, (dict, list)) for value in answer.values()):
         before = b"{"
         for name, value in answer.items():

@@ -15,7 +15,7 @@ SOCKET_PATH_MAX_BYTES: Final = 103  # sun_path with its NUL: 108 on Linux, 104 o
 
 
 def socket_address(folder: os.PathLike[str] | str) -> tuple[str, int | None]:
-    """Returns the address of the folder's socket, and a descriptor that must stay open while the address is used.
+    """Return the address of the folder's socket, and a descriptor that must stay open while the address is used.
 
     A path that does not fit into a socket address is reached through an open descriptor of its folder, where the system
     has /proc/self/fd. Raises: OSError (the folder is not there, or the path is too long and there is no such way).

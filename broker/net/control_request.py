@@ -43,11 +43,11 @@ class Request:
         self.asker = asker or Asker()
 
     def has(self, name: str) -> bool:
-        """Tells whether an argument was given."""
+        """Return whether an argument was given."""
         return self._fields.get(name) is not None
 
     def text(self, name: str, default: Any = MISSING) -> str:
-        """Returns a string, or the default when it was left out."""
+        """Return a string, or the default when it was left out."""
         value = self._fields.get(name)
         if value is None and default is not MISSING:
             return str(default)
@@ -56,32 +56,32 @@ class Request:
         return value
 
     def optional(self, name: str) -> str | None:
-        """Returns a string, or None when it was left out."""
+        """Return a string, or None when it was left out."""
         return None if self._fields.get(name) is None else self.text(name)
 
     def integer(self, name: str, default: int, low: int = 0, high: int = LARGEST) -> int:
-        """Returns an integer of a range."""
+        """Return an integer of a range."""
         value = self._fields.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise ControlRefused(f"'{name}' should be an integer from {low} to {high}")
         return value
 
     def flag(self, name: str) -> bool:
-        """Returns a boolean that is false when left out."""
+        """Return a boolean that is false when left out."""
         value = self._fields.get(name, False)
         if not isinstance(value, bool):
             raise ControlRefused(f"'{name}' should be true or false")
         return value
 
     def texts(self, name: str) -> list[str]:
-        """Returns a list of strings that is empty when left out."""
+        """Return a list of strings that is empty when left out."""
         value = self._fields.get(name, [])
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise ControlRefused(f"'{name}' should be a list of strings")
         return value
 
     def table(self, name: str) -> dict[str, Any]:
-        """Returns a JSON object."""
+        """Return a JSON object."""
         value = self._fields.get(name)
         if not isinstance(value, dict):
             raise ControlRefused(f"'{name}' should be a JSON object")

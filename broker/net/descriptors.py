@@ -21,7 +21,7 @@ def descriptors_max() -> int:
 
 
 def descriptors_for_clients() -> int:
-    """Returns below which number a client's descriptor has to be; a quarter is kept for the store."""
+    """Return below which number a client's descriptor has to be; a quarter is kept for the store."""
     soft = descriptors_max()
     if soft == sys.maxsize:
         return soft

@@ -44,7 +44,7 @@ class Intake:
         return frozenset(self._flow.blocked)
 
     def published(self, transport: Transport) -> None:
-        """Hears that a connection which publishes, or is in the middle of its first message, was read."""
+        """Hear that a connection which publishes, or is in the middle of its first message, was read."""
         if self._flow.alarms:
             self._block([transport])
         elif self._behind:
@@ -53,7 +53,7 @@ class Intake:
         self._publishers.add(transport)
 
     def turn(self) -> None:
-        """Lets paused publishers go on once the store has caught up."""
+        """Let paused publishers go on once the store has caught up."""
         if not self._publishers:
             return
         pending_bytes = self._pending_bytes()
@@ -64,7 +64,7 @@ class Intake:
                 transport.go(Stop.STORE)
 
     def alarms_changed(self) -> None:
-        """Blocks every publisher when an alarm was raised, and unblocks them when none is left."""
+        """Block every publisher when an alarm was raised, and unblocks them when none is left."""
         self._block(list(self._publishers))
         for transport in self._flow.unblock():
             if transport.connection.has_capability("connection.blocked"):
@@ -72,13 +72,13 @@ class Intake:
             transport.go(Stop.ALARM)
 
     def forget(self, transport: Transport) -> None:
-        """Forgets a connection that is gone."""
+        """Forget a connection that is gone."""
         self._publishers.discard(transport)
         self._lagging.discard(transport)
         self._flow.forget(transport)
 
     def _block(self, publishers: list[Transport]) -> None:
-        """Blocks publishers that are not blocked yet and tells them why. Source: RabbitMQ, connection.blocked."""
+        """Block publishers that are not blocked yet and tell them why. Source: RabbitMQ, connection.blocked."""
         for transport in self._flow.block(publishers):
             if transport.connection.has_capability("connection.blocked"):
                 transport.connection.send(0, commands.Connection.Blocked(self._flow.reason))

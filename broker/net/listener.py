@@ -96,7 +96,7 @@ class Listener:
         self._announced = server_properties(settings.amqp.product)
 
     async def start(self, bound: list[socket.socket], tls_bound: list[socket.socket] | None = None) -> None:
-        """Begins to listen on bound sockets, with TLS on the second; `port` and `tls_port` then say where,
+        """Begin to listen on bound sockets, with TLS on the second; `port` and `tls_port` then say where,
         0 for a listener that is not there.
         """
         loop = asyncio.get_running_loop()
@@ -111,7 +111,7 @@ class Listener:
             self._tls_servers = await self._listen_with_tls(self._tls)
 
     async def renew_tls(self) -> None:
-        """Accepts new connections with the certificate as it is now; those that are open keep theirs.
+        """Accept new connections with the certificate as it is now; those that are open keep theirs.
 
         The sockets stay bound and listening, so nobody is turned away meanwhile.
         """
@@ -139,30 +139,30 @@ class Listener:
         ]
 
     def sessions(self) -> list[SessionOfConnection]:
-        """Returns the session of each client."""
+        """Return the session of each client."""
         return [transport.session for transport in self.transports]
 
     def blocked_sessions(self) -> list[SessionOfConnection]:
-        """Returns the session of each client that an alarm blocks."""
+        """Return the session of each client that an alarm blocks."""
         return [transport.session for transport in self._intake.blocked]
 
     def force_close(self, matches: Callable[[SessionOfConnection], bool], reason: str) -> None:
-        """Closes the connections that match, because an operator said so. Source: RabbitMQ's reply code."""
+        """Close the connections that match, because an operator said so. Source: RabbitMQ's reply code."""
         for session in self.sessions():
             if matches(session):
                 session.force_close(reason)
 
     def count_gone(self) -> None:
-        """Counts from here on how many go of those that are here."""
+        """Count from here on how many go of those that are here."""
         self.gone = 0
         self.count_more()
 
     def count_more(self) -> None:
-        """Counts those as well that came meanwhile, when they go."""
+        """Count those as well that came meanwhile, when they go."""
         self._counted = self._came
 
     def step(self) -> None:
-        """Looks after the next of the connections; called ten times a second, which is once for each of them."""
+        """Look after the next of the connections; called ten times a second, which is once for each of them."""
         if not self._step:
             self._round = list(self.transports)
         count, step = len(self._round), self._step
@@ -170,17 +170,17 @@ class Listener:
         self._look_after(self._round[count * step // STEPS : count * (step + 1) // STEPS])
 
     def tick(self) -> None:
-        """Looks after all connections at once, as a second's steps do."""
+        """Look after all connections at once, as a second's steps do."""
         self._look_after(list(self.transports))
 
     def _look_after(self, transports: list[Transport]) -> None:
-        """Looks after heartbeats, close deadlines and consumers that never ack."""
+        """Look after heartbeats, close deadlines and consumers that never ack."""
         for transport in transports:
             transport.tick()
         self._close_overdue(transports)
 
     def close_overdue(self) -> None:
-        """Closes the channels whose consumers have kept a delivery for too long."""
+        """Close the channels whose consumers have kept a delivery for too long."""
         self._close_overdue(list(self.transports))
 
     def _close_overdue(self, transports: list[Transport]) -> None:
@@ -191,7 +191,7 @@ class Listener:
                     transport.session.close_overdue(self._turn.now_ms, timeout_ms)
 
     def refuse_new(self) -> None:
-        """Accepts no more sockets."""
+        """Accept no more sockets."""
         self._stopping = True
         for server in self._servers + self._tls_servers:
             server.close()
@@ -199,16 +199,16 @@ class Listener:
         self._tls_bound = []
 
     def stop_reading(self) -> None:
-        """Reads nothing more from anybody: what was taken so far is what will be finished."""
+        """Read nothing more from anybody: what was taken so far is what will be finished."""
         for transport in list(self.transports):
             transport.stop(Stop.STOPPING)
 
     async def empty(self) -> None:
-        """Returns when no client is left."""
+        """Return when no client is left."""
         await self._empty.wait()
 
     async def close(self, timeout_s: float, told: Callable[[int], None]) -> None:
-        """Says good-bye to every client, waits for those that go on sending or take what was sent, and leaves those
+        """Say good-bye to every client, waits for those that go on sending or take what was sent, and leaves those
         that say nothing: an idle connection in a pool is not read until its next use. `told` hears how many are left.
 
         Source: RabbitMQ's reply code and text for a stopping broker; it waits for nobody's close-ok either.
@@ -235,7 +235,7 @@ class Listener:
         self.abort()
 
     def abort(self) -> None:
-        """Drops every client that is left."""
+        """Drop every client that is left."""
         for transport in list(self.transports):
             transport.abort()
 
@@ -299,7 +299,7 @@ class Listener:
 
     @staticmethod
     def _told(connection: Connection, channel: int, error: ProtocolError | Refused) -> None:
-        """Logs each error that a client is told of."""
+        """Log each error that a client is told of."""
         if isinstance(error, Refused):
             return  # the session has said so, with the reason that the client does not hear
         event = "channel.failed" if isinstance(error, ChannelError) else "connection.failed"

@@ -43,7 +43,7 @@ class PasswordThreads:
         self._closed = False
 
     def check(self, job: Callable[[], bool], then: Callable[[bool], None], delay_s: float, asker: Asker) -> None:
-        """Runs `job` in a thread and calls `then` with its answer in the loop, `delay_s` later."""
+        """Run `job` in a thread and call `then` with its answer in the loop, `delay_s` later."""
         if self._closed:
             then(False)
             return
@@ -51,7 +51,7 @@ class PasswordThreads:
         self._next()
 
     def close(self) -> None:
-        """Checks nothing any more."""
+        """Check nothing any more."""
         self._closed = True
         waiting, self._waiting = self._waiting, {}
         for _job, answer, _gone in (one for jobs in waiting.values() for one in jobs):
@@ -59,7 +59,7 @@ class PasswordThreads:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def _next(self) -> None:
-        """Gives the threads what they have room for, the networks in turn."""
+        """Give the threads what they have room for, the networks in turn."""
         while self._waiting and self._running < THREADS:
             network = next(iter(self._waiting))
             jobs = self._waiting.pop(network)
@@ -73,7 +73,7 @@ class PasswordThreads:
                 self._waiting[network] = jobs
 
     def _done(self, answer: Callable[[bool], None], future: Future[bool]) -> None:
-        """Leaves the thread. A loop that is closed has nobody left to tell."""
+        """Leave the thread. A loop that is closed has nobody left to tell."""
         right = False
         if not future.cancelled():
             error = future.exception()
@@ -99,7 +99,7 @@ class PasswordThreads:
 
 
 def logins_of(settings: Auth, users: Users, check: PasswordCheck) -> Logins:
-    """Returns who decides about logins, as the settings say."""
+    """Return who decides about logins, as the settings say."""
     return Logins(
         users,
         loopback_only=settings.loopback_users,

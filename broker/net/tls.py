@@ -31,7 +31,7 @@ class Handshake(ssl.SSLObject):
     """Says in the log why a client was turned away: the loop keeps a failed handshake to itself."""
 
     def do_handshake(self) -> None:
-        """Goes on with the handshake. Raises: what SSLObject raises."""
+        """Go on with the handshake. Raises: what SSLObject raises."""
         try:
             super().do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -54,7 +54,7 @@ class TlsContext:
         self.context = build(settings)
 
     def changed(self) -> bool:
-        """Tells whether one of the files is another than at the last look. Cost: a stat of each."""
+        """Return whether one of the files is another than at the last look. Cost: a stat of each."""
         marks = self._marks()
         if marks == self._seen:
             return False
@@ -69,7 +69,7 @@ class TlsContext:
         _log.info("tls.reloaded", certfile=str(settings.certfile))
 
     def reload(self) -> bool:
-        """Takes the files as they are now; False, and an error in the log, when they cannot be used."""
+        """Take the files as they are now; False, and an error in the log, when they cannot be used."""
         try:
             self.take(self._settings)
         except TlsUnusable as error:
@@ -78,7 +78,7 @@ class TlsContext:
         return True
 
     def _marks(self) -> list[tuple[int, int, int] | None]:
-        """Returns what tells a file from its successor: a rename brings another inode, a copy another time."""
+        """Return what tells a file from its successor: a rename brings another inode, a copy another time."""
         marks: list[tuple[int, int, int] | None] = []
         for path in (self._settings.certfile, self._settings.keyfile, self._settings.cafile):
             try:
@@ -90,7 +90,7 @@ class TlsContext:
 
 
 def build(settings: Tls) -> ssl.SSLContext:
-    """Returns a context for the server's side.
+    """Return a context for the server's side.
 
     No authority is trusted beside those of `cafile`: the system's would let in whoever bought a certificate.
     Raises: TlsUnusable naming the setting and the file.
@@ -120,7 +120,7 @@ def build(settings: Tls) -> ssl.SSLContext:
 
 
 def readable(setting: str, path: str) -> None:
-    """Reads the file, because OpenSSL does not say which one it could not. Raises: TlsUnusable."""
+    """Read the file, because OpenSSL does not say which one it could not. Raises: TlsUnusable."""
     try:
         with Path(path).open("rb"):
             pass
@@ -129,7 +129,7 @@ def readable(setting: str, path: str) -> None:
 
 
 def said(error: Exception) -> str:
-    """Returns OpenSSL's reason without the place in its source."""
+    """Return OpenSSL's reason without the place in its source."""
     reason = getattr(error, "reason", None)
     if reason is None:
         return "not a certificate or key in PEM, or its password is wrong"
@@ -137,7 +137,7 @@ def said(error: Exception) -> str:
 
 
 def peer_of(transport: Any) -> Peer:
-    """Returns what the loop's transport of an accepted socket knows about both ends, with or without TLS."""
+    """Return what the loop's transport of an accepted socket knows about both ends, with or without TLS."""
     client = transport.get_extra_info("peername") or ("", 0)
     server = transport.get_extra_info("sockname") or ("", 0)
     connection = transport.get_extra_info("ssl_object")

@@ -110,7 +110,7 @@ class Transport(asyncio.Protocol):
     # -- callbacks of the loop ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
-        """Makes the connection machine for an accepted socket."""
+        """Make the connection machine for an accepted socket."""
         self._socket = transport
         self.peer = peer_of(transport)
         self.connection = self._machine(self)
@@ -122,7 +122,7 @@ class Transport(asyncio.Protocol):
         self._deadline = loop.call_later(self._handshake_timeout_s, self._handshake_late)
 
     def data_received(self, data: bytes) -> None:
-        """Feeds the machine and marks what a turn has to do; what exceeds the turn's share waits for its turn."""
+        """Feed the machine and mark what a turn has to do; what exceeds the turn's share waits for its turn."""
         if self._finishing:
             self._discarded_bytes += len(data)
             return
@@ -138,11 +138,11 @@ class Transport(asyncio.Protocol):
             turn.fail(error)
 
     def eof_received(self) -> bool:
-        """Lets the socket close."""
+        """Let the socket close."""
         return False
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Ends the session: the client is gone, with or without good-bye."""
+        """End the session: the client is gone, with or without good-bye."""
         if self._deadline is not None:
             self._deadline.cancel()
         self.session.outflow.writable = False
@@ -155,18 +155,18 @@ class Transport(asyncio.Protocol):
         self._turn.schedule()
 
     def pause_writing(self) -> None:
-        """Stops deliveries: the client does not read as fast as we write."""
+        """Stop deliveries: the client does not read as fast as we write."""
         self.session.outflow.writable = False
 
     def resume_writing(self) -> None:
-        """Goes on with deliveries."""
+        """Go on with deliveries."""
         self.session.outflow.writable = True
         self._turn.touch(self)  # flush goes on with reading and delivering
 
     # -- the turn -----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Writes what the connection has to say in one call, and closes the socket when it has said its last."""
+        """Write what the connection has to say in one call, and closes the socket when it has said its last."""
         connection = self.connection
         socket = self._socket
         if socket.is_closing():
@@ -194,7 +194,7 @@ class Transport(asyncio.Protocol):
             self._feed_starved()
 
     def _finish(self) -> None:
-        """Ends the output, and reads on until the client has closed too or `CLOSE_TICKS` have passed.
+        """End the output, and read on until the client has closed too or `CLOSE_TICKS` have passed.
 
         To close a socket with unread input would make the kernel take back what the client has not read yet: close-ok,
         or the reason of its failure. TLS has no half-closed socket: there a client that closes in order ends it.
@@ -219,20 +219,20 @@ class Transport(asyncio.Protocol):
                 self._socket.close()
 
     def _feed_starved(self) -> None:
-        """Wakes the consumers that were passed over because too much was unsent."""
+        """Wake the consumers that were passed over because too much was unsent."""
         outflow = self.session.outflow
         if outflow.starved and outflow.writable:
             outflow.starved = False
             self.session.wake_consumers()
 
     def resume(self) -> None:
-        """Goes on reading: everybody else has had their turn."""
+        """Go on reading: everybody else has had their turn."""
         self.go(Stop.TURN)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def stop(self, reason: int) -> None:
-        """Stops reading for one more reason."""
+        """Stop reading for one more reason."""
         if self._finishing:
             return
         if not self._stops and not self._socket.is_closing():
@@ -240,7 +240,7 @@ class Transport(asyncio.Protocol):
         self._stops |= reason
 
     def go(self, reason: int) -> None:
-        """Takes one reason back; reading goes on when it was the last."""
+        """Take one reason back; reading goes on when it was the last."""
         if not self._stops & reason:
             return
         self._stops &= ~reason
@@ -250,12 +250,12 @@ class Transport(asyncio.Protocol):
         self._read_on()
 
     def _read_on(self) -> None:
-        """Reads again, unless what was fed gave another reason not to."""
+        """Read again, unless what was fed gave another reason not to."""
         if not self._stops and not self._socket.is_closing():
             self._socket.resume_reading()
 
     def _feed_share(self, data: bytes) -> None:
-        """Feeds the machine as much as the turn has left for it."""
+        """Feed the machine as much as the turn has left for it."""
         turn, connection = self._turn, self.connection
         before_bytes = connection.buffered_bytes + len(data)
         self._feed(data, turn.piece_bytes())
@@ -292,7 +292,7 @@ class Transport(asyncio.Protocol):
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Looks after heartbeats and the close deadline; called once a second.
+        """Look after heartbeats and the close deadline; called once a second.
 
         Source: AMQP 0-9-1, 4.2.7.
         """
@@ -322,7 +322,7 @@ class Transport(asyncio.Protocol):
                 self._socket.abort()
 
     def say_goodbye(self) -> None:
-        """Asks the client to close, because the broker stops; reads again to hear its close-ok."""
+        """Ask the client to close, because the broker stops; reads again to hear its close-ok."""
         if self.is_open:
             self.connection.fail(ConnectionFault(320, "broker forced connection closure with reason 'shutdown'"))
             self._stops = Stop.STOPPING
@@ -353,7 +353,7 @@ class Transport(asyncio.Protocol):
         return True
 
     def abort(self) -> None:
-        """Drops the socket at once."""
+        """Drop the socket at once."""
         self._socket.abort()
 
     def _handshake_late(self) -> None:

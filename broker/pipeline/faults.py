@@ -64,7 +64,7 @@ _SAID: Final = re.compile(rf"{re.escape(__name__)}\.({'|'.join(_KINDS)}): ([^\n]
 
 
 def fault_in(error: BaseException) -> PipelineFault | None:
-    """Returns the fault that an exception is, or that one of Spark's tells of; None when there is none in it."""
+    """Return the fault that an exception is, or that one of Spark's tells of; None when there is none in it."""
     if isinstance(error, PipelineFault):
         return error
     found = _SAID.search(str(error))
@@ -73,7 +73,7 @@ def fault_in(error: BaseException) -> PipelineFault | None:
 
 @contextmanager
 def said_plainly() -> Iterator[None]:
-    """Lets a fault inside reach the user of Spark without the stack of the worker in front of it.
+    """Let a fault inside reach the user of Spark without the stack of the worker in front of it.
 
     Spark's worker sends what it caught and ends; the last chance to say how it should write that is before it catches.
     """

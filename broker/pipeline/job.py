@@ -64,7 +64,7 @@ class Summary:
     lines: tuple[str, ...] = field(default=())  # to read in place of the values
 
     def show(self, *, as_json: bool) -> None:
-        """Prints it to standard output."""
+        """Print it to standard output."""
         if as_json:
             print_json(dict(self.values))
             return
@@ -83,7 +83,7 @@ def _said(value: Any) -> str:
 
 
 def add_spark(parser: argparse.ArgumentParser) -> None:
-    """Adds what every job takes."""
+    """Add what every job takes."""
     group = parser.add_argument_group("Spark")
     group.add_argument("--master", metavar="M", default="local[*]", help="default local[*], all cores of this machine")
     group.add_argument("--conf", metavar="K=V", action="append", type=_setting, default=[], help="a setting of Spark")
@@ -108,7 +108,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def spark_of(arguments: argparse.Namespace, app: str = "slotmq") -> SparkSession:
-    """Returns the session that the arguments of `add_spark` ask for. Raises: JobFailed (NO_JAVA)."""
+    """Return the session that the arguments of `add_spark` ask for. Raises: JobFailed (NO_JAVA)."""
     from broker.pipeline.spark.session import session
 
     conf = dict(arguments.conf)
@@ -124,7 +124,7 @@ def spark_of(arguments: argparse.Namespace, app: str = "slotmq") -> SparkSession
 
 
 def carry_out(arguments: argparse.Namespace, name: str, work: Callable[[Progress], Summary]) -> int:
-    """Runs a command's job, shows its progress and its summary, and returns the exit code; a failure is one line.
+    """Run a command's job, shows its progress and its summary, and return the exit code; a failure is one line.
 
     Raises: BadUsage, BadFile, Unanswered, as the command line tells of those itself.
     """

@@ -21,7 +21,7 @@ NO_TABLE: Final = (
 def known_options(
     options: Mapping[str, str], names: Sequence[str], refused: type[PipelineFault], unsaid: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Returns the options under the names as documented, without those that are Spark's own.
+    """Return the options under the names as documented, without those that are Spark's own.
 
     Shapes: `unsaid` are taken too, and in no list of what there is.
     Raises: `refused`, for a name that is none, and for a table of a catalog.

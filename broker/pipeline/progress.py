@@ -46,7 +46,7 @@ class Progress:
         self._lock = threading.Lock()
 
     def add(self, *, slots: int = 0, rows: int = 0, bytes_: int = 0, lag_slots: int | None = None) -> None:
-        """Counts what was done since, and tells if it is time to."""
+        """Count what was done since, and tell if it is time to."""
         with self._lock:
             self.slots += slots
             self.rows += rows
@@ -64,7 +64,7 @@ class Progress:
             self._tell()
 
     def say(self, line: str) -> None:
-        """Writes a line that stays."""
+        """Write a line that stays."""
         with self._lock:
             if self._quiet:
                 return
@@ -72,7 +72,7 @@ class Progress:
             self._stream.flush()
 
     def close(self) -> None:
-        """Leaves the terminal's line to what comes next."""
+        """Leave the terminal's line to what comes next."""
         with self._lock:
             if self._live and self._told:
                 self._stream.write(ERASE)
@@ -85,7 +85,7 @@ class Progress:
         return self._clock() - self._began
 
     def line(self) -> str:
-        """Returns how far the job is, as one line."""
+        """Return how far the job is, as one line."""
         parts = [self.job]
         if self._step:
             parts.append(self._step)

@@ -33,7 +33,7 @@ class Acks:
         return index < len(bits) and bool(bits[index])
 
     def settle(self, index: int) -> None:
-        """Marks one message settled.
+        """Mark one message settled.
 
         Raises: ValueError when it was settled before (a second settlement is a defect of the caller).
         """
@@ -46,7 +46,7 @@ class Acks:
         self.count += 1
 
     def settle_all(self, indexes: Iterable[int]) -> None:
-        """Marks many messages settled; a ``range`` costs one slice assignment.
+        """Mark many messages settled; a ``range`` costs one slice assignment.
 
         Raises: ValueError when one of them was settled before.
         """
@@ -67,16 +67,16 @@ class Acks:
         self.count += max(0, stop - start)
 
     def settled_between(self, start: int, stop: int) -> int:
-        """Counts the settled messages with start <= index < stop."""
+        """Count the settled messages with start <= index < stop."""
         return self.bits.count(1, start, stop)
 
     def unsettled(self, start: int, stop: int) -> Iterator[int]:
-        """Yields the indexes in start <= index < stop that are not settled, ascending."""
+        """Yield the indexes in start <= index < stop that are not settled, ascending."""
         known = min(stop, len(self.bits))
         if start < known:
             yield from self.bits.search(bitarray("0"), start, known)
         yield from range(max(start, known), stop)
 
     def to_bytes(self) -> bytes:
-        """Returns the bits, least significant first, for a checkpoint."""
+        """Return the bits, least significant first, for a checkpoint."""
         return self.bits.tobytes()

@@ -75,7 +75,7 @@ class SlotManager:
         return self.open.end
 
     def restore(self, next_id: int, slots: Iterable[Slot]) -> None:
-        """Takes the sealed slots that recovery found, ascending, and goes on numbering at `next_id`.
+        """Take the sealed slots that recovery found, ascending, and goes on numbering at `next_id`.
 
         Invariant: nothing was published before.
         """
@@ -88,14 +88,14 @@ class SlotManager:
         self.open = self._new_slot(next_id)
 
     def skip_to(self, next_id: int) -> None:
-        """Goes on numbering at a higher id. Invariant: the open slot is empty."""
+        """Go on numbering at a higher id. Invariant: the open slot is empty."""
         del self.slots[self.open.first]
         self.open = self._new_slot(next_id)
 
     # -- publish ------------------------------------------------------------------------------------------------------
 
     def publish(self, content: Any, charge_bytes: int) -> int:
-        """Puts one message at the end of the open slot and returns its id (publish-up-to, one at a time).
+        """Put one message at the end of the open slot and return its id (publish-up-to, one at a time).
 
         Cost: O(1); the slot is sealed when the window is full.
         """
@@ -117,7 +117,7 @@ class SlotManager:
         return message_id
 
     def publish_all(self, contents: list[Any], charges: list[int]) -> None:
-        """Puts messages at the end of the open slot, and of those that follow when it is full.
+        """Put messages at the end of the open slot, and of those that follow when it is full.
 
         Shapes: one charge, in bytes, per message; at least one message.
         Cost: per slot, not per message, but where a slot ends or sizes are counted.
@@ -148,7 +148,7 @@ class SlotManager:
             at = stop
 
     def seal(self) -> None:
-        """Seals the open slot and opens the next; an empty one stays open."""
+        """Seal the open slot and open the next; an empty one stays open."""
         slot = self.open
         if not slot.length:
             return
@@ -159,7 +159,7 @@ class SlotManager:
     # -- get and return -----------------------------------------------------------------------------------------------
 
     def get(self, owner: Owner) -> Slot | None:
-        """Leases the lowest slot with ready messages to `owner`, or finds it leased to them already.
+        """Lease the lowest slot with ready messages to `owner`, or find it leased to them already.
 
         The open slot counts too: its prefix is handed out at once.
         Cost: O(log n) amortised, n slots with ready messages; plus the slots that other owners hold.
@@ -188,12 +188,12 @@ class SlotManager:
         return found
 
     def after(self, slot: Slot) -> Slot | None:
-        """Returns the sealed slot that starts where `slot` ends, if there is one: what will be asked for next."""
+        """Return the sealed slot that starts where `slot` ends, if there is one: what will be asked for next."""
         following = self.slots.get(slot.end)
         return following if following is not None and following.fill is Fill.SEALED else None
 
     def take(self, slot: Slot, limit: int) -> Sequence[int]:
-        """Hands out up to `limit` ready messages of a leased slot, as indexes."""
+        """Hand out up to `limit` ready messages of a leased slot, as indexes."""
         indexes = slot.take(limit)
         taken = len(indexes)
         self.ready -= taken
@@ -203,7 +203,7 @@ class SlotManager:
         return indexes
 
     def front(self) -> Slot | None:
-        """Returns the slot with the lowest ready message, whoever leases it: what is ready may be dropped and expire.
+        """Return the slot with the lowest ready message, whoever leases it: what is ready may be dropped and expire.
 
         Cost: O(log n) amortised, n slots with ready messages.
         """
@@ -218,24 +218,24 @@ class SlotManager:
         return None
 
     def pick(self, slot: Slot, index: int) -> None:
-        """Hands out one certain ready message, wherever it stands. Raises: ValueError when it is not ready."""
+        """Hand out one certain ready message, wherever it stands. Raises: ValueError when it is not ready."""
         slot.pick(index)
         self.ready -= 1
         self.unacked += 1
         self.ready_bytes -= slot.size_of((index,))
 
     def put_back(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Takes back messages that were taken and not sent."""
+        """Take back messages that were taken and not sent."""
         slot.put_back(indexes)
         self._again_ready(slot, indexes)
 
     def requeue(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Takes back messages that a consumer had; they come before everything fresh, in their old order."""
+        """Take back messages that a consumer had; they come before everything fresh, in their old order."""
         slot.requeue(indexes)
         self._again_ready(slot, indexes)
 
     def give_back(self, slot: Slot) -> None:
-        """Ends the lease of one slot (WSO2's re-assign when the last subscriber leaves).
+        """End the lease of one slot (WSO2's re-assign when the last subscriber leaves).
 
         What was handed out stays with the channels that have it; the rest is for the next who asks.
         """
@@ -244,14 +244,14 @@ class SlotManager:
         self._offer(slot)
 
     def give_back_all(self, owner: Owner) -> int:
-        """Ends every lease of `owner` in good order (its last consumer left); returns how many."""
+        """End every lease of `owner` in good order (its last consumer left); returns how many."""
         held = self.leased_to(owner)
         for slot in held:
             self.give_back(slot)
         return len(held)
 
     def return_all(self, owner: Owner) -> int:
-        """Ends every lease of an owner that is gone; what it had handed out is ready again. Returns how many
+        """End every lease of an owner that is gone; what it had handed out is ready again. Returns how many
         messages.
         """
         lost = 0
@@ -261,7 +261,7 @@ class SlotManager:
         return lost
 
     def recall(self, slot: Slot) -> int:
-        """Makes the unacked messages of one slot ready again; returns how many."""
+        """Make the unacked messages of one slot ready again; returns how many."""
         lost = slot.recall()
         self.ready += len(lost)
         self.unacked -= len(lost)
@@ -270,27 +270,27 @@ class SlotManager:
         return len(lost)
 
     def leased_to(self, owner: Owner) -> list[Slot]:
-        """Lists the slots that `owner` leases, ascending."""
+        """List the slots that `owner` leases, ascending."""
         return [slot for slot in self.slots.values() if slot.lease is not None and slot.lease.owner == owner]
 
     # -- settle and delete --------------------------------------------------------------------------------------------
 
     def settle(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settles messages that were handed out; the slot goes when it is sealed and nothing is left of it."""
+        """Settle messages that were handed out; the slot goes when it is sealed and nothing is left of it."""
         slot.settle(indexes)
         self.unacked -= len(indexes)
         if slot.acks.count == slot.length:
             self._delete_if_done(slot)
 
     def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settles ready messages of a slot that cannot be read any more."""
+        """Settle ready messages of a slot that cannot be read any more."""
         slot.lose(indexes)
         self.ready -= len(indexes)
         self.ready_bytes -= slot.size_of(indexes)
         self._delete_if_done(slot)
 
     def purge(self) -> list[tuple[Slot, list[int]]]:
-        """Settles every ready message of every slot; returns (slot, indexes) for each slot that lost some."""
+        """Settle every ready message of every slot; returns (slot, indexes) for each slot that lost some."""
         purged: list[tuple[Slot, list[int]]] = []
         for slot in list(self.slots.values()):
             if slot.ready:
@@ -301,7 +301,7 @@ class SlotManager:
         return purged
 
     def clear(self) -> None:
-        """Deletes every slot whatever it holds: the queue is being deleted."""
+        """Delete every slot whatever it holds: the queue is being deleted."""
         self.seal()
         for slot in list(self.slots.values()):
             if slot is not self.open:
@@ -313,7 +313,7 @@ class SlotManager:
     # -- sizes --------------------------------------------------------------------------------------------------------
 
     def count_sizes(self, size_of: Callable[[Any], int]) -> list[Slot]:
-        """Counts from here on what the ready messages' contents amount to; returns the slots that lie on disk.
+        """Count from here on what the ready messages' contents amount to; returns the slots that lie on disk.
 
         Their messages count nothing until `sizes_known` tells.
         """
@@ -330,14 +330,14 @@ class SlotManager:
         return unknown
 
     def count_no_sizes(self) -> None:
-        """Ends the counting."""
+        """End the counting."""
         self.size_of = None
         self.ready_bytes = 0
         for slot in self.slots.values():
             slot.sizes = None
 
     def sizes_known(self, slot: Slot, sizes: Iterable[int]) -> None:
-        """Counts the ready messages of a slot that were not counted. Shapes: one size per message of the slot."""
+        """Count the ready messages of a slot that were not counted. Shapes: one size per message of the slot."""
         if self.size_of is None or slot.tenure is Tenure.DELETED:
             return
         self.ready_bytes -= slot.size_of(slot.ready_indexes())

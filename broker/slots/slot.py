@@ -134,7 +134,7 @@ class Slot:
         charge_bytes: int,
         recovered: bool,
     ) -> Slot:
-        """Returns a sealed slot that lies on disk, as recovery found it."""
+        """Return a sealed slot that lies on disk, as recovery found it."""
         slot = cls(first)
         slot.length = slot.logged = length
         slot.bytes = charge_bytes
@@ -168,7 +168,7 @@ class Slot:
         return self.contents is not None
 
     def mark_volatile(self, index: int) -> None:
-        """Notes that a message of a durable queue is transient, and on disk only for want of memory."""
+        """Note that a message of a durable queue is transient, and on disk only for want of memory."""
         if self.volatile is None:
             self.volatile = bitarray(endian="little")
         if index >= len(self.volatile):
@@ -176,26 +176,26 @@ class Slot:
         self.volatile[index] = 1
 
     def is_volatile(self, index: int) -> bool:
-        """Tells whether a message that is on disk is transient all the same."""
+        """Return whether a message that is on disk is transient all the same."""
         volatile = self.volatile
         return volatile is not None and index < len(volatile) and bool(volatile[index])
 
     def move_fill(self, event: str) -> None:
-        """Moves the fill machine. Raises: IllegalMove."""
+        """Move the fill machine. Raises: IllegalMove."""
         state = FILL_MOVES.get((self.fill, event))
         if state is None:
             raise IllegalMove(f"slot {self.first}: cannot {event} while {self.fill.value}")
         self.fill = state
 
     def move_tenure(self, event: str) -> None:
-        """Moves the owner machine. Raises: IllegalMove."""
+        """Move the owner machine. Raises: IllegalMove."""
         state = TENURE_MOVES.get((self.tenure, event))
         if state is None:
             raise IllegalMove(f"slot {self.first}: cannot {event} while {self.tenure.value}")
         self.tenure = state
 
     def take(self, limit: int) -> Sequence[int]:
-        """Hands out up to `limit` messages: returned ones before fresh ones, lowest first.
+        """Hand out up to `limit` messages: returned ones before fresh ones, lowest first.
 
         Shapes: ascending indexes; a range when all of them are fresh and in one piece.
         """
@@ -218,7 +218,7 @@ class Slot:
         return taken
 
     def front(self, limit: int) -> list[int]:
-        """Lists up to `limit` ready messages in the order in which `take` hands them out, without doing so.
+        """List up to `limit` ready messages in the order in which `take` hands them out, without doing so.
 
         Cost: what is listed, and the settled messages passed over.
         """
@@ -227,7 +227,7 @@ class Slot:
         return list(islice(self.acks.unsettled(self.cursor, self.length), limit))
 
     def pick(self, index: int) -> None:
-        """Hands out one certain ready message, wherever it stands. Raises: ValueError when it is not ready.
+        """Hand out one certain ready message, wherever it stands. Raises: ValueError when it is not ready.
 
         Cost: everything ready before it when it is fresh, else what was returned.
         """
@@ -244,12 +244,12 @@ class Slot:
             heappush(self.returned, passed)
 
     def size_of(self, indexes: Iterable[int]) -> int:
-        """Returns what messages count for a limit in bytes; nothing as long as their sizes are not known."""
+        """Return what messages count for a limit in bytes; nothing as long as their sizes are not known."""
         sizes = self.sizes
         return 0 if sizes is None else sum([sizes[index] for index in indexes])
 
     def put_back(self, indexes: Sequence[int]) -> None:
-        """Takes back messages that were handed out and never sent: they are as fresh as before."""
+        """Take back messages that were handed out and never sent: they are as fresh as before."""
         if not indexes:
             return
         first, last = indexes[0], indexes[-1]
@@ -260,14 +260,14 @@ class Slot:
             heappush(self.returned, index)
 
     def requeue(self, indexes: Sequence[int]) -> None:
-        """Takes back messages that a consumer had: each counts one more delivery and keeps its place."""
+        """Take back messages that a consumer had: each counts one more delivery and keeps its place."""
         counts = self.counts
         for index in indexes:
             heappush(self.returned, index)
             counts[index] = counts.get(index, 0) + 1
 
     def settle(self, indexes: Sequence[int]) -> None:
-        """Marks handed-out messages settled and lets go of their contents."""
+        """Mark handed-out messages settled and let go of their contents."""
         self.acks.settle_all(indexes)
         contents = self.contents
         if contents is not None:
@@ -281,7 +281,7 @@ class Slot:
                 self.counts.pop(index, None)
 
     def purge(self) -> list[int]:
-        """Settles every ready message and returns the indexes; the unacked ones stay."""
+        """Settle every ready message and return the indexes; the unacked ones stay."""
         gone = self.ready_indexes()
         self.returned.clear()
         self.cursor = self.length
@@ -290,16 +290,16 @@ class Slot:
         return gone
 
     def unacked(self) -> list[int]:
-        """Lists the indexes that were handed out and are not settled."""
+        """List the indexes that were handed out and are not settled."""
         returned = set(self.returned)
         return [index for index in self.acks.unsettled(0, self.cursor) if index not in returned]
 
     def ready_indexes(self) -> list[int]:
-        """Lists what may be handed out, ascending."""
+        """List what may be handed out, ascending."""
         return sorted(self.returned) + list(self.acks.unsettled(self.cursor, self.length))
 
     def lose(self, indexes: Sequence[int]) -> None:
-        """Settles ready messages that cannot be read any more."""
+        """Settle ready messages that cannot be read any more."""
         gone = set(indexes)
         self.returned = [index for index in self.returned if index not in gone]
         heapify(self.returned)
@@ -307,7 +307,7 @@ class Slot:
         self.settle(indexes)
 
     def recall(self) -> list[int]:
-        """Makes every unacked message ready again, one delivery more each; returns their indexes.
+        """Make every unacked message ready again, one delivery more each; returns their indexes.
 
         This is what becomes of a slot whose owner is gone.
         """
@@ -319,5 +319,5 @@ class Slot:
         return lost
 
     def redelivered(self, index: int) -> bool:
-        """Tells whether the message may have been delivered before."""
+        """Return whether the message may have been delivered before."""
         return self.recovered or index in self.counts

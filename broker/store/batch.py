@@ -21,7 +21,7 @@ class Run:
         self.pieces: list[bytes] = [b""]
 
     def begin(self, synced: int) -> None:
-        """Puts the header or the mark in front, with what is on disk by now."""
+        """Put the header or the mark in front, with what is on disk by now."""
         if self.offset == 0:
             self.pieces[0] = encode_header(SegmentHeader(self.segment, self.previous_end, synced, self.token))
         else:

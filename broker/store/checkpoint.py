@@ -102,7 +102,7 @@ class Checkpoint:
 
 
 def encode_checkpoint(checkpoint: Checkpoint, *, synced: bool) -> bytes:
-    """Returns a checkpoint's file. Cost: the number of slots, about 2 us each."""
+    """Return a checkpoint's file. Cost: the number of slots, about 2 us each."""
     # One by one: a long list would be encoded in one piece, and nobody else runs meanwhile, thread or not.
     topology = b"[%b]" % b",".join([encode_change(change) for change in checkpoint.topology])
     pieces = [
@@ -159,7 +159,7 @@ class CheckpointFolder:
         self._damaged: list[int] = []
 
     def read(self, findings: list[Finding]) -> tuple[Checkpoint, bool] | None:
-        """Returns the newest checkpoint that is whole and whether it was synced; None when there is none.
+        """Return the newest checkpoint that is whole and whether it was synced; None when there is none.
 
         A damaged one is told among the findings and stays, until `remove_damaged`. Recovery then starts further back,
         which succeeds as long as the segments from there on still exist.
@@ -176,12 +176,12 @@ class CheckpointFolder:
         return None
 
     def remove_damaged(self) -> None:
-        """Removes the checkpoints that `read` passed over: recovery has succeeded without them. Raises: StoreFailed."""
+        """Remove the checkpoints that `read` passed over: recovery has succeeded without them. Raises: StoreFailed."""
         while self._damaged:
             self._files.remove(self._path(self._damaged.pop()))
 
     def write(self, checkpoint: Checkpoint, *, sync: bool) -> None:
-        """Writes and syncs a checkpoint, then gives it its name; the oldest go. Raises: StoreFailed."""
+        """Write and sync a checkpoint, then give it its name; the oldest go. Raises: StoreFailed."""
         number = max([*self._numbers, *self._damaged], default=0) + 1
         path, unfinished = self._path(number), self._folder / "checkpoint.unfinished"
         file = self._files.open(unfinished, create=True)

@@ -84,7 +84,7 @@ def plan_relocation(
     slots: Sequence[SlotReference],
     limit_bytes: int,
 ) -> Relocation | None:
-    """Returns copies of what the slots need of a segment; None when that is more than `limit_bytes`. *Blocking.*
+    """Return copies of what the slots need of a segment; None when that is more than `limit_bytes`. *Blocking.*
 
     Invariant: the segment may go only when nothing is doubtful: a damaged entry may be that of its message.
     Raises: StoreFailed.
@@ -131,7 +131,7 @@ def plan_relocation(
 def _absent(
     read_span: Callable[[int, int], bytes], slot: SlotReference, entries: Entries, indexes: Sequence[int]
 ) -> list[int]:
-    """Returns which of a slot's messages are not where their entries say."""
+    """Return which of a slot's messages are not where their entries say."""
     absent: list[int] = []
 
     def missed(_position: int, index: int) -> None:
@@ -147,7 +147,7 @@ def _needs_more(
     slots: Sequence[SlotReference],
     limit_bytes: int,
 ) -> bool:
-    """Tells whether one queue alone needs too much, which is found out with little memory: it has each record once."""
+    """Return whether one queue alone needs too much, which is found out with little memory: it has each record once."""
     needed: dict[int, int] = {}
     for slot in slots:
         positions, sizes, _ = read_entries(slot)
@@ -159,7 +159,7 @@ def _needs_more(
 
 
 def append_relocation(log: MessageLog, relocation: Relocation) -> None:
-    """Appends the copies to the log and notes where each went."""
+    """Append the copies to the log and note where each went."""
     for record, origin, needed in relocation.records:
         position = log.append(record)
         due_ms = due_of(record)

@@ -56,7 +56,7 @@ class DataFolder:
 
     @classmethod
     def open(cls, files: Files, path: Path, *, reserve_bytes: int = 0) -> DataFolder:
-        """Makes the folder if need be, locks it and returns it, without what was left of removed vhosts.
+        """Make the folder if need be, locks it and return it, without what was left of removed vhosts.
 
         The folder itself is locked, so that no deletion of a file lets a second broker in; the file `lock` keeps older
         versions out, and is what there is where a folder cannot be locked. The disk has the space of the reserve until
@@ -111,7 +111,7 @@ class DataFolder:
         return incarnation
 
     def list_vhosts(self) -> list[str]:
-        """Returns the names of the vhosts that have a folder here, sorted.
+        """Return the names of the vhosts that have a folder here, sorted.
 
         Raises: CorruptFile when there is a store whose name cannot be read; StoreFailed.
         """
@@ -126,7 +126,7 @@ class DataFolder:
         return sorted(names)
 
     def vhost_folder(self, name: str) -> Path:
-        """Returns the folder of a vhost's store, which `VhostStore.open` makes.
+        """Return the folder of a vhost's store, which `VhostStore.open` makes.
 
         One that cannot have the vhost's name is made here, so that it never is without that. Raises: StoreFailed.
         """
@@ -145,7 +145,7 @@ class DataFolder:
         return folder
 
     def remove_vhost(self, name: str) -> None:
-        """Removes a vhost's folder, whose store is closed. *Blocking.* One that is not there is well.
+        """Remove a vhost's folder, whose store is closed. *Blocking.* One that is not there is well.
 
         When it returns, the vhost is gone for good; after an accident before that, all of it is there or nothing.
         Raises: StoreFailed.
@@ -167,7 +167,7 @@ class DataFolder:
                 self.files.remove_tree(self._vhosts / entry)
 
     def _read_name(self, folder: Path) -> str | None:
-        """Returns the vhost that the file in a folder names, None when it names none that has this folder."""
+        """Return the vhost that the file in a folder names, None when it names none that has this folder."""
         path = folder / "name"
         if not self.files.exists(path):
             return None
@@ -175,7 +175,7 @@ class DataFolder:
         return name if folder_name(name) == folder.name else None
 
     def close(self) -> None:
-        """Gives the locks back. Once more changes nothing."""
+        """Give the locks back. Once more changes nothing."""
         _close(self._locks)
 
 

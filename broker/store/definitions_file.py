@@ -38,7 +38,7 @@ class DefinitionsFile:
         self._folder = folder
 
     def read(self) -> dict[str, Any] | None:
-        """Returns what was written last, None when nothing ever was.
+        """Return what was written last, None when nothing ever was.
 
         Raises: CorruptFile when that is damaged; NewerFormat when a later version wrote it; StoreFailed.
         """
@@ -64,7 +64,7 @@ class DefinitionsFile:
         return definitions
 
     def write(self, definitions: Mapping[str, Any]) -> None:
-        """Replaces what was written before; when it returns, the new definitions are on disk.
+        """Replace what was written before; when it returns, the new definitions are on disk.
 
         Raises: TypeError or ValueError when a value is not JSON, before anything is touched; StoreFailed, after which
             the next start finds the old definitions or the new ones.

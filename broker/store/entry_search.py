@@ -46,7 +46,7 @@ class EntrySearch:
         self.damage: list[tuple[int, int, str]] = []
 
     def walk(self, log: LogFolder, numbers: Iterable[int]) -> None:
-        """Takes the messages of some segments, those behind damage too.
+        """Take the messages of some segments, those behind damage too.
 
         Raises: StoreFailed.
         """
@@ -57,7 +57,7 @@ class EntrySearch:
                 offset, reason = log.scan(number, log.resume(number, offset, inner=True), self, _untold)
 
     def run(self, block: bytes, base: int) -> Stop:
-        """Takes the messages of a block.
+        """Take the messages of a block.
 
         A record of a transaction counts whether all of that is whole or not: the slots say which of its messages were
         taken.
@@ -91,4 +91,4 @@ class EntrySearch:
 
 
 def _untold(_size_bytes: int) -> None:
-    """Hears of bytes that are read a second time: they are no progress."""
+    """Hear of bytes that are read a second time: they are no progress."""

@@ -26,7 +26,7 @@ _SPARES: Final = SpareDescriptors()  # of the process, as the limit is
 
 
 def _sync(descriptor: int) -> None:
-    """Returns when a file's bytes are on disk, and its size when it changed."""
+    """Return when a file's bytes are on disk, and its size when it changed."""
     if sys.platform == "darwin":
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)  # its fsync(2) leaves them in the drive's cache
     else:
@@ -34,7 +34,7 @@ def _sync(descriptor: int) -> None:
 
 
 def _sync_entries(descriptor: int) -> None:
-    """Returns when a folder's entries are on disk."""
+    """Return when a folder's entries are on disk."""
     if sys.platform == "darwin":
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
     else:
@@ -67,7 +67,7 @@ class File:
         self._descriptor = descriptor
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Returns `size` bytes from `offset`, fewer only at the end of the file."""
+        """Return `size` bytes from `offset`, fewer only at the end of the file."""
         with _Failing(self.path):
             block = os.pread(self._descriptor, size, offset)
             if len(block) == size or not block:
@@ -83,14 +83,14 @@ class File:
             return b"".join(pieces)
 
     def write_at(self, offset: int, block: bytes) -> None:
-        """Writes all of the block to `offset`; it is in the page cache then, not on disk."""
+        """Write all of the block to `offset`; it is in the page cache then, not on disk."""
         with _Failing(self.path):
             done = os.pwrite(self._descriptor, block, offset)
             while done < len(block):
                 done += os.pwrite(self._descriptor, memoryview(block)[done:], offset + done)
 
     def size(self) -> int:
-        """Returns the file's length in bytes."""
+        """Return the file's length in bytes."""
         with _Failing(self.path):
             return os.fstat(self._descriptor).st_size
 
@@ -107,12 +107,12 @@ class File:
                 self.write_at(offset, os.urandom(size))
 
     def truncate(self, size: int) -> None:
-        """Cuts the file to `size` bytes."""
+        """Cut the file to `size` bytes."""
         with _Failing(self.path):
             os.ftruncate(self._descriptor, size)
 
     def sync(self) -> None:
-        """Returns when the file's bytes are on disk; its folder entry is synced by `Files.sync_folder`."""
+        """Return when the file's bytes are on disk; its folder entry is synced by `Files.sync_folder`."""
         with _Failing(self.path):
             _sync(self._descriptor)
 
@@ -137,7 +137,7 @@ class File:
         return None
 
     def close(self) -> None:
-        """Gives the descriptor back."""
+        """Give the descriptor back."""
         with _Failing(self.path):
             os.close(self._descriptor)
 
@@ -146,13 +146,13 @@ class Files:
     """The operating system's files."""
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """Opens a file; creating it leaves its folder entry unsynced."""
+        """Open a file; creating it leaves its folder entry unsynced."""
         flags = os.O_CLOEXEC | (os.O_RDWR if write or create else os.O_RDONLY) | (os.O_CREAT if create else 0)
         with _Failing(path):
             return File(path, _SPARES.opening(lambda: os.open(path, flags, _FILE_MODE)))
 
     def read(self, path: Path) -> bytes:
-        """Returns a whole file."""
+        """Return a whole file."""
         file = self.open(path)
         try:
             return file.read_at(0, file.size())
@@ -160,30 +160,30 @@ class Files:
             file.close()
 
     def exists(self, path: Path) -> bool:
-        """Tells whether there is such a file or folder."""
+        """Return whether there is such a file or folder."""
         return os.path.exists(path)
 
     def is_folder(self, path: Path) -> bool:
-        """Tells whether there is a folder of that name; a link to one is none."""
+        """Return whether there is a folder of that name; a link to one is none."""
         return os.path.isdir(path) and not os.path.islink(path)
 
     def size(self, path: Path) -> int:
-        """Returns the length in bytes of a file that is not open."""
+        """Return the length in bytes of a file that is not open."""
         with _Failing(path):
             return os.stat(path).st_size
 
     def list(self, folder: Path) -> list[str]:
-        """Returns the names in a folder, sorted."""
+        """Return the names in a folder, sorted."""
         with _Failing(folder):
             return sorted(_SPARES.opening(lambda: os.listdir(folder)))
 
     def make_folder(self, folder: Path) -> None:
-        """Makes a folder with its parents; one that is there already is well."""
+        """Make a folder with its parents; one that is there already is well."""
         with _Failing(folder):
             os.makedirs(folder, mode=_FOLDER_MODE, exist_ok=True)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Gives a file another name, replacing what has that name, or a folder one that is free; in one step."""
+        """Give a file another name, replacing what has that name, or a folder one that is free; in one step."""
         with _Failing(source):
             os.replace(source, target)
 
@@ -199,7 +199,7 @@ class Files:
             return True
 
     def remove(self, path: Path) -> None:
-        """Removes a file; one that is gone already is well."""
+        """Remove a file; one that is gone already is well."""
         with _Failing(path):
             try:
                 os.unlink(path)
@@ -207,7 +207,7 @@ class Files:
                 pass
 
     def remove_folder(self, folder: Path) -> None:
-        """Removes an empty folder; one that is gone already is well."""
+        """Remove an empty folder; one that is gone already is well."""
         with _Failing(folder):
             try:
                 os.rmdir(folder)
@@ -215,7 +215,7 @@ class Files:
                 pass
 
     def remove_tree(self, path: Path) -> None:
-        """Removes a file, or a folder with all that is in it; links are not followed."""
+        """Remove a file, or a folder with all that is in it; links are not followed."""
         if not self.is_folder(path):
             self.remove(path)
             return
@@ -224,7 +224,7 @@ class Files:
         self.remove_folder(path)
 
     def sync_folder(self, folder: Path) -> None:
-        """Returns when the folder's entries (files created, renamed, removed) are on disk."""
+        """Return when the folder's entries (files created, renamed, removed) are on disk."""
         with _Failing(folder):
             descriptor = _SPARES.opening(lambda: os.open(folder, os.O_RDONLY | os.O_CLOEXEC))
             try:
@@ -233,7 +233,7 @@ class Files:
                 os.close(descriptor)
 
     def lock(self, path: Path) -> File:
-        """Takes the lock that a file stands for; closing the file, or the end of the process, gives it back.
+        """Take the lock that a file stands for; closing the file, or the end of the process, gives it back.
 
         Raises: FolderBusy when another process holds it.
         """
@@ -256,11 +256,11 @@ class Files:
         return file
 
     def free_bytes(self, folder: Path) -> int:
-        """Returns how much the disk of a folder still takes from this account."""
+        """Return how much the disk of a folder still takes from this account."""
         with _Failing(folder):
             status = os.statvfs(folder)
             return status.f_bavail * status.f_frsize
 
     def token(self, size: int) -> bytes:
-        """Returns random bytes that nobody can guess."""
+        """Return random bytes that nobody can guess."""
         return os.urandom(size)

@@ -18,17 +18,17 @@ DIGEST: Final = "%%"
 
 
 def folder_name(vhost: str) -> str:
-    """Returns the name of a vhost's folder; no two vhosts have the same, and none is a path."""
+    """Return the name of a vhost's folder; no two vhosts have the same, and none is a path."""
     escaped = quote(vhost, safe="").replace(".", "%2E").replace("~", "%7E") or EMPTY
     return escaped if len(escaped) <= ESCAPED_MAX else DIGEST + sha256(vhost.encode()).hexdigest()
 
 
 def vhost_name(folder: str) -> str | None:
-    """Returns the vhost that a folder's name stands for, None when it stands for none or is a digest."""
+    """Return the vhost that a folder's name stands for, None when it stands for none or is a digest."""
     vhost = "" if folder == EMPTY else unquote(folder)
     return vhost if folder_name(vhost) == folder else None
 
 
 def is_digest(folder: str) -> bool:
-    """Tells whether a folder's name does not say the vhost's."""
+    """Return whether a folder's name does not say the vhost's."""
     return folder.startswith(DIGEST)

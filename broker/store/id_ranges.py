@@ -23,7 +23,7 @@ class IdRanges:
         return bool(self.borders)
 
     def add(self, first: int, end: int) -> None:
-        """Adds the ids first <= id < end; some may be there already."""
+        """Add the ids first <= id < end; some may be there already."""
         if first >= end:
             return
         borders = self.borders
@@ -32,7 +32,7 @@ class IdRanges:
         borders[left:right] = ([] if left % 2 else [first]) + ([] if right % 2 else [end])
 
     def remove(self, first: int, end: int) -> None:
-        """Removes the ids first <= id < end; some may be missing already."""
+        """Remove the ids first <= id < end; some may be missing already."""
         if first >= end:
             return
         borders = self.borders
@@ -40,7 +40,7 @@ class IdRanges:
         borders[left:right] = ([first] if left % 2 else []) + ([end] if right % 2 else [])
 
     def overlaps(self, first: int, end: int) -> bool:
-        """Tells whether any id with first <= id < end is in the set."""
+        """Return whether any id with first <= id < end is in the set."""
         borders = self.borders
         place = bisect_right(borders, first)
         return bool(place % 2) or (place < len(borders) and borders[place] < end)

@@ -24,7 +24,7 @@ class Consumer(Protocol):
     """Who takes the records of a block."""
 
     def run(self, block: bytes, base: int) -> Stop:
-        """Takes the records of a block that begins with one, at position `base`."""
+        """Take the records of a block that begins with one, at position `base`."""
 
 
 class LogFolder:
@@ -44,11 +44,11 @@ class LogFolder:
         self.unreadable: dict[int, str] = {}
 
     def path(self, number: int) -> Path:
-        """Returns the file of a segment."""
+        """Return the file of a segment."""
         return segment_path(self.folder, number)
 
     def header(self, number: int) -> SegmentHeader:
-        """Returns a segment's header. Raises: ValueError when it is damaged; NewerFormat."""
+        """Return a segment's header. Raises: ValueError when it is damaged; NewerFormat."""
         block = self.read(number, 0, HEADER_BYTES)
         if number in self.unreadable and not any(block):
             raise ValueError(self.unreadable[number])
@@ -58,7 +58,7 @@ class LogFolder:
         return header
 
     def read(self, number: int, offset: int, size: int) -> bytes:
-        """Returns a piece of a segment, shorter at its end."""
+        """Return a piece of a segment, shorter at its end."""
         file = self._files.open(self.path(number))
         try:
             return self._read(number, file, offset, size)
@@ -72,7 +72,7 @@ class LogFolder:
         return block
 
     def scan(self, number: int, offset: int, consumer: Consumer, done: Callable[[int], None]) -> tuple[int, str]:
-        """Hands a segment's records from `offset` on to a consumer; returns where it stopped and the damage found
+        """Hand a segment's records from `offset` on to a consumer; returns where it stopped and the damage found
         there.
 
         Shapes: done(n) hears of each n bytes that are behind. The damage is empty at the end of the segment.
@@ -96,7 +96,7 @@ class LogFolder:
         return offset, ""
 
     def evidence_behind(self, number: int, offset: int) -> int:
-        """Returns the highest position that anything behind a damaged place says was synced, 0 when nothing does.
+        """Return the highest position that anything behind a damaged place says was synced, 0 when nothing does.
 
         A record at the place where the damaged one ends counts, so do marks, found by their segment's token, and the
         headers of later segments. Cost: reads the rest of the log; it happens once, when there is damage.
@@ -106,7 +106,7 @@ class LogFolder:
         return max(found, default=0)
 
     def resume(self, number: int, offset: int, *, inner: bool = False) -> int:
-        """Returns the next offset behind a damaged record where one begins, or the segment's end.
+        """Return the next offset behind a damaged record where one begins, or the segment's end.
 
         With `inner` the records of a transaction count too, those of the damaged one included.
         """
@@ -139,7 +139,7 @@ class LogFolder:
         return max([evidence, *(synced for _, synced in self._marks(number, block, offset))])
 
     def _marks(self, number: int, block: bytes, offset: int) -> Iterator[tuple[int, int]]:
-        """Yields (place in the block, synced) of each whole mark."""
+        """Yield (place in the block, synced) of each whole mark."""
         try:
             token = self.header(number).token
         except ValueError:
@@ -160,7 +160,7 @@ class LogFolder:
 
 
 def _end_of(block: bytes, at: int) -> int:
-    """Returns where the record at a place would end, 0 when its length is impossible."""
+    """Return where the record at a place would end, 0 when its length is impossible."""
     if len(block) - at < HEAD_BYTES:
         return 0
     length = HEAD.unpack_from(block, at)[0]
@@ -169,7 +169,7 @@ def _end_of(block: bytes, at: int) -> int:
 
 
 def _next_to(block: bytes, *, inner: bool) -> int:
-    """Returns where the damaged record at the beginning of a block ends and the next one begins, 0 if nothing tells."""
+    """Return where the damaged record at the beginning of a block ends and the next one begins, 0 if nothing tells."""
     end = _true_end(block, inner=inner)
     if end:
         return end
@@ -178,7 +178,7 @@ def _next_to(block: bytes, *, inner: bool) -> int:
 
 
 def _true_end(block: bytes, *, inner: bool) -> int:
-    """Returns where the record at the beginning of a block ends when one byte of its length is wrong, 0 otherwise.
+    """Return where the record at the beginning of a block ends when one byte of its length is wrong, 0 otherwise.
 
     The checksum, which does not cover the length, proves it.
     """
@@ -196,12 +196,12 @@ def _true_end(block: bytes, *, inner: bool) -> int:
 
 
 def _follows(block: bytes, at: int, *, inner: bool) -> bool:
-    """Tells whether a whole record begins at a place behind the first one of the block."""
+    """Return whether a whole record begins at a place behind the first one of the block."""
     return at > 0 and _record_at(block, at, inner=inner) > 0
 
 
 def _record_at(block: bytes, at: int, *, inner: bool = False) -> int:
-    """Returns the end of the whole record at a place, 0 when there is none.
+    """Return the end of the whole record at a place, 0 when there is none.
 
     One within a transaction is none, unless `inner`: a damaged length may lead to it, and going on there would apply
     half of that.

@@ -54,13 +54,13 @@ class MemoryFile(File):
         held.extend(bytes(size - len(held)))
 
     def sync(self) -> None:
-        """Returns at once: memory has nothing behind it."""
+        """Return at once: memory has nothing behind it."""
 
     def drop_cache(self) -> None:
-        """Returns at once: there is no cache."""
+        """Return at once: there is no cache."""
 
     def lock(self) -> bool:
-        """Takes the file's lock; tells whether it was free."""
+        """Take the file's lock; tells whether it was free."""
         if self._content.locked:
             return False
         self._content.locked = self._locked = True
@@ -150,7 +150,7 @@ class MemoryFiles(Files):
         return self._free_bytes - sum(len(content.block) for content in self.contents.values())
 
     def token(self, size: int) -> bytes:
-        """Returns bytes that differ each time and are the same in every run."""
+        """Return bytes that differ each time and are the same in every run."""
         self._tokens += 1
         words = (crc32c(f"{self._tokens}/{word}".encode()) for word in range((size + 3) // 4))
         return b"".join(word.to_bytes(4, "big") for word in words)[:size]
@@ -161,5 +161,5 @@ class MemoryFiles(Files):
 
 
 def moved(path: Path, source: Path, target: Path) -> Path:
-    """Returns where a path is when `source` has become `target`."""
+    """Return where a path is when `source` has become `target`."""
     return target / path.relative_to(source) if path.is_relative_to(source) else path

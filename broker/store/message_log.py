@@ -76,7 +76,7 @@ class MessageLog:
         self.live: dict[int, int] = {}
 
     def begin(self) -> None:
-        """Writes and syncs the header of the first segment, so that a checkpoint's position always lies in a file.
+        """Write and sync the header of the first segment, so that a checkpoint's position always lies in a file.
 
         Raises: StoreFailed.
         """
@@ -89,7 +89,7 @@ class MessageLog:
     # -- on the loop --------------------------------------------------------------------------------------------------
 
     def append(self, record: bytes) -> int:
-        """Takes a record and returns its position; nothing is written yet.
+        """Take a record and return its position; nothing is written yet.
 
         Cost: an addition and a list append.
         """
@@ -102,7 +102,7 @@ class MessageLog:
         return position
 
     def append_content(self, content: bytes) -> int:
-        """Takes a record without its prefix, as `append` does one with it. HOT.
+        """Take a record without its prefix, as `append` does one with it. HOT.
 
         Cost: a checksum, an addition and two list appends, no copy; it runs for every persistent message.
         """
@@ -119,7 +119,7 @@ class MessageLog:
 
     @contextmanager
     def group(self) -> Iterator[None]:
-        """Makes one transaction of what is appended inside: after a crash all of it is there or nothing.
+        """Make one transaction of what is appended inside: after a crash all of it is there or nothing.
 
         Positions that append returns are final and lie in the segment that `position` names. A group inside a group is
         part of it; one without records leaves nothing. An exception closes it with what was appended so far, and goes
@@ -154,7 +154,7 @@ class MessageLog:
         return self.position >> OFFSET_BITS
 
     def take(self) -> Batch | None:
-        """Returns everything that waits as one batch, None when nothing does.
+        """Return everything that waits as one batch, None when nothing does.
 
         Raises: RuntimeError when the batch before it was not completed; StoreFailed when a write failed before.
         """
@@ -176,7 +176,7 @@ class MessageLog:
         return batch
 
     def complete(self, batch: Batch) -> None:
-        """Notes that a batch was written: what it carried may be confirmed."""
+        """Note that a batch was written: what it carried may be confirmed."""
         assert batch is self._in_flight
         self._in_flight = None
         self.written = self.confirmable = batch.end
@@ -184,11 +184,11 @@ class MessageLog:
             self.synced = batch.end
 
     def add_live(self, segment: int, n: int) -> None:
-        """Counts n references more to a segment, which keep it on disk."""
+        """Count n references more to a segment, which keep it on disk."""
         self.live[segment] = self.live.get(segment, 0) + n
 
     def drop_live(self, segment: int, n: int) -> None:
-        """Counts n references less to a segment.
+        """Count n references less to a segment.
 
         Raises: ValueError when there were not so many (a defect of the caller).
         """
@@ -236,7 +236,7 @@ class MessageLog:
             self._roll_if_full()
 
     def _roll_if_full(self) -> None:
-        """Rolls behind a record, not in front of the next one: `position` always names the segment of the next one."""
+        """Roll behind a record, not in front of the next one: `position` always names the segment of the next one."""
         after = self.position
         if after < self._fence:
             return
@@ -264,7 +264,7 @@ class MessageLog:
     # -- in the writing thread ----------------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> None:
-        """Writes and syncs a batch, and the folder when a segment is new.
+        """Write and sync a batch, and the folder when a segment is new.
 
         Raises: StoreFailed, after which the log takes nothing any more: a second sync could succeed falsely.
         """
@@ -296,7 +296,7 @@ class MessageLog:
     # -- in any thread ------------------------------------------------------------------------------------------------
 
     def read(self, position: int, size: int) -> bytes:
-        """Returns the record at a position.
+        """Return the record at a position.
 
         Shapes: size is the whole record's length, as the queue log has it.
         Raises: CorruptRecord when it is not what was written; StoreFailed when it cannot be read.
@@ -307,21 +307,21 @@ class MessageLog:
         return record
 
     def read_span(self, position: int, size: int) -> bytes:
-        """Returns `size` bytes of one segment, unchecked, fewer at its end."""
+        """Return `size` bytes of one segment, unchecked, fewer at its end."""
         with self._readers.borrow(segment_path(self._folder, position >> OFFSET_BITS)) as file:
             return file.read_at(position & OFFSET_MASK, size)
 
     def has(self, segment: int) -> bool:
-        """Tells whether the file of a segment is there."""
+        """Return whether the file of a segment is there."""
         return self._files.exists(segment_path(self._folder, segment))
 
     def corrupt(self, position: int, reason: str) -> CorruptRecord:
-        """Returns the error that names a place in this log."""
+        """Return the error that names a place in this log."""
         segment = position >> OFFSET_BITS
         return CorruptRecord(segment_path(self._folder, segment), segment, position & OFFSET_MASK, reason)
 
     def reclaim(self, below: int, referenced: Iterable[int]) -> list[int]:
-        """Removes the segments that nobody needs any more and returns their numbers.
+        """Remove the segments that nobody needs any more and return their numbers.
 
         A segment goes when it lies wholly before the checkpoint at position `below`, no slot refers to it now, and no
         slot of that checkpoint does: were the process to end here, recovery would look for it.
@@ -337,7 +337,7 @@ class MessageLog:
         return gone
 
     def close(self) -> None:
-        """Closes the files; what was not written is lost."""
+        """Close the files; what was not written is lost."""
         self._readers.close()
         if self._file is not None:
             self._file.close()

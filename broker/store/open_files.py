@@ -42,7 +42,7 @@ class OpenFiles:
         self._loans: OrderedDict[Path, _Loan] = OrderedDict()
 
     def borrow(self, path: Path) -> _Loan:
-        """Returns the file for a ``with`` block, opened if it was not.
+        """Return the file for a ``with`` block, opened if it was not.
 
         Raises: StoreFailed when there is no such file.
         """
@@ -57,21 +57,21 @@ class OpenFiles:
         return loan
 
     def give_back(self, loan: _Loan) -> None:
-        """Ends one reader's use of a file."""
+        """End one reader's use of a file."""
         with self._lock:
             loan.readers -= 1
             if loan.forgotten and not loan.readers:
                 loan.file.close()
 
     def forget(self, path: Path) -> None:
-        """Drops a file that is about to be removed."""
+        """Drop a file that is about to be removed."""
         with self._lock:
             loan = self._loans.pop(path, None)
             if loan is not None:
                 self._drop(loan)
 
     def close(self) -> None:
-        """Drops every file."""
+        """Drop every file."""
         with self._lock:
             while self._loans:
                 self._drop(self._loans.popitem()[1])

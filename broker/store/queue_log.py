@@ -72,7 +72,7 @@ class QueueLogs:
         return sorted(self._chunks)
 
     def check(self, queue_number: int, first: int, end: int) -> bool:
-        """Tells whether the chunks of the ids first <= id < end are there; one without its header is removed."""
+        """Return whether the chunks of the ids first <= id < end are there; one without its header is removed."""
         chunks = range(first // CHUNK_IDS, (end - 1) // CHUNK_IDS + 1)
         for chunk in chunks:
             if chunk not in self._chunks.get(queue_number, ()):
@@ -83,7 +83,7 @@ class QueueLogs:
         return self._missing.isdisjoint([(queue_number, chunk) for chunk in chunks])
 
     def withdraw(self) -> None:
-        """Removes the chunks that `check` missed and that were written again since: the start is refused.
+        """Remove the chunks that `check` missed and that were written again since: the start is refused.
 
         The next start is to miss them again, not to take them for whole. Raises: StoreFailed.
         """
@@ -92,7 +92,7 @@ class QueueLogs:
                 self._remove(queue_number, chunk)
 
     def write(self, queue_number: int, first: int, entries: Sequence[Entry | None], due_ms: Sequence[int] = ()) -> None:
-        """Writes the entries of the ids from `first` on; they are in the page cache then.
+        """Write the entries of the ids from `first` on; they are in the page cache then.
 
         Shapes: `due_ms` as of `pack_entries`.
         Cost: one write per chunk, and 0.4 us an entry.
@@ -105,13 +105,13 @@ class QueueLogs:
                 self._write(queue_number, chunk, at, piece)
 
     def move(self, queue_number: int, message_id: int, entry: Entry, due_ms: int = 0) -> None:
-        """Writes one entry again, unless it is not needed any more."""
+        """Write one entry again, unless it is not needed any more."""
         live = self._live.get(queue_number)
         if live is not None and live.overlaps(message_id, message_id + 1):
             self.write(queue_number, message_id, [entry], (due_ms,))
 
     def mend(self, queue_number: int, message_id: int, seen: Entry, entry: Entry) -> None:
-        """Writes one entry again that was found damaged, unless it was written meanwhile or is not needed any more.
+        """Write one entry again that was found damaged, unless it was written meanwhile or is not needed any more.
 
         Shapes: `seen` is what `read` returned for it.
         """
@@ -120,16 +120,16 @@ class QueueLogs:
             self.move(queue_number, message_id, entry)
 
     def keep(self, queue_number: int, first: int, end: int) -> None:
-        """Notes that the entries of the ids first <= id < end, which are on disk, are needed."""
+        """Note that the entries of the ids first <= id < end, which are on disk, are needed."""
         self._live.setdefault(queue_number, IdRanges()).add(first, end)
 
     def read(self, queue_number: int, first: int, end: int) -> Entries:
-        """Returns the entries of the ids first <= id < end: NO_ENTRY where there is none, or none that can be read."""
+        """Return the entries of the ids first <= id < end: NO_ENTRY where there is none, or none that can be read."""
         positions, sizes, _ = self.examine(queue_number, first, end)
         return positions, sizes
 
     def examine(self, queue_number: int, first: int, end: int) -> ReadEntries:
-        """Returns the same with the indexes of those entries that carry no checksum: an earlier version wrote them."""
+        """Return the same with the indexes of those entries that carry no checksum: an earlier version wrote them."""
         positions: list[int] = []
         sizes: list[int] = []
         unproved: list[int] = []
@@ -142,7 +142,7 @@ class QueueLogs:
         return positions, sizes, unproved
 
     def read_due(self, queue_number: int, first: int, end: int) -> list[int]:
-        """Returns when the messages first <= id < end are due, 0 where no entry tells."""
+        """Return when the messages first <= id < end are due, 0 where no entry tells."""
         due_ms: list[int] = []
         for chunk, at, start, stop in _pieces(first, end):
             block = self._block(queue_number, chunk, at, (stop - start) * ENTRY_BYTES)
@@ -150,7 +150,7 @@ class QueueLogs:
         return due_ms
 
     def _block(self, queue_number: int, chunk: int, at: int, size: int) -> bytes:
-        """Returns a piece of a chunk, with zeros in place of what is not there or cannot be read."""
+        """Return a piece of a chunk, with zeros in place of what is not there or cannot be read."""
         block = b""
         if chunk in self._chunks.get(queue_number, ()):
             try:
@@ -161,7 +161,7 @@ class QueueLogs:
         return block.ljust(size, b"\0")
 
     def drop(self, queue_number: int, first: int, end: int, position: int) -> None:
-        """Gives up the entries of the ids first <= id < end, of a slot that was deleted at log position `position`."""
+        """Give up the entries of the ids first <= id < end, of a slot that was deleted at log position `position`."""
         live = self._live.get(queue_number)
         if live is None:
             return
@@ -171,13 +171,13 @@ class QueueLogs:
                 self._dropped[queue_number, chunk] = position
 
     def forget(self, queue_number: int, position: int) -> None:
-        """Gives up all entries of a queue that was deleted at log position `position`."""
+        """Give up all entries of a queue that was deleted at log position `position`."""
         self._live.pop(queue_number, None)
         for chunk in tuple(self._chunks.get(queue_number, ())):  # a checkpoint may be removing some
             self._dropped[queue_number, chunk] = position
 
     def sync(self) -> None:
-        """Returns when everything written so far is on disk."""
+        """Return when everything written so far is on disk."""
         with self._lock:
             touched, self._touched = self._touched, set()
         if not self._sync:
@@ -196,7 +196,7 @@ class QueueLogs:
             self._files.sync_folder(self._folder)
 
     def reclaim(self, below: int) -> int:
-        """Removes the chunks given up before the checkpoint at log position `below`; returns how many."""
+        """Remove the chunks given up before the checkpoint at log position `below`; returns how many."""
         removed = 0
         for key, position in list(self._dropped.items()):
             with self._lock:
@@ -208,7 +208,7 @@ class QueueLogs:
         return removed
 
     def drop_unneeded(self) -> None:
-        """Gives up the chunks no entry of which is needed; at start, when `keep` has named all that are.
+        """Give up the chunks no entry of which is needed; at start, when `keep` has named all that are.
 
         They too wait for the next checkpoint: until then recovery may have to start from the last one again.
         """
@@ -219,7 +219,7 @@ class QueueLogs:
                     self._dropped[queue_number, chunk] = 0
 
     def close(self) -> None:
-        """Closes the files."""
+        """Close the files."""
         self._readers.close()
 
     def _write(self, queue_number: int, chunk: int, at: int, block: bytes) -> None:
@@ -238,7 +238,7 @@ class QueueLogs:
         self._touched.add(key)  # after the write: a sync that runs meanwhile must not take the mark away
 
     def _is_one(self, queue_number: int, chunk: int) -> bool:
-        """Tells whether a chunk on disk begins as it should. Cost: a read for one that this process did not begin."""
+        """Return whether a chunk on disk begins as it should. Cost: a read for one that this process did not begin."""
         key = (queue_number, chunk)
         if key not in self._begun and key not in self._checked:
             try:
@@ -272,7 +272,7 @@ def _header(queue_number: int, chunk: int) -> bytes:
 
 
 def _pieces(first: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yields (chunk, offset in its file, first id, end) for each chunk that the ids lie in."""
+    """Yield (chunk, offset in its file, first id, end) for each chunk that the ids lie in."""
     start = first
     while start < end:
         chunk, place = divmod(start, CHUNK_IDS)

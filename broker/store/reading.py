@@ -57,7 +57,7 @@ class Maker(ABC, Generic[T]):
         body_at: int,
         stop: int,
     ) -> T:
-        """Returns one message. HOT.
+        """Return one message. HOT.
 
         Shapes: the record has `size` bytes at log position `position`; the parts of it that have no fixed width follow
             each other in the block, from the offset `targets_at` to `stop`.
@@ -85,7 +85,7 @@ class StoredMessages(Maker[StoredMessage]):
         body_at: int,
         stop: int,
     ) -> StoredMessage:
-        """Returns one message."""
+        """Return one message."""
         route = block[route_at:header_at]
         names = self._routes.get(route)
         if names is None:
@@ -103,7 +103,7 @@ def read_messages(
     maker: Maker[T],
     report: Callable[[int, int], None],
 ) -> list[T | None]:
-    """Returns the wanted messages of a slot; index 0 is id `first`, None is what was not wanted or is not there.
+    """Return the wanted messages of a slot; index 0 is id `first`, None is what was not wanted or is not there.
 
     Shapes: report(position, index) hears of each that is no whole record of that message.
     Cost: one call per run of neighbours; per message an unpacking and a checksum, beside what is made of it. HOT.
@@ -151,7 +151,7 @@ def read_messages(
 
 
 def names(record: bytes, queue_number: int, message_id: int) -> bool:
-    """Tells whether a whole record is that of a message and names it among its targets."""
+    """Return whether a whole record is that of a message and names it among its targets."""
     targets_end = HEAD_BYTES + HEAD.unpack_from(record)[8]
     targets = record[HEAD_BYTES:targets_end]
     return (
@@ -162,7 +162,7 @@ def names(record: bytes, queue_number: int, message_id: int) -> bool:
 
 
 def _holds(targets: bytes, queue_number: int, message_id: int, *, spilled: bool) -> bool:
-    """Tells whether a record may be that of a message: it names it, or it is one of the spill and another queue's.
+    """Return whether a record may be that of a message: it names it, or it is one of the spill and another queue's.
 
     The spill has one record of a message for all queues, under the name of the first that needed it.
     """
@@ -173,7 +173,7 @@ def _holds(targets: bytes, queue_number: int, message_id: int, *, spilled: bool)
 
 
 def _in_log_order(positions: list[int], wanted: Sequence[int]) -> Sequence[int]:
-    """Returns the wanted indexes in the order of their positions, which they mostly have."""
+    """Return the wanted indexes in the order of their positions, which they mostly have."""
     before = 0
     for index in wanted:
         position = positions[index]
@@ -184,7 +184,7 @@ def _in_log_order(positions: list[int], wanted: Sequence[int]) -> Sequence[int]:
 
 
 def _spans(positions: list[int], sizes: list[int], wanted: Sequence[int]) -> list[tuple[int, int, Sequence[int]]]:
-    """Returns (begin, end, indexes) of what is to be read with one call each, in the order of the log."""
+    """Return (begin, end, indexes) of what is to be read with one call each, in the order of the log."""
     spans: list[tuple[int, int, Sequence[int]]] = []
     if not wanted:
         return spans
@@ -207,7 +207,7 @@ def _spans(positions: list[int], sizes: list[int], wanted: Sequence[int]) -> lis
 def read_records(
     read_span: Callable[[int, int], bytes], wanted: Iterable[tuple[int, int, T]]
 ) -> Iterator[tuple[int, bytes | None, T]]:
-    """Yields (position, record, what came with it) for each wanted record, in the order of the log.
+    """Yield (position, record, what came with it) for each wanted record, in the order of the log.
 
     Shapes: wanted holds (position, size, anything); read_span(position, size) gives fewer bytes at the end of a
         segment. The record is None when the bytes there are no whole record.
@@ -221,7 +221,7 @@ def read_records(
 def read_places(
     read_span: Callable[[int, int], bytes], wanted: Iterable[tuple[int, int, T]]
 ) -> Iterator[tuple[int, bytes, T]]:
-    """Yields (position, bytes, what came with it) for each wanted place, unchecked, in the order of the log.
+    """Yield (position, bytes, what came with it) for each wanted place, unchecked, in the order of the log.
 
     Shapes: as for `read_records`; there are fewer bytes at the end of a segment.
     Cost: one call per run of neighbours; what lies in a short gap is read along, a long one is not.

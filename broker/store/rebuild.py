@@ -43,7 +43,7 @@ class EntryCompletion:
         self._lacking()
 
     def run(self, *, told: bool, refuse: bool) -> None:
-        """Does it, once the log was replayed.
+        """Do it, once the log was replayed.
 
         Shapes: `told` says that the segments of a window are known unless it is doubtful. Raises: CorruptStore when
             something is lost and the start is to be refused then; StoreFailed.
@@ -70,7 +70,7 @@ class EntryCompletion:
             self._settle_lost(number, window, refuse=refuse)
 
     def _lacking(self) -> set[int]:
-        """Returns the queues that need a chunk which was not there at the start."""
+        """Return the queues that need a chunk which was not there at the start."""
         check = self._queue_logs.check
         return {
             number
@@ -92,7 +92,7 @@ class EntryCompletion:
         return found
 
     def _search(self, ids: Mapping[int, set[int] | None]) -> None:
-        """Writes the entries of unsettled messages as the whole log has them, of all where a queue names no ids."""
+        """Write the entries of unsettled messages as the whole log has them, of all where a queue names no ids."""
 
         def wanted(number: int, message_id: int) -> bool:
             if number not in ids:
@@ -108,7 +108,7 @@ class EntryCompletion:
         self._damage = search.damage
 
     def _write(self, search: EntrySearch) -> None:
-        """Writes what was found, runs of ids with one call each."""
+        """Write what was found, runs of ids with one call each."""
         found, search.found = search.found, {}
         due_ms, search.due_ms = search.due_ms, {}
         self.entries += len(found)

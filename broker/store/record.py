@@ -120,7 +120,7 @@ _NUMBER: Final = Struct(">Q")
 
 
 def encode_route(exchange: str, key: str) -> bytes:
-    """Returns the part of a record that all messages of one route share.
+    """Return the part of a record that all messages of one route share.
 
     Raises: ValueError when a name is longer than a short string (AMQP 0-9-1 section 4.2.5.3), 255 bytes.
     """
@@ -134,7 +134,7 @@ def encode_route(exchange: str, key: str) -> bytes:
 def encode_message(
     synced: int, timestamp_ms: int, flags: int, route: bytes, header: bytes, body: bytes, targets: bytes
 ) -> bytes:
-    """Returns the record of one message for all the queues that took it.
+    """Return the record of one message for all the queues that took it.
 
     Shapes: targets is ``TARGET.pack(queue number, message id)`` of each queue, joined; header is the payload of the
         content header frame.
@@ -147,12 +147,12 @@ def encode_message(
 def message_front(
     synced: int, timestamp_ms: int, flags: int, route_bytes: int, header_bytes: int, targets_bytes: int
 ) -> bytes:
-    """Returns what stands between prefix and targets of a message's record: the same for many that come at once."""
+    """Return what stands between prefix and targets of a message's record: the same for many that come at once."""
     return _FRONT_PACK(synced, timestamp_ms, MESSAGE, flags, route_bytes, header_bytes, targets_bytes)
 
 
 def encode_prefix(content: bytes) -> bytes:
-    """Returns what stands in front of a record's content: its length and its checksum."""
+    """Return what stands in front of a record's content: its length and its checksum."""
     return (len(content) << 32 | crc32c(content)).to_bytes(PREFIX_BYTES, "big")
 
 
@@ -171,7 +171,7 @@ def due_of(record: bytes) -> int:
 
 
 def encode_moved(synced: int, record: bytes, targets: bytes) -> bytes:
-    """Returns a copy of a message's record for the queues that still need it (compaction).
+    """Return a copy of a message's record for the queues that still need it (compaction).
 
     Shapes: record is a whole MESSAGE or MOVED record; its timestamp, flags, route, header and body stay.
     """
@@ -182,7 +182,7 @@ def encode_moved(synced: int, record: bytes, targets: bytes) -> bytes:
 
 
 def encode_settled(synced: int, timestamp_ms: int, queue_number: int, ids: Sequence[int]) -> bytes:
-    """Returns the record of messages of one queue that were acked, dropped or expired.
+    """Return the record of messages of one queue that were acked, dropped or expired.
 
     Shapes: ids are distinct and at least one, in any order. A run without gaps takes 16 bytes however long it is.
     """
@@ -195,7 +195,7 @@ def encode_settled(synced: int, timestamp_ms: int, queue_number: int, ids: Seque
 
 
 def encode_requeued(synced: int, timestamp_ms: int, queue_number: int, counts: Mapping[int, int]) -> bytes:
-    """Returns the record of the delivery counts of messages that came back.
+    """Return the record of the delivery counts of messages that came back.
 
     Shapes: counts maps a message id to how often it was delivered in all, so replaying the record twice changes
         nothing.
@@ -205,18 +205,18 @@ def encode_requeued(synced: int, timestamp_ms: int, queue_number: int, counts: M
 
 
 def encode_purged(synced: int, timestamp_ms: int, queue_number: int, upto: int, excepted: Sequence[int]) -> bytes:
-    """Returns the record of a purge: every message up to and including id `upto` but the excepted is settled."""
+    """Return the record of a purge: every message up to and including id `upto` but the excepted is settled."""
     tail = Struct(f">{len(excepted) + 2}Q").pack(queue_number, upto, *excepted)
     return _encode(synced, timestamp_ms, PURGED, 0, tail)
 
 
 def encode_queue_deleted(synced: int, timestamp_ms: int, queue_number: int) -> bytes:
-    """Returns the record that a queue number is gone for good."""
+    """Return the record that a queue number is gone for good."""
     return _encode(synced, timestamp_ms, QUEUE_DELETED, 0, _NUMBER.pack(queue_number))
 
 
 def encode_topology(synced: int, timestamp_ms: int, change: Mapping[str, Any]) -> bytes:
-    """Returns the record of one change of the durable topology.
+    """Return the record of one change of the durable topology.
 
     Raises: TypeError when a value is not JSON.
     """
@@ -224,7 +224,7 @@ def encode_topology(synced: int, timestamp_ms: int, change: Mapping[str, Any]) -
 
 
 def encode_mark(synced: int, token: bytes, position: int) -> bytes:
-    """Returns the record that stands in front of a batch."""
+    """Return the record that stands in front of a batch."""
     return _encode(synced, 0, MARK, 0, MARK_TAIL.pack(token, position))
 
 
@@ -232,18 +232,18 @@ _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow
 
 
 def encode_change(change: Mapping[str, Any]) -> bytes:
-    """Returns a change of the topology as JSON."""
+    """Return a change of the topology as JSON."""
     return _JSON.encode(change).encode()
 
 
 def decode_topology(record: bytes) -> dict[str, Any]:
-    """Returns the change that a TOPOLOGY record holds."""
+    """Return the change that a TOPOLOGY record holds."""
     change: dict[str, Any] = json.loads(record[HEAD_BYTES:])
     return change
 
 
 def is_whole(record: bytes) -> bool:
-    """Tells whether the bytes are exactly one record with the right checksum."""
+    """Return whether the bytes are exactly one record with the right checksum."""
     if len(record) < HEAD_BYTES:
         return False
     length, checksum = HEAD.unpack_from(record)[:2]
@@ -287,7 +287,7 @@ class StoredMessage:
 
 
 def decode_message(position: int, record: bytes, routes: dict[bytes, tuple[str, str]] | None = None) -> StoredMessage:
-    """Returns the message of a whole MESSAGE or MOVED record.
+    """Return the message of a whole MESSAGE or MOVED record.
 
     Shapes: routes is a cache that the caller keeps over neighbours: most of them share few routes.
     Raises: ValueError when it is of another kind or its parts do not fit its length.
@@ -318,7 +318,7 @@ def decode_message(position: int, record: bytes, routes: dict[bytes, tuple[str, 
 
 
 def body_bytes(head: bytes, size: int) -> int:
-    """Returns how long the body of a message's record is, from its head alone.
+    """Return how long the body of a message's record is, from its head alone.
 
     Shapes: size is the whole record's length, as the queue log has it.
     Raises: ValueError when the head is that of another record, or cut off.
@@ -333,7 +333,7 @@ def body_bytes(head: bytes, size: int) -> int:
 
 
 def route_names(route: bytes) -> tuple[str, str]:
-    """Returns the exchange and the routing key that `encode_route` made this of."""
+    """Return the exchange and the routing key that `encode_route` made this of."""
     key_at = 1 + route[0]
     return route[1:key_at].decode(), route[key_at + 1 :].decode()
 

@@ -94,7 +94,7 @@ class Recovery:
         self.next_segment = 1
 
     def run(self) -> Recovered:
-        """Reads the log, repairs its tail and the queue logs, and returns the state.
+        """Read the log, repairs its tail and the queue logs, and return the state.
 
         Raises: CorruptStore; NewerFormat; StoreFailed.
         """
@@ -153,7 +153,7 @@ class Recovery:
                 return
 
     def _begins_at_checkpoint(self) -> bool:
-        """Tells whether there is a log behind the checkpoint; if its segment is too short, the rest goes."""
+        """Return whether there is a log behind the checkpoint; if its segment is too short, the rest goes."""
         position = self._checkpoint.position
         segment, offset = position >> OFFSET_BITS, position & OFFSET_MASK
         size = self.log.segments.get(segment, 0)
@@ -169,7 +169,7 @@ class Recovery:
         return False
 
     def _scan_segment(self, number: int, offset: int) -> bool:
-        """Replays one segment; tells whether the log goes on behind it."""
+        """Replay one segment; tells whether the log goes on behind it."""
         while True:
             try:
                 offset, damage = self.log.scan(number, offset, self._replay, self._done)
@@ -183,7 +183,7 @@ class Recovery:
             offset = self.log.resume(number, offset)
 
     def _cut(self, position: int, reason: str) -> bool:
-        """Decides on damage: cuts the log there and returns True, or has the damaged piece skipped.
+        """Decide on damage: cuts the log there and return True, or has the damaged piece skipped.
 
         Raises: CorruptStore when the damaged bytes had been synced and there is no quarantine.
         """

@@ -71,7 +71,7 @@ class UnknownRecord(Exception):
 
 
 def cut(block: bytes, at: int, size: int) -> Stop:
-    """Returns the stop for a block that ends within a record, or for a record whose length cannot be right."""
+    """Return the stop for a block that ends within a record, or for a record whose length cannot be right."""
     if size - at < HEAD_BYTES:
         return Stop(at, "", HEAD_BYTES)
     length = HEAD.unpack_from(block, at)[0]
@@ -95,7 +95,7 @@ class Replay:
         self._sequences: dict[int, array[int]] = {}  # of the numbered messages that were met, by producer
 
     def run(self, block: bytes, base: int) -> Stop:
-        """Applies the records of a block that begins with one, at position `base`.
+        """Apply the records of a block that begins with one, at position `base`.
 
         Raises: UnknownRecord.
         Cost: 2 us a message with one target: no object is made but its entry.
@@ -150,7 +150,7 @@ class Replay:
         return Stop(at, damage, 0) if damage else cut(block, at, size)
 
     def _accept(self, number: int, message_id: int, position: int, size: int) -> QueueReplay | None:
-        """Applies one target of a message and returns the state of its queue, None when it has none."""
+        """Apply one target of a message and return the state of its queue, None when it has none."""
         queue = self.queues.get(number) or self._begin(number, message_id)
         if queue is not None:
             if self._due_ms:
@@ -164,7 +164,7 @@ class Replay:
         return queue
 
     def finish(self) -> None:
-        """Seals every queue's last window, and adds the sequences that were met to the changes."""
+        """Seal every queue's last window, and add the sequences that were met to the changes."""
         for queue in self.queues.values():
             queue.finish()
         for number, sequences in self._sequences.items():
@@ -173,7 +173,7 @@ class Replay:
         self._sequences = {}
 
     def _apply(self, kind: int, record: bytes, flags: int, position: int) -> str:
-        """Applies a whole record of any kind but MARK; returns what is wrong with it, empty when it was applied."""
+        """Apply a whole record of any kind but MARK; returns what is wrong with it, empty when it was applied."""
         if kind == TRANSACTION:
             try:
                 inner = inner_records(record)
@@ -195,7 +195,7 @@ class Replay:
         apply(self, record, flags, position)
 
     def _begin(self, number: int, message_id: int) -> QueueReplay | None:
-        """Returns the state of a queue that nothing was known of, None for a deleted one and for what is no queue."""
+        """Return the state of a queue that nothing was known of, None for a deleted one and for what is no queue."""
         if number & PRODUCER:
             sequences = self._sequences.get(number)
             if sequences is None:
@@ -279,7 +279,7 @@ def _numbers(record: bytes) -> tuple[int, ...]:
 
 
 def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yields first and end of each run of neighbours, ascending."""
+    """Yield first and end of each run of neighbours, ascending."""
     first = end = -1
     for number in sorted(numbers):
         if number > end:

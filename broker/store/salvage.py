@@ -14,7 +14,7 @@ FAILURES_MAX: Final = 256  # a disk takes seconds for each: one that gives back 
 
 
 def read_around(read: Callable[[int, int], bytes], offset: int, size: int) -> tuple[bytes, str]:
-    """Returns `size` bytes from `offset`, fewer at the end of the file, and why some of them could not be read.
+    """Return `size` bytes from `offset`, fewer at the end of the file, and why some of them could not be read.
 
     Shapes: read(offset, size) raises StoreFailed. Bytes that it does not give are zeros; the reason is empty when it
         gave all.

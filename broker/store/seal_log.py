@@ -66,12 +66,12 @@ class _LineFact:
     __slots__ = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the fields."""
+        """Return the fields."""
         return asdict(self)  # type: ignore[call-overload,no-any-return]  # all that inherit are dataclasses
 
     @classmethod
     def from_json(cls, line: Line) -> Self:
-        """Returns what a line says; fields that a later version added are passed over. Raises: BadSealLine."""
+        """Return what a line says; fields that a later version added are passed over. Raises: BadSealLine."""
         names: tuple[str, ...] = vars(cls)["__slots__"]
         try:
             return cls(**{name: line[name] for name in names if name in line or name not in ADDED})
@@ -160,13 +160,13 @@ class Cursor(_LineFact):
 
 
 def encode_line(kind: str, fields: Line) -> bytes:
-    """Returns a line with its newline."""
+    """Return a line with its newline."""
     text = json.dumps({"k": kind, **fields}, ensure_ascii=False, separators=(",", ":")).encode()
     return b"%b\t%08x\n" % (text, crc32c(text))
 
 
 def decode_line(block: bytes) -> dict[str, Any]:
-    """Returns what a line says, without its newline or with it. Raises: BadSealLine."""
+    """Return what a line says, without its newline or with it. Raises: BadSealLine."""
     text, _, checksum = block.rstrip(b"\n").rpartition(b"\t")
     if checksum != b"%08x" % crc32c(text):
         raise BadSealLine("its checksum is wrong")
@@ -180,7 +180,7 @@ def decode_line(block: bytes) -> dict[str, Any]:
 
 
 def decode_lines(block: bytes) -> tuple[list[dict[str, Any]], int]:
-    """Returns what the whole lines at the beginning of a block say, and how many bytes those are.
+    """Return what the whole lines at the beginning of a block say, and how many bytes those are.
 
     What follows is an unfinished line: a writer may be at it, or an accident has torn it.
     Raises: BadSealLine when there is a good line behind a bad one, which no accident does.
@@ -203,7 +203,7 @@ def decode_lines(block: bytes) -> tuple[list[dict[str, Any]], int]:
 
 
 def _pieces(block: bytes) -> Iterator[bytes]:
-    """Yields the whole lines of a block."""
+    """Yield the whole lines of a block."""
     at = 0
     while end := block.find(b"\n", at) + 1:
         yield block[at:end]
@@ -262,15 +262,15 @@ class SealView:
         return min(seal, self.last_seal if incarnation is None else self.starts.last_of(incarnation, self.last_seal))
 
     def seal(self, number: int) -> Seal | None:
-        """Returns the seal of that number, None when its file is not there."""
+        """Return the seal of that number, None when its file is not there."""
         return self._seals.get(number)
 
     def cursor(self, name: str, vhost: str, tap: str) -> Cursor | None:
-        """Returns a cursor, None when there is none of that name."""
+        """Return a cursor, None when there is none of that name."""
         return self._cursors.get((name, vhost, tap))
 
     def cursors_of(self, vhost: str, tap: str) -> list[Cursor]:
-        """Returns the cursors of a tap."""
+        """Return the cursors of a tap."""
         return [cursor for cursor in self.cursors if (cursor.vhost, cursor.tap) == (vhost, tap)]
 
     @property
@@ -279,11 +279,11 @@ class SealView:
         return {(mine[0].vhost, mine[0].queue) for mine in list(self._by_queue.values()) if mine}
 
     def of_queue(self, key: QueueKey) -> list[Seal]:
-        """Returns the seals of one queue, in rising order."""
+        """Return the seals of one queue, in rising order."""
         return list(self._by_queue.get(key, ()))
 
     def ends(self, vhost: str) -> dict[int, int]:
-        """Returns for each queue of a vhost the id behind the last message that was in a slot file, by its number."""
+        """Return for each queue of a vhost the id behind the last message that was in a slot file, by its number."""
         found: dict[int, int] = {}
         known: list[Seal | Gap | Released] = [*self.seals, *self.gaps, *list(self.released.values())]
         for one in known:
@@ -292,7 +292,7 @@ class SealView:
         return found
 
     def after(self, seal: int, *, queues: Collection[QueueKey] | None = None, limit: int | None = None) -> list[Seal]:
-        """Returns the seals behind that one, in rising order, of all queues or of some, `limit` at most."""
+        """Return the seals behind that one, in rising order, of all queues or of some, `limit` at most."""
         order = self._order
         found: list[Seal] = []
         for at in range(bisect_right(order, seal), len(order)):
@@ -304,7 +304,7 @@ class SealView:
         return found
 
     def lost(self, after: int, *, queues: Collection[QueueKey] | None = None) -> list[Gap]:
-        """Returns what a reader that stands at a seal can no longer have, of all queues or of some; best [].
+        """Return what a reader that stands at a seal can no longer have, of all queues or of some; best [].
 
         Shapes: gaps that were noted; for a queue without one that was released behind the reader one made of what is
             known: from the reader's place to the seal released, without ids and counts.
@@ -317,11 +317,11 @@ class SealView:
         return sorted(found, key=lambda gap: gap.seal)
 
     def live_lines(self) -> int:
-        """Returns how many lines `to_lines` would yield."""
+        """Return how many lines `to_lines` would yield."""
         return 1 + len(self.starts) + len(self._seals) + len(self._gaps) + len(self.released) + len(self._cursors)
 
     def to_lines(self) -> Iterator[bytes]:
-        """Yields lines that add up to the same."""
+        """Yield lines that add up to the same."""
         yield encode_line("store", {"format": FORMAT, "store": self.store, "last_seal": self.last_seal})
         for start in self.starts.rows():
             yield encode_line("incarnation", start)
@@ -337,7 +337,7 @@ class SealView:
     # -- what a line changes ------------------------------------------------------------------------------------------
 
     def fold(self, line: Line) -> None:
-        """Takes one line in; kinds of a later version are passed over. Raises: BadSealLine."""
+        """Take one line in; kinds of a later version are passed over. Raises: BadSealLine."""
         kind = line.get("k")
         if kind == "seal":
             self._fold_seal(Seal.from_json(line))

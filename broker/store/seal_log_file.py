@@ -53,7 +53,7 @@ class SealLog:
 
     @classmethod
     def open(cls, files: Files, folder: Path, *, sync: bool) -> SealLog:
-        """Returns the log of a folder, a new one when there is none; a torn last line is cut.
+        """Return the log of a folder, a new one when there is none; a torn last line is cut.
 
         Raises: CorruptFile when it is damaged, or missing where there are slot files; NewerFormat; StoreFailed.
         """
@@ -74,27 +74,27 @@ class SealLog:
         return self.view.last_seal + 1
 
     def append_seal(self, seal: Seal) -> None:
-        """Says that a slot file is there, which it is with all it has. Raises: StoreFailed."""
+        """Say that a slot file is there, which it is with all it has. Raises: StoreFailed."""
         self._append("seal", seal.to_json())
 
     def append_gap(self, gap: Gap) -> None:
-        """Says that a slot file goes though not every cursor has passed. Raises: StoreFailed."""
+        """Say that a slot file goes though not every cursor has passed. Raises: StoreFailed."""
         self._append("gap", gap.to_json())
 
     def release(self, released: Released) -> None:
-        """Says that slot files go, up to one. Raises: StoreFailed."""
+        """Say that slot files go, up to one. Raises: StoreFailed."""
         self._append("released", released.to_json())
 
     def set_cursor(self, cursor: Cursor) -> None:
-        """Says where a cursor stands; one that is new is made. Raises: StoreFailed."""
+        """Say where a cursor stands; one that is new is made. Raises: StoreFailed."""
         self._append("cursor", cursor.to_json())
 
     def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
-        """Says that there is no such cursor any more. Raises: StoreFailed."""
+        """Say that there is no such cursor any more. Raises: StoreFailed."""
         self._append("cursor_removed", {"name": name, "vhost": vhost, "tap": tap})
 
     def close(self) -> None:
-        """Closes the file. Once more changes nothing."""
+        """Close the file. Once more changes nothing."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -112,7 +112,7 @@ class SealLog:
             self._rewrite()
 
     def _rewrite(self) -> None:
-        """Puts a file with the live lines in the place of the old one."""
+        """Put a file with the live lines in the place of the old one."""
         unfinished = self._folder / f"{NAME}.unfinished"
         self._files.remove(unfinished)  # after a failed sync no later one would write the pages of the same file
         file = self._files.open(unfinished, create=True)
@@ -138,7 +138,7 @@ class SealLog:
 
 
 def _write(file: File, at: int, lines: list[bytes]) -> int:
-    """Writes the lines and empties the list; returns how many bytes they were."""
+    """Write the lines and empty the list; returns how many bytes they were."""
     block = b"".join(lines)
     lines.clear()
     file.write_at(at, block)

@@ -50,7 +50,7 @@ class SegmentHeader(NamedTuple):
 
 
 def encode_header(header: SegmentHeader) -> bytes:
-    """Returns the 64 bytes in front of a segment's records."""
+    """Return the 64 bytes in front of a segment's records."""
     front = _HEADER.pack(_MAGIC, FORMAT, HEADER_BYTES, *header)
     return front + _CHECKSUM.pack(crc32c(front))
 
@@ -75,11 +75,11 @@ def decode_header(block: bytes, path: Path) -> SegmentHeader:
 
 
 def segment_path(folder: Path, number: int) -> Path:
-    """Returns the file of a segment."""
+    """Return the file of a segment."""
     return folder / f"{number:010d}.log"
 
 
 def segment_number(name: str) -> int | None:
-    """Returns the number that a file name stands for, None when it is no segment's."""
+    """Return the number that a file name stands for, None when it is no segment's."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None

@@ -38,13 +38,13 @@ class SlotDraft:
         first: int,
         incarnation: str,
     ) -> SlotDraft:
-        """Returns a draft without rows; what has the path already goes."""
+        """Return a draft without rows; what has the path already goes."""
         files.remove(path)  # a draft that could not be removed when it was abandoned
         file = files.open(path, create=True)
         return cls(files, path, file, SlotFileWriter(file, store, seal, vhost, queue, number, first, incarnation))
 
     def complete(self, end: int) -> None:
-        """Writes what a whole file needs behind its rows; `finish` does it otherwise. Once more changes nothing.
+        """Write what a whole file needs behind its rows; `finish` does it otherwise. Once more changes nothing.
 
         After StoreFailed, as when the disk is full, the draft may be abandoned and its messages be written again.
         """
@@ -52,7 +52,7 @@ class SlotDraft:
             self._done = self.writer.finish(end)
 
     def finish(self, end: int, *, sync: bool) -> tuple[SlotMeta, int, int]:
-        """Returns the meta, the length in bytes and the checksum of the file, which is whole now; its name is unsynced.
+        """Return the meta, the length in bytes and the checksum of the file, which is whole now; its name is unsynced.
 
         After StoreFailed, which a sync may raise, nothing more may be written.
         """
@@ -64,6 +64,6 @@ class SlotDraft:
         return self._done
 
     def abandon(self) -> None:
-        """Removes the file."""
+        """Remove the file."""
         self._file.close()
         self._files.remove(self.path)

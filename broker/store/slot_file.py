@@ -105,12 +105,12 @@ class SlotMeta:
     incarnation: str = ""
 
     def to_json(self) -> bytes:
-        """Returns the meta as it stands in the file."""
+        """Return the meta as it stands in the file."""
         return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, block: bytes) -> SlotMeta:
-        """Returns the meta that a file holds; fields of a later version are passed over. Raises: BadSlotFile."""
+        """Return the meta that a file holds; fields of a later version are passed over. Raises: BadSlotFile."""
         try:
             found = json.loads(block)
             found.setdefault("incarnation", "")
@@ -196,7 +196,7 @@ class SlotFileWriter:
         return self._at + len(self._index)
 
     def add(self, message_id: int, timestamp_ms: int, flags: int, route: bytes, header: bytes, body: bytes) -> None:
-        """Adds one row. Shapes: route is exchange and key as short strings, as `encode_route` makes it.
+        """Add one row. Shapes: route is exchange and key as short strings, as `encode_route` makes it.
 
         Raises: OverflowError when the file would be 2 GiB or longer, before anything is added; StoreFailed.
         """
@@ -228,7 +228,7 @@ class SlotFileWriter:
             self._flush()
 
     def finish(self, end: int) -> tuple[SlotMeta, int, int]:
-        """Writes the index, the meta and the tail; returns the meta, the file's length in bytes and its checksum."""
+        """Write the index, the meta and the tail; returns the meta, the file's length in bytes and its checksum."""
         self._flush()
         rows = self.rows
         earliest, latest = (self._earliest, self._latest) if rows else (0, 0)
@@ -283,7 +283,7 @@ class SlotView:
         return self.buffer[self.index_at : self.index_at + self.rows * INDEX_ROW.size]
 
     def verify(self) -> list[int]:
-        """Returns the numbers, from 0 on, of the rows whose bytes are not what was written.
+        """Return the numbers, from 0 on, of the rows whose bytes are not what was written.
 
         Cost: one checksum over all rows; only where it is wrong one for each row.
         """
@@ -299,7 +299,7 @@ class SlotView:
         return damaged
 
     def row(self, number: int) -> Row:
-        """Returns the row of that number, from 0 on, damaged or not. Raises: IndexError."""
+        """Return the row of that number, from 0 on, damaged or not. Raises: IndexError."""
         if not 0 <= number < self.rows:
             raise IndexError(number)
         return self._row(INDEX_ROW.unpack_from(self.buffer, self.index_at + number * INDEX_ROW.size))
@@ -329,7 +329,7 @@ class SlotView:
 
 
 def open_slot(buffer: ReadableBuffer, crc: int | None = None) -> SlotView:
-    """Returns a view of a whole slot file; its rows are not looked at, see `SlotView.verify`.
+    """Return a view of a whole slot file; its rows are not looked at, see `SlotView.verify`.
 
     Shapes: crc is the checksum that the seal log has for the file, None when nobody said.
     Raises: BadSlotFile when it is none, of a later format, cut short, or damaged outside its rows.

@@ -56,7 +56,7 @@ class SlotFolder:
     def open(
         cls, files: Files, folder: Path, *, sync: bool = True, ahead_ms: int = 0, incarnation: str = ""
     ) -> SlotFolder:
-        """Makes the folder if need be and returns it, without what an accident or an old snapshot left in it.
+        """Make the folder if need be and return it, without what an accident or an old snapshot left in it.
 
         Shapes: `incarnation` is the start of the broker, which the files that it makes name.
         A slot file that is listed and not there, or of another length, becomes a gap.
@@ -77,21 +77,21 @@ class SlotFolder:
         return self.log.view
 
     def free_bytes(self) -> int:
-        """Returns how much the disk still takes."""
+        """Return how much the disk still takes."""
         return self._files.free_bytes(self.folder)
 
     def path(self, seal: int) -> Path:
-        """Returns where the slot file of a seal is, was or will be."""
+        """Return where the slot file of a seal is, was or will be."""
         return self.folder / f"{seal:020}.slot"
 
     def draft(self, vhost: str, queue: str, number: int, first: int) -> SlotDraft:
-        """Begins the slot file of the next seal; there is one at a time. Raises: StoreFailed."""
+        """Begin the slot file of the next seal; there is one at a time. Raises: StoreFailed."""
         seal = self.log.next_seal
         path, store = self.path(seal), self.view.store
         return SlotDraft.begin(self._files, path, store, seal, vhost, queue, number, first, self._incarnation)
 
     def seal(self, draft: SlotDraft, end: int, ahead_ms: int = 0) -> Seal:
-        """Finishes the slot file; when this returns, it and its line are on disk. Raises: StoreFailed.
+        """Finish the slot file; when this returns, it and its line are on disk. Raises: StoreFailed.
 
         Units: `ahead_ms` as of `Seal`.
         """
@@ -103,7 +103,7 @@ class SlotFolder:
         return seal
 
     def remove(self, passed: Iterable[Seal], forced: Iterable[tuple[Seal, str]] = ()) -> None:
-        """Removes slot files; each of those that are forced out leaves a gap, with its reason.
+        """Remove slot files; each of those that are forced out leaves a gap, with its reason.
 
         Shapes: of each queue all that are there up to one. Raises: StoreFailed.
         """
@@ -121,7 +121,7 @@ class SlotFolder:
             self._files.remove(self.path(seal.seal))
 
     def close(self) -> None:
-        """Closes the log. Once more changes nothing."""
+        """Close the log. Once more changes nothing."""
         self.log.close()
 
     # -- what an accident leaves --------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class SlotFolder:
                 self._give_up(one, DAMAGED)
 
     def _take_in(self, path: Path, seal: int) -> bool:
-        """Lists a file if it is a whole one with that seal; tells whether it was."""
+        """List a file if it is a whole one with that seal; tells whether it was."""
         block = self._files.read(path)
         try:
             view = open_slot(block)

@@ -27,7 +27,7 @@ class Deletions(NamedTuple):
 
 
 def plan_deletions(view: SealView, caps: Mapping[TapKey, Cap], default: Cap, now_ms: int) -> Deletions:
-    """Returns which slot files may go now; those of a tap without a cap of its own are held to the default.
+    """Return which slot files may go now; those of a tap without a cap of its own are held to the default.
 
     Units: `now_ms` is of the broker's clock.
     Shapes: of each queue all up to one seal, as `SlotFolder.remove` wants them.
@@ -58,7 +58,7 @@ def plan_deletions(view: SealView, caps: Mapping[TapKey, Cap], default: Cap, now
 
 
 def _by_tap(view: SealView) -> dict[TapKey, list[Seal]]:
-    """Returns the seals of each tap in rising order; one that was removed and added again has several queues."""
+    """Return the seals of each tap in rising order; one that was removed and added again has several queues."""
     found: dict[TapKey, list[Seal]] = {}
     for seal in view.seals:
         found.setdefault((seal.vhost, seal.queue), []).append(seal)

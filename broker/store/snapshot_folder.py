@@ -42,39 +42,39 @@ class SnapshotFolder:
         self._incarnation = incarnation
 
     def open(self) -> None:
-        """Makes the folder if need be and removes what is in it. Raises: StoreFailed."""
+        """Make the folder if need be and removes what is in it. Raises: StoreFailed."""
         self._files.make_folder(self.folder)
         for name in self._files.list(self.folder):
             self._remove(self.folder / name)
 
     def new(self) -> str:
-        """Returns the id of a new snapshot without slot files: nobody can guess it. Raises: StoreFailed."""
+        """Return the id of a new snapshot without slot files: nobody can guess it. Raises: StoreFailed."""
         snapshot = self._files.token(8).hex()
         self._files.make_folder(self.folder / snapshot)
         return snapshot
 
     def free_bytes(self) -> int:
-        """Returns how much the disk still takes. Raises: StoreFailed."""
+        """Return how much the disk still takes. Raises: StoreFailed."""
         return self._files.free_bytes(self.folder)
 
     def path(self, snapshot: str, n: int) -> Path:
-        """Returns where a slot file is, or would be. Raises: ValueError when that is no id of a snapshot."""
+        """Return where a slot file is, or would be. Raises: ValueError when that is no id of a snapshot."""
         if not _ID.fullmatch(snapshot):
             raise ValueError(f"{snapshot!r} is no id of a snapshot")
         return self.folder / snapshot / f"{n}.slot"
 
     def draft(self, snapshot: str, n: int, vhost: str, queue: str, number: int, first: int) -> SlotDraft:
-        """Begins one slot file. Raises: StoreFailed."""
+        """Begin one slot file. Raises: StoreFailed."""
         path = self.path(snapshot, n)
         return SlotDraft.begin(self._files, path, self._store, 0, vhost, queue, number, first, self._incarnation)
 
     def finish(self, draft: SlotDraft, end: int) -> SnapshotSlot:
-        """Finishes one slot file. Raises: StoreFailed."""
+        """Finish one slot file. Raises: StoreFailed."""
         meta, size_bytes, crc = draft.finish(end, sync=False)
         return SnapshotSlot(int(draft.path.stem), meta.first, meta.end, meta.count, size_bytes, crc)
 
     def drop(self, snapshot: str) -> None:
-        """Removes a snapshot; one that is gone already is well. Raises: ValueError as `path`; StoreFailed."""
+        """Remove a snapshot; one that is gone already is well. Raises: ValueError as `path`; StoreFailed."""
         self._remove(self.path(snapshot, 0).parent)
 
     def _remove(self, path: Path) -> None:

@@ -29,7 +29,7 @@ class SpareDescriptors:
         self._spares: list[int] = []
 
     def opening(self, opens: Callable[[], Opened]) -> Opened:
-        """Returns what a call that opens something returns; where no descriptor is left for it, with one of these.
+        """Return what a call that opens something returns; where no descriptor is left for it, with one of these.
 
         Raises: OSError, also that no descriptor is left when there is no spare one either.
         """

@@ -23,7 +23,7 @@ SPILLED_SEGMENT: Final = SPILLED >> OFFSET_BITS
 
 
 def is_spilled(segment: int) -> bool:
-    """Tells whether a segment number (a position without its offset) is one of the spill's."""
+    """Return whether a segment number (a position without its offset) is one of the spill's."""
     return segment >= SPILLED_SEGMENT
 
 
@@ -45,16 +45,16 @@ class Spill:
         self.live: dict[int, int] = {}
 
     def wipe(self) -> None:
-        """Removes what an earlier process left."""
+        """Remove what an earlier process left."""
         for name in self._files.list(self._folder):
             self._files.remove(self._folder / name)
 
     def append(self, record: bytes) -> int:
-        """Writes one record and returns its position."""
+        """Write one record and return its position."""
         return self.extend([record])[0]
 
     def extend(self, records: Sequence[bytes]) -> list[int]:
-        """Writes records with one call and returns their positions; they lie in one segment."""
+        """Write records with one call and return their positions; they lie in one segment."""
         if self._file is None or self._offset >= self._limit:
             self._roll()
         assert self._file is not None
@@ -71,11 +71,11 @@ class Spill:
         return positions
 
     def add_live(self, segment: int, n: int) -> None:
-        """Counts n references more to a segment, which keep it on disk."""
+        """Count n references more to a segment, which keep it on disk."""
         self.live[segment] = self.live.get(segment, 0) + n
 
     def drop_live(self, segment: int, n: int) -> None:
-        """Counts n references less; the file goes with the last one, unless it is still written to."""
+        """Count n references less; the file goes with the last one, unless it is still written to."""
         left = self.live.get(segment, 0) - n
         if left < 0:
             raise ValueError(f"spill segment {segment} has {left + n} references, not {n}")
@@ -87,28 +87,28 @@ class Spill:
             self._remove(segment)
 
     def read(self, position: int, size: int) -> bytes:
-        """Returns the record at a position. Raises: CorruptRecord, StoreFailed."""
+        """Return the record at a position. Raises: CorruptRecord, StoreFailed."""
         record = self.read_span(position, size)
         if not is_whole(record):
             raise self.corrupt(position, "the record that was asked for is not there")
         return record
 
     def read_span(self, position: int, size: int) -> bytes:
-        """Returns `size` bytes of one segment, unchecked, fewer at its end."""
+        """Return `size` bytes of one segment, unchecked, fewer at its end."""
         with self._readers.borrow(self._path(position >> OFFSET_BITS)) as file:
             return file.read_at(position & OFFSET_MASK, size)
 
     def has(self, segment: int) -> bool:
-        """Tells whether the file of a segment is there."""
+        """Return whether the file of a segment is there."""
         return self._files.exists(self._path(segment))
 
     def corrupt(self, position: int, reason: str) -> CorruptRecord:
-        """Returns the error that names a place in the spill."""
+        """Return the error that names a place in the spill."""
         segment = position >> OFFSET_BITS
         return CorruptRecord(self._path(segment), segment - SPILLED_SEGMENT, position & OFFSET_MASK, reason)
 
     def close(self) -> None:
-        """Closes the files."""
+        """Close the files."""
         self._readers.close()
         if self._file is not None:
             self._file.close()

@@ -81,7 +81,7 @@ class VhostStore:
         window_messages: int = 1000,
         window_bytes: int = 1 << 20,
     ) -> tuple[VhostStore, Recovered]:
-        """Recovers what the folder holds and returns the store, ready to append, with what was recovered. *Blocking.*
+        """Recover what the folder holds and return the store, ready to append, with what was recovered. *Blocking.*
 
         The segments of every recovered slot are counted as live, one reference per slot and segment. Findings were
         logged, and a checkpoint written when there were any, so that the next start does not meet them again.
@@ -161,11 +161,11 @@ class VhostStore:
     # -- references ---------------------------------------------------------------------------------------------------
 
     def add_live(self, segment: int, n: int) -> None:
-        """Counts n slots more that need a segment of the log or of the spill."""
+        """Count n slots more that need a segment of the log or of the spill."""
         (self.spill if is_spilled(segment) else self.log).add_live(segment, n)
 
     def drop_live(self, segment: int, n: int) -> None:
-        """Counts n slots less that need a segment of the log or of the spill."""
+        """Count n slots less that need a segment of the log or of the spill."""
         (self.spill if is_spilled(segment) else self.log).drop_live(segment, n)
 
     # -- slots that leave memory and come back ------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class VhostStore:
     def page_out(
         self, queue_number: int, first: int, entries: Sequence[Entry | None], due_ms: Sequence[int] = ()
     ) -> None:
-        """Writes where the messages from id `first` on lie, None for those that need no place; not synced.
+        """Write where the messages from id `first` on lie, None for those that need no place; not synced.
 
         The entries may be ahead of the log: they count only when a checkpoint or a replay covers their ids.
         Shapes: `due_ms` has one moment per entry for messages that are delayed; otherwise it is empty.
@@ -210,7 +210,7 @@ class VhostStore:
         segments: Iterable[int] | None = None,
         maker: Maker[Any] | None = None,
     ) -> list[Any]:
-        """Reads messages of one queue back; index 0 is id `first`, None is what was not wanted. *Blocking.*
+        """Read messages of one queue back; index 0 is id `first`, None is what was not wanted. *Blocking.*
 
         Shapes: wanted are indexes, all of them when None; every wanted one must have been paged out. `segments` are
             those that the slot keeps on disk: there a message is looked for whose entry is damaged, in the whole log
@@ -223,13 +223,13 @@ class VhostStore:
         return self._slots.read(queue_number, first, end, wanted, segments, maker)
 
     def read_due(self, queue_number: int, first: int, end: int) -> list[int]:
-        """Returns when delayed messages are due, 0 where no entry tells; reads no record. *Blocking.*"""
+        """Return when delayed messages are due, 0 where no entry tells; reads no record. *Blocking.*"""
         return self._queues.read_due(queue_number, first, end)
 
     def read_some(
         self, queue_number: int, ids: Sequence[int], segments: Iterable[int], limit_bytes: int, maker: Maker[T]
     ) -> dict[int, T | None]:
-        """Reads messages from anywhere in a queue by id, as `read_slot` does. *Blocking.*
+        """Read messages from anywhere in a queue by id, as `read_slot` does. *Blocking.*
 
         Shapes: the first ones, up to so many bytes, at least one; None is one that cannot be read.
         """
@@ -243,7 +243,7 @@ class VhostStore:
         wanted: Iterable[int] | None = None,
         segments: Iterable[int] | None = None,
     ) -> list[int]:
-        """Returns how many bytes the bodies of messages of one queue have; index 0 is id `first`. *Blocking.*
+        """Return how many bytes the bodies of messages of one queue have; index 0 is id `first`. *Blocking.*
 
         Shapes: as for `read_slot`; 0 is what was not wanted.
         Raises: CorruptRecord when there is no message where one should be, unless the store was opened with quarantine:
@@ -253,11 +253,11 @@ class VhostStore:
         return self._slots.body_sizes(queue_number, first, end, wanted, segments)
 
     def mend(self) -> None:
-        """Writes the queue-log entries again that were found damaged by reading. Raises: StoreFailed."""
+        """Write the queue-log entries again that were found damaged by reading. Raises: StoreFailed."""
         self._slots.mend()
 
     def drop_entries(self, queue_number: int, first: int, end: int, *, at_once: bool) -> None:
-        """Gives up the entries of a deleted slot.
+        """Give up the entries of a deleted slot.
 
         Their file goes with the last of them: behind the next checkpoint, or at once when no checkpoint refers to the
         queue because it is not durable. Raises: StoreFailed.
@@ -267,13 +267,13 @@ class VhostStore:
             self._queues.reclaim(AT_ONCE + 1)
 
     def forget_queue(self, queue_number: int, *, at_once: bool) -> None:
-        """Gives up all entries of a deleted queue, as `drop_entries` does. Raises: StoreFailed."""
+        """Give up all entries of a deleted queue, as `drop_entries` does. Raises: StoreFailed."""
         self._queues.forget(queue_number, AT_ONCE if at_once else self.log.position)
         if at_once:
             self._queues.reclaim(AT_ONCE + 1)
 
     def discard(self, state: QueueState) -> None:
-        """Gives up a recovered queue that no change of the topology declares, with its references."""
+        """Give up a recovered queue that no change of the topology declares, with its references."""
         for slot in state.slots:
             for segment in slot.segments:
                 self.log.drop_live(segment, 1)
@@ -282,7 +282,7 @@ class VhostStore:
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Syncs the queue logs, writes the checkpoint and removes what nobody needs any more. *Blocking.*
+        """Sync the queue logs, writes the checkpoint and remove what nobody needs any more. *Blocking.*
 
         Each queue of the checkpoint was captured at ``position`` or later, with the entries of all its slots paged out,
         and the log is confirmable up to where the last one was: replaying a record twice changes nothing.
@@ -302,7 +302,7 @@ class VhostStore:
     # -- compaction: see `compaction` for the order of the steps ------------------------------------------------------
 
     def compactable(self) -> list[int]:
-        """Returns the segments that may be worth relocating, the emptiest first.
+        """Return the segments that may be worth relocating, the emptiest first.
 
         Shapes: they lie wholly before the last checkpoint of this process. How many bytes of one are needed is known
             only by `plan_relocation`.
@@ -317,7 +317,7 @@ class VhostStore:
         return sorted(found, key=live.__getitem__)
 
     def plan_relocation(self, segment: int, slots: Iterable[SlotReference], below_ratio: float) -> Relocation | None:
-        """Returns copies of what the slots need of a segment, None when the segment stays. *Blocking.*
+        """Return copies of what the slots need of a segment, None when the segment stays. *Blocking.*
 
         It stays when too much of it is needed, or when one of the slots' messages is neither where its entry says nor
         anywhere else in the slot's segments: it may be what is damaged here. That is logged.
@@ -358,7 +358,7 @@ class VhostStore:
         return None
 
     def append_relocation(self, relocation: Relocation) -> None:
-        """Appends the copies; it is to be finished when ``log.confirmable`` has reached ``relocation.end``."""
+        """Append the copies; it is to be finished when ``log.confirmable`` has reached ``relocation.end``."""
         if self._relocation is not None:
             raise RuntimeError("one relocation at a time")
         append_relocation(self.log, relocation)
@@ -379,7 +379,7 @@ class VhostStore:
         return relocation.moves
 
     def close(self, *, clean: bool = False) -> None:
-        """Closes the files. Clean says that the last checkpoint was a clean one and nothing happened behind it."""
+        """Close the files. Clean says that the last checkpoint was a clean one and nothing happened behind it."""
         self.log.close()
         self._queues.close()
         self.spill.close()
@@ -391,7 +391,7 @@ class VhostStore:
 
 
 def _untold(progress: RecoveryProgress) -> None:
-    """Tells nobody how far recovery is."""
+    """Tell nobody how far recovery is."""
 
 
 def _segments_of(checkpoint: Checkpoint) -> set[int]:

@@ -61,7 +61,7 @@ class StoredSlots:
         segments: Segments,
         maker: Maker[Any],
     ) -> list[Any]:
-        """Returns the messages, as `VhostStore.read_slot` does."""
+        """Return the messages, as `VhostStore.read_slot` does."""
         entries, failed, indexes = self._entries(queue_number, first, end, wanted)
 
         def missed(_position: int, index: int) -> None:
@@ -82,7 +82,7 @@ class StoredSlots:
     def read_some(
         self, queue_number: int, ids: Sequence[int], segments: Segments, limit_bytes: int, maker: Maker[Any]
     ) -> dict[int, Any]:
-        """Returns messages by id, as `VhostStore.read_some` does."""
+        """Return messages by id, as `VhostStore.read_some` does."""
         found: dict[int, Any] = {}
         for first, end, wanted in spans_within(partial(self._queues.read, queue_number), ids, limit_bytes):
             messages = self.read(queue_number, first, end, wanted, segments, maker)
@@ -92,7 +92,7 @@ class StoredSlots:
     def body_sizes(
         self, queue_number: int, first: int, end: int, wanted: Iterable[int] | None, segments: Segments
     ) -> list[int]:
-        """Returns the sizes, as `VhostStore.body_sizes` does."""
+        """Return the sizes, as `VhostStore.body_sizes` does."""
         entries, failed, indexes = self._entries(queue_number, first, end, wanted)
         sizes = [0] * (end - first)
         failed += self._measure(entries, indexes, sizes)
@@ -106,7 +106,7 @@ class StoredSlots:
     def search(
         self, queue_number: int, first: int, entries: Entries, indexes: Iterable[int], segments: Segments
     ) -> list[int]:
-        """Looks for messages in some segments of the log, in all when None is given, and corrects their entries.
+        """Look for messages in some segments of the log, in all when None is given, and corrects their entries.
 
         Returns the indexes of those that were found elsewhere than their entries said. Raises: StoreFailed.
         """
@@ -128,12 +128,12 @@ class StoredSlots:
         return found
 
     def mend(self) -> None:
-        """Writes the entries that were found to the queue logs; on the loop. Raises: StoreFailed."""
+        """Write the entries that were found to the queue logs; on the loop. Raises: StoreFailed."""
         while self._found:
             self._queues.mend(*self._found.popleft())
 
     def read_span(self, position: int, size: int) -> bytes:
-        """Returns a piece of the log or the spill, with zeros for what the disk does not give back."""
+        """Return a piece of the log or the spill, with zeros for what the disk does not give back."""
         source = self._spill if is_spilled(position >> OFFSET_BITS) else self._log
         try:
             return source.read_span(position, size)
@@ -145,7 +145,7 @@ class StoredSlots:
         return block
 
     def slot_entries(self, queue_number: int, first: int, end: int) -> ReadEntries:
-        """Returns the entries of a slot; one that no checksum proves and that leads out of the log's files is none."""
+        """Return the entries of a slot; one that no checksum proves and that leads out of the log's files is none."""
         positions, sizes, unproved = self._queues.examine(queue_number, first, end)
         for index in unproved:
             segment = positions[index] >> OFFSET_BITS
@@ -157,7 +157,7 @@ class StoredSlots:
     def _entries(
         self, queue_number: int, first: int, end: int, wanted: Iterable[int] | None
     ) -> tuple[Entries, list[int], Sequence[int]]:
-        """Returns the entries of a slot, the indexes of the wanted messages without one, and those of the others."""
+        """Return the entries of a slot, the indexes of the wanted messages without one, and those of the others."""
         positions, sizes, _ = self.slot_entries(queue_number, first, end)
         indexes = range(end - first) if wanted is None else list(wanted)
         if 0 not in sizes:
@@ -166,7 +166,7 @@ class StoredSlots:
         return (positions, sizes), missing, [index for index in indexes if sizes[index]]
 
     def _measure(self, entries: Entries, indexes: Sequence[int], found: list[int]) -> list[int]:
-        """Fills in body sizes; returns the indexes of those messages whose records cannot be read."""
+        """Fill in body sizes; returns the indexes of those messages whose records cannot be read."""
         positions, lengths = entries
         failed = []
         heads = [(positions[i], min(lengths[i], HEAD_BYTES), (lengths[i], i)) for i in indexes]

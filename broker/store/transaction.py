@@ -33,7 +33,7 @@ _BYTE: Final = Struct("B").pack
 
 
 def encode_inner(record: bytes) -> bytes:
-    """Returns a whole record as it stands in a transaction; its length is the same."""
+    """Return a whole record as it stands in a transaction; its length is the same."""
     kind = record[KIND_AT]
     assert kind not in (MARK, TRANSACTION)
     content = b"".join((record[PREFIX_BYTES:KIND_AT], _BYTE(kind | INNER), record[KIND_AT + 1 :]))
@@ -41,7 +41,7 @@ def encode_inner(record: bytes) -> bytes:
 
 
 def encode_transaction_head(synced: int, records: Iterable[bytes]) -> bytes:
-    """Returns what stands in front of a transaction's records.
+    """Return what stands in front of a transaction's records.
 
     Shapes: records are those that `encode_inner` made, in order.
     """
@@ -54,7 +54,7 @@ def encode_transaction_head(synced: int, records: Iterable[bytes]) -> bytes:
 
 
 def inner_records(record: bytes) -> list[tuple[int, bytes]]:
-    """Returns (place, record) of each record in a whole TRANSACTION record; the place counts from its beginning.
+    """Return (place, record) of each record in a whole TRANSACTION record; the place counts from its beginning.
 
     Raises: ValueError when they are not what a writer of transactions writes: then none of them may be applied.
     """

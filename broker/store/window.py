@@ -42,7 +42,7 @@ class Window:
 
     @classmethod
     def of(cls, slot: SlotState) -> Window:
-        """Returns the window of a slot as a checkpoint has it."""
+        """Return the window of a slot as a checkpoint has it."""
         length = slot.end - slot.first
         bits = bitarray(endian="little")
         bits.frombytes(slot.settled)
@@ -57,13 +57,13 @@ class Window:
         return window
 
     def state(self) -> SlotState:
-        """Returns the slot that the window has become."""
+        """Return the slot that the window has become."""
         counts = {index: count for index, count in self.counts.items() if not self.bits[index]}
         settled = self.bits.tobytes()
         return SlotState(self.first, self.end, settled, counts, self.segments, self.size_bytes, self.redelivered)
 
     def look(self, entries: ReadEntries, segments: Mapping[int, int]) -> list[int]:
-        """Counts its messages by segment after their entries; returns the indexes of those that lead to no record.
+        """Count its messages by segment after their entries; returns the indexes of those that lead to no record.
 
         Shapes: segments maps the number of each segment to its bytes. Those in the spill lead to none. While an entry
             has no checksum to prove it, the segments known before stay too: they may hold what it is about.
@@ -120,7 +120,7 @@ class QueueReplay:
         self.left_bytes = 0  # ... and the bytes
 
     def follow(self, position: int, size: int) -> None:
-        """Takes the message that extends the open window."""
+        """Take the message that extends the open window."""
         self.entries.append((position, size))
         self.next_id = self.expected = expected = self.expected + 1
         self.left_bytes -= size
@@ -128,7 +128,7 @@ class QueueReplay:
             self.seal()
 
     def accept(self, message_id: int, position: int, size: int) -> None:
-        """Takes a message that does not simply follow the last one. One that is known already changes nothing."""
+        """Take a message that does not simply follow the last one. One that is known already changes nothing."""
         next_id = self.next_id
         if message_id < next_id:
             return
@@ -149,7 +149,7 @@ class QueueReplay:
             self.seal()
 
     def settle(self, ids: Iterable[int]) -> None:
-        """Marks messages settled; ids of deleted slots, and ids that no record has given yet, are passed over."""
+        """Mark messages settled; ids of deleted slots, and ids that no record has given yet, are passed over."""
         firsts, windows = self.firsts, self.windows
         for message_id in ids:
             if message_id >= self.next_id:
@@ -162,7 +162,7 @@ class QueueReplay:
                     window.bits[index] = 1
 
     def settle_run(self, first: int, end: int) -> None:
-        """Marks the messages first <= id < end settled, as far as ids were given."""
+        """Mark the messages first <= id < end settled, as far as ids were given."""
         end = min(end, self.next_id)
         for window in self._overlapping(first, end):
             start = max(first - window.first, 0)
@@ -171,7 +171,7 @@ class QueueReplay:
                 window.bits[start:stop] = 1
 
     def purge(self, upto: int, excepted: Iterable[int]) -> None:
-        """Marks every message up to and including id `upto` settled, but those excepted."""
+        """Mark every message up to and including id `upto` settled, but those excepted."""
         stay = [message_id for message_id in excepted if self._unsettled(message_id)]
         self.settle_run(0, min(upto + 1, self.next_id))
         for message_id in stay:
@@ -180,13 +180,13 @@ class QueueReplay:
             window.bits[message_id - window.first] = 0
 
     def requeue(self, message_id: int, count: int) -> None:
-        """Notes how often a message was delivered in all."""
+        """Note how often a message was delivered in all."""
         window = self._window(message_id)
         if window is not None:
             window.counts[message_id - window.first] = count
 
     def move(self, message_id: int, position: int, size: int, due_ms: int) -> None:
-        """Notes where a message's record was copied to."""
+        """Note where a message's record was copied to."""
         if self.expected != _NOT_OPEN and message_id >= self.firsts[-1]:
             self.seal()
         window = self.window_of(message_id)
@@ -195,7 +195,7 @@ class QueueReplay:
             window.doubtful = True
 
     def seal(self) -> None:
-        """Ends the open window: its entries go to the queue log, unless everything in it is settled."""
+        """End the open window: its entries go to the queue log, unless everything in it is settled."""
         if self.expected == _NOT_OPEN:
             return
         window, entries = self.windows[-1], self.entries
@@ -223,7 +223,7 @@ class QueueReplay:
         window.size_bytes = sum([entry[1] for entry in entries if entry is not None])
 
     def finish(self) -> None:
-        """Seals what is open and drops the windows in which everything is settled."""
+        """Seal what is open and drops the windows in which everything is settled."""
         self.seal()
         self.windows = [window for window in self.windows if not window.bits.all()]
         self.firsts = [window.first for window in self.windows]
@@ -232,12 +232,12 @@ class QueueReplay:
                 window.segments = dict.fromkeys(window.segments, window.bits.count(0))
 
     def state(self) -> QueueState:
-        """Returns the queue as recovered, without slots that hold nothing any more."""
+        """Return the queue as recovered, without slots that hold nothing any more."""
         slots = [window.state() for window in self.windows if not window.bits.all()]
         return QueueState(self.number, self.next_id, slots)
 
     def window_of(self, message_id: int) -> Window | None:
-        """Returns the window of a message that is not settled, None when there is none."""
+        """Return the window of a message that is not settled, None when there is none."""
         return self._window(message_id) if self._unsettled(message_id) else None
 
     def _open(self, first: int) -> None:

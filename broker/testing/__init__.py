@@ -38,7 +38,7 @@ MODULES: Final = {
 if not TYPE_CHECKING:  # a type checker would believe in any name
 
     def __getattr__(name: str) -> Any:
-        """Returns what is asked for: who starts a broker in a process of its own loads none in this one."""
+        """Return what is asked for: who starts a broker in a process of its own loads none in this one."""
         if name not in MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)

@@ -90,7 +90,7 @@ class Broker:
     # -- running ------------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Starts the broker in the running loop."""
+        """Start the broker in the running loop."""
         self._check_not_running()
         log.quote()
         server = Server(self.settings, self._files, clock=self.clock)
@@ -114,7 +114,7 @@ class Broker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stops the broker."""
+        """Stop the broker."""
         server, self._server, self._loop = self._server, None, None
         assert server is not None
         self.clock.detach(self)
@@ -124,7 +124,7 @@ class Broker:
             log.unquote()
 
     def __enter__(self) -> Self:
-        """Starts the broker in a thread of its own: for clients that block, and for tests without a loop."""
+        """Start the broker in a thread of its own: for clients that block, and for tests without a loop."""
         self._check_not_running()
         loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=_run, args=(loop,), name="slotmq", daemon=True)
@@ -139,7 +139,7 @@ class Broker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stops the broker and its thread."""
+        """Stop the broker and its thread."""
         loop = self._running_loop()
         try:
             asyncio.run_coroutine_threadsafe(self.__aexit__(kind, error, trace), loop).result()
@@ -173,7 +173,7 @@ class Broker:
         return self.url_of("/")
 
     def url_of(self, vhost: str, user: str | None = None) -> str:
-        """Returns the address of a vhost for a user of the settings. Raises: KeyError for any other user."""
+        """Return the address of a vhost for a user of the settings. Raises: KeyError for any other user."""
         auth = self.settings.auth
         users = {**auth.users, **({auth.default_user: auth.default_pass} if auth.begins_with_default_user else {})}
         name = next(iter(users)) if user is None else user
@@ -183,25 +183,25 @@ class Broker:
     # -- looking in ---------------------------------------------------------------------------------------------------
 
     def queue(self, name: str, vhost: str = "/") -> QueueView:
-        """Returns a queue as it is now. Raises: KeyError when there is none of that name."""
+        """Return a queue as it is now. Raises: KeyError when there is none of that name."""
         return self._call(lambda: queue_view(self._queue(name, vhost)))
 
     def queues(self, vhost: str = "/") -> list[str]:
-        """Returns the names of the queues."""
+        """Return the names of the queues."""
         return self._call(lambda: sorted(self._vhost(vhost).queues))
 
     def exchanges(self, vhost: str = "/") -> list[str]:
-        """Returns the names of the exchanges, the predeclared ones among them."""
+        """Return the names of the exchanges, the predeclared ones among them."""
         return self._call(lambda: sorted(self._vhost(vhost).exchanges))
 
     def bindings(self, queue: str, vhost: str = "/") -> list[tuple[str, str]]:
-        """Returns exchange and binding key of each binding of a queue."""
+        """Return exchange and binding key of each binding of a queue."""
         return self._call(
             lambda: [(binding.exchange, binding.key) for binding, _ in self._queue(queue, vhost).arriving]
         )
 
     async def idle(self) -> None:
-        """Returns when the broker has done all that it was asked: read, routed, delivered, confirmed, dropped.
+        """Return when the broker has done all that it was asked: read, routed, delivered, confirmed, dropped.
 
         Raises: TimeoutError when it still works after ten seconds: some client goes on publishing.
         """
@@ -212,7 +212,7 @@ class Broker:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._idle(), loop))
 
     def wait_idle(self) -> None:
-        """Does the same for a test without a loop, when the broker runs in its own thread."""
+        """Do the same for a test without a loop, when the broker runs in its own thread."""
         loop = self._running_loop()
         if threading.get_ident() == self._thread_id:
             raise RuntimeError("the broker runs in this loop, which must not wait: await idle()")
@@ -221,11 +221,11 @@ class Broker:
     # -- what the clock moves -----------------------------------------------------------------------------------------
 
     def next_due_ms(self) -> int | None:
-        """Returns when something expires, is delayed until, or goes unused next."""
+        """Return when something expires, is delayed until, or goes unused next."""
         return self._call(lambda: self.server.next_due_ms)
 
     def do_due(self) -> None:
-        """Does what has become due by the clock."""
+        """Do what has become due by the clock."""
         self._call(self.server.run_due)
 
     # -- inside -------------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ class Broker:
         return len(self.published), len(connections), read, sent
 
     def _opened(self, session: SessionOfChannel) -> None:
-        """Notes what a channel publishes; the broker's own road stays as it is."""
+        """Note what a channel publishes; the broker's own road stays as it is."""
         session.rewired = self._opened
         publish, publish_run, connection = session.publish, session.publish_run, session.channel.connection
 
@@ -303,7 +303,7 @@ class Broker:
         return queues[name]
 
     def _call(self, ask: Callable[[], T]) -> T:
-        """Asks in the broker's loop: here when this is its thread, else there."""
+        """Ask in the broker's loop: here when this is its thread, else there."""
         loop = self._running_loop()
         if threading.get_ident() == self._thread_id:
             return ask()

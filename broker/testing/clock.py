@@ -14,10 +14,10 @@ class Timed(Protocol):
     """Something that goes by the clock."""
 
     def next_due_ms(self) -> int | None:
-        """Returns when there is something to do next, None for never."""
+        """Return when there is something to do next, None for never."""
 
     def do_due(self) -> None:
-        """Does what has become due."""
+        """Do what has become due."""
 
 
 class VirtualClock:
@@ -28,7 +28,7 @@ class VirtualClock:
         self._timed: list[Timed] = []
 
     def __call__(self) -> float:
-        """Returns the time now."""
+        """Return the time now."""
         return (self._now_ms + NUDGE_MS) / 1000
 
     def attach(self, timed: Timed) -> None:
@@ -36,11 +36,11 @@ class VirtualClock:
         self._timed.append(timed)
 
     def detach(self, timed: Timed) -> None:
-        """Forgets a broker."""
+        """Forget a broker."""
         self._timed.remove(timed)
 
     def advance(self, seconds: float) -> None:
-        """Moves the clock on, from one thing that becomes due to the next; all have happened when this returns.
+        """Move the clock on, from one thing that becomes due to the next; all have happened when this returns.
 
         So a message that expires into a queue where it expires again has done both at their times. One that has to be
         read back from disk first expires a moment later: `Broker.idle` waits for it.

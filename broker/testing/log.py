@@ -46,7 +46,7 @@ def quote() -> None:
 
 
 def unquote() -> None:
-    """Says that one of them has ended."""
+    """Say that one of them has ended."""
     global _brokers  # noqa: PLW0603 - as many as there are in the process
     with _lock:
         _brokers -= 1
@@ -55,7 +55,7 @@ def unquote() -> None:
 
 
 def one_line(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
-    """Returns an event as text: its name, its keys, and below them the traceback if it has one."""
+    """Return an event as text: its name, its keys, and below them the traceback if it has one."""
     said = str(event.pop("event"))
     trace = event.pop("exception", None)
     words = " ".join([said, *(f"{key}={value!r}" for key, value in event.items())])

@@ -19,7 +19,7 @@ TOLD_BY: Final = ("SLOTMQ_", "RABBITMQ_")
 
 @contextmanager
 def broker_process(folder: Path) -> Iterator[str]:
-    """Yields the address of a fresh broker that keeps its data in `folder`. Nothing in the environment changes it.
+    """Yield the address of a fresh broker that keeps its data in `folder`. Nothing in the environment changes it.
 
     Raises: RuntimeError with what the broker said when it does not start.
     """

@@ -77,7 +77,7 @@ class QueueView:
 
 
 def queue_view(queue: Queue) -> QueueView:
-    """Returns a queue as it is now."""
+    """Return a queue as it is now."""
     found: list[MessageView] = []
     for stream in reversed(queue.streams):
         for slot in stream.manager.slots.values():

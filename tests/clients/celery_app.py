@@ -17,27 +17,27 @@ PAUSE_S = 0.01
 
 
 def add(one: int, other: int) -> int:
-    """Returns the sum of two numbers."""
+    """Return the sum of two numbers."""
     return one + other
 
 
 def total(numbers: list[int]) -> int:
-    """Returns the sum of many numbers: the body of a chord."""
+    """Return the sum of many numbers: the body of a chord."""
     return sum(numbers)
 
 
 def fail(text: str) -> None:
-    """Raises an error with this text."""
+    """Raise an error with this text."""
     raise ValueError(text)
 
 
 def clock() -> float:
-    """Returns the time at which it runs."""
+    """Return the time at which it runs."""
     return time.time()
 
 
 def stubborn(task: Any, tries: int, countdown: float) -> int:
-    """Succeeds at this many tries; returns how often it was retried."""
+    """Succeed at this many tries; returns how often it was retried."""
     if task.request.retries + 1 < tries:
         raise task.retry(countdown=countdown)
     retries: int = task.request.retries
@@ -45,14 +45,14 @@ def stubborn(task: Any, tries: int, countdown: float) -> int:
 
 
 def note(task: Any, text: str, path: str) -> bool:
-    """Appends a line to a file; returns whether the message had been delivered before."""
+    """Append a line to a file; returns whether the message had been delivered before."""
     with Path(path).open("a", encoding="utf-8") as lines:
         lines.write(f"{text}\n")
     return bool(task.request.delivery_info["redelivered"])
 
 
 def hold(task: Any, gate: str, seen: str) -> bool:
-    """Says in one file that it runs, and waits for another; returns whether the message had been delivered before."""
+    """Say in one file that it runs, and waits for another; returns whether the message had been delivered before."""
     redelivered = note(task, "running", seen)
     while not Path(gate).exists():
         time.sleep(PAUSE_S)
@@ -72,7 +72,7 @@ TASKS: Mapping[Callable[..., Any], bool] = {
 
 
 def make_app(**settings: Any) -> Any:
-    """Returns an application with these settings and all tasks, each under its own name."""
+    """Return an application with these settings and all tasks, each under its own name."""
     app = Celery("clients", set_as_current=False)
     app.conf.update(settings)
     for function, bound in TASKS.items():

@@ -28,7 +28,7 @@ class CeleryWorker:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> CeleryWorker:
-        """Starts the worker and returns when it says that it is ready."""
+        """Start the worker and return when it says that it is ready."""
         self.starts += 1
         command = [sys.executable, "-W", "ignore", "-m", "celery", "-A", "tests.clients.celery_app", "worker"]
         command += ["--hostname", NODE, "--loglevel", "INFO", *self.options]
@@ -61,7 +61,7 @@ class CeleryWorker:
         return self._output.read_text(encoding="utf-8", errors="replace")
 
     def kill(self) -> None:
-        """Ends the worker and its pool by SIGKILL."""
+        """End the worker and its pool by SIGKILL."""
         if self.process is not None:
             try:
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -71,7 +71,7 @@ class CeleryWorker:
             self.process = None
 
     def wait(self) -> int:
-        """Returns the exit code of a worker that was told to end."""
+        """Return the exit code of a worker that was told to end."""
         assert self.process is not None
         code = self.process.wait(DEADLINE_S)
         self.kill()  # whatever of its pool is left

@@ -38,7 +38,7 @@ def module_broker(folder: Path) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="module")
 def worker_of(folder: Path) -> Iterator[WorkerOf]:
-    """Makes workers that are killed, if they still run, when the module ends."""
+    """Make workers that are killed, if they still run, when the module ends."""
     workers: list[CeleryWorker] = []
 
     def make(settings: dict[str, Any], *options: str) -> CeleryWorker:
@@ -52,7 +52,7 @@ def worker_of(folder: Path) -> Iterator[WorkerOf]:
 
 @contextmanager
 def calling(settings: dict[str, Any]) -> Iterator[Any]:
-    """Yields an application whose tasks can be called, and closes what it opened."""
+    """Yield an application whose tasks can be called, and closes what it opened."""
     app = make_app(**settings)
     try:
         yield app

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def run(broker: BrokerAddress) -> Run:
-    """Runs one of the programs against the broker."""
+    """Run one of the programs against the broker."""
 
     def _run(program: str, *options: str, said: str = "") -> subprocess.CompletedProcess[str]:
         command = [f"amqp-{program}", "--url", broker.url, *options]

@@ -41,12 +41,12 @@ def app(settings: dict[str, Any], worker: CeleryWorker) -> Iterator[Any]:
 
 
 def value(result: Any) -> Any:
-    """Returns what a task returned, or raises what it raised."""
+    """Return what a task returned, or raises what it raised."""
     return result.get(timeout=DEADLINE_S)
 
 
 def ready(app: Any, queue: str) -> int:
-    """Returns how many messages of a queue are ready."""
+    """Return how many messages of a queue are ready."""
     with app.connection_for_read() as connection:
         count: int = connection.default_channel.queue_declare(queue, passive=True).message_count
         return count
@@ -114,7 +114,7 @@ def test_remote_control(app: Any, tmp_path: Path) -> None:
 
 
 def scheduled(look: Any, task_id: str) -> bool:
-    """Tells whether a task waits for its time at the worker."""
+    """Return whether a task waits for its time at the worker."""
     return task_id in [entry["request"]["id"] for entry in look.scheduled()[NODE]]
 
 

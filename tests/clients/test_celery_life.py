@@ -30,7 +30,7 @@ def settings(broker_process: BrokerProcess) -> dict[str, Any]:
 
 
 def names(broker: BrokerProcess, kind: str) -> set[str]:
-    """Returns the names of the queues, or the exchanges, that are there; RabbitMQ's own exchanges apart."""
+    """Return the names of the queues, or the exchanges, that are there; RabbitMQ's own exchanges apart."""
     return {row["name"] for row in ask(broker.folder, f"list_{kind}") if row["name"] and row["name"][:4] != "amq."}
 
 

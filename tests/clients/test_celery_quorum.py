@@ -36,7 +36,7 @@ def app(module_broker: BrokerProcess, worker_of: WorkerOf, folder: Path) -> Iter
 
 
 def rows(broker: BrokerProcess, kind: str) -> dict[str, dict[str, Any]]:
-    """Returns what the broker lists, by name."""
+    """Return what the broker lists, by name."""
     return {row["name"]: row for row in ask(broker.folder, f"list_{kind}")}
 
 
@@ -64,7 +64,7 @@ def test_the_broker_delays(app: Any, module_broker: BrokerProcess) -> None:
 
 
 def ready(broker: BrokerProcess) -> list[str]:
-    """Returns the queues in which messages are ready."""
+    """Return the queues in which messages are ready."""
     return [name for name, row in rows(broker, "queues").items() if row["messages_ready"]]
 
 

@@ -26,13 +26,13 @@ def connection(broker: BrokerAddress) -> Iterator[Connection]:
 
 
 def drain(connection: Connection, got: list[Any], count: int) -> None:
-    """Reads until that many messages came."""
+    """Read until that many messages came."""
     while len(got) < count:
         connection.drain_events(timeout=DEADLINE_S)
 
 
 def fetched(queue: Any) -> list[Any]:
-    """Takes everything ready out of a queue and returns the bodies in order."""
+    """Take everything ready out of a queue and return the bodies in order."""
     bodies = []
     while (message := queue.get(no_ack=True)) is not None:
         bodies.append(message.payload)
@@ -233,15 +233,15 @@ class Adder(ConsumerProducerMixin):  # type: ignore[misc]
         self.ready = threading.Event()
 
     def get_consumers(self, consumer_class: Any, channel: Any) -> list[Any]:
-        """Consumes its queue, one message at a time."""
+        """Consume its queue, one message at a time."""
         return [consumer_class([self.queue], callbacks=[self.answer], prefetch_count=1)]
 
     def on_consume_ready(self, *_: Any, **__: Any) -> None:
-        """Says that its queue is there."""
+        """Say that its queue is there."""
         self.ready.set()
 
     def answer(self, body: Any, message: Any) -> None:
-        """Publishes the sum to who asked."""
+        """Publish the sum to who asked."""
         self.producer.publish(
             sum(body), message.properties["reply_to"], correlation_id=message.properties["correlation_id"], retry=True
         )
@@ -249,7 +249,7 @@ class Adder(ConsumerProducerMixin):  # type: ignore[misc]
 
 
 def ask_adder(connection: Connection, queue: str, numbers: list[int]) -> Any:
-    """Returns the answer of an adder."""
+    """Return the answer of an adder."""
     reply = Queue("", exclusive=True, auto_delete=True, durable=False)
     got: list[Any] = []
     with Consumer(connection, [reply], callbacks=[lambda body, _: got.append(body)], no_ack=True) as consumer:

@@ -21,7 +21,7 @@ MESSAGES = 2_000
 
 
 def fill(address: BrokerAddress) -> None:
-    """Makes the topology and the messages that move."""
+    """Make the topology and the messages that move."""
     with pika.BlockingConnection(pika.URLParameters(address.url)) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
@@ -36,7 +36,7 @@ def fill(address: BrokerAddress) -> None:
 
 
 def slotmq(process: BrokerProcess, *words: str) -> str:
-    """Runs a command on the broker and returns what it said."""
+    """Run a command on the broker and return what it said."""
     command = [sys.executable, "-m", "broker", *words, "--data-dir", str(process.folder)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 

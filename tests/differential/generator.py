@@ -98,7 +98,7 @@ class _Writer:
         return choices[self._below(len(choices))]
 
     def write(self) -> Conversation:
-        """Returns the conversation."""
+        """Return the conversation."""
         for name in self.exchanges:
             self.steps.append(exchange("A1", name, self._one(_KINDS)))
         for name in self.queues:
@@ -119,11 +119,11 @@ class _Writer:
         return Conversation(f"random/{self.seed:03d}", tuple(self.steps))
 
     def _body(self) -> str:
-        """Returns the body of one of the last messages."""
+        """Return the body of one of the last messages."""
         return str(max(1, self.published - self._below(4)))
 
     def _reader(self) -> str:
-        """Returns a channel that may have seen a message, and notes it."""
+        """Return a channel that may have seen a message, and notes it."""
         self.readers.append(self._one(_PLACES))
         return self.readers[-1]
 
@@ -208,6 +208,6 @@ class _Writer:
 
 
 def conversations() -> Iterator[Conversation]:
-    """Yields the family."""
+    """Yield the family."""
     for seed in sorted(set(range(SEEDS)) - _RACES):
         yield _Writer(seed).write()

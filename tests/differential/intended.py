@@ -45,11 +45,11 @@ class Difference:
     older: bool = False
 
     def holds_for(self, name: str) -> bool:
-        """Returns whether it is about this conversation."""
+        """Return whether it is about this conversation."""
         return any(fnmatchcase(name, pattern) for pattern in self.conversations.split())
 
     def applied(self, said: Sequence[str]) -> list[str]:
-        """Returns the lines that SlotMQ says instead."""
+        """Return the lines that SlotMQ says instead."""
         found: list[str] = []
         for line in said:
             for pattern, instead in self.lines:

@@ -50,7 +50,7 @@ class Channel:
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:
-    """Returns one frame."""
+    """Return one frame."""
     return struct.pack(">BHI", kind, channel, len(payload)) + payload + b"\xce"
 
 
@@ -72,14 +72,14 @@ class Link:
         self._writer: asyncio.StreamWriter | None = None
 
     async def dial(self, address: BrokerAddress, protocol: bytes = PROTOCOL_HEADER) -> None:
-        """Connects and sends the protocol header."""
+        """Connect and send the protocol header."""
         reader, self._writer = await asyncio.open_connection(address.host, address.port)
         self.alive = True
         self.send(protocol)
         self._reading = asyncio.create_task(self._read(reader))
 
     def send(self, octets: bytes) -> None:
-        """Sends octets as they are, unless the connection ended; keeps them while it is corked."""
+        """Send octets as they are, unless the connection ended; keeps them while it is corked."""
         if self.corked is not None:
             self.corked += octets
         elif self._writer is not None and self.alive:
@@ -92,11 +92,11 @@ class Link:
         self.send(octets)
 
     def method(self, channel: int, name: str, fields: Mapping[str, Any]) -> None:
-        """Sends one method."""
+        """Send one method."""
         self.send(frame(METHOD, channel, encode_method(name, fields)))
 
     def publish(self, channel: int, fields: Mapping[str, Any], properties: Mapping[str, Any], body: bytes) -> None:
-        """Sends one message, its body in frames that the connection allows."""
+        """Send one message, its body in frames that the connection allows."""
         piece = self.frame_max_bytes - 8
         octets = frame(METHOD, channel, encode_method("basic.publish", fields))
         octets += frame(HEADER, channel, encode_properties(len(body), properties))
@@ -104,7 +104,7 @@ class Link:
         self.send(octets)
 
     async def close(self) -> None:
-        """Lets go of the socket."""
+        """Let go of the socket."""
         self.alive = False
         if self._reading is not None:
             self._reading.cancel()

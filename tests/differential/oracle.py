@@ -27,7 +27,7 @@ _STOP_LIMIT_S = 20.0
 
 
 def rabbitmq_script() -> str | None:
-    """Returns the installed rabbitmq-server, None when there is none.
+    """Return the installed rabbitmq-server, None when there is none.
 
     Distributions wrap it to change the user and the folder; what stands behind the wrapper runs as anybody.
     """
@@ -51,7 +51,7 @@ def _epmd() -> str | None:
 
 @contextmanager
 def running_oracle(folder: Path) -> Iterator[BrokerAddress]:
-    """Yields where RabbitMQ listens, and stops it afterwards if it was started here. Raises FileNotFoundError."""
+    """Yield where RabbitMQ listens, and stops it afterwards if it was started here. Raises FileNotFoundError."""
     if ORACLE_URL:
         yield BrokerAddress.parse(ORACLE_URL)
         return
@@ -61,7 +61,7 @@ def running_oracle(folder: Path) -> Iterator[BrokerAddress]:
 
 @contextmanager
 def own_oracle(folder: Path, *plugins: str) -> Iterator[tuple[BrokerAddress, Callable[..., str]]]:
-    """Yields where a RabbitMQ started here listens, and a function that runs its rabbitmqctl; stops it afterwards.
+    """Yield where a RabbitMQ started here listens, and a function that runs its rabbitmqctl; stops it afterwards.
 
     Raises FileNotFoundError when it is not installed.
     """
@@ -89,7 +89,7 @@ def own_oracle(folder: Path, *plugins: str) -> Iterator[tuple[BrokerAddress, Cal
 
 
 def _environment(folder: Path, epmd_port: int, port: int, distribution_port: int) -> dict[str, str]:
-    """Returns an environment in which RabbitMQ reads and writes nothing outside the folder."""
+    """Return an environment in which RabbitMQ reads and writes nothing outside the folder."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("SLOTMQ_", "RABBITMQ_"))}
     (folder / "rabbitmq.conf").write_text(f"listeners.tcp.1 = 127.0.0.1:{port}\n")
     (folder / "rabbitmq-env.conf").write_text("")
@@ -119,7 +119,7 @@ def _environment(folder: Path, epmd_port: int, port: int, distribution_port: int
 def _running(
     command: list[str], folder: Path, name: str, environment: dict[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs a process in a group of its own, and ends that group afterwards: the script starts the Erlang machine."""
+    """Run a process in a group of its own, and end that group afterwards: the script starts the Erlang machine."""
     # Erlang walks the whole range of descriptors when it starts, and some machines allow a thousand million.
     bounded = ["/bin/sh", "-c", 'ulimit -n 65536 2>/dev/null; exec "$@"', "sh", *command]
     with (folder / "log" / f"{name}.out").open("wb") as output:
@@ -144,7 +144,7 @@ def _running(
 
 
 def _await_greeting(process: subprocess.Popen[bytes], address: BrokerAddress, folder: Path) -> None:
-    """Waits until the broker greets: before its boot is done it only takes connections."""
+    """Wait until the broker greets: before its boot is done it only takes connections."""
     end = time.monotonic() + _START_LIMIT_S
     while time.monotonic() < end and process.poll() is None:
         try:

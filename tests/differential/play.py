@@ -30,7 +30,7 @@ def play_all(
     expected: Mapping[str, Transcript] | None = None,
     at_once: int = 16,
 ) -> dict[str, Transcript | str]:
-    """Returns what the broker said in each conversation; a text where it could not be played to its end."""
+    """Return what the broker said in each conversation; a text where it could not be played to its end."""
     nonce = os.urandom(2).hex()
 
     async def one(number: int, conversation: Conversation, places: asyncio.Semaphore) -> tuple[str, Transcript | str]:
@@ -52,7 +52,7 @@ def play_all(
 
 
 def write_recordings(conversations: Iterable[Conversation], said: Mapping[str, Transcript], folder: Path) -> None:
-    """Writes what was said, one file a family and one line a step, so that a change is read in a diff."""
+    """Write what was said, one file a family and one line a step, so that a change is read in a diff."""
     families: dict[str, dict[str, list[list[object]]]] = {}
     for conversation in conversations:
         steps = [*map(str, conversation.steps), "contents"]
@@ -68,7 +68,7 @@ def write_recordings(conversations: Iterable[Conversation], said: Mapping[str, T
 
 
 def read_recordings(conversations: Iterable[Conversation], folder: Path) -> dict[str, Transcript]:
-    """Returns the recorded answers of those conversations that have not changed since they were recorded."""
+    """Return the recorded answers of those conversations that have not changed since they were recorded."""
     recorded = _read_all(folder)
     found = {}
     for conversation in conversations:

@@ -20,7 +20,7 @@ RECORDING = Manner(quiet_ms=150, patience_ms=3000)
 
 
 def main(families: list[str]) -> int:
-    """Returns how many conversations could not be recorded."""
+    """Return how many conversations could not be recorded."""
     wanted = [one for one in CONVERSATIONS.values() if not families or one.name.split("/")[0] in families]
     with tempfile.TemporaryDirectory() as folder, running_oracle(Path(folder) / "rabbitmq") as address:
         first = play_all(wanted, address, RECORDING, at_once=24)

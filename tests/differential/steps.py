@@ -59,38 +59,38 @@ class Conversation:
 
 
 def call(at: str, method: str, **fields: Any) -> Step:
-    """Returns the step that sends any method."""
+    """Return the step that sends any method."""
     assert method in METHODS, method
     return Step(method, at, fields)
 
 
 def connect(at: str, **options: Any) -> Step:
-    """Returns the step that opens a connection with options: see Link.open."""
+    """Return the step that opens a connection with options: see Link.open."""
     return Step("connect", at, options)
 
 
 def open_channel(at: str) -> Step:
-    """Returns the step that opens a channel again."""
+    """Return the step that opens a channel again."""
     return Step("channel.open", at)
 
 
 def close_channel(at: str) -> Step:
-    """Returns the step that closes a channel in order."""
+    """Return the step that closes a channel in order."""
     return Step("channel.close", at, {"reply_code": 200, "reply_text": "bye"})
 
 
 def close_connection(at: str) -> Step:
-    """Returns the step that closes a connection in order."""
+    """Return the step that closes a connection in order."""
     return Step("connection.close", f"{at}0", {"reply_code": 200, "reply_text": "bye"})
 
 
 def drop(at: str) -> Step:
-    """Returns the step that lets a connection go without a word."""
+    """Return the step that lets a connection go without a word."""
     return Step("drop", at)
 
 
 def frames(at: str, octets: bytes) -> Step:
-    """Returns the step that sends octets as they are."""
+    """Return the step that sends octets as they are."""
     return Step("frames", at, {"octets": octets.hex()})
 
 
@@ -100,27 +100,27 @@ def together(*parts: Step) -> Step:
 
 
 def pause(ms: int) -> Step:
-    """Returns the step that waits."""
+    """Return the step that waits."""
     return Step("pause", "-", {"ms": ms})
 
 
 def until(name: str, count: int) -> Step:
-    """Returns the step that waits until a queue has so many ready messages."""
+    """Return the step that waits until a queue has so many ready messages."""
     return Step("until", "-", {"queue": name, "count": count})
 
 
 def declared(*names: str) -> Step:
-    """Returns the step that looks, on a connection of its own, which of these queues there are and what they hold."""
+    """Return the step that looks, on a connection of its own, which of these queues there are and what they hold."""
     return Step("look", "-", {"queues": list(names)})
 
 
 def queue(at: str, name: str, **fields: Any) -> Step:
-    """Returns queue.declare; `x_...` fields are arguments."""
+    """Return queue.declare; `x_...` fields are arguments."""
     return call(at, "queue.declare", queue=name, **_arguments(fields))
 
 
 def exchange(at: str, name: str, kind: str = "direct", **fields: Any) -> Step:
-    """Returns exchange.declare; `x_...` fields are arguments."""
+    """Return exchange.declare; `x_...` fields are arguments."""
     return call(at, "exchange.declare", exchange=name, exchange_type=kind, **_arguments(fields))
 
 
@@ -131,48 +131,48 @@ def _arguments(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bind(at: str, queue_name: str, exchange_name: str, key: str = "", **arguments: Any) -> Step:
-    """Returns queue.bind."""
+    """Return queue.bind."""
     fields: dict[str, Any] = {"queue": queue_name, "exchange": exchange_name, "routing_key": key}
     return call(at, "queue.bind", **fields, **({"arguments": arguments} if arguments else {}))
 
 
 def publish(at: str, exchange_name: str, key: str, body: str = "m", **properties: Any) -> Step:
-    """Returns the step that publishes one message; `mandatory` and `immediate` are flags, the rest are properties."""
+    """Return the step that publishes one message; `mandatory` and `immediate` are flags, the rest are properties."""
     fields: dict[str, Any] = {"exchange": exchange_name, "key": key, "body": body}
     fields |= {flag: True for flag in ("mandatory", "immediate") if properties.pop(flag, False)}
     return Step("publish", at, fields | ({"properties": properties} if properties else {}))
 
 
 def consume(at: str, queue_name: str, tag: str = "c", **fields: Any) -> Step:
-    """Returns basic.consume; `x_...` fields are arguments."""
+    """Return basic.consume; `x_...` fields are arguments."""
     return call(at, "basic.consume", queue=queue_name, consumer_tag=tag, **_arguments(fields))
 
 
 def cancel(at: str, tag: str = "c") -> Step:
-    """Returns basic.cancel."""
+    """Return basic.cancel."""
     return call(at, "basic.cancel", consumer_tag=tag)
 
 
 def get(at: str, queue_name: str, *, no_ack: bool = False) -> Step:
-    """Returns basic.get."""
+    """Return basic.get."""
     return call(at, "basic.get", queue=queue_name, no_ack=no_ack)
 
 
 def ack(at: str, body: str, *, multiple: bool = False) -> Step:
-    """Returns the ack of the delivery last seen on the channel with this body."""
+    """Return the ack of the delivery last seen on the channel with this body."""
     return Step("ack", at, {"body": body, "multiple": multiple})
 
 
 def nack(at: str, body: str, *, requeue: bool = True, multiple: bool = False) -> Step:
-    """Returns the nack of the delivery last seen on the channel with this body."""
+    """Return the nack of the delivery last seen on the channel with this body."""
     return Step("nack", at, {"body": body, "requeue": requeue, "multiple": multiple})
 
 
 def reject(at: str, body: str, *, requeue: bool = True) -> Step:
-    """Returns the reject of the delivery last seen on the channel with this body."""
+    """Return the reject of the delivery last seen on the channel with this body."""
     return Step("reject", at, {"body": body, "requeue": requeue})
 
 
 def confirm(at: str) -> Step:
-    """Returns confirm.select."""
+    """Return confirm.select."""
     return call(at, "confirm.select")

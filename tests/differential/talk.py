@@ -45,7 +45,7 @@ class Talk:
         self._news = asyncio.Event()
 
     def heard(self, link: Link, heard: Heard) -> None:
-        """Keeps what was heard, and answers a close on what is no part of the conversation."""
+        """Keep what was heard, and answers a close on what is no part of the conversation."""
         self._all.append((link, heard))
         self._news.set()
         if not link.muted and heard.channel != PROBE:
@@ -58,7 +58,7 @@ class Talk:
             link.ending = True
 
     def noted(self, link: Link, heard: Heard) -> None:
-        """Takes what belongs to the conversation."""
+        """Take what belongs to the conversation."""
         raise NotImplementedError
 
     async def _wait(self, condition: Callable[[], bool], patience_ms: float) -> bool:
@@ -78,7 +78,7 @@ class Talk:
         return len(self._all) > count
 
     async def _ask(self, link: Link, channel: int, name: str, fields: dict[str, Any]) -> Heard | None:
-        """Sends a method that is no part of the conversation, and returns its answer."""
+        """Send a method that is no part of the conversation, and return its answer."""
         before = len(self._all)
         answers: list[Heard] = []
 
@@ -92,7 +92,7 @@ class Talk:
         return answers[0] if answers else None
 
     async def _handshake(self, link: Link, options: dict[str, Any]) -> None:
-        """Opens a connection as far as the broker goes along."""
+        """Open a connection as far as the broker goes along."""
         protocol = bytes.fromhex(options.get("protocol", "")) or b"AMQP\x00\x00\x09\x01"
         await link.dial(self.address, protocol)
         if not await self._came(link, "connection.start") or options.get("stop") == "start":
@@ -121,7 +121,7 @@ class Talk:
             await self._came(link, "connection.open-ok")
 
     async def _came(self, link: Link, name: str) -> bool:
-        """Waits for a method of the handshake; returns whether it came before the connection ended."""
+        """Wait for a method of the handshake; returns whether it came before the connection ended."""
         before = len(self._all)
 
         def fresh() -> set[str]:

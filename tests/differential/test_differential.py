@@ -47,7 +47,7 @@ def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def told(name: str, expected: Transcript, heard: Transcript) -> str:
-    """Returns the first step at which two transcripts part, in words; an empty text when they do not."""
+    """Return the first step at which two transcripts part, in words; an empty text when they do not."""
     steps = [*map(str, CONVERSATIONS[name].steps), "contents"]
     for step, wanted, got in zip(steps, expected, heard, strict=False):
         if wanted != got:

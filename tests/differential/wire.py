@@ -27,7 +27,7 @@ class Typed:
 
 
 def fold_name(name: str) -> str:
-    """Returns the protocol's name of a method: `queue.declare-ok` of pamqp's `Queue.DeclareOk`."""
+    """Return the protocol's name of a method: `queue.declare-ok` of pamqp's `Queue.DeclareOk`."""
     group, verb = name.split(".")
     dashed = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in verb).lstrip("-")
     return f"{group.lower()}.{dashed}"
@@ -79,7 +79,7 @@ def _table_value(value: Any) -> bytes:
 
 
 def table(entries: Mapping[str, Any]) -> bytes:
-    """Returns a field table with its length."""
+    """Return a field table with its length."""
     return _long_string(b"".join(_short_string(name) + _table_value(value) for name, value in entries.items()))
 
 
@@ -92,7 +92,7 @@ def _field(kind: str, value: Any) -> bytes:
 
 
 def encode_method(name: str, fields: Mapping[str, Any]) -> bytes:
-    """Returns the payload of a method frame; a field that is not named is zero or empty. Nothing is checked."""
+    """Return the payload of a method frame; a field that is not named is zero or empty. Nothing is checked."""
     method = METHODS[name]
     unknown = set(fields) - set(method.attributes())
     assert not unknown, f"{name} has no {unknown}"
@@ -110,14 +110,14 @@ def encode_method(name: str, fields: Mapping[str, Any]) -> bytes:
 
 
 def _packed(bits: list[bool]) -> bytes:
-    """Returns the octet of the bits collected so far, and forgets them."""
+    """Return the octet of the bits collected so far, and forgets them."""
     octet = bytes([sum(bit << place for place, bit in enumerate(bits))]) if bits else b""
     bits.clear()
     return octet
 
 
 def encode_properties(body_size: int, properties: Mapping[str, Any]) -> bytes:
-    """Returns the payload of a content header frame."""
+    """Return the payload of a content header frame."""
     flags, values = 0, b""
     unknown = set(properties) - {name for name, _, _ in _PROPERTIES}
     assert not unknown, f"no property is called {unknown}"
@@ -163,7 +163,7 @@ class _Reader:
         return dict(sorted(entries.items()))
 
     def value(self) -> Any:
-        """Returns a table value as JSON has it; a number that is no `l` is Typed, so its type is compared."""
+        """Return a table value as JSON has it; a number that is no `l` is Typed, so its type is compared."""
         letter = chr(self.fixed(">B"))
         if letter == "S":
             return self.long_string()
@@ -198,7 +198,7 @@ def _text(octets: bytes) -> str:
 
 
 def decode_method(payload: bytes) -> tuple[str, dict[str, Any]]:
-    """Returns the name and the fields of a method."""
+    """Return the name and the fields of a method."""
     index = struct.unpack_from(">I", payload)[0]
     if index not in _BY_INDEX:
         return f"method {index >> 16}.{index & 0xFFFF}", {"arguments": payload[4:].hex()}
@@ -219,7 +219,7 @@ def decode_method(payload: bytes) -> tuple[str, dict[str, Any]]:
 
 
 def decode_properties(payload: bytes) -> tuple[int, dict[str, Any]]:
-    """Returns the body size and the properties that are present, in the order of the protocol."""
+    """Return the body size and the properties that are present, in the order of the protocol."""
     body_size, flags = struct.unpack_from(">QH", payload, 4)
     reader = _Reader(payload, 14)
     return body_size, {name: reader.field(kind) for name, flag, kind in _PROPERTIES if flags & flag}

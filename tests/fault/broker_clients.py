@@ -60,7 +60,7 @@ class Client:
         self.consuming: set[str] = set()
 
     def open(self) -> Client:
-        """Does the handshake and opens the channel."""
+        """Do the handshake and open the channel."""
         try:
             self.raw.open()
             self.open_channel()
@@ -70,13 +70,13 @@ class Client:
         return self
 
     def open_channel(self) -> None:
-        """Opens the channel and turns confirms on."""
+        """Open the channel and turn confirms on."""
         self.call(commands.Channel.Open(), commands.Channel.OpenOk)
         self.call(commands.Confirm.Select(), commands.Confirm.SelectOk)
         self._published = 0
 
     def close_channel(self) -> None:
-        """Closes the channel: what is unacked goes back to its queue."""
+        """Close the channel: what is unacked goes back to its queue."""
         close = commands.Channel.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
         self.call(close, commands.Channel.CloseOk)
         self.held.clear()
@@ -84,7 +84,7 @@ class Client:
     # -- one method after the other -----------------------------------------------------------------------------------
 
     def call(self, method: Any, kind: type[Reply]) -> Reply:
-        """Sends a method and returns its reply; deliveries and confirms that come before it are noted."""
+        """Send a method and return its reply; deliveries and confirms that come before it are noted."""
         self.raw.method(1, method)
         while True:
             received = self.pump()
@@ -93,7 +93,7 @@ class Client:
             assert received is None, f"{self.name}: expected {kind.__name__}, got {received!r}"
 
     def pump(self) -> Any:
-        """Takes one frame: returns a reply, None when it was noted. Raises: PeerGone when the broker hung up."""
+        """Take one frame: returns a reply, None when it was noted. Raises: PeerGone when the broker hung up."""
         value = self.raw.next().value
         if isinstance(value, commands.Basic.Ack):
             while self._unconfirmed and self._unconfirmed[0][0] <= (value.delivery_tag or 0):
@@ -112,7 +112,7 @@ class Client:
             self.held.append((tag or 0, queue, number))
 
     def content(self) -> bytes:
-        """Returns the body that follows a deliver or get-ok."""
+        """Return the body that follows a deliver or get-ok."""
         size = self.raw.next().value.body_size
         body = b""
         while len(body) < size:
@@ -122,7 +122,7 @@ class Client:
         return body
 
     def publish(self, exchange: str, key: str, *, persistent: bool = True) -> None:
-        """Sends a message and waits for nothing."""
+        """Send a message and wait for nothing."""
         sent = self.history.publish(self.name, ADDRESSES[exchange, key], persistent=persistent)
         self._published += 1
         self._unconfirmed.append((self._published, sent))
@@ -131,13 +131,13 @@ class Client:
         self.raw.send(publish_frames(1, exchange, key, body, properties=properties))
 
     def await_confirms(self, at_most: int = 0) -> None:
-        """Returns when no more than so many publishes wait for their confirm."""
+        """Return when no more than so many publishes wait for their confirm."""
         while len(self._unconfirmed) > at_most:
             received = self.pump()
             assert received is None, f"{self.name}: got {received!r}"
 
     def receipt(self, removal: Removal | None = None) -> None:
-        """Returns when all that was done on this channel is on disk: a confirm came behind it."""
+        """Return when all that was done on this channel is on disk: a confirm came behind it."""
         settled, self._settled = self._settled, []
         self.publish("", RECEIPTS)
         self.await_confirms()
@@ -147,13 +147,13 @@ class Client:
             removal.for_sure = True
 
     def consume(self, queue: str, prefetch: int) -> None:
-        """Starts a consumer; its tag is the queue's name."""
+        """Start a consumer; its tag is the queue's name."""
         self.call(commands.Basic.Qos(prefetch_count=prefetch), commands.Basic.QosOk)
         self.call(commands.Basic.Consume(queue=queue, consumer_tag=queue), commands.Basic.ConsumeOk)
         self.consuming.add(queue)
 
     def get(self, queue: str) -> None:
-        """Fetches one message, if there is one."""
+        """Fetch one message, if there is one."""
         self.raw.method(1, commands.Basic.Get(queue=queue))
         while (received := self.pump()) is None:
             pass
@@ -161,7 +161,7 @@ class Client:
             self._take(queue, received.delivery_tag, redelivered=bool(received.redelivered))
 
     def settle(self, place: int, *, multiple: bool = False, reject: bool = False) -> None:
-        """Acks, or rejects for good, a message that is held, or all up to it."""
+        """Ack, or reject for good, a message that is held, or all up to it."""
         places = range(place + 1) if multiple else range(place, place + 1)
         for held in places:
             _, queue, number = self.held[held]
@@ -174,11 +174,11 @@ class Client:
         self.raw.method(1, method)
 
     def requeue(self, place: int) -> None:
-        """Gives a message that is held back to its queue."""
+        """Give a message that is held back to its queue."""
         self.raw.method(1, commands.Basic.Nack(self.held.pop(place)[0], False, True))
 
     def declare(self, queue: str) -> None:
-        """Declares a queue with its bindings."""
+        """Declare a queue with its bindings."""
         self.call(commands.Queue.Declare(queue=queue, durable=True), commands.Queue.DeclareOk)
         for name, exchange, key in BINDINGS:
             if name == queue:
@@ -186,15 +186,15 @@ class Client:
                 self.call(bind, commands.Queue.BindOk)
 
     def delete(self, queue: str) -> None:
-        """Deletes a queue."""
+        """Delete a queue."""
         self.call(commands.Queue.Delete(queue=queue), commands.Queue.DeleteOk)
 
     def purge(self, queue: str) -> None:
-        """Empties a queue."""
+        """Empty a queue."""
         self.call(commands.Queue.Purge(queue=queue), commands.Queue.PurgeOk)
 
     def hear(self, timeout_s: float = 0.002) -> None:
-        """Takes what has come, and waits a moment for more."""
+        """Take what has come, and waits a moment for more."""
         while self.raw.readable(timeout_s):
             received = self.pump()
             assert received is None, f"{self.name}: got {received!r}"
@@ -204,7 +204,7 @@ class Client:
 
 
 def prepare(client: Client) -> None:
-    """Makes the topology; later on only the queue that may be missing since a deletion was cut short."""
+    """Make the topology; later on only the queue that may be missing since a deletion was cut short."""
     history = client.history
     if history.topology_for_sure:
         for exchange, key in ADDRESSES:
@@ -223,7 +223,7 @@ def prepare(client: Client) -> None:
 
 
 def recreate(client: Client) -> Removal:
-    """Deletes the queue that is deleted all the time, and makes it anew."""
+    """Delete the queue that is deleted all the time, and makes it anew."""
     removal = client.history.begin_removal(CHURN, deletes=True)
     client.delete(CHURN)
     client.held = [held for held in client.held if held[1] != CHURN]
@@ -233,7 +233,7 @@ def recreate(client: Client) -> Removal:
 
 
 def publish_some(client: Client) -> None:
-    """Publishes a burst, and waits for some or all confirms."""
+    """Publish a burst, and wait for some or all confirms."""
     for _ in range(client.random.randint(1, 25)):
         exchange, key = client.random.choice(list(ADDRESSES))
         client.publish(exchange, key, persistent=client.random.random() < 0.9)
@@ -241,7 +241,7 @@ def publish_some(client: Client) -> None:
 
 
 def consume_some(client: Client) -> None:
-    """Hears deliveries, settles some of them in some order, gives some back, and now and then leaves."""
+    """Hear deliveries, settles some of them in some order, gives some back, and now and then leave."""
     random = client.random
     client.hear()
     for _ in range(random.randint(0, len(client.held))):
@@ -271,7 +271,7 @@ def consume_some(client: Client) -> None:
 
 
 def churn_some(client: Client) -> None:
-    """Fetches from a queue, empties it, deletes and makes it again."""
+    """Fetch from a queue, empties it, deletes and make it again."""
     random = client.random
     kind = random.random()
     if kind < 0.6:
@@ -292,7 +292,7 @@ def churn_some(client: Client) -> None:
 
 
 def drain(client: Client) -> dict[str, list[tuple[int, bool]] | None]:
-    """Returns what every queue holds, and whether it was marked redelivered, in order; nothing is acked."""
+    """Return what every queue holds, and whether it was marked redelivered, in order; nothing is acked."""
     found: dict[str, list[tuple[int, bool]] | None] = {}
     for queue in QUEUES:
         raw = client.raw

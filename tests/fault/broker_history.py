@@ -71,7 +71,7 @@ class History:
     # -- what clients tell --------------------------------------------------------------------------------------------
 
     def publish(self, publisher: str, targets: Sequence[str], *, persistent: bool) -> Sent:
-        """Notes a message that is about to be sent."""
+        """Note a message that is about to be sent."""
         sequence = self._sequences[publisher] = self._sequences.get(publisher, 0) + 1
         sent = Sent(next(self._numbers), publisher, sequence, persistent, targets, next(self._clock))
         for queue in targets:
@@ -80,11 +80,11 @@ class History:
         return sent
 
     def confirm(self, sent: Sent) -> None:
-        """Notes a confirm."""
+        """Note a confirm."""
         sent.confirmed_at = next(self._clock)
 
     def deliver(self, queue: str, number: int, *, redelivered: bool) -> Copy | None:
-        """Notes a delivery; tells None when there should be no such message."""
+        """Note a delivery; tells None when there should be no such message."""
         copy = self.copies[queue].get(number)
         if copy is None or copy.gone or copy.settled or self._removed(queue, copy.sent, for_sure=False):
             self.problems.append(f"unexpected: {queue} delivered {number}, which is {copy}")
@@ -100,19 +100,19 @@ class History:
         return copy
 
     def begin_removal(self, queue: str, *, deletes: bool, held: Sequence[int] = ()) -> Removal:
-        """Notes a purge or a deletion that is about to be asked for."""
+        """Note a purge or a deletion that is about to be asked for."""
         removal = Removal(next(self._clock), deletes, set(held))
         self.removals[queue].append(removal)
         return removal
 
     def end_removal(self, removal: Removal) -> None:
-        """Notes that it is over: what is sent from now on stays."""
+        """Note that it is over: what is sent from now on stays."""
         removal.end = next(self._clock)
 
     # -- what must be true --------------------------------------------------------------------------------------------
 
     def verify(self, found: Mapping[str, Sequence[tuple[int, bool]] | None]) -> None:
-        """Compares what a restart after an unclean stop found, and takes it for the truth from then on.
+        """Compare what a restart after an unclean stop found, and takes it for the truth from then on.
 
         Shapes: by queue, (number, redelivered) in the order of delivery; None when there is no such queue.
         """
@@ -169,7 +169,7 @@ class History:
             self.problems.append(f"torn: {sent} reached some of its queues only, {there}")
 
     def _stays(self, queue: str, copy: Copy) -> bool:
-        """Tells whether nobody asked for this copy to go, so that it is there if its message is."""
+        """Return whether nobody asked for this copy to go, so that it is there if its message is."""
         return not copy.settled and all(removal.end < copy.sent.sent_at for removal in self.removals[queue])
 
     def _removed(self, queue: str, sent: Sent, *, for_sure: bool) -> bool:
@@ -183,5 +183,5 @@ class History:
 
 
 def padding(random: Random) -> bytes:
-    """Returns what makes bodies differ in length."""
+    """Return what makes bodies differ in length."""
     return bytes(random.choice((0, 10, 90, 700)))

@@ -28,17 +28,17 @@ GONE: Final = (PeerGone, ConnectionError)
 
 
 def new_disk(kind: type[FaultyFiles] = FaultyFiles) -> FaultyFiles:
-    """Returns an empty disk."""
+    """Return an empty disk."""
     return kind(folder=FOLDER.parent)
 
 
 def new_history() -> History:
-    """Returns the history of queues that are not there yet."""
+    """Return the history of queues that are not there yet."""
     return History({queue: {} for queue in QUEUES})
 
 
 def small_settings(*, sync: bool, segment_bytes: int, slot_messages: int) -> Settings:
-    """Returns settings far below what users may set: everything rolls, pages and is checkpointed all the time."""
+    """Return settings far below what users may set: everything rolls, pages and is checkpointed all the time."""
     plain = Settings(server={"port": 0, "data_dir": FOLDER})
     small: dict[str, dict[str, Any]] = {
         "store": {"sync": sync, "segment_bytes": segment_bytes, "checkpoint_interval_ms": 0, "reserve_bytes": 5000},
@@ -81,7 +81,7 @@ class Life:
         }
 
     async def begin(self) -> bool:
-        """Starts the broker; tells whether it got that far before it died."""
+        """Start the broker; tells whether it got that far before it died."""
         try:
             await self.broker.start()
         except (PowerLost, BrokerError):
@@ -122,7 +122,7 @@ class Life:
         return talk.result()
 
     async def find(self) -> None:
-        """Looks what recovery brought back and compares it with the history. Raises: what ended the broker."""
+        """Look what recovery brought back and compares it with the history. Raises: what ended the broker."""
         try:
             found = await self.say(drain, "drain", tolerant=False)
         except GONE:
@@ -166,7 +166,7 @@ class Life:
         await self.kill()
 
     def moment(self) -> None:
-        """Does what the broker's timers do now and then."""
+        """Do what the broker's timers do now and then."""
         (engine,) = self.broker.engines.values()
         try:
             engine.page()
@@ -175,7 +175,7 @@ class Life:
             self.broker._fail(error)
 
     async def checkpoint(self) -> None:
-        """Takes a checkpoint and compacts what is worth it, unless the broker dies."""
+        """Take a checkpoint and compact what is worth it, unless the broker dies."""
         (engine,) = self.broker.engines.values()
         if not self.failed:
             self.moment()
@@ -183,7 +183,7 @@ class Life:
             await asyncio.wait([engine._checkpoint], timeout=LOOK_S)
 
     async def kill(self) -> None:
-        """Ends the broker as SIGKILL does: it says nothing more, and no thread of it writes anything."""
+        """End the broker as SIGKILL does: it says nothing more, and no thread of it writes anything."""
         self.files.die()
         if self._killed:
             return
@@ -203,14 +203,14 @@ class Life:
         self._threads.shutdown(wait=False)
 
     async def stop(self) -> None:
-        """Ends the broker in good order."""
+        """End the broker in good order."""
         await self.broker.stop()
         self.files.die()
         self._killed = True
         self._threads.shutdown()
 
     def _hang_up(self) -> None:
-        """Closes the sockets of a dead process, those too that the loop had not accepted yet when it died."""
+        """Close the sockets of a dead process, those too that the loop had not accepted yet when it died."""
         for transport in list(self.broker.listener.transports):
             transport.abort()
         for client in self._sockets:

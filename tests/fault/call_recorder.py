@@ -38,7 +38,7 @@ class CallRecorder:
         self._real: dict[str, Callable[..., Any]] = {}
 
     def install(self) -> None:
-        """Puts the recorder around the functions that the store calls."""
+        """Put the recorder around the functions that the store calls."""
         for name in ("open", "close", "pread", "pwrite", "ftruncate", "fsync", "fdatasync", "posix_fadvise"):
             if hasattr(os, name):
                 self._real[name] = getattr(os, name)
@@ -111,7 +111,7 @@ def observed(process: BrokerProcess, *, breaks: str = "") -> Callable[[], list[C
 
 
 def synced(calls: list[Call], marker: str) -> str:
-    """Returns why what a body with a marker was written to is not on disk yet; nothing when it is."""
+    """Return why what a body with a marker was written to is not on disk yet; nothing when it is."""
     at, write = next(
         ((at, one) for at, one in enumerate(calls) if one["call"] == "pwrite" and marker in one["markers"]), (0, None)
     )
@@ -127,7 +127,7 @@ def synced(calls: list[Call], marker: str) -> str:
 
 
 def _whole(calls: list[Call], names: tuple[str, ...], path: str, descriptor: int | None = None) -> bool:
-    """Tells whether a call begins and ends in these calls."""
+    """Return whether a call begins and end in these calls."""
     begun = False
     for one in calls:
         if one["path"] == path and descriptor in (None, one["descriptor"]):

@@ -21,7 +21,7 @@ PERSISTENT = commands.Basic.Properties(delivery_mode=2, content_type="applicatio
 
 
 def declare(address: BrokerAddress) -> None:
-    """Declares the durable exchange, the durable queues and their bindings."""
+    """Declare the durable exchange, the durable queues and their bindings."""
     with RawClient(address.host, address.port) as client:
         client.open()
         client.open_channel(1)
@@ -47,7 +47,7 @@ class Member(threading.Thread):
         self.leaving = threading.Event()
 
     def run(self) -> None:
-        """Connects and works."""
+        """Connect and work."""
         try:
             with RawClient(self.address.host, self.address.port) as client:
                 client.open()
@@ -59,7 +59,7 @@ class Member(threading.Thread):
             self.error = error
 
     def hears(self, client: RawClient, value: object) -> bool:
-        """Returns whether the broker closes the connection, and answers it."""
+        """Return whether the broker closes the connection, and answer it."""
         if not isinstance(value, commands.Connection.Close):
             return False
         self.closed_with = value.reply_code
@@ -76,7 +76,7 @@ class Publisher:
         self.number = 0
 
     def message(self, ledger: Ledger) -> tuple[str, bytes]:
-        """Returns a frame sequence for the next message, noted in the ledger as attempted, and its identity."""
+        """Return a frame sequence for the next message, noted in the ledger as attempted, and its identity."""
         number = self.number
         self.number += 1
         large = self.random.random() < 0.03
@@ -89,7 +89,7 @@ class Publisher:
         return identity, publish_frames(1, EXCHANGE, key, body, properties=PERSISTENT, piece_bytes=65_536)
 
     def __call__(self, member: Member, client: RawClient) -> None:
-        """Publishes until the connection is gone."""
+        """Publish until the connection is gone."""
         client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
         outstanding: dict[int, str] = {}
         tag = 0
@@ -123,7 +123,7 @@ class Consumer:
         self.random = random
 
     def __call__(self, member: Member, client: RawClient) -> None:
-        """Consumes until the connection is gone."""
+        """Consume until the connection is gone."""
         client.call(1, commands.Basic.Qos(prefetch_count=100), commands.Basic.QosOk)
         client.call(1, commands.Basic.Consume(queue=self.queue), commands.Basic.ConsumeOk)
         held: list[int] = []
@@ -139,7 +139,7 @@ class Consumer:
                 self._settle(client, held)
 
     def _settle(self, client: RawClient, held: list[int]) -> None:
-        """Settles what is held: all at once, one by one in any order, or gives some of it back."""
+        """Settle what is held: all at once, one by one in any order, or gives some of it back."""
         choice = self.random.random()
         if choice < 0.5:
             client.method(1, commands.Basic.Ack(delivery_tag=held[-1], multiple=True))
@@ -153,7 +153,7 @@ class Consumer:
 
 
 def drain(address: BrokerAddress, ledger: Ledger) -> None:
-    """Takes everything out of every queue, by one consumer each, and acks it."""
+    """Take everything out of every queue, by one consumer each, and ack it."""
     for queue in QUEUES:
         with RawClient(address.host, address.port) as client:
             client.open()

@@ -37,13 +37,13 @@ class TornContent(Content):
         self.unsynced: list[tuple[int, bytes | None]] = []  # writes in order; None cuts the file to the offset
 
     def sync(self) -> None:
-        """Brings the writes since the last sync to the disk."""
+        """Bring the writes since the last sync to the disk."""
         for offset, block in self.unsynced:
             apply(self.durable, offset, block)
         self.unsynced.clear()
 
     def after_loss(self, random: Random, kept: float | None = None) -> bytearray:
-        """Returns what the disk shows after the power came back."""
+        """Return what the disk shows after the power came back."""
         found = bytearray(self.durable)
         if kept is None:
             kept = random.choice((0.0, 0.3, 0.7, 0.95, 1.0))
@@ -67,7 +67,7 @@ class TornContent(Content):
 
 
 def apply(held: bytearray, offset: int, block: bytes | None) -> None:
-    """Applies one write or cut to a file's bytes."""
+    """Apply one write or cut to a file's bytes."""
     if block is TRUNCATE:
         del held[offset:]
         held.extend(bytes(offset - len(held)))
@@ -115,7 +115,7 @@ class TornFile(MemoryFile):
         self._torn.sync()
 
     def drop_cache(self) -> None:
-        """Drops clean pages: what a failed sync left is gone with them."""
+        """Drop clean pages: what a failed sync left is gone with them."""
         self._files.called("drop_cache", self.path)
         if not self._torn.unsynced:
             self._torn.block[:] = self._torn.durable
@@ -138,7 +138,7 @@ class DiskTree:
         self._moves = [(path, target) for verb, path, target, _ in changes if verb == "move"]
 
     def change(self, change: Change) -> None:
-        """Brings one change to the disk."""
+        """Bring one change to the disk."""
         verb, path, target, content = change
         if verb == "move":
             self._moves.remove((path, target))
@@ -186,7 +186,7 @@ class FaultyFiles(MemoryFiles):
         self.durable_folders = set(self.folders)
 
     def called(self, verb: str, path: Path) -> None:
-        """Counts a call, and refuses it when its number is up."""
+        """Count a call, and refuse it when its number is up."""
         self.calls += 1
         self.syncs += verb.startswith("sync")
         if self.calls == self.lose_at:
@@ -254,7 +254,7 @@ class FaultyFiles(MemoryFiles):
         self.changes = [change for change in self.changes if change[1].parent != folder]
 
     def after_loss(self, seed: int, *, kept: float | None = None) -> FaultyFiles:
-        """Returns the files as they are when the power is back.
+        """Return the files as they are when the power is back.
 
         Shapes: ``kept`` is the share of what was not synced that is there all the same, drawn by the seed unless told.
         """
@@ -276,7 +276,7 @@ class FaultyFiles(MemoryFiles):
         return after._as_on_disk(self)
 
     def after_kill(self) -> FaultyFiles:
-        """Returns the files as another process sees them: the page cache survives, and so does what it never wrote."""
+        """Return the files as another process sees them: the page cache survives, and so does what it never wrote."""
         after = FaultyFiles()
         after.folders = set(self.folders)
         after.contents = {path: copy.deepcopy(content) for path, content in self.contents.items()}

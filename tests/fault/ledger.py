@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 
 def body_of(identity: str, size_bytes: int) -> bytes:
-    """Returns the body of a message: its identity, and padding that no other message has."""
+    """Return the body of a message: its identity, and padding that no other message has."""
     head = identity.encode() + b" "
     pattern = hashlib.blake2b(head, digest_size=32).digest()
     return head + (pattern * (size_bytes // len(pattern) + 1))[: max(0, size_bytes - len(head))]
@@ -42,7 +42,7 @@ class Verdict:
     """Messages that were never confirmed and are there all the same, which is allowed."""
 
     def faults(self) -> dict[str, list[str]]:
-        """Returns the kinds of fault that occurred, with the first few cases of each."""
+        """Return the kinds of fault that occurred, with the first few cases of each."""
         kinds = ("lost", "unexpected", "twice_fresh", "reordered", "damaged")
         return {kind: getattr(self, kind)[:5] for kind in kinds if getattr(self, kind)}
 
@@ -64,19 +64,19 @@ class Ledger:
     life: int = 0
 
     def attempt(self, identity: str, size_bytes: int, queues: tuple[str, ...]) -> bytes:
-        """Notes that a message is about to be published, and returns its body."""
+        """Note that a message is about to be published, and return its body."""
         with self.lock:
             self.attempted[identity] = queues
             self.sizes[identity] = size_bytes
         return body_of(identity, size_bytes)
 
     def confirm(self, identities: list[str]) -> None:
-        """Notes what the broker promised."""
+        """Note what the broker promised."""
         with self.lock:
             self.confirmed.update(identities)
 
     def deliver(self, queue: str, body: bytes, *, redelivered: bool, drained: bool = False) -> None:
-        """Notes what a consumer got; `drained` by the only consumer of a queue that nobody publishes to."""
+        """Note what a consumer got; `drained` by the only consumer of a queue that nobody publishes to."""
         identity = body.split(b" ", 1)[0].decode(errors="replace")
         with self.lock:
             if body != body_of(identity, self.sizes.get(identity, 0)):
@@ -86,7 +86,7 @@ class Ledger:
                 self.drained.setdefault(queue, []).append(identity)
 
     def verdict(self, queues: tuple[str, ...]) -> Verdict:
-        """Judges, once every queue is drained."""
+        """Judge, once every queue is drained."""
         verdict = Verdict([], [], [], [], list(self.damaged), 0, 0)
         for queue in queues:
             wanted = {identity for identity, targets in self.attempted.items() if queue in targets}
@@ -101,7 +101,7 @@ class Ledger:
         return verdict
 
     def _twice_fresh(self, queue: str) -> list[str]:
-        """Returns the messages that came again without being marked redelivered."""
+        """Return the messages that came again without being marked redelivered."""
         seen: set[str] = set()
         wrong = []
         for delivery in self.deliveries.get(queue, []):
@@ -111,7 +111,7 @@ class Ledger:
         return wrong
 
     def _reordered(self, queue: str, drained: list[str]) -> list[str]:
-        """Returns the messages that were drained behind a later one of the same publisher."""
+        """Return the messages that were drained behind a later one of the same publisher."""
         last: dict[str, int] = {}
         wrong = []
         for identity in drained:
@@ -123,7 +123,7 @@ class Ledger:
 
 
 def counts(ledger: Ledger) -> Mapping[str, int]:
-    """Returns the figures of a run, for its report."""
+    """Return the figures of a run, for its report."""
     return {
         "attempted": len(ledger.attempted),
         "confirmed": len(ledger.confirmed),

@@ -27,13 +27,13 @@ class MortalFiles(Files):
         self._lock = RLock()
 
     def die(self) -> None:
-        """Returns when no call is under way any more, and none will be."""
+        """Return when no call is under way any more, and none will be."""
         with self._lock:
             self.dead = True
 
     @contextmanager
     def alive(self) -> Iterator[None]:
-        """Makes what is inside one step. Raises: PowerLost."""
+        """Make what is inside one step. Raises: PowerLost."""
         with self._lock:
             if self.dead:
                 raise PowerLost
@@ -141,5 +141,5 @@ class MortalFile(File):
             self._file.drop_cache()
 
     def close(self) -> None:
-        """Closes the file, after the death too: the operating system closes what a process leaves open."""
+        """Close the file, after the death too: the operating system closes what a process leaves open."""
         self._file.close()

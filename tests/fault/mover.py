@@ -31,7 +31,7 @@ class Mover(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Works; a broker that is gone ends it."""
+        """Work; a broker that is gone ends it."""
         try:
             with RawClient(self.address.host, self.address.port) as client:
                 client.open()
@@ -45,7 +45,7 @@ class Mover(threading.Thread):
             self.error = error
 
     def move(self, client: RawClient) -> bool:
-        """Moves a few messages and tells whether there were any."""
+        """Move a few messages and return whether there were any."""
         moved = set()
         for _ in range(self.random.randint(1, 6)):
             client.method(1, Basic.Get(queue=SOURCE))
@@ -69,7 +69,7 @@ class Mover(threading.Thread):
 
 
 def fill(address: BrokerAddress, count: int) -> None:
-    """Declares the queues and puts so many numbered messages into the first."""
+    """Declare the queues and put so many numbered messages into the first."""
     with RawClient(address.host, address.port) as client:
         client.open()
         client.open_channel(1)
@@ -85,7 +85,7 @@ def fill(address: BrokerAddress, count: int) -> None:
 
 
 def contents(address: BrokerAddress, queue: str) -> list[bytes]:
-    """Returns what is in a queue, and leaves it there."""
+    """Return what is in a queue, and leaves it there."""
     with RawClient(address.host, address.port) as client:
         client.open()
         client.open_channel(1)
@@ -99,7 +99,7 @@ def contents(address: BrokerAddress, queue: str) -> list[bytes]:
 
 
 def judge(address: BrokerAddress, mover: Mover, count: int) -> None:
-    """Asserts that each transaction moved all of its messages or none, and those that were answered all."""
+    """Assert that each transaction moved all of its messages or none, and those that were answered all."""
     source = contents(address, SOURCE)
     first, second = (contents(address, queue) for queue in TARGETS)
     assert len(source) + len(first) == len({*source, *first}) == count

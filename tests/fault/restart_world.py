@@ -52,19 +52,19 @@ class Found:
     vhosts: set[str] = field(default_factory=set)
 
     def bodies(self, queue: str) -> list[str]:
-        """Returns the messages of a queue without their marks."""
+        """Return the messages of a queue without their marks."""
         return [body for body, _ in self.messages[queue]]
 
 
 def send(channel: BlockingChannel, queue: str, *bodies: str, exchange: str = "", mode: int = 2, **more: Any) -> None:
-    """Publishes messages, and returns when they are confirmed."""
+    """Publish messages, and return when they are confirmed."""
     for body in bodies:
         properties = pika.BasicProperties(delivery_mode=mode, **more)
         channel.basic_publish(exchange, queue, body.encode(), properties)
 
 
 def build(broker: BrokerProcess, channel: BlockingChannel) -> None:
-    """Makes everything, deletes some of it, and returns when the last confirm says that all of it is on disk."""
+    """Make everything, deletes some of it, and return when the last confirm says that all of it is on disk."""
     channel.confirm_delivery()
     _queues(channel)
     _exchanges(channel)
@@ -173,7 +173,7 @@ def _deletions(broker: BrokerProcess, channel: BlockingChannel) -> None:
 
 
 def look(broker: BrokerProcess) -> Found:
-    """Returns what is there; messages are fetched and put back, which marks them."""
+    """Return what is there; messages are fetched and put back, which marks them."""
     found = Found()
     for kind in ("queues", "exchanges", "policies"):
         setattr(found, kind, {row["name"]: row for row in ask(broker.folder, f"list_{kind}")})

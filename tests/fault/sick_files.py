@@ -20,7 +20,7 @@ class SickFiles(Files):
         self.bad: dict[Path, set[int]] = {}
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """Opens a file whose reads may fail."""
+        """Open a file whose reads may fail."""
         file = super().open(path, write=write, create=create)
         return SickFile(file, self)
 
@@ -33,7 +33,7 @@ class SickFile(File):
         self._files = files
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Returns bytes. Raises: StoreFailed when a bad sector is among them."""
+        """Return bytes. Raises: StoreFailed when a bad sector is among them."""
         bad = self._files.bad.get(self.path, set())
         if bad.intersection(range(offset // SECTOR_BYTES, (offset + max(size, 1) - 1) // SECTOR_BYTES + 1)):
             raise StoreFailed(self.path, REASON)

@@ -60,7 +60,7 @@ class StoreModel:
     # -- what the floor above does ------------------------------------------------------------------------------------
 
     def open(self, *, quarantine: bool = False) -> Recovered:
-        """Opens the store, as a new process does."""
+        """Open the store, as a new process does."""
         self.opening = True
         self.store, self.recovered = VhostStore.open(
             self.files,
@@ -74,7 +74,7 @@ class StoreModel:
         return self.recovered
 
     def adopt(self) -> None:
-        """Goes on with what was recovered: from now on all of it counts as confirmed."""
+        """Go on with what was recovered: from now on all of it counts as confirmed."""
         topology = self.recovered.topology
         declared = {change["number"] for change in topology if change["change"] == "queue_declared"}
         declared -= {change["number"] for change in topology if change["change"] == "queue_deleted"}
@@ -93,7 +93,7 @@ class StoreModel:
         self.confirmable = self.store.log.confirmable
 
     def adopted(self, state: QueueState) -> ModelQueue:
-        """Returns a recovered queue as the model has it."""
+        """Return a recovered queue as the model has it."""
         queue = ModelQueue(state.number, state.next_id)
         for slot in state.slots:
             queue.slots.append(ModelSlot(slot.first, slot.end, set(slot.segments), slot.end - slot.first))
@@ -110,7 +110,7 @@ class StoreModel:
         return queue
 
     def work(self, steps: int) -> None:
-        """Does so many things at random."""
+        """Do so many things at random."""
         verbs = {
             self.publish: 40,
             self.settle: 14,
@@ -268,7 +268,7 @@ class StoreModel:
             self.note_settled(queue, [place for place in waiting if place <= upto and place not in excepted])
 
     def transaction(self) -> None:
-        """Publishes, settles and declares, all of it or nothing."""
+        """Publish, settles and declare, all of it or nothing."""
         published, settled, changes = self.logged()
         with self.store.log.group():
             verbs = (
@@ -289,7 +289,7 @@ class StoreModel:
         )
 
     def logged(self) -> tuple[set[tuple[int, int]], set[tuple[int, int]], int]:
-        """Returns the messages with a record, those of them that were settled, and how many changes there were."""
+        """Return the messages with a record, those of them that were settled, and how many changes there were."""
         messages = {
             (queue.number, message_id): message.settled
             for queue in self.queues.values()
@@ -299,7 +299,7 @@ class StoreModel:
         return set(messages), {place for place, settled in messages.items() if settled}, len(self.changes)
 
     def commit(self) -> None:
-        """Writes and syncs what waits; then it may be confirmed."""
+        """Write and sync what waits; then it may be confirmed."""
         batch = self.store.log.take()
         if batch is not None:
             if self.random.random() < 0.3:
@@ -348,7 +348,7 @@ class StoreModel:
         self.checkpoints += 1
 
     def compact(self) -> None:
-        """Relocates one segment, as the floor above does it between two checkpoints."""
+        """Relocate one segment, as the floor above does it between two checkpoints."""
         for segment in self.store.compactable():
             holders = [
                 (queue, slot) for queue in self.live_queues() for slot in queue.slots if segment in slot.segments
@@ -387,12 +387,12 @@ class StoreModel:
             return
 
     def stop(self) -> None:
-        """Stops in good order."""
+        """Stop in good order."""
         while self.store.log.needs_sync:
             self.commit()
         self.checkpoint(clean=True)
         self.store.close(clean=True)
 
     def verify(self, safe: int | None = None) -> None:
-        """Compares what was recovered with what was confirmed. Raises: AssertionError."""
+        """Compare what was recovered with what was confirmed. Raises: AssertionError."""
         verify(self, self.confirmable if safe is None else safe)

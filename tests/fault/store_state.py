@@ -58,6 +58,6 @@ class ModelTransaction:
 
 
 def unsettled(slot: SlotState) -> list[int]:
-    """Returns the indexes of a slot's messages that are not settled."""
+    """Return the indexes of a slot's messages that are not settled."""
     bits = int.from_bytes(slot.settled, "little")
     return [index for index in range(slot.end - slot.first) if not bits >> index & 1]

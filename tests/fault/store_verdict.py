@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def verify(model: StoreModel, safe: int) -> None:
-    """Compares what was recovered with what was done up to the log position `safe`. Raises: AssertionError."""
+    """Compare what was recovered with what was done up to the log position `safe`. Raises: AssertionError."""
     recovered = model.recovered
     topology = [change for _, change in model.changes]
     assert recovered.topology == topology[: len(recovered.topology)], "a change came from nowhere"
@@ -45,7 +45,7 @@ def verify(model: StoreModel, safe: int) -> None:
 
 
 def verify_queue(model: StoreModel, queue: ModelQueue, state: QueueState, safe: int) -> int:
-    """Compares one queue; returns how many messages of it are unsettled."""
+    """Compare one queue; returns how many messages of it are unsettled."""
     found: dict[int, tuple[bytes, int]] = {}
     end = 0
     for slot in state.slots:
@@ -69,7 +69,7 @@ def verify_queue(model: StoreModel, queue: ModelQueue, state: QueueState, safe: 
 
 
 def applied(model: StoreModel, transaction: ModelTransaction) -> list[bool]:
-    """Returns of each part of a transaction that can be told whether it was recovered.
+    """Return of each part of a transaction that can be told whether it was recovered.
 
     Nothing can be told of a queue that was deleted later, and of a settlement only when the queue is there.
     """

@@ -33,7 +33,7 @@ class TapLedger:
         self.confirmed: set[int] = set()
 
     def judge(self, read: list[int]) -> list[str]:
-        """Returns what is wrong with the numbers that came out of slot files in all."""
+        """Return what is wrong with the numbers that came out of slot files in all."""
         problems = []
         if len(set(read)) < len(read):
             problems.append(f"twice: {sorted({number for number in read if read.count(number) > 1})[:10]}")
@@ -55,7 +55,7 @@ class TapReader:
         self.store = ""
 
     def read(self, view: SealView, path: Callable[[int], Path], content: Callable[[Path], bytes]) -> None:
-        """Reads what is behind the last seal that was read. Raises: AssertionError for a gap, or a damaged file."""
+        """Read what is behind the last seal that was read. Raises: AssertionError for a gap, or a damaged file."""
         assert self.store in ("", view.store)
         self.store = view.store
         assert view.lost(self.seal) == []
@@ -70,12 +70,12 @@ class TapReader:
 
 
 def number_of(row: Row) -> int:
-    """Returns the number of a message."""
+    """Return the number of a message."""
     return int(row.body.split()[0])
 
 
 def publish_batches(port: int, ledger: TapLedger, random: Random, ended: Callable[[], bool], most: int = 0) -> None:
-    """Publishes batch after batch, waiting for the confirms of each, until `ended` or so many were confirmed.
+    """Publish batch after batch, waiting for the confirms of each, until `ended` or so many were confirmed.
 
     Raises: PeerGone, ConnectionError when the broker is gone.
     """

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.fault
 
 
 def slotmq(broker: BrokerProcess, *words: str, said: str = "") -> str:
-    """Runs a command against the broker and returns what it printed."""
+    """Run a command against the broker and return what it printed."""
     command = [sys.executable, "-m", "broker", *words, "--data-dir", str(broker.folder)]
     done = subprocess.run(command, input=said, capture_output=True, text=True, cwd=PROJECT, check=False)
     assert done.returncode == 0, done.stderr
@@ -27,7 +27,7 @@ def slotmq(broker: BrokerProcess, *words: str, said: str = "") -> str:
 
 
 def log_in(broker: BrokerProcess, user: str, password: str, vhost: str) -> pika.BlockingConnection:
-    """Opens a vhost."""
+    """Open a vhost."""
     credentials = pika.PlainCredentials(user, password)
     return pika.BlockingConnection(
         pika.ConnectionParameters("127.0.0.1", broker.address.port, vhost, credentials, blocked_connection_timeout=10)

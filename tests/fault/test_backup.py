@@ -82,13 +82,13 @@ class Traffic:
             self.error = error
 
     def end(self) -> None:
-        """Returns when nothing is published any more."""
+        """Return when nothing is published any more."""
         self._ends.set()
         self._thread.join()
 
 
 def numbers(process: BrokerProcess) -> list[int]:
-    """Returns which messages are in the queue that only grows."""
+    """Return which messages are in the queue that only grows."""
     with pika.BlockingConnection(pika.URLParameters(process.address.url)) as connection:
         channel = connection.channel()
         left = channel.queue_declare("kept", durable=True, passive=True).method.message_count
@@ -98,12 +98,12 @@ def numbers(process: BrokerProcess) -> list[int]:
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """Returns what is in a folder."""
+    """Return what is in a folder."""
     return {path: sha256(path.read_bytes()).digest() for path in folder.rglob("*") if path.is_file()}
 
 
 def backup(process: BrokerProcess, target: Path) -> subprocess.Popen[str]:
-    """Starts the command."""
+    """Start the command."""
     command = [sys.executable, "-m", "broker", "backup", str(target), "--data-dir", str(process.folder)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -246,12 +246,12 @@ class OtherDisk(Files):
     """Real files without hard links, as between two disks."""
 
     def link(self, source: Path, target: Path) -> bool:
-        """Does nothing."""
+        """Do nothing."""
         return False
 
 
 def message(body: bytes) -> aio_pika.Message:
-    """Returns a persistent message."""
+    """Return a persistent message."""
     return aio_pika.Message(body, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
 
 
@@ -341,7 +341,7 @@ TARGET = FOLDER.parent / "backup"
 
 
 def fill(client: Client) -> None:
-    """Publishes some messages with confirms, in a queue of its own."""
+    """Publish some messages with confirms, in a queue of its own."""
     raw: RawClient = client.raw
     raw.open_channel(9)
     raw.call(9, commands.Confirm.Select(), commands.Confirm.SelectOk)
@@ -352,7 +352,7 @@ def fill(client: Client) -> None:
 
 
 def drain(port: int) -> list[bytes]:
-    """Takes what is in that queue."""
+    """Take what is in that queue."""
     with RawClient("127.0.0.1", port) as client:
         client.open()
         client.open_channel(1)
@@ -366,7 +366,7 @@ def drain(port: int) -> list[bytes]:
 
 
 async def found(disk: FaultyFiles, folder: Path) -> list[bytes]:
-    """Returns what a broker on a folder has."""
+    """Return what a broker on a folder has."""
     async with mortal_broker(folder, {"server": {"control_socket": False}}, files=disk) as broker:
         return await talk(broker, drain, broker.listener.port)
 

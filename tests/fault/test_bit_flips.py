@@ -23,13 +23,13 @@ SEGMENT = segment_path(FOLDER / "log", 1)
 
 
 def open_store(files: MemoryFiles, *, quarantine: bool = False) -> VhostStore:
-    """Opens the store."""
+    """Open the store."""
     store, _ = VhostStore.open(files, FOLDER, segment_bytes=SEGMENT_BYTES, sync=True, quarantine=quarantine)
     return store
 
 
 def write_messages(files: MemoryFiles, *, batches: int = 3) -> tuple[VhostStore, list[tuple[int, int]]]:
-    """Writes batches of twenty messages to queue 1; returns the store and (position, size) of each."""
+    """Write batches of twenty messages to queue 1; returns the store and (position, size) of each."""
     store = open_store(files)
     log = store.log
     places = []
@@ -43,7 +43,7 @@ def write_messages(files: MemoryFiles, *, batches: int = 3) -> tuple[VhostStore,
 
 
 def flips(block: bytearray, first: int, end: int, bits: range = range(8)) -> Iterator[tuple[int, int]]:
-    """Yields (offset, bit) with that bit flipped, and flips it back."""
+    """Yield (offset, bit) with that bit flipped, and flips it back."""
     for offset in range(first, end):
         for bit in bits:
             block[offset] ^= 1 << bit
@@ -280,13 +280,13 @@ def test_a_missing_segment_refuses(victim: str) -> None:
 
 
 def present(settled: bytes, length: int) -> list[int]:
-    """Returns the indexes whose bit is not set."""
+    """Return the indexes whose bit is not set."""
     bits = int.from_bytes(settled, "little")
     return [index for index in range(length) if not bits >> index & 1]
 
 
 def settle_into_checkpoint(files: MemoryFiles) -> tuple[VhostStore, Recovered]:
-    """Writes sixty messages and a checkpoint behind them; returns the store opened again."""
+    """Write sixty messages and a checkpoint behind them; returns the store opened again."""
     write_messages(files)
     store, recovered = VhostStore.open(files, FOLDER, segment_bytes=SEGMENT_BYTES, sync=True)
     store.write_checkpoint(

@@ -37,24 +37,24 @@ SHOWN: Final = 5
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Keeps the tracebacks of brokers that are killed to itself."""
+    """Keep the tracebacks of brokers that are killed to itself."""
     with capture_logs():
         yield
 
 
 def check(history: History, seed: int) -> None:
-    """Asserts that nothing was amiss."""
+    """Assert that nothing was amiss."""
     shown = "\n".join(history.problems[:SHOWN])
     assert not history.problems, f"seed {seed}: {len(history.problems)} problems:\n{shown}"
 
 
 def accident(disk: FaultyFiles, seed: int, random: Random) -> FaultyFiles:
-    """Returns the disk after a power loss, or after a kill that leaves the page cache."""
+    """Return the disk after a power loss, or after a kill that leaves the page cache."""
     return disk.after_loss(seed) if random.random() < 0.8 else disk.after_kill()
 
 
 async def recover(disk: FaultyFiles, history: History, random: Random, seed: int, *, sync: bool = True) -> Life:
-    """Starts a broker on what is left, however often the power goes meanwhile, and checks what it has."""
+    """Start a broker on what is left, however often the power goes meanwhile, and checks what it has."""
     while True:
         disk.lose_at = random.randint(1, 80) if random.random() < 0.3 else 0
         life = Life(disk, history, random, sync=sync)
@@ -128,7 +128,7 @@ async def test_confirmed_is_there_after_thousands_of_deaths() -> None:
 
 
 def settle_some(client: Client) -> None:
-    """Acks, requeues and keeps some of a queue."""
+    """Ack, requeues and keep some of a queue."""
     client.consume("work-1", 8)
     while len(client.held) < 4:
         client.pump()
@@ -139,7 +139,7 @@ def settle_some(client: Client) -> None:
 
 
 def purge_some(client: Client) -> None:
-    """Empties a queue while one message of it is unacked."""
+    """Empty a queue while one message of it is unacked."""
     client.get(CHURN)
     held = [number for _, _, number in client.held]
     removal = client.history.begin_removal(CHURN, deletes=False, held=held)
@@ -149,7 +149,7 @@ def purge_some(client: Client) -> None:
 
 
 def publish_rounds(client: Client) -> None:
-    """Fills a few segments, in the same order each time."""
+    """Fill a few segments, in the same order each time."""
     for key in ("a.x", "b.x", "b.y", "c", "a.y.z") * 3:
         client.publish(TOPIC, key)
         client.publish(FANOUT, "any", persistent=False)
@@ -157,13 +157,13 @@ def publish_rounds(client: Client) -> None:
 
 
 def delete_some(client: Client) -> None:
-    """Deletes a queue, makes it again and fills it."""
+    """Delete a queue, makes it again and fill it."""
     client.receipt(recreate(client))
     publish_rounds(client)
 
 
 async def errands(life: Life) -> None:
-    """Does everything that calls files, one after the other."""
+    """Do everything that calls files, one after the other."""
     for name, work in {
         "prepare": prepare,
         "publish": publish_rounds,

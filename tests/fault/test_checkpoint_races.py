@@ -24,7 +24,7 @@ class GatedFiles(Files):
     waiting = 0
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """Opens a file, a gated one if it is the log's."""
+        """Open a file, a gated one if it is the log's."""
         file = super().open(path, write=write, create=create)
         return GatedFile(file, self) if path.parent.name == "log" else file
 
@@ -37,7 +37,7 @@ class GatedFile(File):
         self._files = files
 
     def write_at(self, offset: int, block: bytes) -> None:
-        """Writes once the gate is open."""
+        """Write once the gate is open."""
         gate = self._files.gate
         if gate is not None:
             self._files.waiting += 1

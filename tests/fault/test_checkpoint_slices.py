@@ -19,18 +19,18 @@ SLOTS = {"slots": {"window_messages": 2}}
 
 
 def bodies(*numbers: int) -> list[bytes]:
-    """Returns the bodies of these messages."""
+    """Return the bodies of these messages."""
     return [b"%d" % number for number in numbers]
 
 
 async def checkpoint_while(broker: Broker, work: Callable[[], None]) -> None:
-    """Takes a checkpoint; the work is begun and done between its first slice and its last."""
+    """Take a checkpoint; the work is begun and done between its first slice and its last."""
     engine = broker.engines["/"]
     state = engine.checkpointer._state
     begun, done = asyncio.Event(), asyncio.Event()
 
     async def gated(stream: object) -> object:
-        """Waits, behind the first stream, for the work."""
+        """Wait, behind the first stream, for the work."""
         found = await state(stream)  # type: ignore[arg-type]
         begun.set()
         await done.wait()
@@ -46,7 +46,7 @@ async def checkpoint_while(broker: Broker, work: Callable[[], None]) -> None:
 
 
 def publish_and_settle(client: RawClient) -> None:
-    """Publishes to two queues, and takes from both."""
+    """Publish to two queues, and take from both."""
     publish(client, "first", bodies(10, 11))
     publish(client, "second", bodies(12))
     assert [get(client, name)[0] for name in ("second", "second", "first")] == bodies(5, 6, 0)

@@ -36,24 +36,24 @@ Damage = Callable[[Path, SickFiles], set[int]]
 
 
 def sections(policy: Policy) -> Sections:
-    """Returns the settings of a broker."""
+    """Return the settings of a broker."""
     store = {"segment_bytes": 1 << 20, "checkpoint_interval_ms": 3_600_000, "on_corruption": policy}
     return {"store": store, "slots": {"window_messages": 10}}
 
 
 def logs(folder: Path) -> list[Path]:
-    """Returns the segments of the vhost that is damaged."""
+    """Return the segments of the vhost that is damaged."""
     return sorted((folder / "vhosts" / "crm" / "log").glob("*.log"))
 
 
 def held_in(path: Path) -> dict[int, int]:
-    """Returns the messages of a segment with the offsets of their bodies."""
+    """Return the messages of a segment with the offsets of their bodies."""
     block = path.read_bytes()
     return {number: at for number, body in enumerate(SENT) if (at := block.find(body)) >= 0}
 
 
 def flip(path: Path, offset: int) -> None:
-    """Flips a bit of a file in its place."""
+    """Flip a bit of a file in its place."""
     with path.open("r+b") as file:
         file.seek(offset)
         (byte,) = file.read(1)
@@ -62,7 +62,7 @@ def flip(path: Path, offset: int) -> None:
 
 
 def bad_checksum(folder: Path, _files: SickFiles) -> set[int]:
-    """Flips a bit in a message; returns which messages are damaged."""
+    """Flip a bit in a message; returns which messages are damaged."""
     path = logs(folder)[0]
     flip(path, held_in(path)[VICTIM] + 20_000)
     return {VICTIM}
@@ -76,7 +76,7 @@ def bad_sector(folder: Path, files: SickFiles) -> set[int]:
 
 
 def missing_segment(folder: Path, _files: SickFiles) -> set[int]:
-    """Removes a segment in the middle of the log."""
+    """Remove a segment in the middle of the log."""
     path = logs(folder)[1]
     lost = set(held_in(path))
     assert 10 < len(lost) < 30
@@ -88,7 +88,7 @@ DAMAGES: Final = [bad_checksum, bad_sector, missing_segment]
 
 
 async def prepare(folder: Path, *, clean: bool, files: SickFiles | None = None) -> None:
-    """Leaves a data folder with two vhosts that hold messages, with a policy and rights in the one to be damaged."""
+    """Leave a data folder with two vhosts that hold messages, with a policy and rights in the one to be damaged."""
     async with mortal_broker(folder, sections("refuse"), files=files, crash=not clean) as broker:
         broker._timers.close()  # no checkpoint before the end: what is damaged is read by the next start
         await broker.administration.add_vhost("crm", {"description": "customers"})
@@ -108,7 +108,7 @@ async def prepare(folder: Path, *, clean: bool, files: SickFiles | None = None) 
 
 
 def take_all(client: RawClient, count: int) -> list[int]:
-    """Returns the numbers of what is delivered to a consumer that acks nothing."""
+    """Return the numbers of what is delivered to a consumer that acks nothing."""
     client.call(1, commands.Basic.Consume(queue="q", consumer_tag="c"), commands.Basic.ConsumeOk)
     found = [int(body[:6]) for _, body in receive(client, count)]
     assert client.call(1, commands.Basic.Cancel(consumer_tag="c"), commands.Basic.CancelOk)
@@ -127,7 +127,7 @@ async def expect_rest(broker: Broker, lost: set[int]) -> None:
 
 
 def alarming(events: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the warnings and errors among events, but those of clients that just went."""
+    """Return the warnings and errors among events, but those of clients that just went."""
     return [one["event"] for one in events if one["log_level"] != "info" and one["event"] not in QUIET]
 
 
@@ -197,7 +197,7 @@ async def test_found_at_the_start_refuse(tmp_path: Path, damage: Damage) -> None
 
 
 async def remove_user(folder: Path, files: SickFiles) -> None:
-    """Takes back what the broker before it changed."""
+    """Take back what the broker before it changed."""
     async with mortal_broker(folder, sections("refuse"), files=files) as broker:
         await broker.administration.delete_user("other")
 
@@ -297,7 +297,7 @@ async def test_an_offline_vhost_leaves_memory(tmp_path: Path) -> None:
 
 
 async def gone(broker: Broker) -> None:
-    """Returns when the engine of the offline vhost has ended."""
+    """Return when the engine of the offline vhost has ended."""
 
     async def ended() -> bool:
         return "crm" not in broker.engines
@@ -351,7 +351,7 @@ async def test_an_unacked_message_that_cannot_be_read_is_not_requeued(tmp_path: 
 
 
 def lose_declaration(folder: Path) -> None:
-    """Flips a bit in the record that declares the queue."""
+    """Flip a bit in the record that declares the queue."""
     path = logs(folder)[0]
     flip(path, path.read_bytes().index(b'"change":"queue_declared","name":"q"') + 12)
 
@@ -489,7 +489,7 @@ async def test_damage_in_a_vhost_that_is_being_deleted_ends_nobody(tmp_path: Pat
 
 
 def idle(engine: Engine) -> Callable[[], Awaitable[bool]]:
-    """Returns what tells whether an engine reads nothing."""
+    """Return what tells whether an engine reads nothing."""
 
     async def reads_nothing() -> bool:
         return not engine.reader.busy

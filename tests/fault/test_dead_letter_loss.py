@@ -50,7 +50,7 @@ POLICIES: Final[tuple[dict[str, Any], ...]] = ({"max-length": 2}, {"message-ttl"
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Keeps the tracebacks of brokers that are killed to itself."""
+    """Keep the tracebacks of brokers that are killed to itself."""
     with capture_logs():
         yield
 
@@ -63,7 +63,7 @@ class Journey:
     confirmed: set[int] = field(default_factory=set)
 
     def verify(self, places: dict[str, Counter[int]], context: str, *, once: bool = False) -> None:
-        """Asserts that nothing confirmed is missing, nothing is there that nobody sent, and nothing is there twice."""
+        """Assert that nothing confirmed is missing, nothing is there that nobody sent, and nothing is there twice."""
         there = sum(places.values(), Counter[int]())
         lost = sorted(self.confirmed - there.keys())
         assert not lost, f"{context}: {len(lost)} lost, first {lost[:5]}"
@@ -74,7 +74,7 @@ class Journey:
 
 
 def prepare(client: Client) -> None:
-    """Makes the topology."""
+    """Make the topology."""
     raw = client.raw
     table: Any = {"x-delayed-type": "fanout"}
     exchange = Exchange.Declare(exchange=LATE, exchange_type="x-delayed-message", durable=True, arguments=table)
@@ -87,7 +87,7 @@ def prepare(client: Client) -> None:
 
 
 def publishing(journey: Journey) -> Callable[[Client], None]:
-    """Returns what publishes bursts and waits for their confirms."""
+    """Return what publishes bursts and waits for their confirms."""
     published = 0
 
     def publish(client: Client) -> None:
@@ -121,7 +121,7 @@ def publishing(journey: Journey) -> Callable[[Client], None]:
 
 
 def return_some(client: Client) -> None:
-    """Fetches from a queue and gives back, or refuses, what it got."""
+    """Fetch from a queue and give back, or refuse, what it got."""
     raw, random = client.raw, client.random
     raw.method(1, Basic.Get(queue=random.choice(("worn", "refused", "levels", "worn", "refused"))))
     got = raw.next().value
@@ -133,7 +133,7 @@ def return_some(client: Client) -> None:
 
 
 def moving() -> Callable[[Client], None]:
-    """Returns what moves messages from the dead letters to the archive, a few in each transaction."""
+    """Return what moves messages from the dead letters to the archive, a few in each transaction."""
     selected = False
 
     def move(client: Client) -> None:
@@ -190,7 +190,7 @@ async def work(life: Life, journey: Journey, moments: int) -> None:
 
 
 def change_policy(life: Life) -> None:
-    """Sets another policy now and then."""
+    """Set another policy now and then."""
     policies = life.broker.engines["/"].vhost.policies
     try:
         if life.random.random() < 0.2:
@@ -203,7 +203,7 @@ def change_policy(life: Life) -> None:
 
 
 async def look(broker: Broker) -> dict[str, Counter[int]]:
-    """Returns the numbers of the messages that are in each queue at one moment, wherever they lie."""
+    """Return the numbers of the messages that are in each queue at one moment, wherever they lie."""
     engine = broker.engines["/"]
     engine.pager.budget_bytes = 1 << 30
 
@@ -233,7 +233,7 @@ async def look(broker: Broker) -> dict[str, Counter[int]]:
 
 
 async def recover(disk: FaultyFiles, random: Random, journey: Journey, context: str) -> Life:
-    """Starts a broker on what is left, and checks that everything is there."""
+    """Start a broker on what is left, and checks that everything is there."""
     disk.lose_at = 0
     life = Life(disk, new_history(), random)
     assert await life.begin()

@@ -19,7 +19,7 @@ NEW = {"users": ["new"] * 150}
 
 
 def with_old(old: dict[str, Any] | None) -> FaultyFiles:
-    """Returns files with the old definitions on disk, or with none."""
+    """Return files with the old definitions on disk, or with none."""
     files = FaultyFiles(folder=FOLDER)
     if old is not None:
         DefinitionsFile(files, FOLDER).write(old)
@@ -27,7 +27,7 @@ def with_old(old: dict[str, Any] | None) -> FaultyFiles:
 
 
 def read(files: FaultyFiles) -> dict[str, Any] | None:
-    """Returns what a start finds."""
+    """Return what a start finds."""
     return DefinitionsFile(files, FOLDER).read()
 
 

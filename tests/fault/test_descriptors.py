@@ -54,7 +54,7 @@ def test_who_may_only_connect_cannot_stop_the_store(tmp_path: Path, monkeypatch:
 
 
 def answered(client: RawClient) -> bool:
-    """Tells whether the broker says hello."""
+    """Return whether the broker says hello."""
     client.send(PROTOCOL_HEADER)
     try:
         client.expect(commands.Connection.Start, 0)

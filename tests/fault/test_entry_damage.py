@@ -25,18 +25,18 @@ KEPT: Final = (3, 5)
 
 
 def reopened(files: MemoryFiles, *, quarantine: bool = False) -> tuple[VhostStore, Recovered]:
-    """Opens the store as after kill -9."""
+    """Open the store as after kill -9."""
     return VhostStore.open(files, FOLDER, segment_bytes=2000, sync=True, quarantine=quarantine)
 
 
 def checkpoint(store: VhostStore, recovered: Recovered) -> None:
-    """Writes down what was recovered."""
+    """Write down what was recovered."""
     queues = list(recovered.queues.values())
     store.write_checkpoint(Checkpoint(store.log.position, False, recovered.topology, queues, 2))
 
 
 def write_messages(files: MemoryFiles, count: int, *, kept: tuple[int, ...] = ()) -> tuple[VhostStore, Recovered]:
-    """Writes messages to queue 1, settles all but those kept if any are named, and a checkpoint behind them."""
+    """Write messages to queue 1, settles all but those kept if any are named, and a checkpoint behind them."""
     store, _ = reopened(files)
     log = store.log
     for number in range(1, count + 1):
@@ -51,7 +51,7 @@ def write_messages(files: MemoryFiles, count: int, *, kept: tuple[int, ...] = ()
 
 
 def queue_log(files: MemoryFiles, form: str) -> bytearray:
-    """Returns the bytes of the one queue log, made what an earlier version would have written for `old`."""
+    """Return the bytes of the one queue log, made what an earlier version would have written for `old`."""
     (path,) = [path for path in files.contents if path.suffix == ".queue"]
     block = files.contents[path].block
     if form == "old":
@@ -61,7 +61,7 @@ def queue_log(files: MemoryFiles, form: str) -> bytearray:
 
 
 def bodies(store: VhostStore, recovered: Recovered) -> list[int]:
-    """Returns the unsettled messages as their bodies say them."""
+    """Return the unsettled messages as their bodies say them."""
     return [
         int(message.body)
         for slot in recovered.queues[1].slots
@@ -177,7 +177,7 @@ def test_an_old_entry_that_leads_to_a_message_of_another_queue_is_damaged() -> N
 
 
 def compact(store: VhostStore, recovered: Recovered) -> bool:
-    """Relocates the first segment as the compactor does, and writes the checkpoint behind; tells whether it went."""
+    """Relocate the first segment as the compactor does, and writes the checkpoint behind; tells whether it went."""
     slot = recovered.queues[1].slots[0]
     (segment, *_) = store.compactable()
     indexes = present(slot.settled, slot.end - slot.first)
@@ -196,7 +196,7 @@ def compact(store: VhostStore, recovered: Recovered) -> bool:
 
 
 def second_segment(files: MemoryFiles) -> tuple[VhostStore, Recovered]:
-    """Returns a store whose first segment has two messages that are needed, and whose second one has another."""
+    """Return a store whose first segment has two messages that are needed, and whose second one has another."""
     return write_messages(files, 30, kept=(*KEPT, 28))
 
 

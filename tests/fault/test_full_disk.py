@@ -37,12 +37,12 @@ PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
 def body(number: int) -> bytes:
-    """Returns the body of one message."""
+    """Return the body of one message."""
     return b"%d " % number + BODY
 
 
 def fill_queue(address: BrokerAddress) -> None:
-    """Publishes the messages and returns when all of them are confirmed."""
+    """Publish the messages and return when all of them are confirmed."""
     with pika.BlockingConnection(pika.URLParameters(address.url)) as connection:
         channel = connection.channel()
         channel.queue_declare("full", durable=True)
@@ -52,7 +52,7 @@ def fill_queue(address: BrokerAddress) -> None:
 
 
 def drain(address: BrokerAddress) -> None:
-    """Takes everything while a publisher is blocked, and has that publisher's message confirmed when room is there."""
+    """Take everything while a publisher is blocked, and has that publisher's message confirmed when room is there."""
     with RawClient(address.host, address.port) as publisher:
         publisher.open()
         publisher.open_channel(1)
@@ -96,7 +96,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> None:
-    """Takes all that the disk of a folder has left."""
+    """Take all that the disk of a folder has left."""
     piece = bytes(MIB)
     with (folder / "ballast").open("ab", buffering=0) as ballast:
         while True:
@@ -110,7 +110,7 @@ def fill(folder: Path) -> None:
 
 
 def free_bytes(folder: Path) -> int:
-    """Returns what the disk of a folder has left."""
+    """Return what the disk of a folder has left."""
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize
 
@@ -184,7 +184,7 @@ async def test_slot_files_leave_the_logs_their_room(tmp_path: Path) -> None:
 
 
 def take_all(address: BrokerAddress) -> None:
-    """Takes all messages with acknowledgements."""
+    """Take all messages with acknowledgements."""
     with pika.BlockingConnection(pika.URLParameters(address.url)) as connection:
         channel = connection.channel()
         for number in range(MESSAGES):

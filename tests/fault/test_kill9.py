@@ -29,7 +29,7 @@ SMALL_STORE = {
 
 
 def run_lives(process: BrokerProcess, seed: int, kills: int) -> Ledger:
-    """Lets the crowd work and kills the broker, that many times; drains the last life and returns the ledger."""
+    """Let the crowd work and kill the broker, that many times; drains the last life and returns the ledger."""
     random = Random(seed)
     ledger = Ledger()
     publishers = [Publisher(f"p{number}", Random(random.random())) for number in range(PUBLISHERS)]
@@ -63,7 +63,7 @@ def run_lives(process: BrokerProcess, seed: int, kills: int) -> Ledger:
 
 
 def judge(ledger: Ledger, seed: int) -> None:
-    """Asserts that the ledger shows no fault, and that the run was worth something."""
+    """Assert that the ledger shows no fault, and that the run was worth something."""
     verdict = ledger.verdict(tuple(QUEUES))
     assert not verdict.faults(), f"seed {seed}: {verdict.faults()} in {counts(ledger)}"
     assert ledger.confirmed and verdict.duplicates, f"seed {seed}: too tame, {counts(ledger)}"

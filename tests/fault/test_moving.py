@@ -46,7 +46,7 @@ class Order(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Asks once."""
+        """Ask once."""
         try:
             self.moved = ask(self.folder, "move", queue=SOURCE, to=self.to, told=self.hear)["moved"]
         except Unanswered:
@@ -55,12 +55,12 @@ class Order(threading.Thread):
             self.error = error
 
     def hear(self, so_far: Any) -> None:
-        """Notes how many are said to be moved."""
+        """Note how many are said to be moved."""
         self.moved = so_far["moved"]
 
 
 def judge(address: BrokerAddress, count: int, at_least: int) -> int:
-    """Asserts that each message is in the source or in both targets, in order; returns how many have moved."""
+    """Assert that each message is in the source or in both targets, in order; returns how many have moved."""
     source = numbers(contents(address, SOURCE))
     first, second = (numbers(contents(address, queue)) for queue in TARGETS)
     assert first == second == list(range(len(first)))
@@ -70,7 +70,7 @@ def judge(address: BrokerAddress, count: int, at_least: int) -> int:
 
 
 def numbers(bodies: list[bytes]) -> list[int]:
-    """Returns which messages these are."""
+    """Return which messages these are."""
     return [int(body.rstrip(b"\0")) for body in bodies]
 
 
@@ -110,13 +110,13 @@ def test_a_move_survives_kill_9(broker_process: BrokerProcess, seed: int) -> Non
 
 @pytest.fixture
 def _quiet() -> Iterator[None]:
-    """Keeps the tracebacks of brokers that are killed to itself."""
+    """Keep the tracebacks of brokers that are killed to itself."""
     with capture_logs():
         yield
 
 
 async def move_until_the_end(life: Life) -> int:
-    """Moves what there is until the power is lost; returns how many were said to be moved."""
+    """Move what there is until the power is lost; returns how many were said to be moved."""
     (engine,) = life.broker.engines.values()
     vhost, said = engine.vhost, [0]
 

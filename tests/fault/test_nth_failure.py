@@ -12,7 +12,7 @@ from tests.fault.store_model import FOLDER, StoreModel
 
 
 def life(model: StoreModel) -> None:
-    """Does everything that calls files: recovery, appending, rolling, paging, checkpoints, compaction, deletion."""
+    """Do everything that calls files: recovery, appending, rolling, paging, checkpoints, compaction, deletion."""
     model.open()
     model.declare()
     model.declare()

@@ -19,7 +19,7 @@ LIVES = 4
 
 
 def new_model(seed: int, *, sync: bool = True, files: type[FaultyFiles] = FaultyFiles) -> StoreModel:
-    """Returns a model over an empty folder whose parent is on disk."""
+    """Return a model over an empty folder whose parent is on disk."""
     return StoreModel(files(folder=FOLDER.parent), seed, sync=sync)
 
 
@@ -111,7 +111,7 @@ def test_a_forgotten_sync_is_noticed(missing: str, monkeypatch: pytest.MonkeyPat
     else:
 
         def nothing(content: TornContent) -> None:
-            """Leaves the bytes where they are."""
+            """Leave the bytes where they are."""
 
         monkeypatch.setattr(TornContent, "sync", nothing)
 

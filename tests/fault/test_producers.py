@@ -32,7 +32,7 @@ Number = tuple[str, int]
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Keeps the tracebacks of brokers that are killed to itself."""
+    """Keep the tracebacks of brokers that are killed to itself."""
     with capture_logs():
         yield
 
@@ -52,18 +52,18 @@ class Ledger:
     arrived: dict[str, dict[Number, set[int]]] = field(default_factory=lambda: {ROOMY: {}, TIGHT: {}})
 
     def body(self, number: Number) -> bytes:
-        """Returns the body of one more attempt at a number."""
+        """Return the body of one more attempt at a number."""
         self.attempts += 1
         self.repeats += number in self.acked
         return f"{number[0]} {number[1]} {self.attempts}".encode() + b"." * 40
 
     def saw(self, queue: str, body: bytes) -> None:
-        """Notes a message of a queue."""
+        """Note a message of a queue."""
         producer, sequence, attempt = body.rstrip(b".").decode().split(" ")
         self.arrived[queue].setdefault((producer, int(sequence)), set()).add(int(attempt))
 
     def died(self) -> None:
-        """Forgets what was seen and not confirmed: a broker delivers before it syncs, and it may never have been."""
+        """Forget what was seen and not confirmed: a broker delivers before it syncs, and it may never have been."""
         for queue, numbers in self.arrived.items():
             self.arrived[queue] = {number: seen for number, seen in numbers.items() if number in self.acked}
 
@@ -79,7 +79,7 @@ class Talk:
         self.tag = 0
 
     def prepare(self) -> None:
-        """Declares what is needed, and opens the second channel."""
+        """Declare what is needed, and opens the second channel."""
         tight: dict[str, Any] = {"x-max-length": 3, "x-overflow": "reject-publish"}
         self.call(1, commands.Exchange.Declare(exchange=FANOUT, exchange_type="fanout", durable=True))
         for queue, arguments in ((ROOMY, None), (TIGHT, tight)):
@@ -89,14 +89,14 @@ class Talk:
         self.call(2, commands.Tx.Select())
 
     def call(self, channel: int, method: Any) -> Any:
-        """Returns the answer to a method, having noted the confirms that come before it."""
+        """Return the answer to a method, having noted the confirms that come before it."""
         self.raw.method(channel, method)
         while (value := self.pump()) is None:
             pass
         return value
 
     def pump(self) -> Any:
-        """Takes one frame: None when it was a confirm."""
+        """Take one frame: None when it was a confirm."""
         value = self.raw.next().value
         if isinstance(value, commands.Basic.Ack | commands.Basic.Nack):
             while self.tag < (value.delivery_tag or 0):
@@ -113,18 +113,18 @@ class Talk:
         return value
 
     def send(self, channel: int, number: Number) -> None:
-        """Publishes a number to all queues."""
+        """Publish a number to all queues."""
         headers: dict[str, Any] = {"x-producer": number[0], "x-seq": number[1]}
         properties = commands.Basic.Properties(delivery_mode=2, headers=headers)
         self.raw.send(publish_frames(channel, FANOUT, "", self.ledger.body(number), properties=properties))
 
     def publish(self, number: Number) -> None:
-        """Publishes a number and does not wait for its confirm."""
+        """Publish a number and do not wait for its confirm."""
         self.pending.append(number)
         self.send(1, number)
 
     def commit(self, numbers: list[Number]) -> None:
-        """Publishes numbers in a transaction; without room for all of them nothing is done."""
+        """Publish numbers in a transaction; without room for all of them nothing is done."""
         for number in numbers:
             self.send(2, number)
         answer = self.call(2, commands.Tx.Commit())
@@ -138,7 +138,7 @@ class Talk:
             self.call(2, commands.Tx.Select())
 
     def take(self, queue: str, most: int) -> int:
-        """Takes messages out of a queue for good, and returns how many."""
+        """Take messages out of a queue for good, and return how many."""
         for count in range(most):
             answer = self.call(1, commands.Basic.Get(queue=queue, no_ack=True))
             if isinstance(answer, commands.Basic.GetEmpty):
@@ -147,16 +147,16 @@ class Talk:
         return most
 
     def settle(self) -> None:
-        """Waits for every confirm."""
+        """Wait for every confirm."""
         while self.pending:
             assert self.pump() is None
 
     def number(self) -> Number:
-        """Returns any number: mostly new ones, now and then an old one."""
+        """Return any number: mostly new ones, now and then an old one."""
         return self.random.choice(PRODUCERS), self.random.randrange(NUMBERS)
 
     def work(self) -> None:
-        """Publishes, retries, commits and makes room at random."""
+        """Publish, retries, commits and make room at random."""
         self.prepare()
         for _ in range(STEPS):
             match self.random.randrange(12):
@@ -170,7 +170,7 @@ class Talk:
                     self.publish(self.number())
 
     def finish(self) -> None:
-        """Publishes every number until it is confirmed, and once more, and looks what there is."""
+        """Publish every number until it is confirmed, and once more, and looks what there is."""
         self.prepare()
         numbers = [(producer, sequence) for producer in PRODUCERS for sequence in range(NUMBERS)]
         self.random.shuffle(numbers)
@@ -214,7 +214,7 @@ async def converse(life: Life, ledger: Ledger, what: Any) -> None:
 
 
 def check(ledger: Ledger, seed: int) -> None:
-    """Asserts that each number arrived once in each queue."""
+    """Assert that each number arrived once in each queue."""
     for queue, numbers in ledger.arrived.items():
         twice = {number: attempts for number, attempts in numbers.items() if len(attempts) > 1}
         assert not twice, f"seed {seed}: twice in {queue}: {twice}"

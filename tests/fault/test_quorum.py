@@ -29,7 +29,7 @@ UNSAID: Final = pika.BasicProperties(message_id="m", headers={"n": 1})
 
 
 def publish(channel: BlockingChannel, exchange: str, key: str, properties: pika.BasicProperties) -> None:
-    """Publishes all bodies and waits for nothing."""
+    """Publish all bodies and wait for nothing."""
     for body in BODIES:
         channel.basic_publish(exchange, key, body, properties)
 
@@ -58,7 +58,7 @@ def with_expiration(channel: BlockingChannel, queue: str) -> None:
 
 
 def as_copies(channel: BlockingChannel, queue: str) -> None:
-    """As CC and as BCC of messages for a classic queue."""
+    """A CC and as BCC of messages for a classic queue."""
     for place, body in enumerate(BODIES):
         header = "BCC" if place % 2 else "CC"
         properties = pika.BasicProperties(message_id="m", headers={"n": 1, header: [queue]}, delivery_mode=1)
@@ -121,7 +121,7 @@ WAYS: Final[list[Callable[[BlockingChannel, str], None]]] = [
 
 
 def barrier(connection: pika.BlockingConnection) -> None:
-    """Returns when all that the broker did so far is on disk: a confirm came behind it."""
+    """Return when all that the broker did so far is on disk: a confirm came behind it."""
     with connection.channel() as channel:
         channel.confirm_delivery()
         channel.queue_declare("barrier", durable=True, arguments=QUORUM)
@@ -129,7 +129,7 @@ def barrier(connection: pika.BlockingConnection) -> None:
 
 
 def end(process: BrokerProcess, *, kill: bool) -> None:
-    """Ends the broker and starts it again."""
+    """End the broker and start it again."""
     if not kill:
         assert process.terminate() == 0, process.stderr()
     process.restart()
@@ -241,13 +241,13 @@ def test_a_slot_of_kept_and_forgotten_messages(broker_process: BrokerProcess) ->
 
 @pytest.fixture
 def _quiet() -> Iterator[None]:
-    """Keeps the log of the brokers to itself."""
+    """Keep the log of the brokers to itself."""
     with capture_logs():
         yield
 
 
 def confirmed_publishes(client: Client) -> None:
-    """Declares a quorum queue and publishes ten transient messages on each of two ways; returns with the confirms."""
+    """Declare a quorum queue and publish ten transient messages on each of two ways; returns with the confirms."""
     arguments: dict[str, Any] = {"x-queue-type": "quorum"}
     for queue in ("straight", "looked-at"):
         declare = commands.Queue.Declare(queue=queue, durable=True, arguments=arguments)
@@ -262,7 +262,7 @@ def confirmed_publishes(client: Client) -> None:
 
 
 def counted(client: Client) -> list[int | None]:
-    """Counts the messages of the two queues."""
+    """Count the messages of the two queues."""
     found = []
     for queue in ("straight", "looked-at"):
         declare = commands.Queue.Declare(queue=queue, passive=True)

@@ -28,7 +28,7 @@ Properties = Callable[[int], commands.Basic.Properties]
 
 
 def plain(_number: int) -> commands.Basic.Properties:
-    """Goes by the run of publishes."""
+    """Go by the run of publishes."""
     return commands.Basic.Properties(delivery_mode=2)
 
 
@@ -50,12 +50,12 @@ def numbered_and_expiring(number: int) -> commands.Basic.Properties:
 
 
 def body(number: int) -> bytes:
-    """Returns a body that the recorder finds at both its ends."""
+    """Return a body that the recorder finds at both its ends."""
     return b"<<begin %d>>%b<<end %d>>" % (number, LARGE, number)
 
 
 def opened(process: BrokerProcess, channels: int = 1) -> RawClient:
-    """Returns a client with confirms on its channels and a durable queue."""
+    """Return a client with confirms on its channels and a durable queue."""
     client = RawClient(process.address.host, process.address.port)
     client.open()
     for channel in range(1, channels + 1):
@@ -66,7 +66,7 @@ def opened(process: BrokerProcess, channels: int = 1) -> RawClient:
 
 
 def drain(process: BrokerProcess) -> list[bytes]:
-    """Returns all that is in the queue."""
+    """Return all that is in the queue."""
     with pika.BlockingConnection(pika.URLParameters(process.address.url)) as connection:
         channel = connection.channel()
         left = channel.queue_declare("q", durable=True, passive=True).method.message_count

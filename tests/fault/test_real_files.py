@@ -20,7 +20,7 @@ from tests.fault.store_model import StoreModel
 
 
 def story(files: Files, folder: Path) -> list[object]:
-    """Does what the store does with files and returns everything that can be seen of it."""
+    """Do what the store does with files and return everything that can be seen of it."""
     seen: list[object] = [files.exists(folder / "deep")]
     files.make_folder(folder / "deep" / "er")
     files.make_folder(folder / "deep")

@@ -27,13 +27,13 @@ MESSAGES: Final = 12
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Keeps the log of the brokers to itself."""
+    """Keep the log of the brokers to itself."""
     with capture_logs():
         yield
 
 
 def publish(client: Client) -> None:
-    """Publishes to two queues, with a transient message behind each."""
+    """Publish to two queues, with a transient message behind each."""
     for _ in range(MESSAGES):
         client.publish(TOPIC, "a.y.z")
         client.publish(TOPIC, "a.y.z", persistent=False)
@@ -41,7 +41,7 @@ def publish(client: Client) -> None:
 
 
 def use(client: Client) -> None:
-    """Acks the first two persistent messages, requeues the third, and has three more unacked until the end."""
+    """Ack the first two persistent messages, requeues the third, and has three more unacked until the end."""
     client.consume("work-1", 12)
     while len(client.held) < 12:
         client.pump()
@@ -62,12 +62,12 @@ def linger(client: Client) -> None:
 
 
 async def two_unacked(queue: Queue) -> bool:
-    """Tells whether two messages of a queue are with a consumer."""
+    """Return whether two messages of a queue are with a consumer."""
     return queue.unacked == 2
 
 
 def persistent(life: Life, found: dict[str, list[tuple[int, bool]] | None], queue: str) -> list[bool]:
-    """Returns the redelivery marks of a queue, all of whose messages must be persistent ones, in order."""
+    """Return the redelivery marks of a queue, all of whose messages must be persistent ones, in order."""
     deliveries = found[queue]
     assert deliveries is not None
     numbers = [number for number, _ in deliveries]
@@ -112,7 +112,7 @@ async def test_a_clean_restart_keeps_redelivery_marks(checkpoints: int, loss: bo
 
 
 def publish_pair(client: Client) -> None:
-    """Publishes a transient message and a persistent one behind it, in one slot."""
+    """Publish a transient message and a persistent one behind it, in one slot."""
     client.publish("", "work-1", persistent=False)
     client.publish("", "work-1")
     client.await_confirms()
@@ -130,7 +130,7 @@ def fill_segments(client: Client) -> None:
 
 
 async def pair_in_a_slot() -> tuple[Life, Queue, Slot]:
-    """Returns a broker with such a slot, which a checkpoint on disk refers to."""
+    """Return a broker with such a slot, which a checkpoint on disk refers to."""
     life = Life(new_disk(), new_history(), Random(2))
     assert await life.begin()
     await life.say(prepare, "prepare")
@@ -143,7 +143,7 @@ async def pair_in_a_slot() -> tuple[Life, Queue, Slot]:
 
 
 async def check_restart(life: Life, disk: FaultyFiles) -> None:
-    """Asserts that a broker on these files has everything that was confirmed."""
+    """Assert that a broker on these files has everything that was confirmed."""
     after = Life(disk, life.history, Random(3))
     assert await after.begin()
     await after.find()

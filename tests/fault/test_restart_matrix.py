@@ -45,7 +45,7 @@ class Restarted:
 
 
 def end(broker: BrokerProcess, connection: pika.BlockingConnection, *, kill: bool) -> None:
-    """Ends the broker by SIGKILL, or in good order and without an error; a client that is there hears of it."""
+    """End the broker by SIGKILL, or in good order and without an error; a client that is there hears of it."""
     if kill:
         broker.kill()
     else:
@@ -59,7 +59,7 @@ def end(broker: BrokerProcess, connection: pika.BlockingConnection, *, kill: boo
 
 
 def settled(broker: BrokerProcess) -> bool:
-    """Tells whether what fell due while the broker was down has arrived."""
+    """Return whether what fell due while the broker was down has arrived."""
     rows = {row["name"]: row["messages"] for row in ask(broker.folder, "list_queues")}
     return bool(rows["dead"] == 2 and rows["expiring"] == 1)
 

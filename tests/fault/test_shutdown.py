@@ -59,7 +59,7 @@ def test_client_that_never_answers_does_not_hold_the_broker(broker_process: Brok
 
 
 def idle_client(process: BrokerProcess) -> RawClient:
-    """Returns a client whose program has an open connection in a pool and reads nothing."""
+    """Return a client whose program has an open connection in a pool and reads nothing."""
     client = RawClient(process.address.host, process.address.port)
     client.open()
     client.open_channel(1)

@@ -40,7 +40,7 @@ class Life:
         self.cursor = [0]
 
     def run(self) -> None:
-        """Opens the folder, seals, moves a cursor, removes, and seals again."""
+        """Open the folder, seals, moves a cursor, removes, and seal again."""
         self.folder = SlotFolder.open(self.files, FOLDER)
         self.seal(2)
         self.seal(1, queue=2)
@@ -52,7 +52,7 @@ class Life:
         self.seal(1)
 
     def seal(self, rows: int, queue: int = 1) -> None:
-        """Seals one slot file."""
+        """Seal one slot file."""
         draft = self.folder.draft("/", f"tap{queue}", queue, self.first)
         for _ in range(rows):
             draft.writer.add(self.first, 0, 0, ROUTE, b"header", b"%d/" % self.first + BODY)
@@ -60,13 +60,13 @@ class Life:
         self.sealed.append(self.folder.seal(draft, self.first))
 
     def set_cursor(self, at: int) -> None:
-        """Moves the cursor."""
+        """Move the cursor."""
         self.cursor.append(at)
         self.folder.log.set_cursor(Cursor("lake", "/", "tap1", at, 0))
         self.cursor = [at]
 
     def remove(self, passed: list[Seal], forced: list[tuple[Seal, str]]) -> None:
-        """Removes slot files."""
+        """Remove slot files."""
         going = {one.seal for one in passed} | {one.seal for one, _ in forced}
         self.going |= going
         self.folder.remove(passed, forced)
@@ -74,7 +74,7 @@ class Life:
 
 
 def seen(files: FaultyFiles) -> dict[int, Seal]:
-    """Returns the seals that a reader of the log may see now, gone or not."""
+    """Return the seals that a reader of the log may see now, gone or not."""
     path = FOLDER / "seals.log"
     if path not in files.contents:
         return {}
@@ -83,7 +83,7 @@ def seen(files: FaultyFiles) -> dict[int, Seal]:
 
 
 def check(files: FaultyFiles, life: Life, known: dict[int, Seal]) -> SlotFolder:
-    """Opens the folder as the next start does and returns it, when it is as it must be."""
+    """Open the folder as the next start does and return it, when it is as it must be."""
     folder = SlotFolder.open(files, FOLDER)
     view = folder.view
     listed = {one.seal: one for one in view.seals}

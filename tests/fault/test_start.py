@@ -22,12 +22,12 @@ pytestmark = pytest.mark.fault
 
 
 def environment() -> dict[str, str]:
-    """Returns the environment without settings of the broker."""
+    """Return the environment without settings of the broker."""
     return {name: value for name, value in os.environ.items() if not name.startswith("SLOTMQ_")}
 
 
 def refusal(process: BrokerProcess, *options: str) -> str:
-    """Starts a broker that is expected to refuse, and returns the one line that it says."""
+    """Start a broker that is expected to refuse, and return the one line that it says."""
     process.spawn(*options)
     assert process.wait(20) == 2, process.stderr()
     assert process.stdout() == ""
@@ -104,7 +104,7 @@ def test_folder_that_cannot_be_written(tmp_path: Path, what: str) -> None:
 
 
 def later(folder: Path, what: str) -> Path:
-    """Gives one file of a folder the format 7, as a later version would write it, and returns its path."""
+    """Give one file of a folder the format 7, as a later version would write it, and return its path."""
     match what:
         case "format" | "definitions":
             path = folder / what

@@ -29,7 +29,7 @@ REASON: Final = "Input/output error"
 
 @pytest.fixture
 def _quiet() -> Iterator[None]:
-    """Keeps the log of the brokers in this process to itself."""
+    """Keep the log of the brokers in this process to itself."""
     with capture_logs():
         yield
 

@@ -22,7 +22,7 @@ PERSISTENT = commands.Basic.Properties(delivery_mode=2)
 
 
 def client_of(process: BrokerProcess, stack: ExitStack, *, receive_buffer_bytes: int | None = None) -> RawClient:
-    """Returns a client with channel 1 open."""
+    """Return a client with channel 1 open."""
     address = process.address
     client = RawClient(address.host, address.port, receive_buffer_bytes=receive_buffer_bytes)
     stack.enter_context(client)
@@ -32,7 +32,7 @@ def client_of(process: BrokerProcess, stack: ExitStack, *, receive_buffer_bytes:
 
 
 def declared(client: RawClient, queue: str) -> str:
-    """Declares a durable queue and turns confirms on."""
+    """Declare a durable queue and turn confirms on."""
     client.call(1, commands.Queue.Declare(queue=queue, durable=True), commands.Queue.DeclareOk)
     client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
     return queue
@@ -41,7 +41,7 @@ def declared(client: RawClient, queue: str) -> str:
 def publish(
     client: RawClient, queue: str, count: int, size_bytes: int, *, first: int = 1, persistent: bool = False
 ) -> None:
-    """Publishes and awaits all confirms; `first` is the tag of the first one."""
+    """Publish and await all confirms; `first` is the tag of the first one."""
     properties = PERSISTENT if persistent else TRANSIENT
     octets = publish_frames(1, "", queue, b"x" * size_bytes, properties=properties, piece_bytes=131_064)
     last = first + count - 1
@@ -54,19 +54,19 @@ def publish(
 
 
 def await_confirm(client: RawClient, tag: int) -> None:
-    """Returns when everything up to the tag is confirmed."""
+    """Return when everything up to the tag is confirmed."""
     while client.expect(commands.Basic.Ack, 1).delivery_tag < tag:
         pass
 
 
 def ready(client: RawClient, queue: str) -> int:
-    """Returns how many messages are ready."""
+    """Return how many messages are ready."""
     declare = commands.Queue.Declare(queue=queue, passive=True)
     return int(client.call(1, declare, commands.Queue.DeclareOk).message_count or 0)
 
 
 def settled(value: Callable[[], int], what: str) -> int:
-    """Returns a value once it has not changed for a while of looking at it."""
+    """Return a value once it has not changed for a while of looking at it."""
     seen: list[int] = []
 
     def steady() -> bool:

@@ -37,13 +37,13 @@ GONE: Final = (PeerGone, ConnectionError, PowerLost, BrokerError, TapRefused)
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Keeps the tracebacks of brokers that are killed to itself."""
+    """Keep the tracebacks of brokers that are killed to itself."""
     with capture_logs():
         yield
 
 
 async def tapped_life(disk: FaultyFiles, random: Random) -> Life | None:
-    """Returns a broker with a tap on what is left of a disk, None when it died at once."""
+    """Return a broker with a tap on what is left of a disk, None when it died at once."""
     life = Life(disk, new_history(), random)
     windows = {
         "window_messages": random.choice((5, 60)),
@@ -68,7 +68,7 @@ async def tapped_life(disk: FaultyFiles, random: Random) -> Life | None:
 
 
 async def follow(life: Life, reader: TapReader) -> None:
-    """Reads what is new, and lets go of it."""
+    """Read what is new, and lets go of it."""
     taps = life.broker.taps
     reader.read(taps.view, taps.slot_path, life.files.read)
     await taps.set_cursor("reader", "/", TAP, reader.seal)
@@ -76,7 +76,7 @@ async def follow(life: Life, reader: TapReader) -> None:
 
 
 async def work(life: Life, ledger: TapLedger, reader: TapReader, moments: int) -> None:
-    """Publishes, seals and reads until the broker dies, at the latest after so many moments."""
+    """Publish, seals and read until the broker dies, at the latest after so many moments."""
     taps, random = life.broker.taps, life.random
     loop = asyncio.get_running_loop()
 

@@ -29,7 +29,7 @@ class Prefix(NamedTuple):
 
 
 def write_log(files: MemoryFiles) -> list[Prefix]:
-    """Writes 200 records of several kinds in batches of ten; returns what each prefix of them says.
+    """Write 200 records of several kinds in batches of ten; returns what each prefix of them says.
 
     Every tenth is a transaction: two messages, one of them settled, a change and the settlement of an older message.
     """
@@ -67,12 +67,12 @@ def write_log(files: MemoryFiles) -> list[Prefix]:
 
 
 def message(synced: int, number: int, message_id: int) -> bytes:
-    """Returns the record of a message of queue 1."""
+    """Return the record of a message of queue 1."""
     return encode_message(synced, 1, 1, ROUTE, b"h", b"b%d" % number, TARGET.pack(1, message_id))
 
 
 def commit(store: VhostStore) -> None:
-    """Writes and syncs what waits."""
+    """Write and sync what waits."""
     batch = store.log.take()
     assert batch is not None
     store.log.write(batch)
@@ -80,7 +80,7 @@ def commit(store: VhostStore) -> None:
 
 
 def cut_copy(files: MemoryFiles, size: int, tail: bytes = b"") -> MemoryFiles:
-    """Returns the same files with the first segment cut to `size` bytes and something else behind."""
+    """Return the same files with the first segment cut to `size` bytes and something else behind."""
     copy = MemoryFiles()
     copy.folders = set(files.folders)
     for path, content in files.contents.items():
@@ -157,7 +157,7 @@ def test_a_cut_is_told_once() -> None:
 
 
 def cut_copy_of_log(by: int) -> MemoryFiles:
-    """Returns a log whose last bytes are missing."""
+    """Return a log whose last bytes are missing."""
     files = MemoryFiles()
     prefixes = write_log(files)
     return cut_copy(files, prefixes[-1].end + by)

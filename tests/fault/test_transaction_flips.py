@@ -25,13 +25,13 @@ INNER_BOUNDARIES = {128, 232, 360}  # from the transaction's beginning
 
 
 def message(message_id: int, size: int) -> bytes:
-    """Returns the record of a message with the same id in both queues, padded to a length."""
+    """Return the record of a message with the same id in both queues, padded to a length."""
     targets = b"".join([TARGET.pack(queue, message_id) for queue in QUEUES])
     return encode_message(0, 1, 1, ROUTE, b"h", (b"%d" % message_id).ljust(size - 73), targets)
 
 
 def write_log(files: MemoryFiles, *, later: bool = True) -> tuple[int, int]:
-    """Writes messages, a transaction that publishes three and settles message 1 of both queues, and more messages.
+    """Write messages, a transaction that publishes three and settles message 1 of both queues, and more messages.
 
     Returns where the transaction begins and ends.
     """
@@ -56,7 +56,7 @@ def write_log(files: MemoryFiles, *, later: bool = True) -> tuple[int, int]:
 
 
 def waiting(store: VhostStore, recovered: Recovered) -> list[list[int]]:
-    """Returns the ids that wait, by queue, as their bodies say them."""
+    """Return the ids that wait, by queue, as their bodies say them."""
     return [
         [
             int(one.body)
@@ -69,7 +69,7 @@ def waiting(store: VhostStore, recovered: Recovered) -> list[list[int]]:
 
 
 def reopened(files: MemoryFiles, *, quarantine: bool) -> tuple[list[list[int]], Recovered]:
-    """Opens a copy of the files; returns what waits and what was recovered."""
+    """Open a copy of the files; returns what waits and what was recovered."""
     copy = cut_copy(files, len(files.contents[SEGMENT].block))
     store, recovered = VhostStore.open(copy, FOLDER, segment_bytes=SEGMENT_BYTES, sync=True, quarantine=quarantine)
     return waiting(store, recovered), recovered

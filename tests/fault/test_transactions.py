@@ -23,7 +23,7 @@ LIVES = 4
 
 @pytest.fixture
 def _quiet() -> Iterator[None]:
-    """Keeps the tracebacks of brokers that are killed to itself."""
+    """Keep the tracebacks of brokers that are killed to itself."""
     with capture_logs():
         yield
 
@@ -52,7 +52,7 @@ def test_transactions_survive_kill_9(broker_process: BrokerProcess, seed: int) -
 
 
 async def watch(mover: Mover, life: Life) -> None:
-    """Returns when the work or the life is over."""
+    """Return when the work or the life is over."""
 
     async def over() -> bool:
         return life.failed or not mover.is_alive()

@@ -22,13 +22,13 @@ LONG = "ü" * 127
 
 
 def open_store(folder: DataFolder, name: str) -> tuple[VhostStore, int]:
-    """Opens a vhost's store; returns how many messages it has."""
+    """Open a vhost's store; returns how many messages it has."""
     store, recovered = VhostStore.open(folder.files, folder.vhost_folder(name), segment_bytes=1000, sync=True)
     return store, recovered.messages
 
 
 def new_folder(doomed: str) -> DataFolder:
-    """Returns a data folder with two vhosts, forty messages in each."""
+    """Return a data folder with two vhosts, forty messages in each."""
     folder = DataFolder.open(FaultyFiles(folder=PATH.parent), PATH)
     for name in ("/", doomed):
         store, _ = open_store(folder, name)
@@ -41,7 +41,7 @@ def new_folder(doomed: str) -> DataFolder:
 
 
 def check(files: FaultyFiles, doomed: str) -> bool:
-    """Tells whether the doomed vhost is there; what is there must be whole, and nothing else be left of it."""
+    """Return whether the doomed vhost is there; what is there must be whole, and nothing else be left of it."""
     folder = DataFolder.open(files, PATH)
     names = folder.list_vhosts()
     assert "/" in names

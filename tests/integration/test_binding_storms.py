@@ -50,19 +50,19 @@ class Counted:
 
 
 def vhost_of(broker: Broker) -> Vhost:
-    """Returns the default vhost."""
+    """Return the default vhost."""
     return broker.engines["/"].vhost
 
 
 def bind_all(client: RawClient, queue: str = "q", keys: list[str] = KEYS) -> None:
-    """Binds a queue by many keys, as fast as they can be sent."""
+    """Bind a queue by many keys, as fast as they can be sent."""
     binds = [method_frame(1, Queue.Bind(queue=queue, exchange="x", routing_key=key, nowait=True)) for key in keys]
     client.send(*binds)
     client.call(1, Queue.Declare(queue=queue, passive=True), Queue.DeclareOk)
 
 
 def prepare(client: RawClient, **options: Any) -> None:
-    """Makes an exchange, and a queue that is bound to it by many keys."""
+    """Make an exchange, and a queue that is bound to it by many keys."""
     client.call(1, Exchange.Declare(exchange="x", exchange_type="topic"), Exchange.DeclareOk)
     client.call(1, Queue.Declare(queue="q", **options), Queue.DeclareOk)
     bind_all(client)
@@ -70,7 +70,7 @@ def prepare(client: RawClient, **options: Any) -> None:
 
 @asynccontextmanager
 async def bound(folder: Path, **options: Any) -> AsyncIterator[tuple[Broker, RawClient]]:
-    """Yields a broker with a queue of many bindings, and the client that made it."""
+    """Yield a broker with a queue of many bindings, and the client that made it."""
     async with mortal_broker(folder) as broker:
         with await asyncio.to_thread(connect, broker) as client:
             await talk(broker, lambda: prepare(client, **options))
@@ -78,7 +78,7 @@ async def bound(folder: Path, **options: Any) -> AsyncIterator[tuple[Broker, Raw
 
 
 async def until_gone(broker: Broker, count: int = MANY) -> None:
-    """Returns when the indexes have lost so many bindings."""
+    """Return when the indexes have lost so many bindings."""
 
     async def gone() -> bool:
         return vhost_of(broker).bindings.remains.shed == count
@@ -126,19 +126,19 @@ async def test_a_storm_of_one_connection_leaves_the_others_their_turns(tmp_path:
 
 
 async def delete(broker: Broker, client: RawClient) -> None:
-    """Deletes the queue."""
+    """Delete the queue."""
     answer = await talk(broker, client.call, 1, Queue.Delete(queue="q"), Queue.DeleteOk)
     assert answer.message_count == 3
 
 
 async def leave(broker: Broker, client: RawClient) -> None:
-    """Closes the connection to which the queue is exclusive."""
+    """Close the connection to which the queue is exclusive."""
     close = Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
     await talk(broker, client.call, 0, close, Connection.CloseOk)
 
 
 async def vanish(broker: Broker, client: RawClient) -> None:
-    """Breaks the connection to which the queue is exclusive."""
+    """Break the connection to which the queue is exclusive."""
     client.socket.close()
 
     async def noticed() -> bool:
@@ -148,7 +148,7 @@ async def vanish(broker: Broker, client: RawClient) -> None:
 
 
 async def delete_exchange(broker: Broker, client: RawClient) -> None:
-    """Deletes the exchange."""
+    """Delete the exchange."""
     await talk(broker, client.call, 1, Exchange.Delete(exchange="x"), Exchange.DeleteOk)
 
 

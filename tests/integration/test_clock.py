@@ -33,18 +33,18 @@ class Machine:
         self.elapsed_s = 1000.0
 
     def clock(self) -> SteadyClock:
-        """Returns the clock of a broker that starts now."""
+        """Return the clock of a broker that starts now."""
         return SteadyClock(lambda: self.system_s, lambda: self.elapsed_s)
 
     def wait(self, seconds: float) -> None:
-        """Lets time pass."""
+        """Let time pass."""
         self.system_s += seconds
         self.elapsed_s += seconds
 
 
 @asynccontextmanager
 async def broker_on(machine: Machine, folder: Path, *, kill: bool = False) -> AsyncIterator[Broker]:
-    """Yields a broker that goes by the machine's clocks, and ends it in good order or not."""
+    """Yield a broker that goes by the machine's clocks, and ends it in good order or not."""
     settings = Settings(server={"port": 0, "data_dir": folder}, taps={"window_ms": 100})
     broker = Broker(settings, None, machine.clock())
     await broker.start()
@@ -55,7 +55,7 @@ async def broker_on(machine: Machine, folder: Path, *, kill: bool = False) -> As
 
 
 async def corrected(broker: Broker, machine: Machine, by_s: float) -> None:
-    """Corrects the system's clock, and returns when the broker has noted it."""
+    """Correct the system's clock, and return when the broker has noted it."""
     machine.system_s += by_s
     clock, folder = broker._clock, Path(broker.settings.server.data_dir)
     assert isinstance(clock, SteadyClock)
@@ -67,7 +67,7 @@ async def corrected(broker: Broker, machine: Machine, by_s: float) -> None:
 
 
 async def publish(broker: Broker, *, seconds: int) -> None:
-    """Publishes a message that expires after so long, and one that is delayed for as long."""
+    """Publish a message that expires after so long, and one that is delayed for as long."""
     async with client_of(broker) as channel:
         arguments = {"x-delayed-type": "fanout"}
         exchange = await channel.declare_exchange("later", "x-delayed-message", durable=True, arguments=arguments)
@@ -82,7 +82,7 @@ async def publish(broker: Broker, *, seconds: int) -> None:
 
 
 def counts(broker: Broker) -> dict[str, int]:
-    """Counts what waits."""
+    """Count what waits."""
     return {name: queue_of(broker, name).ready for name in ("aging", "dead", "released", "amq.delayed.later")}
 
 
@@ -91,7 +91,7 @@ DUE: Final = {"aging": 0, "dead": 1, "released": 1, "amq.delayed.later": 0}
 
 
 async def looked(broker: Broker) -> dict[str, int]:
-    """Lets what is due happen, and counts what waits."""
+    """Let what is due happen, and counts what waits."""
 
     async def at_rest() -> bool:
         return broker.at_rest
@@ -103,7 +103,7 @@ async def looked(broker: Broker) -> dict[str, int]:
 
 
 async def until_due(broker: Broker) -> None:
-    """Returns when what was published has expired and was released."""
+    """Return when what was published has expired and was released."""
 
     async def due() -> bool:
         broker.run_due()
@@ -201,7 +201,7 @@ async def test_what_readers_see_is_the_time_of_day(tmp_path: Path) -> None:
 
 
 async def sealed(broker: Broker, machine: Machine, count: int) -> None:
-    """Lets time pass until there are so many slot files."""
+    """Let time pass until there are so many slot files."""
 
     async def there() -> bool:
         machine.wait(1)

@@ -14,7 +14,7 @@ TIMEOUT_MS = 60_000
 
 
 async def holding(broker: Broker) -> tuple[Any, Any]:
-    """Returns a connection and a channel of it that has a message and does not ack it."""
+    """Return a connection and a channel of it that has a message and does not ack it."""
     connection: Any = await aio_pika.connect(broker.url)
     channel = await connection.channel()
     queue = await channel.declare_queue("q")

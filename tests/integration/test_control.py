@@ -285,12 +285,12 @@ def served(folder: Path) -> Iterator[None]:
 
 
 def interrupt(_told: Any) -> None:
-    """Does what Ctrl-C does."""
+    """Do what Ctrl-C does."""
     os.kill(os.getpid(), signal.SIGINT)
 
 
 def interrupt_twice(told: Any) -> None:
-    """Does what an impatient user does."""
+    """Do what an impatient user does."""
     interrupt(told)
     interrupt(told)
 

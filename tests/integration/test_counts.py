@@ -66,20 +66,20 @@ class Guest:
         self.arrive()
 
     def arrive(self) -> None:
-        """Connects."""
+        """Connect."""
         self.raw = RawClient("127.0.0.1", self.port)
         self.raw.open()
         self.enter()
 
     def enter(self) -> None:
-        """Opens a channel that confirms, or one with transactions."""
+        """Open a channel that confirms, or one with transactions."""
         self.tags.clear()
         self.consumers.clear()
         self.raw.method(1, Channel.Open())
         self.raw.method(1, Tx.Select() if self.tx else commands.Confirm.Select())
 
     def hear(self, timeout_s: float = 0.0) -> None:
-        """Takes what has come. A channel that failed is opened anew; a connection must not fail."""
+        """Take what has come. A channel that failed is opened anew; a connection must not fail."""
         while self.raw.readable(timeout_s):
             received = self.raw.next()
             value = received.value
@@ -93,7 +93,7 @@ class Guest:
             assert received.type <= HEADER + 1
 
     def step(self) -> None:
-        """Does one thing."""
+        """Do one thing."""
         random = self.random
         queue = random.choice(list(QUEUES))
         act = random.choices(
@@ -170,7 +170,7 @@ class Guest:
 
 
 def declare(raw: RawClient, queue: str) -> None:
-    """Declares a queue with its bindings, and waits for nothing."""
+    """Declare a queue with its bindings, and wait for nothing."""
     durable, arguments = QUEUES[queue]
     raw.method(1, commands.Queue.Declare(queue=queue, durable=durable, arguments=arguments))
     bindings = {
@@ -185,7 +185,7 @@ def declare(raw: RawClient, queue: str) -> None:
 
 
 def prepare(port: int) -> None:
-    """Makes the topology."""
+    """Make the topology."""
     with RawClient("127.0.0.1", port) as raw:
         raw.open()
         raw.open_channel()
@@ -210,7 +210,7 @@ def visit(port: int, seed: int) -> None:
 
 
 def page_out_some(broker: Broker, random: Random) -> None:
-    """Moves a slot here and there to disk, as the pager does when memory is short."""
+    """Move a slot here and there to disk, as the pager does when memory is short."""
     pager = broker.engines["/"].pager
     for queue in broker.engines["/"].vhost.queues.values():
         for stream in queue.streams:
@@ -223,7 +223,7 @@ def page_out_some(broker: Broker, random: Random) -> None:
 
 
 async def settle(broker: Broker) -> None:
-    """Returns when nothing is under way any more, and everything is in memory."""
+    """Return when nothing is under way any more, and everything is in memory."""
     engine = broker.engines["/"]
 
     async def alone() -> bool:
@@ -239,7 +239,7 @@ async def settle(broker: Broker) -> None:
 
 
 async def meddle(broker: Broker, random: Random, done: asyncio.Event) -> None:
-    """Sets and clears policies and pages out, until the clients are done."""
+    """Set and clear policies and pages out, until the clients are done."""
     policies = broker.engines["/"].vhost.policies
     while not done.is_set():
         await asyncio.sleep(0.01)
@@ -253,7 +253,7 @@ async def meddle(broker: Broker, random: Random, done: asyncio.Event) -> None:
 
 
 def miscounted(vhost: Vhost) -> Iterator[str]:
-    """Yields where a count differs from what there is."""
+    """Yield where a count differs from what there is."""
     for queue in vhost.queues.values():
         for stream in queue.streams:
             manager = stream.manager
@@ -270,7 +270,7 @@ def miscounted(vhost: Vhost) -> Iterator[str]:
 
 
 def ready_bytes(queue: Queue, slot: Slot) -> int:
-    """Returns what the ready messages of a slot amount to, where that is counted."""
+    """Return what the ready messages of a slot amount to, where that is counted."""
     if queue.rules.max_bytes is None:
         return 0
     assert slot.contents is not None, "everything was read back"
@@ -278,7 +278,7 @@ def ready_bytes(queue: Queue, slot: Slot) -> int:
 
 
 def mortal(vhost: Vhost) -> int:
-    """Returns how many messages dead-letter when they expire. Some have, behind transient ones that a restart ends."""
+    """Return how many messages dead-letter when they expire. Some have, behind transient ones that a restart ends."""
     return sum(
         queue.expires_ms(slot.contents[index]) is not None
         for queue in vhost.queues.values()

@@ -28,7 +28,7 @@ SHARE_BYTES = 16 << 10
 
 
 def receive_ready(clients: Sequence[RawClient], total: int) -> list[int]:
-    """Returns how many deliveries each of the clients got, as soon as it is so many in all."""
+    """Return how many deliveries each of the clients got, as soon as it is so many in all."""
     counts = [0] * len(clients)
     deadline = time.monotonic() + DEADLINE_S
     while sum(counts) < total:
@@ -155,14 +155,14 @@ class Flood:
         return sum(self.taken_each)
 
     def begin(self) -> None:
-        """Sends everything. In the broker's own thread it finds all of it there when it reads the next time."""
+        """Send everything. In the broker's own thread it finds all of it there when it reads the next time."""
         for client, frames in zip(self._clients, self._frames, strict=True):
             client.socket.setblocking(False)
             assert client.socket.send(frames) == len(frames)
             client.socket.settimeout(SILENCE_S)
 
     async def over(self) -> None:
-        """Returns when all of it was taken."""
+        """Return when all of it was taken."""
 
         async def all_taken() -> bool:
             return self.taken == FLOODERS * FLOOD_EACH

@@ -41,7 +41,7 @@ async def types(broker: Broker) -> dict[str, str | None]:
 
 
 def declare(port: int, name: str, **fields: Any) -> None:
-    """Declares a queue without a type."""
+    """Declare a queue without a type."""
     where = pika.ConnectionParameters("127.0.0.1", port, "v")
     with pika.BlockingConnection(where) as connection:
         connection.channel().queue_declare(name, **fields)

@@ -71,7 +71,7 @@ async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
 
 
 async def take(broker: Broker, definitions: Any, **arguments: Any) -> Any:
-    """Imports a document."""
+    """Import a document."""
     return await told(broker, "import_definitions", definitions=definitions, **arguments)
 
 

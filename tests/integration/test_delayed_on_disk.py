@@ -30,7 +30,7 @@ HOUR_MS: Final = 3_600_000
 
 
 def hold(address: BrokerAddress, delays_ms: list[int], delivery_mode: int = 2, durable: bool = True) -> None:
-    """Declares a delayed exchange with a queue behind it, and publishes; returns with the confirms."""
+    """Declare a delayed exchange with a queue behind it, and publish; returns with the confirms."""
     with RawClient(address.host, address.port) as client:
         client.open()
         client.method(1, commands.Channel.Open())
@@ -50,18 +50,18 @@ def hold(address: BrokerAddress, delays_ms: list[int], delivery_mode: int = 2, d
 
 
 def numbers_in(address: BrokerAddress, queue: str = "q") -> list[int]:
-    """Takes everything out of a queue and returns the numbers."""
+    """Take everything out of a queue and return the numbers."""
     with pika.BlockingConnection(parameters(address)) as connection:
         return [int(body.split()[0]) for body in drain(connection.channel(), queue)]
 
 
 def delay_of_x(broker: Broker) -> Delay:
-    """Returns what releases the messages of the exchange."""
+    """Return what releases the messages of the exchange."""
     return broker.engines["/"].vhost.delays._by_name["x"]
 
 
 def in_memory(broker: Broker) -> int:
-    """Counts the held messages that are in memory."""
+    """Count the held messages that are in memory."""
     slots = queue_of(broker, HOLDING_PREFIX + "x").stream.manager.slots.values()
     return sum(len(slot.contents or ()) for slot in slots)
 

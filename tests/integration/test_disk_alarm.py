@@ -25,12 +25,12 @@ class FillingDisk(Files):
     free = 10 * GIB
 
     def free_bytes(self, folder: Path) -> int:
-        """Returns what the test says."""
+        """Return what the test says."""
         return self.free
 
 
 def conversation(port: int, set_free: Callable[[int], None]) -> list[str]:
-    """Publishes and consumes while the disk fills and empties; returns what came, in order."""
+    """Publish and consume while the disk fills and empties; returns what came, in order."""
     seen: list[str] = []
     with RawClient("127.0.0.1", port) as publisher, RawClient("127.0.0.1", port) as consumer:
         for client in (publisher, consumer):

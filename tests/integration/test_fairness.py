@@ -22,7 +22,7 @@ MESSAGE_BYTES = 100_000
 
 
 def start_consumers(client: RawClient, *places: tuple[int, str], no_ack: bool = False) -> None:
-    """Sends basic.consume for (channel, queue) in one piece; the tag is the queue's name, and nothing is answered."""
+    """Send basic.consume for (channel, queue) in one piece; the tag is the queue's name, and nothing is answered."""
     methods = [
         (channel, commands.Basic.Consume(queue=queue, consumer_tag=queue, no_ack=no_ack, nowait=True))
         for channel, queue in places
@@ -31,7 +31,7 @@ def start_consumers(client: RawClient, *places: tuple[int, str], no_ack: bool = 
 
 
 def deliveries_before(client: RawClient, tag: str, *, acks: bool) -> int:
-    """Returns how many messages other consumers got before the one of this tag got its first."""
+    """Return how many messages other consumers got before the one of this tag got its first."""
     count = 0
     while True:
         received = client.next()
@@ -198,11 +198,11 @@ class WalkedSlots(dict[int, Slot]):
     walked = 0
 
     def values(self) -> Any:
-        """Returns the slots, counting."""
+        """Return the slots, counting."""
         return self._counted(super().values())
 
     def items(self) -> Any:
-        """Returns ids and slots, counting."""
+        """Return ids and slots, counting."""
         return self._counted(super().items())
 
     def __iter__(self) -> Iterator[int]:

@@ -17,7 +17,7 @@ TURNS_OF_A_ROUND_TRIP = 8  # read, deliver, write, and the client's own read: fi
 
 
 def flood(client: RawClient, stop: threading.Event) -> None:
-    """Publishes as fast as the broker reads, until told to stop."""
+    """Publish as fast as the broker reads, until told to stop."""
     block = publish_frames(1, "", "flood", b"x" * 16) * 500
     try:
         while not stop.is_set():
@@ -27,7 +27,7 @@ def flood(client: RawClient, stop: threading.Event) -> None:
 
 
 def round_trips(port: int, accepted: list[int], ready: object) -> None:
-    """Publishes a message and waits for its delivery, again and again; notes how much the flood got in meanwhile."""
+    """Publish a message and wait for its delivery, again and again; notes how much the flood got in meanwhile."""
     with RawClient("127.0.0.1", port) as client:
         client.open()
         client.open_channel(1)

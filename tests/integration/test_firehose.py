@@ -87,12 +87,12 @@ def conversation(channel: Any, copies: Any) -> list[tuple[str, dict[str, Any], b
 
 
 def published(exchange: str, keys: list[str], queues: list[str], properties: dict[str, Any]) -> dict[str, Any]:
-    """Returns the headers of a publish's copy that tell it from others."""
+    """Return the headers of a publish's copy that tell it from others."""
     return {"exchange_name": exchange, "routing_keys": keys, "properties": properties, "routed_queues": queues}
 
 
 def delivered(exchange: str, keys: list[str], properties: dict[str, Any], again: int = 0) -> dict[str, Any]:
-    """Returns the headers of a delivery's copy that tell it from others."""
+    """Return the headers of a delivery's copy that tell it from others."""
     return {"exchange_name": exchange, "routing_keys": keys, "properties": properties, "redelivered": again}
 
 
@@ -117,7 +117,7 @@ WITHOUT_BCC = ["x", "a.b"]  # docs/compatibility.md: a delivery does not know th
 
 
 def message(body: bytes) -> Any:
-    """Returns a message for aio-pika."""
+    """Return a message for aio-pika."""
     return aio_pika.Message(body)
 
 
@@ -127,7 +127,7 @@ async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
 
 
 def connected(broker: Broker) -> Any:
-    """Returns a connection."""
+    """Return a connection."""
     return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.listener.port))
 
 
@@ -204,7 +204,7 @@ async def test_copies_of_copies_are_not_made_and_other_vhosts_are_left_alone(tmp
 
 
 def trace_process(folder: Path, *words: str, vhost: str = "/") -> subprocess.Popen[str]:
-    """Returns `slotmq trace` as a shell would start it, once it hears what passes."""
+    """Return `slotmq trace` as a shell would start it, once it hears what passes."""
     command = [sys.executable, "-m", "broker", "trace", "--data-dir", str(folder), "--vhost", vhost, *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None

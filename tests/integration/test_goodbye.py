@@ -24,12 +24,12 @@ ALARM: Sections = {"memory": {"alarm_bytes": 1}}
 
 @pytest.fixture
 def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Takes the close deadline away: who is let go only by it is not let go."""
+    """Take the close deadline away: who is let go only by it is not let go."""
     monkeypatch.setattr(Transport, "tick", lambda _transport: None)
 
 
 async def all_gone(broker: Broker) -> None:
-    """Returns when the broker has no connection left."""
+    """Return when the broker has no connection left."""
 
     async def gone() -> bool:
         return not broker.listener.transports

@@ -31,7 +31,7 @@ def port_of(broker: Broker) -> int:
 
 
 async def talks_end(broker: Broker) -> None:
-    """Waits until the broker talks to nobody over HTTP."""
+    """Wait until the broker talks to nobody over HTTP."""
 
     async def over() -> bool:
         assert broker.http is not None

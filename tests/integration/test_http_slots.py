@@ -37,7 +37,7 @@ async def tapped_broker(folder: Path, *taps: str, **sections: dict[str, Any]) ->
 
 
 async def publish(broker: Broker, key: str, *bodies: bytes) -> None:
-    """Publishes and waits for the confirms."""
+    """Publish and wait for the confirms."""
     async with client_of(broker) as channel:
         exchange = await channel.get_exchange("amq.topic")
         for body in bodies:
@@ -51,7 +51,7 @@ async def slot_of(broker: Broker, tap: str, *bodies: bytes) -> int:
 
 
 def reader(broker: Broker, read: str, tags: tuple[str, ...] = ()) -> None:
-    """Makes alice, who may read what matches."""
+    """Make alice, who may read what matches."""
     broker.administration.users.add(*ALICE, tags)
     broker.administration.permissions.set("alice", "/", "", "", read)
 

@@ -27,12 +27,12 @@ SMALL_BUFFER_BYTES: Final = 8192
 
 
 def bodies_of(rounds: int) -> list[bytes]:
-    """Returns bodies of many sizes, each told from the others by its octets."""
+    """Return bodies of many sizes, each told from the others by its octets."""
     return [bytes([1 + place % 255]) * size for place, size in enumerate(SIZES * rounds)]
 
 
 def pass_through(client: RawClient, rounds: int) -> None:
-    """Publishes bodies and takes them back, the first when all are published, and insists on each octet."""
+    """Publish bodies and take them back, the first when all are published, and insists on each octet."""
     client.open(frame_max=FRAME_MAX)
     client.open_channel(1)
     queue = client.declare_queue(1, "", exclusive=True)
@@ -50,7 +50,7 @@ def pass_through(client: RawClient, rounds: int) -> None:
 
 @asynccontextmanager
 async def port_of(loop: str, folder: Path, **tls: str) -> AsyncIterator[int]:
-    """Yields the port of a broker on asyncio's own loop, or of one on the loop that it is served with."""
+    """Yield the port of a broker on asyncio's own loop, or of one on the loop that it is served with."""
     if loop == "asyncio":
         async with running_broker(folder, tls={"port": 0, **tls} if tls else {}) as broker:
             yield broker.listener.tls_port if tls else broker.listener.port
@@ -67,7 +67,7 @@ async def port_of(loop: str, folder: Path, **tls: str) -> AsyncIterator[int]:
 
 
 def tls_port_of(process: BrokerProcess) -> int:
-    """Returns what the log says of it, which a thread writes behind the ready line."""
+    """Return what the log says of it, which a thread writes behind the ready line."""
 
     def told() -> list[int]:
         return [int(event["tls_port"]) for event in process.log_events() if event["event"] == "server.started"]

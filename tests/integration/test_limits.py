@@ -21,22 +21,22 @@ MOST = 3
 
 
 def exchange(number: int) -> tuple[Any, type[Any]]:
-    """Returns the declaration of one exchange and its answer."""
+    """Return the declaration of one exchange and its answer."""
     return X.Declare(exchange=f"x{number}"), X.DeclareOk
 
 
 def queue(number: int) -> tuple[Any, type[Any]]:
-    """Returns the declaration of one queue and its answer."""
+    """Return the declaration of one queue and its answer."""
     return Q.Declare(queue=f"q{number}"), Q.DeclareOk
 
 
 def binding(number: int) -> tuple[Any, type[Any]]:
-    """Returns one binding and its answer."""
+    """Return one binding and its answer."""
     return Q.Bind(queue="q", exchange="amq.direct", routing_key=str(number)), Q.BindOk
 
 
 def consumer(number: int) -> tuple[Any, type[Any]]:
-    """Returns one consumer and its answer."""
+    """Return one consumer and its answer."""
     return B.Consume(queue="q", consumer_tag=str(number)), B.ConsumeOk
 
 
@@ -125,5 +125,5 @@ async def test_who_does_not_come_to_the_point_is_hung_up_on(tmp_path: Path) -> N
 
 
 def knock(broker: Broker) -> RawClient:
-    """Returns a client that has said nothing."""
+    """Return a client that has said nothing."""
     return RawClient("127.0.0.1", broker.listener.port)

@@ -11,7 +11,7 @@ SMALL = {"segment_bytes": 1 << 20, "checkpoint_interval_ms": 3_600_000}
 
 
 def segment_files(folder: Path) -> int:
-    """Counts the log's files."""
+    """Count the log's files."""
     return len(list(folder.glob("vhosts/*/log/*")))
 
 

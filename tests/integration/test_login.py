@@ -21,13 +21,13 @@ from tests.raw_client import RawClient
 
 
 async def log_in(broker: Broker, user: str, password: str) -> None:
-    """Connects and leaves."""
+    """Connect and leave."""
     connection: Any = await aio_pika.connect(f"amqp://{user}:{password}@127.0.0.1:{broker.listener.port}/")
     await connection.close()
 
 
 def add_alice(broker: Broker) -> None:
-    """Adds a user whose password was never proven to this broker."""
+    """Add a user whose password was never proven to this broker."""
     administration = broker.administration
     administration.users.put(user_of({"name": "alice", "password": "s3cret"}))
     administration.permissions.set("alice", "/", ".*", ".*", ".*")
@@ -115,7 +115,7 @@ async def test_amqplain_is_spoken(tmp_path: Path) -> None:
 
 
 def parameters(process: BrokerProcess, user: str, password: str, vhost: str = "/") -> pika.ConnectionParameters:
-    """Returns how pika logs in."""
+    """Return how pika logs in."""
     address = process.address
     return pika.ConnectionParameters(address.host, address.port, vhost, pika.PlainCredentials(user, password))
 

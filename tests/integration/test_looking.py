@@ -20,7 +20,7 @@ SMALL_SLOTS: Any = {"slots": {"window_messages": 4}, "memory": {"resident_max_by
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Keeps the log of the brokers to itself."""
+    """Keep the log of the brokers to itself."""
     with capture_logs():
         yield
 
@@ -75,7 +75,7 @@ def end_of(connection: Any) -> asyncio.Future[Any]:
 
 
 async def ignore(_message: Any) -> None:
-    """Leaves a message unacknowledged."""
+    """Leave a message unacknowledged."""
 
 
 async def test_connection_and_channel_say_whose_they_are(tmp_path: Path) -> None:

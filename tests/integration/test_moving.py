@@ -25,7 +25,7 @@ SMALL_SLOTS: Any = {"slots": {"window_messages": 10}}
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Keeps the log of the brokers to itself."""
+    """Keep the log of the brokers to itself."""
     with capture_logs():
         yield
 
@@ -36,20 +36,20 @@ async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
 
 
 async def move(broker: Broker, queue: str, to: str, **arguments: Any) -> dict[str, Any]:
-    """Moves, and returns what the broker says of it that is not empty."""
+    """Move, and return what the broker says of it that is not empty."""
     answer = await told(broker, "move", queue=queue, to=to, **arguments)
     return {name: value for name, value in answer.items() if value and name not in ("to", "left")}
 
 
 async def publish(channel: Any, key: str, *bodies: bytes, exchange: str = "", **properties: Any) -> None:
-    """Publishes persistent messages and returns when they are confirmed."""
+    """Publish persistent messages and return when they are confirmed."""
     target = await channel.get_exchange(exchange, ensure=False) if exchange else channel.default_exchange
     for body in bodies:
         await target.publish(aio_pika.Message(body, **{"delivery_mode": 2, **properties}), key, mandatory=False)
 
 
 async def take_all(channel: Any, name: str) -> list[Any]:
-    """Takes everything out of a queue."""
+    """Take everything out of a queue."""
     queue = await channel.get_queue(name, ensure=False)
     found = []
     while (message := await queue.get(no_ack=True, fail=False)) is not None:
@@ -58,7 +58,7 @@ async def take_all(channel: Any, name: str) -> list[Any]:
 
 
 async def bodies(channel: Any, name: str) -> list[bytes]:
-    """Takes everything out of a queue and returns the bodies."""
+    """Take everything out of a queue and return the bodies."""
     return [message.body for message in await take_all(channel, name)]
 
 

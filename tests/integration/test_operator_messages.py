@@ -26,7 +26,7 @@ from tests.in_process import queue_of, running_broker
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Keeps the log of the brokers to itself."""
+    """Keep the log of the brokers to itself."""
     with capture_logs():
         yield
 
@@ -60,7 +60,7 @@ def slotmq(broker: Broker, capfd: pytest.CaptureFixture[str]) -> Callable[..., A
 
 
 def feed(monkeypatch: pytest.MonkeyPatch, octets: bytes) -> None:
-    """Puts octets on standard input."""
+    """Put octets on standard input."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(octets)))
 
 

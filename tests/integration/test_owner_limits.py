@@ -49,14 +49,14 @@ async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
 
 
 def connected(broker: Broker, user: str = "u", vhost: str = "v") -> Any:
-    """Returns a connection of a user to a vhost."""
+    """Return a connection of a user to a vhost."""
     login = pika.PlainCredentials(user, "secret")
     where = pika.ConnectionParameters("127.0.0.1", broker.listener.port, vhost, login)
     return pika.BlockingConnection(where)
 
 
 def refusal(broker: Broker, user: str = "u") -> tuple[int | None, str]:
-    """Returns with what a connection to the vhost is refused."""
+    """Return with what a connection to the vhost is refused."""
     with RawClient("127.0.0.1", broker.listener.port) as client:
         client.greet()
         client.authenticate(user, "secret")
@@ -68,7 +68,7 @@ def refusal(broker: Broker, user: str = "u") -> tuple[int | None, str]:
 
 
 async def left(broker: Broker) -> None:
-    """Returns when no client is connected."""
+    """Return when no client is connected."""
 
     async def alone() -> bool:
         return not broker.listener.transports
@@ -77,7 +77,7 @@ async def left(broker: Broker) -> None:
 
 
 def connections(broker: Broker) -> None:
-    """Fills the limit of a user's connections, then the vhost's, and finds room again when one has gone."""
+    """Fill the limit of a user's connections, then the vhost's, and find room again when one has gone."""
     with ExitStack() as open_ones:
         first = open_ones.enter_context(connected(broker))
         open_ones.enter_context(connected(broker, vhost="/"))
@@ -91,7 +91,7 @@ def connections(broker: Broker) -> None:
 
 
 def channels(broker: Broker) -> None:
-    """Fills the limit of a user's channels, on two connections, and finds room again when one has gone."""
+    """Fill the limit of a user's channels, on two connections, and find room again when one has gone."""
     with connected(broker) as one, connected(broker) as two:
         closed = one.channel()
         one.channel()
@@ -106,7 +106,7 @@ def channels(broker: Broker) -> None:
 
 
 def queues(broker: Broker, limit: int = 2) -> None:
-    """Declares a queue too many, and one that is there."""
+    """Declare a queue too many, and one that is there."""
     with connected(broker) as one:
         one.channel().queue_declare("there-0", durable=True)
         with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:

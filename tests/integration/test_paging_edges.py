@@ -59,12 +59,12 @@ class Gate:
         return self._call(*arguments)
 
     def open(self) -> None:
-        """Lets the call that waits, and those that follow, through."""
+        """Let the call that waits, and those that follow, through."""
         self._open.set()
 
 
 async def reads_are_over(broker: Broker) -> None:
-    """Returns when the reader has nothing under way."""
+    """Return when the reader has nothing under way."""
 
     async def idle() -> bool:
         return not broker.engines["/"].reader._waiting
@@ -121,7 +121,7 @@ async def test_a_place_in_the_spill_is_shared_only_while_it_is_there(tmp_path: P
 
 
 def queue_logs(folder: Path) -> list[Path]:
-    """Lists the queue-log files."""
+    """List the queue-log files."""
     return list(folder.rglob("*.queue"))
 
 
@@ -247,7 +247,7 @@ async def test_a_slot_that_came_back_counts_for_what_it_holds(tmp_path: Path) ->
 
 
 def consume_acked(client: RawClient, count: int) -> None:
-    """Fetches and settles so many messages."""
+    """Fetch and settle so many messages."""
     for _ in range(count):
         get(client, "q")
 
@@ -341,7 +341,7 @@ async def test_a_start_that_fails_changes_nothing(tmp_path: Path, monkeypatch: p
 
 
 def damage(folder: Path, before: bytes, after: bytes) -> None:
-    """Changes bytes in the log."""
+    """Change bytes in the log."""
     for path in folder.rglob("log/*.log"):
         path.write_bytes(path.read_bytes().replace(before, after))
 

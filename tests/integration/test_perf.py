@@ -44,7 +44,7 @@ class Run:
 
 
 def measured(address: BrokerAddress | str, *words: str) -> Result:
-    """Returns the result of a run."""
+    """Return the result of a run."""
     return Run(address, *words, "--json", "--quiet").result
 
 

@@ -44,12 +44,12 @@ class Run:
 
 
 def perf(*words: str) -> list[str]:
-    """Returns the command."""
+    """Return the command."""
     return [sys.executable, "-m", "broker", "perf", *words]
 
 
 def value(result: Result, name: str) -> float:
-    """Returns a figure."""
+    """Return a figure."""
     return result.figures[name].value
 
 
@@ -63,7 +63,7 @@ def running(broker_process: BrokerProcess) -> Iterator[BrokerProcess]:
 
 
 def seen(broker: BrokerProcess) -> Counter[str]:
-    """Returns how often the broker logged each event."""
+    """Return how often the broker logged each event."""
     return Counter(event["event"] for event in broker.log_events())
 
 
@@ -216,5 +216,5 @@ def test_a_process_that_is_not_there_is_one_line(running: BrokerProcess) -> None
 
 
 async def in_thread(*words: str) -> Run:
-    """Runs beside the test's loop, which has the broker."""
+    """Run beside the test's loop, which has the broker."""
     return await asyncio.to_thread(Run, *words)

@@ -13,7 +13,7 @@ from tests.in_process import client_of, queue_of, running_broker
 
 
 def message(body: bytes) -> aio_pika.Message:
-    """Returns a persistent message."""
+    """Return a persistent message."""
     return aio_pika.Message(body, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
 
 

@@ -34,7 +34,7 @@ async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
 
 
 def following(broker: Broker) -> int:
-    """Returns how many queues follow the policy."""
+    """Return how many queues follow the policy."""
     return sum(queue.policy == "p" for queue in broker.engines["/"].vhost.queues.values())
 
 
@@ -111,7 +111,7 @@ def test_a_kill_in_the_middle_is_no_end(tmp_path: Path) -> None:
 
 
 def control(folder: Path) -> socket.socket:
-    """Returns a client of the control socket."""
+    """Return a client of the control socket."""
     address, descriptor = socket_address(folder)
     assert descriptor is None
     client = socket.socket(socket.AF_UNIX)
@@ -120,5 +120,5 @@ def control(folder: Path) -> socket.socket:
 
 
 def message() -> Any:
-    """Returns a message for aio-pika."""
+    """Return a message for aio-pika."""
     return aio_pika.Message(b"")

@@ -19,7 +19,7 @@ class GatedFile(MemoryFile):
     gate: threading.Event
 
     def sync(self) -> None:
-        """Waits, then syncs."""
+        """Wait, then sync."""
         assert self.gate.wait(20)
         super().sync()
 
@@ -33,7 +33,7 @@ class GatedFiles(MemoryFiles):
         self.gate.set()
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """Returns a file behind the gate."""
+        """Return a file behind the gate."""
         file = super().open(path, write=write, create=create)
         gated = GatedFile.__new__(GatedFile)
         gated.__dict__.update(vars(file))
@@ -42,7 +42,7 @@ class GatedFiles(MemoryFiles):
 
 
 def opened(broker: Broker, *, transactions: bool = False) -> RawClient:
-    """Returns a client with a channel that confirms, or that has transactions."""
+    """Return a client with a channel that confirms, or that has transactions."""
     client = RawClient("127.0.0.1", broker.port)
     client.open()
     client.open_channel(1)
@@ -54,7 +54,7 @@ def opened(broker: Broker, *, transactions: bool = False) -> RawClient:
 
 
 def numbered(body: bytes) -> bytes:
-    """Returns the frames of a publish with always the same number."""
+    """Return the frames of a publish with always the same number."""
     properties = commands.Basic.Properties(delivery_mode=2, headers={"x-producer": "p", "x-seq": 1})
     return publish_frames(1, "", "q", body, properties=properties)
 

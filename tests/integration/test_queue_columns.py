@@ -19,19 +19,19 @@ PERSISTENT = aio_pika.DeliveryMode.PERSISTENT
 
 
 async def row_of(broker: Broker, queue: str, **wanted: Any) -> dict[str, Any]:
-    """Returns the row of one queue."""
+    """Return the row of one queue."""
     rows = await asyncio.to_thread(ask, broker.settings.server.data_dir, "list_queues", **wanted)
     return next(row for row in rows if row["name"] == queue)
 
 
 async def bytes_of(broker: Broker, queue: str) -> tuple[int, int, int, int]:
-    """Returns message_bytes, and those ready, unacknowledged and persistent."""
+    """Return message_bytes, and those ready, unacknowledged and persistent."""
     row = await row_of(broker, queue, bytes=True)
     return tuple(row[f"message_bytes{part}"] for part in ("", "_ready", "_unacknowledged", "_persistent"))
 
 
 async def publish(channel: Any, queue: str, count: int, size: int, mode: Any = PERSISTENT) -> None:
-    """Publishes messages of a size and awaits their confirms."""
+    """Publish messages of a size and await their confirms."""
     messages = [aio_pika.Message(bytes(size), delivery_mode=mode) for _ in range(count)]
     await asyncio.gather(*[channel.default_exchange.publish(message, queue) for message in messages])
 

@@ -39,7 +39,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def configured(tmp_path: Path, content: str) -> tuple[BrokerProcess, Path]:
-    """Returns a running broker and its settings file."""
+    """Return a running broker and its settings file."""
     file = tmp_path / "slotmq.toml"
     file.write_text(content)
     process = BrokerProcess(tmp_path / "data", "--config", str(file), environment=ENVIRONMENT)
@@ -47,13 +47,13 @@ def configured(tmp_path: Path, content: str) -> tuple[BrokerProcess, Path]:
 
 
 def events(process: BrokerProcess, name: str) -> list[dict[str, Any]]:
-    """Returns the events of a name, as far as they are written."""
+    """Return the events of a name, as far as they are written."""
     lines = process.stderr().rpartition("\n")[0]
     return [event for event in process.log_events() if event["event"] == name] if lines else []
 
 
 def hang_up(process: BrokerProcess, name: str = "settings.reloaded") -> dict[str, Any]:
-    """Sends SIGHUP and returns the event that tells how it went."""
+    """Send SIGHUP and return the event that tells how it went."""
     before = len(events(process, name))
     process.running.send_signal(signal.SIGHUP)
     wait_until(lambda: len(events(process, name)) > before, name)
@@ -61,7 +61,7 @@ def hang_up(process: BrokerProcess, name: str = "settings.reloaded") -> dict[str
 
 
 def declared(process: BrokerProcess, name: str) -> Any:
-    """Declares a queue on a connection of its own and returns the answer."""
+    """Declare a queue on a connection of its own and return the answer."""
     with RawClient(process.address.host, process.address.port) as client:
         client.open()
         client.open_channel(1)

@@ -20,7 +20,7 @@ class ResetSocket:
         return getattr(self._socket, name)
 
     def write_eof(self) -> None:
-        """Fails as a shutdown does that comes too late."""
+        """Fail as a shutdown does that comes too late."""
         self.asked += 1
         raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
 

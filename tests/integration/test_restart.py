@@ -14,7 +14,7 @@ from tests.integration.test_slot_delivery import PERSISTENT, TRANSIENT, drain, p
 
 
 async def all_of(channel: Any, name: str) -> list[tuple[int, bool]]:
-    """Fetches everything that is ready; returns (number, redelivered) of each message."""
+    """Fetch everything that is ready; returns (number, redelivered) of each message."""
     queue = await channel.declare_queue(name, durable=True)
     got = []
     while (message := await queue.get(fail=False, no_ack=True)) is not None:
@@ -109,6 +109,6 @@ async def test_what_falls_due_while_the_broker_stops_waits_for_its_start(
 
 
 async def next_message(queue: Any) -> Any:
-    """Returns the next message of a queue, which may yet have to come."""
+    """Return the next message of a queue, which may yet have to come."""
     async with queue.iterator(no_ack=True, timeout=10) as messages:
         return await anext(messages)

@@ -18,7 +18,7 @@ from tests.raw_client import RawClient, publish_frames
 
 @asynccontextmanager
 async def alice_of(folder: Path) -> AsyncIterator[tuple[Broker, RawClient]]:
-    """Yields a broker, and a client of a user with all rights, on channel 1."""
+    """Yield a broker, and a client of a user with all rights, on channel 1."""
     async with running_broker(folder) as broker:
         administration = broker.administration
         administration.users.put(user_of({"name": "alice", "password": "s3cret"}))
@@ -29,7 +29,7 @@ async def alice_of(folder: Path) -> AsyncIterator[tuple[Broker, RawClient]]:
 
 
 def enter(client: RawClient) -> None:
-    """Does the handshake as alice."""
+    """Do the handshake as alice."""
     client.greet()
     client.authenticate("alice", "s3cret")
     client.expect(commands.Connection.Tune, 0)
@@ -39,7 +39,7 @@ def enter(client: RawClient) -> None:
 
 
 async def asked(function: Callable[..., object], *arguments: object) -> object:
-    """Talks in a thread, because the broker is in this one."""
+    """Talk in a thread, because the broker is in this one."""
     return await asyncio.to_thread(function, *arguments)
 
 

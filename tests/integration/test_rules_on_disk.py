@@ -21,7 +21,7 @@ SMALL_SLOTS = {"window_messages": 100}
 
 
 async def fill(channel: Any, queue: str, count: int = COUNT, **options: Any) -> None:
-    """Publishes numbered persistent messages and returns when they are confirmed."""
+    """Publish numbered persistent messages and return when they are confirmed."""
     for start in range(0, count, 200):
         await asyncio.gather(
             *(
@@ -34,7 +34,7 @@ async def fill(channel: Any, queue: str, count: int = COUNT, **options: Any) -> 
 
 
 async def until_ready(broker: Broker, name: str, count: int) -> None:
-    """Returns when a queue has exactly so many ready messages."""
+    """Return when a queue has exactly so many ready messages."""
 
     async def there() -> bool:
         return queue_of(broker, name).ready == count
@@ -43,7 +43,7 @@ async def until_ready(broker: Broker, name: str, count: int) -> None:
 
 
 async def numbers_in(channel: Any, name: str) -> list[int]:
-    """Takes everything out of a queue and returns the numbers."""
+    """Take everything out of a queue and return the numbers."""
     queue = await channel.get_queue(name)
     found = []
     while (message := await queue.get(no_ack=True, fail=False)) is not None:
@@ -52,7 +52,7 @@ async def numbers_in(channel: Any, name: str) -> list[int]:
 
 
 async def declare(channel: Any, name: str, **arguments: Any) -> Any:
-    """Declares a durable queue with x- arguments, written with underscores."""
+    """Declare a durable queue with x- arguments, written with underscores."""
     named = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
     return await channel.declare_queue(name, durable=True, arguments=named)
 
@@ -185,7 +185,7 @@ async def test_a_dead_letter_that_was_found_by_a_delivery_is_written_while_nobod
         timed.clock.advance(3)
 
         async def take(_message: object) -> None:
-            """Wants nothing of it."""
+            """Want nothing of it."""
 
         await queue.consume(take, no_ack=True)
         log = broker.engines["/"].store.log

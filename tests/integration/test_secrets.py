@@ -34,14 +34,14 @@ LOGINS = [
 
 
 def ask(folder: Path, *command: str, stdin: str = "") -> str:
-    """Runs a command and returns all that it printed."""
+    """Run a command and return all that it printed."""
     line = [sys.executable, "-m", "broker", *command, "--data-dir", str(folder)]
     done = subprocess.run(line, input=stdin, capture_output=True, text=True, check=False, cwd=PROJECT)
     return done.stdout + done.stderr
 
 
 def log_in(client: RawClient, mechanism: str, response: str) -> None:
-    """Answers the login question, and goes on to a new secret where it is let in."""
+    """Answer the login question, and go on to a new secret where it is let in."""
     client.greet()
     client.method(0, commands.Connection.StartOk({}, mechanism, response, "en_US"))
     try:

@@ -23,7 +23,7 @@ TRANSIENT = aio_pika.DeliveryMode.NOT_PERSISTENT
 
 
 async def publish(channel: Any, queue: str, numbers: range, mode: aio_pika.DeliveryMode = PERSISTENT) -> None:
-    """Publishes numbered messages to a queue and waits for their confirms."""
+    """Publish numbered messages to a queue and wait for their confirms."""
     exchange = channel.default_exchange
     await asyncio.gather(
         *(exchange.publish(aio_pika.Message(b"%01000d" % n, delivery_mode=mode), queue) for n in numbers)
@@ -31,7 +31,7 @@ async def publish(channel: Any, queue: str, numbers: range, mode: aio_pika.Deliv
 
 
 async def drain(channel: Any, queue: Any, count: int, prefetch: int = 100) -> list[Any]:
-    """Consumes and acks `count` messages, then cancels."""
+    """Consume and ack `count` messages, then cancel."""
     await channel.set_qos(prefetch_count=prefetch)
     got: list[Any] = []
     async with queue.iterator() as messages:
@@ -47,7 +47,7 @@ class Miser(SlotManager):
     """Hands out nothing."""
 
     def get(self, owner: Owner) -> Slot | None:
-        """Returns no slot, whoever asks."""
+        """Return no slot, whoever asks."""
         return None
 
 
@@ -129,7 +129,7 @@ async def test_basic_get_waits_for_the_disk(tmp_path: Path) -> None:
 
 
 def get_all_at_once(port: int, count: int) -> list[int]:
-    """Sends `count` basic.get and a passive declare in one piece; returns the bodies, then the count, as they came."""
+    """Send `count` basic.get and a passive declare in one piece; returns the bodies, then the count, as they came."""
     with RawClient("127.0.0.1", port) as client:
         client.open()
         client.open_channel(1)

@@ -22,7 +22,7 @@ from tests.tap_files import read_slot, snapshot_rows
 
 
 async def fill(channel: Any, queue: str, numbers: range, **options: Any) -> None:
-    """Publishes numbered messages, every third of them transient, and returns when they are confirmed."""
+    """Publish numbered messages, every third of them transient, and return when they are confirmed."""
     exchange = channel.default_exchange
     await asyncio.gather(
         *(

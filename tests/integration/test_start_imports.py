@@ -53,7 +53,7 @@ def loaded(folder: Path, *options: str) -> set[str]:
 
 
 def among(modules: set[str], names: tuple[str, ...]) -> list[str]:
-    """Returns which of the names are among the modules, or have a module of theirs there."""
+    """Return which of the names are among the modules, or have a module of theirs there."""
     return [name for name in names if any(module == name or module.startswith(f"{name}.") for module in modules)]
 
 

@@ -33,12 +33,12 @@ def process(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def command_of(process: BrokerProcess, *options: str) -> list[str]:
-    """Returns `slotmq stop` for a broker."""
+    """Return `slotmq stop` for a broker."""
     return [sys.executable, "-m", "broker", "stop", "--data-dir", str(process.folder), *options]
 
 
 def run(process: BrokerProcess, *options: str) -> subprocess.CompletedProcess[str]:
-    """Runs `slotmq stop` to its end."""
+    """Run `slotmq stop` to its end."""
     command = command_of(process, *options)
     return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False)
 

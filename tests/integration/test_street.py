@@ -19,7 +19,7 @@ ROW = re.compile(r"\| (\d+) \| `(broker/[\w/]+\.py)` \| `([\w.]+)` \|")
 
 
 def street() -> list[tuple[str, str]]:
-    """Returns (file, function) of each row of the table."""
+    """Return (file, function) of each row of the table."""
     return [(file, name) for _number, file, name in ROW.findall((ROOT / "ARCHITECTURE.md").read_text())]
 
 

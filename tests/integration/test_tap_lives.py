@@ -177,7 +177,7 @@ class FullFiles(Files):
     held = 0
 
     def check(self, call: str, path: Path) -> None:
-        """Fails where the disk is full."""
+        """Fail where the disk is full."""
         if self.full == call:
             raise StoreFailed(path, "No space left on device")
 

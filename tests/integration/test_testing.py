@@ -418,7 +418,7 @@ def test_it_has_to_be_entered() -> None:
 
 
 def fail(broker: Broker) -> None:
-    """Meets a defect of the broker, and asks it something."""
+    """Meet a defect of the broker, and ask it something."""
     with broker:
         broker._call(lambda: broker.server._fail(ZeroDivisionError("a defect")))
         with pytest.raises(RuntimeError, match="failed") as caught:
@@ -501,7 +501,7 @@ async def test_async(broker):
 
 
 def run_pytest(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs pytest in a folder that knows nothing of this project."""
+    """Run pytest in a folder that knows nothing of this project."""
     (folder / "pytest.ini").write_text(
         "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
     )

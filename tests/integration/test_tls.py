@@ -44,14 +44,14 @@ def files(authority: trustme.CA, tmp_path: Path) -> dict[str, str]:
 
 
 def write(issued: trustme.LeafCert, folder: Path) -> None:
-    """Puts a certificate and its key where the settings say."""
+    """Put a certificate and its key where the settings say."""
     for path, blob in ((folder / "cert.pem", issued.cert_chain_pems[0]), (folder / "key.pem", issued.private_key_pem)):
         blob.write_to_path(path.with_suffix(".new"))
         path.with_suffix(".new").replace(path)
 
 
 def client_context(authority: trustme.CA, *names: str, common_name: str | None = None) -> ssl.SSLContext:
-    """Returns a client's context, with a certificate where it is to have one."""
+    """Return a client's context, with a certificate where it is to have one."""
     context = ssl.create_default_context()
     authority.configure_trust(context)
     if names:
@@ -61,7 +61,7 @@ def client_context(authority: trustme.CA, *names: str, common_name: str | None =
 
 @contextmanager
 def connected(port: int, context: ssl.SSLContext, credentials: Any = None) -> Iterator[pika.BlockingConnection]:
-    """Yields a connection of pika over TLS."""
+    """Yield a connection of pika over TLS."""
     parameters = pika.ConnectionParameters(
         HOST,
         port,
@@ -77,7 +77,7 @@ def connected(port: int, context: ssl.SSLContext, credentials: Any = None) -> It
 
 
 def talk(port: int, context: ssl.SSLContext, credentials: Any = None) -> bytes:
-    """Sends a message of a megabyte over TLS and returns what comes back."""
+    """Send a message of a megabyte over TLS and return what comes back."""
     with connected(port, context, credentials) as connection:
         channel = connection.channel()
         queue = channel.queue_declare("", exclusive=True).method.queue
@@ -87,7 +87,7 @@ def talk(port: int, context: ssl.SSLContext, credentials: Any = None) -> bytes:
 
 
 def certificate_at(port: int, authority: trustme.CA, **options: Any) -> dict[str, Any]:
-    """Returns the certificate that the broker shows now."""
+    """Return the certificate that the broker shows now."""
     context = client_context(authority)
     for name, value in options.items():
         setattr(context, name, value)
@@ -99,7 +99,7 @@ def certificate_at(port: int, authority: trustme.CA, **options: Any) -> dict[str
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Returns when the condition holds."""
+    """Return when the condition holds."""
     end = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < end, "it never came to that"
@@ -272,17 +272,17 @@ async def test_an_idle_client_reads_why_the_broker_stopped(
 
 
 def tls_parameters(broker: Broker, context: ssl.SSLContext) -> pika.ConnectionParameters:
-    """Returns how pika reaches the broker over TLS."""
+    """Return how pika reaches the broker over TLS."""
     return pika.ConnectionParameters(HOST, broker.listener.tls_port, ssl_options=pika.SSLOptions(context, HOST))
 
 
 def options(files: dict[str, str]) -> dict[str, str]:
-    """Returns TLS settings as a broker's environment."""
+    """Return TLS settings as a broker's environment."""
     return {f"SLOTMQ_TLS__{key.upper()}": value for key, value in files.items()} | {"SLOTMQ_TLS__PORT": "0"}
 
 
 def started_event(process: BrokerProcess) -> dict[str, Any]:
-    """Returns the log event of the start, which a thread writes behind the ready line."""
+    """Return the log event of the start, which a thread writes behind the ready line."""
     end = time.monotonic() + DEADLINE_S
     while True:
         started = [event for event in process.log_events() if event["event"] == "server.started"]

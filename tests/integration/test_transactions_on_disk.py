@@ -18,7 +18,7 @@ Basic, Queue, Tx = commands.Basic, commands.Queue, commands.Tx
 
 
 def rejecting(broker: Broker) -> tuple[int, int]:
-    """Rejects two paged-out messages in a transaction; returns how many are dead letters before and after it."""
+    """Reject two paged-out messages in a transaction; returns how many are dead letters before and after it."""
     with connect(broker) as client:
         table: Any = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
         client.declare_queue(1, "q", durable=True, arguments=table)

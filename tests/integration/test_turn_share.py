@@ -28,20 +28,20 @@ DEAD: Final = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"
 
 
 def set_policy(broker: Broker, pattern: str, **definition: Any) -> None:
-    """Sets a policy whose keys are written with underscores."""
+    """Set a policy whose keys are written with underscores."""
     named = {key.replace("_", "-"): value for key, value in definition.items()}
     broker.engines["/"].vhost.policies.set(Policy("p", pattern, "queues", named, 0))
 
 
 def filled(client: RawClient, count: int = COUNT, *, auto_delete: bool = False) -> None:
-    """Makes a queue of transient messages, and the queue of its dead letters."""
+    """Make a queue of transient messages, and the queue of its dead letters."""
     client.declare_queue(1, "dead")
     client.declare_queue(1, "q", arguments=DEAD, auto_delete=auto_delete)
     publish(client, "q", [b"%d" % number for number in range(count)], mode=1)
 
 
 async def until(broker: Broker, name: str, count: int) -> list[int]:
-    """Returns how many ready messages a queue had at each turn until it has so many; it has no more in the end."""
+    """Return how many ready messages a queue had at each turn until it has so many; it has no more in the end."""
     seen: list[int] = []
 
     async def there() -> bool:
@@ -53,7 +53,7 @@ async def until(broker: Broker, name: str, count: int) -> list[int]:
 
 
 async def work_in(broker: Broker, done: Callable[[], int], work: Awaitable[object]) -> list[int]:
-    """Returns how much was done from one turn to the next while something was under way."""
+    """Return how much was done from one turn to the next while something was under way."""
     engine = broker.engines["/"]
     turn = engine.turn
     counts = [done()]

@@ -40,11 +40,11 @@ def end_of(connection: Any) -> asyncio.Future[Any]:
 
 
 async def ignore(_message: Any) -> None:
-    """Leaves a message unacknowledged."""
+    """Leave a message unacknowledged."""
 
 
 async def make(broker: Broker, name: str) -> None:
-    """Makes a vhost in which guest may do everything."""
+    """Make a vhost in which guest may do everything."""
     await told(broker, "add_vhost", name=name)
     await told(broker, "set_permission", user="guest", vhost=name, configure=".*", write=".*", read=".*")
 
@@ -110,7 +110,7 @@ async def test_vhost_that_comes_back_is_empty(tmp_path: Path) -> None:
 
 
 async def make_full(broker: Broker) -> None:
-    """Puts something of everything into vhost v."""
+    """Put something of everything into vhost v."""
     await told(broker, "set_permission", user="guest", vhost="v", configure=".*", write=".*", read=".*")
     await told(broker, "set_policy", vhost="v", name="p", pattern=".*", definition={"max-length": 1})
     connection = await connected(broker, "v")

@@ -32,7 +32,7 @@ POINTS = ("task", "files", "manifest", "commit")
 
 
 def kill_all(pids: tuple[int, ...]) -> None:
-    """Ends the driver, its JVM and, as its last deed, this process."""
+    """End the driver, its JVM and, as its last deed, this process."""
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -77,7 +77,7 @@ class DyingWriter(LakeStreamWriter):
 
 
 def dying_format(store: str, point: str, batch: int, pids: tuple[int, ...]) -> type[LakeFormat]:
-    """Returns the sink whose writer dies; Spark pickles the class as it is here."""
+    """Return the sink whose writer dies; Spark pickles the class as it is here."""
 
     class DyingFormat(LakeFormat):
         def streamWriter(self, schema: Any, overwrite: bool) -> LakeStreamWriter:
@@ -87,7 +87,7 @@ def dying_format(store: str, point: str, batch: int, pids: tuple[int, ...]) -> t
 
 
 def dying_step(step: Callable[[ArchiveRun], Any], batch: int, pids: tuple[int, ...]) -> Callable[[ArchiveRun], Any]:
-    """Returns a step that dies in place of looking at that batch."""
+    """Return a step that dies in place of looking at that batch."""
 
     def dying(run: ArchiveRun) -> Any:
         committed = run.checkpoint.committed()
@@ -99,7 +99,7 @@ def dying_step(step: Callable[[ArchiveRun], Any], batch: int, pids: tuple[int, .
 
 
 def main(store: str, lake: str, point: str, batch: int) -> None:
-    """Archives, one slot a batch."""
+    """Archive, one slot a batch."""
     from pyspark import SparkContext
 
     from broker.pipeline import session

@@ -32,7 +32,7 @@ BATCH_BYTES: Final = 24 << 20
 
 
 def main(master: str, *places: str) -> None:
-    """Prints a line of JSON for each data folder."""
+    """Print a line of JSON for each data folder."""
     spark = session(master=master, conf=CONF, app="slotmq-cluster-test")
     for data, lake in zip(places[::2], places[1::2], strict=True):
         options = ArchiveOptions(lambda: spark, Path(lake), path=data, seal=False, batch_bytes=BATCH_BYTES)

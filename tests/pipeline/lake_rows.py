@@ -19,7 +19,7 @@ SLOT = 200
 
 
 def rows_of(queue: str, messages: Sequence[tuple[str, str, bytes, bytes]], seal: int) -> Any:
-    """Returns rows of messages (exchange, key, properties, body) in slots of a queue whose first has this seal."""
+    """Return rows of messages (exchange, key, properties, body) in slots of a queue whose first has this seal."""
     from broker.pipeline.source.schema import ARROW_SCHEMA
 
     count = len(messages)
@@ -42,7 +42,7 @@ def rows_of(queue: str, messages: Sequence[tuple[str, str, bytes, bytes]], seal:
 
 
 def lake_of(path: Path, *batches: Any) -> Lake:
-    """Returns a lake with these rows."""
+    """Return a lake with these rows."""
     from broker.pipeline.lake import Lake
     from broker.pipeline.lake.entry import Entry, SealRange
     from broker.pipeline.sink.row_files import RowFiles

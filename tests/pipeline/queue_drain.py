@@ -19,7 +19,7 @@ ANSWER_S = 30.0
 
 
 def drain_queue(url: str, queue: str) -> list[tuple[str, str, bytes, bytes]]:
-    """Returns what a queue has (exchange, key, properties, body), in its order, and leaves it empty."""
+    """Return what a queue has (exchange, key, properties, body), in its order, and leaves it empty."""
     link = AmqpLink(AmqpAddress.parse(url), "test")
     found = []
     while (message := get(link, queue)) is not None:
@@ -30,7 +30,7 @@ def drain_queue(url: str, queue: str) -> list[tuple[str, str, bytes, bytes]]:
 
 
 def get(link: AmqpLink, queue: str) -> tuple[str, str, bytes, bytes] | None:
-    """Returns the next message, None where there is none."""
+    """Return the next message, None where there is none."""
     link.send(encode_method(CHANNEL, commands.Basic.Get(0, queue, no_ack=False)))
     method: Any = None
     while True:
@@ -50,7 +50,7 @@ def get(link: AmqpLink, queue: str) -> tuple[str, str, bytes, bytes] | None:
 
 
 def frame(link: AmqpLink) -> tuple[int, bytes]:
-    """Returns the next frame."""
+    """Return the next frame."""
     octets = b""
     while True:
         came = link.receive(ANSWER_S)

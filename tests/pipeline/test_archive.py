@@ -37,38 +37,38 @@ ROWS = 50
 
 
 def archive(spark: SparkSession, lake: Path, **options: Any) -> Summary:
-    """Runs an archive to its end."""
+    """Run an archive to its end."""
     from broker.pipeline.jobs.archive import ArchiveOptions, run_archive
 
     return run_archive(ArchiveOptions(lambda: spark, lake, **options), Progress("archive", quiet=True))
 
 
 def ids(frame: DataFrame) -> list[int]:
-    """Returns the message ids of rows, sorted."""
+    """Return the message ids of rows, sorted."""
     return sorted(row["offset"] for row in frame.select("offset").collect())
 
 
 def open_lake(path: Path) -> Lake:
-    """Returns the lake."""
+    """Return the lake."""
     from broker.pipeline.lake import Lake
 
     return Lake(path)
 
 
 def ids_in_files(path: Path) -> list[int]:
-    """Returns the message ids in a lake's files, sorted, without Spark."""
+    """Return the message ids in a lake's files, sorted, without Spark."""
     lake = open_lake(path)
     data = lake.message_table.data
     return sorted(n for file in lake.files() for n in pq.read_table(data / file.path).column("offset").to_pylist())
 
 
 def has_rows(path: Path, count: int) -> bool:
-    """Tells whether a lake has so many messages."""
+    """Return whether a lake has so many messages."""
     return len(ids_in_files(path)) == count
 
 
 def orphans(path: Path) -> set[str]:
-    """Returns the files of a lake that no log has."""
+    """Return the files of a lake that no log has."""
     lake = open_lake(path)
     data = lake.message_table.data
     return {file.relative_to(data).as_posix() for file in data.rglob("*.parquet")} - {
@@ -85,12 +85,12 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def slot_files(broker: BrokerProcess) -> list[Path]:
-    """Returns the slot files that are there."""
+    """Return the slot files that are there."""
     return list((broker.folder / "slots").glob("*.slot"))
 
 
 def publish(broker: BrokerProcess, numbers: range) -> list[tuple[int, str, bytes, int, str]]:
-    """Publishes messages of every kind, and returns what a row says: id, key, body, delivery mode, headers."""
+    """Publish messages of every kind, and return what a row says: id, key, body, delivery mode, headers."""
     connection = pika.BlockingConnection(pika.URLParameters(broker.address.url))
     channel = connection.channel()
     channel.confirm_delivery()
@@ -125,7 +125,7 @@ def test_a_tap_is_archived_once_then_followed_and_released(
     stop, fed = threading.Event(), list[str]()
 
     def feed() -> None:
-        """Publishes, waits for the lake and the release, publishes again, and ends the archive."""
+        """Publish, waits for the lake and the release, publishes again, and end the archive."""
         try:
             for numbers in (range(101, 151), range(151, 161)):
                 sent.extend(publish(broker, numbers))
@@ -149,7 +149,7 @@ def test_a_tap_is_archived_once_then_followed_and_released(
 
 
 def damage(folder: SlotFolder, seal: int) -> None:
-    """Changes one octet of a body in the middle of a slot file."""
+    """Change one octet of a body in the middle of a slot file."""
     path = folder.slot_path(seal)
     block = bytearray(path.read_bytes())
     block[block.index(b"....", len(block) // 4)] ^= 1
@@ -204,7 +204,7 @@ def test_what_cannot_be_read_or_had_is_told(spark: SparkSession, tmp_path: Path)
 
 
 def killed(point: str, batch: int, store: Path, lake: Path) -> None:
-    """Runs the driver until it is killed there."""
+    """Run the driver until it is killed there."""
     command = [sys.executable, "-m", "tests.pipeline.archive_driver", str(store), str(lake), point, str(batch)]
     ended = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DRIVER_DEADLINE_S, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr

@@ -80,7 +80,7 @@ class Publisher(threading.Thread):
         self.stop = threading.Event()
 
     def has_sent(self, count: int) -> bool:
-        """Tells whether it has tried so many."""
+        """Return whether it has tried so many."""
         return self.sent >= count
 
     def run(self) -> None:
@@ -110,12 +110,12 @@ class Follower:
         self.pids = [int(pid) for pid in self.process.stdout.readline().split()]
 
     def end(self) -> int:
-        """Sends SIGTERM, and returns the exit code."""
+        """Send SIGTERM, and return the exit code."""
         self.process.terminate()
         return self.process.wait(START_DEADLINE_S)
 
     def kill(self) -> None:
-        """Ends the driver and its JVM by SIGKILL."""
+        """End the driver and its JVM by SIGKILL."""
         for pid in self.pids:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -135,7 +135,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def bodies(lake: Path) -> Counter[int]:
-    """Returns how often each number is in a lake's files."""
+    """Return how often each number is in a lake's files."""
     found = open_lake(lake)
     data = found.message_table.data
     return Counter(
@@ -181,5 +181,5 @@ def test_broker_and_driver_killed_in_turn_lose_and_double_nothing(
 
 
 def grown(lake: Path, seen: int) -> bool:
-    """Tells whether there are more messages in a lake than were seen."""
+    """Return whether there are more messages in a lake than were seen."""
     return (lake / "_meta.json").exists() and len(ids_in_files(lake)) > seen

@@ -22,7 +22,7 @@ ROWS = 10
 
 
 def rows(path: Path) -> list[int]:
-    """Returns the message ids in a lake, sorted."""
+    """Return the message ids in a lake, sorted."""
     lake = Lake(path)
     return sorted(
         n for file in lake.files() for n in pq.read_table(lake.message_table.data / file.path)["offset"].to_pylist()
@@ -30,19 +30,19 @@ def rows(path: Path) -> list[int]:
 
 
 def grow(folder: SlotFolder, slots: int = 1) -> int:
-    """Adds slots, and returns how many rows there are then."""
+    """Add slots, and return how many rows there are then."""
     for _ in range(slots):
         folder.add_slot("audit", numbered(ROWS))
     return folder.view.seals[-1].end
 
 
 def lose(name: str) -> Callable[[Path], object]:
-    """Returns what removes a file of a checkpoint."""
+    """Return what removes a file of a checkpoint."""
     return lambda folder: (folder / name).unlink()
 
 
 def cut(name: str, size: int = 0) -> Callable[[Path], object]:
-    """Returns what leaves a file of a checkpoint its first bytes."""
+    """Return what leaves a file of a checkpoint its first bytes."""
     return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:size])
 
 

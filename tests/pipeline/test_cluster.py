@@ -44,7 +44,7 @@ def folder_of(path: Path, slots: int) -> Path:
 
 
 def driver(environment: dict[str, str], *words: str) -> list[dict[str, Any]]:
-    """Runs a driver, and returns what it says of each folder."""
+    """Run a driver, and return what it says of each folder."""
     command = [sys.executable, "-m", "tests.pipeline.cluster_driver", *words]
     done = subprocess.run(command, env=environment, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -65,7 +65,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def cluster(environment: dict[str, str], *words: str, code: int = 0) -> dict[str, Any]:
-    """Runs `slotmq pipeline cluster`, and returns its summary."""
+    """Run `slotmq pipeline cluster`, and return its summary."""
     command = [sys.executable, "-m", "broker", "pipeline", "cluster", *words, "--json", "--quiet"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr

@@ -50,12 +50,12 @@ def channel(broker: BrokerProcess) -> Iterator[Any]:
 
 
 def depth(channel: Any, queue: str) -> int:
-    """Returns how many messages a queue has."""
+    """Return how many messages a queue has."""
     return int(channel.queue_declare(queue, passive=True).method.message_count)
 
 
 def drain(broker: BrokerProcess, queue: str) -> list[tuple[str, str, bytes, bytes]]:
-    """Returns what a queue has (exchange, key, properties, body), in its order, and leaves it empty."""
+    """Return what a queue has (exchange, key, properties, body), in its order, and leaves it empty."""
     from tests.pipeline.queue_drain import drain_queue
 
     return drain_queue(broker.address.url, queue)

@@ -28,7 +28,7 @@ DAY = "2023-11-14"
 
 
 def add_slot(lake: Lake, folder: SlotFolder, batch: int) -> list[int]:
-    """Archives one more slot, as a task and a commit do, and returns its message ids."""
+    """Archive one more slot, as a task and a commit do, and return its message ids."""
     from broker.pipeline.lake.bad_share import BadShare
     from broker.pipeline.lake.lake_format import LakeTarget, slot_rows
     from broker.pipeline.source.slot_handle import SlotHandle
@@ -43,7 +43,7 @@ def add_slot(lake: Lake, folder: SlotFolder, batch: int) -> list[int]:
 
 
 def add_older(lake: Lake) -> None:
-    """Adds a file as an earlier version would have: fewer columns, in another order, and an entry that says less."""
+    """Add a file as an earlier version would have: fewer columns, in another order, and an entry that says less."""
     day = lake.message_table.data / "date=2020-01-02"
     day.mkdir(parents=True)
     columns = {
@@ -62,20 +62,20 @@ def add_older(lake: Lake) -> None:
 
 
 def open_lake(path: Path) -> Lake:
-    """Returns the lake, as somebody does who comes to it now."""
+    """Return the lake, as somebody does who comes to it now."""
     from broker.pipeline.lake import Lake
 
     return Lake(path)
 
 
 def ids(lake: Lake, spark: SparkSession, **bounds: Any) -> list[tuple[str, int]]:
-    """Returns queue and message id of the rows, sorted."""
+    """Return queue and message id of the rows, sorted."""
     frame = lake.messages(spark, columns=["queue", "offset"], **bounds)
     return sorted((row.queue, row.offset) for row in frame.collect())
 
 
 def ask(spark: SparkSession, sql: str, **options: Any) -> Summary:
-    """Answers a query."""
+    """Answer a query."""
     from broker.pipeline.jobs.query import QueryOptions, run_query
 
     return run_query(QueryOptions(lambda: spark, sql, **options), Progress("query", quiet=True))

@@ -35,7 +35,7 @@ SIZES = (0, 1, 2, 3, 100, 128, 129, 5000)
 
 
 def messages() -> list[dict[str, Any]]:
-    """Returns what the lake holds: a busy exchange, one that nobody listens to, and the default exchange."""
+    """Return what the lake holds: a busy exchange, one that nobody listens to, and the default exchange."""
     random = Random(7)
     keys = [("air", f"flight.{carrier}.{state}") for carrier in ("UA", "AA", "DL") for state in ("late", "well")]
     keys += [("air", ""), ("air", "gate"), ("deaf", "a.b.c.d.e"), ("", "late"), ("", "nobody")]
@@ -51,7 +51,7 @@ def messages() -> list[dict[str, Any]]:
 
 
 def queues_of(row: dict[str, Any]) -> list[str]:
-    """Returns who gets a message, by the definition of what patterns match."""
+    """Return who gets a message, by the definition of what patterns match."""
     if row["exchange"] == "":
         return [name for name in BINDINGS if name == row["routing_key"]]
     if row["exchange"] != "air":
@@ -140,7 +140,7 @@ def test_the_numbers_are_those_of_the_messages(
 
 
 def check_slices(traffic: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Checks messages and bytes of each slice of time, those without any too."""
+    """Check messages and bytes of each slice of time, those without any too."""
     size_ms, begins_ms = traffic["slice_ms"], traffic["rate"]["begins_ms"]
     counts: Counter[int] = Counter()
     sizes: Counter[int] = Counter()
@@ -153,7 +153,7 @@ def check_slices(traffic: dict[str, Any], rows: list[dict[str, Any]]) -> None:
 
 
 def check_heat(traffic: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Checks each level: the keys that have so many words, by their beginning, slice by slice."""
+    """Check each level: the keys that have so many words, by their beginning, slice by slice."""
     size_ms, begins_ms = traffic["slice_ms"], traffic["rate"]["begins_ms"]
     assert [level["level"] for level in traffic["heat"]] == [1, 2, 3, 4]
     for level in traffic["heat"]:
@@ -174,7 +174,7 @@ def check_heat(traffic: dict[str, Any], rows: list[dict[str, Any]]) -> None:
 
 
 def check_sizes(sizes: dict[str, Any], expected: list[int]) -> None:
-    """Checks the classes, which end at powers of two, and the facts."""
+    """Check the classes, which end at powers of two, and the facts."""
     upto = [size if size <= 1 else 1 << (size - 1).bit_length() for size in expected]
     assert {row["upto"]: row["messages"] for row in sizes["classes"]} == Counter(upto)
     assert (sizes["max"], sizes["mean"]) == (max(expected), sum(expected) / len(expected))
@@ -184,7 +184,7 @@ def check_sizes(sizes: dict[str, Any], expected: list[int]) -> None:
 
 
 def check_reach(reach: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Checks fan-out, keys that nobody gets, and bindings that nothing met."""
+    """Check fan-out, keys that nobody gets, and bindings that nothing met."""
     fan_out = Counter(len(queues_of(row)) for row in rows)
     assert {row["queues"]: row["messages"] for row in reach["by_queues"]} == fan_out
     assert reach["copies"] == sum(queues * count for queues, count in fan_out.items())

@@ -36,7 +36,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def seal(broker: BrokerProcess, bodies: str) -> None:
-    """Publishes messages, each into a slot of its own."""
+    """Publish messages, each into a slot of its own."""
     with pika.BlockingConnection(pika.URLParameters(broker.address.url)) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
@@ -46,7 +46,7 @@ def seal(broker: BrokerProcess, bodies: str) -> None:
 
 
 def restore(broker: BrokerProcess, copy: Path) -> None:
-    """Puts a copy of the data folder in its place."""
+    """Put a copy of the data folder in its place."""
     broker.kill()
     shutil.rmtree(broker.folder)
     shutil.copytree(copy, broker.folder)
@@ -54,7 +54,7 @@ def restore(broker: BrokerProcess, copy: Path) -> None:
 
 
 def copied(broker: BrokerProcess, copy: Path) -> Path:
-    """Copies the data folder while the broker stands still, and goes on."""
+    """Copy the data folder while the broker stands still, and goes on."""
     broker.kill()
     shutil.copytree(broker.folder, copy, ignore=shutil.ignore_patterns("*.sock"))
     broker.start()
@@ -62,19 +62,19 @@ def copied(broker: BrokerProcess, copy: Path) -> Path:
 
 
 def bodies(path: Path) -> str:
-    """Returns the bodies of all rows of a lake, sorted."""
+    """Return the bodies of all rows of a lake, sorted."""
     lake = Lake(path)
     tables = [pq.read_table(lake.message_table.data / file.path) for file in lake.files()]
     return "".join(sorted(body.decode() for table in tables for body in table.column("body").to_pylist()))
 
 
 def slots(broker: BrokerProcess) -> int:
-    """Returns how many slot files there are."""
+    """Return how many slot files there are."""
     return len(list((broker.folder / "slots").glob("*.slot")))
 
 
 def url_of(broker: BrokerProcess) -> str:
-    """Returns where its HTTP server is."""
+    """Return where its HTTP server is."""
     return f"http://guest:guest@{broker.stdout().split('HTTP at http://')[-1].split('/')[0]}"
 
 

@@ -86,7 +86,7 @@ def test_what_a_worker_raises_is_one_line(spark: SparkSession, capfd: pytest.Cap
 
 
 def run_doctor_in(environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs the doctor as a program of its own."""
+    """Run the doctor as a program of its own."""
     folder.mkdir(exist_ok=True)
     return subprocess.run(
         [*DOCTOR, "--driver-memory", "1g"],

@@ -39,7 +39,7 @@ def broker() -> Iterator[Broker]:
 
 
 def table() -> Any:
-    """Returns rows of six slots; every fiftieth goes nowhere."""
+    """Return rows of six slots; every fiftieth goes nowhere."""
     from broker.pipeline.source.schema import ARROW_SCHEMA
 
     rows = [
@@ -61,13 +61,13 @@ FOUND = Counter(row for row in range(ROWS) if row % 50)
 
 
 def bodies(broker: Broker) -> Counter[int]:
-    """Returns how often each row is in q."""
+    """Return how often each row is in q."""
     broker.wait_idle()
     return Counter(int(message.body) for message in broker.queue("q").messages)
 
 
 def failing(frame: DataFrame, url: str) -> DataFrame:
-    """Returns the frame, whose rows end their task when some of them are in the queue."""
+    """Return the frame, whose rows end their task when some of them are in the queue."""
 
     def fail(batches: Iterator[Any]) -> Iterator[Any]:
         import time

@@ -38,7 +38,7 @@ def http_url(broker: BrokerProcess, user: str = "guest", password: str = "guest"
 
 
 def publish(channel: BlockingChannel, numbers: range) -> list[dict[str, Any]]:
-    """Publishes a message for each number, and returns what a row has to say of it."""
+    """Publish a message for each number, and return what a row has to say of it."""
     expected = []
     for number in numbers:
         key, body, mode = f"flight.{number % 3}.{number}", b"\x00body %d" % number, 1 + number % 2
@@ -183,7 +183,7 @@ class Seen:
         self.batches: dict[int, list[int]] = {}
 
     def run(self, **options: str) -> list[list[int]]:
-        """Runs a stream to the end of what is there, and returns what came in each batch."""
+        """Run a stream to the end of what is there, and return what came in each batch."""
         self.batches.clear()
         frame = self._spark.readStream.format("slotmq").options(columns="offset", **options).load(str(self._path))
         writer = frame.writeStream.foreachBatch(self._take).option("checkpointLocation", str(self._checkpoint))

@@ -29,7 +29,7 @@ URLS = ("http://", "https://")
 
 
 def archive(lake: Path, place: str, cursor: str = "archive", *, stop_at: str = "", **choice: bool) -> dict[str, Any]:
-    """Archives what there is at a data folder or a URL, and returns the summary, with what was said.
+    """Archive what there is at a data folder or a URL, and return the summary, with what was said.
 
     Shapes: with `stop_at` "planned" or "entry" it ends as if killed when it planned a batch, or made its entry.
     """

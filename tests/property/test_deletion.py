@@ -47,14 +47,14 @@ class World:
         return self.room.vhost
 
     def declare(self) -> None:
-        """Declares what is missing."""
+        """Declare what is missing."""
         for name in EXCHANGES:
             self.vhost.declare_exchange(name, "topic", durable=True, arguments={"x-topic-index": self.index})
         for name in QUEUES:
             self.vhost.declare_queue(name, durable=True)
 
     def step(self, verb: str, *what: Any) -> None:
-        """Does one thing, and sees that the rest of the world is as it should be."""
+        """Do one thing, and sees that the rest of the world is as it should be."""
         match verb:
             case "bind":
                 for key in what[2]:
@@ -82,7 +82,7 @@ class World:
         self.check()
 
     def delete(self, name: str) -> None:
-        """Deletes a queue or an exchange; a namesake is there at once."""
+        """Delete a queue or an exchange; a namesake is there at once."""
         if name in QUEUES:
             assert self.vhost.delete_queue(name, None) == 0
         else:
@@ -92,7 +92,7 @@ class World:
         self.declare()
 
     def turn(self) -> None:
-        """Runs a turn of the loop: no more than a chunk leaves the indexes."""
+        """Run a turn of the loop: no more than a chunk leaves the indexes."""
         left = self.vhost.bindings.remains
         before, had = left.shed, len(left)
         self.room.deadlines.begin_turn()
@@ -101,7 +101,7 @@ class World:
         assert len(left) == had - min(CHUNK, had)
 
     def restart(self) -> None:
-        """Ends the broker wherever it is, and goes on with what the journal says."""
+        """End the broker wherever it is, and go on with what the journal says."""
         journal = self.room.journal
         assert canonical(self.vhost.topology()) == canonical(restored(journal).topology())
         self.room = Room()
@@ -110,14 +110,14 @@ class World:
         self.kept.clear()
 
     def expected(self, name: str, key: str) -> set[str]:
-        """Returns the queues to which a key leads."""
+        """Return the queues to which a key leads."""
         words = key.split(".") if key else []
         reached = {to for source, to, bound in self.bindings if source == name and matches(bound.split("."), words)}
         onward = self.expected("y", key) if "y" in reached else set()
         return (reached - {"y"}) | onward
 
     def check(self) -> None:
-        """Compares listings, counts and routes, also those that somebody kept."""
+        """Compare listings, counts and route, also those that somebody kept."""
         vhost = self.vhost
         listed = [
             (name, binding.destination.name, binding.key)
@@ -141,21 +141,21 @@ class World:
             self.judge(*known)
 
     def judge(self, name: str, key: str, route: Route) -> None:
-        """Compares a route with what it should be: to queues that are there, each once."""
+        """Compare a route with what it should be: to queues that are there, each once."""
         names = [queue.name for queue in route.destinations]
         assert sorted(names) == sorted(self.expected(name, key))
         assert all(self.vhost.queues.get(queue.name) is queue for queue in route.destinations)
 
 
 def restored(journal: list[dict[str, Any]]) -> Vhost:
-    """Returns the vhost that a journal comes to."""
+    """Return the vhost that a journal comes to."""
     again = Room().vhost
     again.restore(json.loads(json.dumps(journal)))
     return again
 
 
 def canonical(changes: list[dict[str, Any]]) -> list[str]:
-    """Returns changes as text, in an order that does not depend on history."""
+    """Return changes as text, in an order that does not depend on history."""
     return sorted(json.dumps(change, sort_keys=True) for change in changes)
 
 

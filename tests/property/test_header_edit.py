@@ -17,17 +17,17 @@ KEYS = st.sampled_from(["a", "b", "CC", "x-death", "ñ", ""])
 
 
 def counted(octets: bytes) -> bytes:
-    """Returns octets behind their length."""
+    """Return octets behind their length."""
     return struct.pack(">I", len(octets)) + octets
 
 
 def short(octets: bytes) -> bytes:
-    """Returns a short string."""
+    """Return a short string."""
     return bytes([len(octets)]) + octets
 
 
 def entry(pair: tuple[bytes, bytes]) -> bytes:
-    """Returns the octets of one entry."""
+    """Return the octets of one entry."""
     return short(pair[0]) + pair[1]
 
 
@@ -61,7 +61,7 @@ AROUND = st.tuples(
 def header_of(
     entries: list[tuple[bytes, bytes]] | None, around: tuple[bytes | None, bytes | None, bytes | None]
 ) -> bytes:
-    """Returns the octets of a content header, as section 4.2.6.1 lays them out."""
+    """Return the octets of a content header, as section 4.2.6.1 lays them out."""
     content_type, octets, expiration = around
     flags, parts = 0, b""
     if content_type is not None:

@@ -62,7 +62,7 @@ class Bench:
         )
 
     def publish(self, number: int, priority: int, ttl_ms: int | None) -> bool:
-        """Offers a message as a publisher's slow road does, and tells whether the queue took it."""
+        """Offer a message as a publisher's slow road does, and return whether the queue took it."""
         facts = HeaderFacts(persistent=False, priority=priority, expiration_ms=ttl_ms)
         message = Message(ENVELOPE, b"", b"%d" % number, 1, facts, self.clock.now_ms)
         if not self.queue.admits(message):
@@ -72,7 +72,7 @@ class Bench:
         return True
 
     def get(self) -> tuple[Stream, Slot, int] | None:
-        """Takes one message as basic.get does."""
+        """Take one message as basic.get does."""
         if self.queue.timed:
             self.queue.look()
         found = self.queue.lease()
@@ -85,14 +85,14 @@ class Bench:
         return stream, slot, index
 
     def pass_time(self, by_ms: int) -> None:
-        """Moves the clock and does what has become due."""
+        """Move the clock and do what has become due."""
         self.clock.now_ms += by_ms
         while (next_ms := self.deadlines.next_ms) is not None and next_ms <= self.clock.now_ms:
             self.deadlines.begin_turn()
             self.deadlines.run(self.clock.now_ms)
 
     def ready(self) -> list[int]:
-        """Returns the numbers of the ready messages in the order in which they would be delivered."""
+        """Return the numbers of the ready messages in the order in which they would be delivered."""
         numbers = []
         for stream in reversed(self.queue.streams):
             for slot in stream.manager.slots.values():

@@ -11,7 +11,7 @@ from broker.core.auth.mechanisms import PASSWORDS, split_amqplain, split_plain
 
 
 def field(key: bytes, value: bytes) -> bytes:
-    """Returns an entry of a field table: a long string."""
+    """Return an entry of a field table: a long string."""
     return bytes((len(key),)) + key + b"S" + len(value).to_bytes(4, "big") + value
 
 

@@ -88,7 +88,7 @@ class SlotMachine(RuleBasedStateMachine):
 
     @rule(owner=owners)
     def last_consumer_leaves(self, owner: Owner) -> None:
-        """Leases end in good order; the unacked stay where they are."""
+        """Lease end in good order; the unacked stay where they are."""
         self.manager.give_back_all(owner)
         assert not self.manager.leased_to(owner)
 

@@ -44,7 +44,7 @@ ACTIONS: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
 
 
 def canonical(changes: list[dict[str, Any]]) -> list[str]:
-    """Returns changes as text, in an order that does not depend on history."""
+    """Return changes as text, in an order that does not depend on history."""
     return sorted(json.dumps(change, sort_keys=True) for change in changes)
 
 

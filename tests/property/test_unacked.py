@@ -25,7 +25,7 @@ Entry = tuple[Any, Slot, int, Any]
 
 
 def spread_out(deliveries: Sequence[Delivery]) -> list[Entry]:
-    """Returns deliveries message by message; their indexes ascend, and are a range when they are dense."""
+    """Return deliveries message by message; their indexes ascend, and are a range when they are dense."""
     entries = []
     for stream, slot, indexes, consumer in deliveries:
         assert len(indexes)

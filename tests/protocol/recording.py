@@ -25,22 +25,22 @@ Event = tuple[Any, ...]
 
 
 def raw_frame(kind: int, channel: int, payload: bytes, end: int = 0xCE) -> bytes:
-    """Returns a frame as the specification lays it out."""
+    """Return a frame as the specification lays it out."""
     return struct.pack(">BHI", kind, channel, len(payload)) + payload + bytes([end])
 
 
 def method_frame(channel: int, method: base.Frame) -> bytes:
-    """Returns the frame of a method."""
+    """Return the frame of a method."""
     return frame.marshal(method, channel)
 
 
 def header_payload(body_bytes: int, **properties: Any) -> bytes:
-    """Returns the payload of a content header."""
+    """Return the payload of a content header."""
     return header.ContentHeader(body_size=body_bytes, properties=commands.Basic.Properties(**properties)).marshal()
 
 
 def publish_frames(channel: int, text: bytes, *, pieces: int = 1, **properties: Any) -> bytes:
-    """Returns the frames of a publish to exchange `x` with key `k`, its body in so many frames."""
+    """Return the frames of a publish to exchange `x` with key `k`, its body in so many frames."""
     size = -(-len(text) // pieces) or 1
     bodies = [raw_frame(FRAME_BODY, channel, text[at : at + size]) for at in range(0, len(text), size)]
     return b"".join(
@@ -64,7 +64,7 @@ class RecordingChannelSession:
         self.owner.raise_for(method.name)
 
     def publish_run(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
-        """Takes none, so that each is told by itself."""
+        """Take none, so that each is told by itself."""
         return start
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
@@ -148,17 +148,17 @@ class Peer:
         return self.session.events
 
     def say(self, *what: bytes | base.Frame, channel: int = 0) -> list[tuple[int, Any]]:
-        """Feeds bytes, or methods on a channel, and returns what the broker answers."""
+        """Feed bytes, or methods on a channel, and return what the broker answers."""
         for item in what:
             self.connection.feed(item if isinstance(item, bytes) else method_frame(channel, item))
         return self.answers()
 
     def answers(self) -> list[tuple[int, Any]]:
-        """Returns what the broker said since the last call, as channel and method, Properties, octets or heartbeat."""
+        """Return what the broker said since the last call, as channel and method, Properties, octets or heartbeat."""
         return list(read_frames(b"".join(self.connection.take_output())))
 
     def log_in(self, *, until: str = "running", frame_max: int = 131072, channel_max: int = 2047) -> Peer:
-        """Goes through the handshake as far as a state, and drops what was said."""
+        """Go through the handshake as far as a state, and drops what was said."""
         steps: list[tuple[str, bytes | base.Frame]] = [
             ("starting", PROTOCOL_HEADER),
             ("tuning", commands.Connection.StartOk({"capabilities": CAPABILITIES}, "PLAIN", "\0guest\0guest")),
@@ -172,14 +172,14 @@ class Peer:
         return self
 
     def open_channel(self, number: int = 1) -> Peer:
-        """Opens a channel, and drops what was said."""
+        """Open a channel, and drop what was said."""
         answers = self.say(commands.Channel.Open(), channel=number)
         assert [type(answer) for _, answer in answers] == [commands.Channel.OpenOk]
         return self
 
 
 def read_frames(octets: bytes) -> Iterable[tuple[int, Any]]:
-    """Yields what whole frames say, and insists that there is nothing else."""
+    """Yield what whole frames say, and insists that there is nothing else."""
     if octets.startswith(b"AMQP"):
         yield 0, octets
         return
@@ -197,7 +197,7 @@ def read_frames(octets: bytes) -> Iterable[tuple[int, Any]]:
 
 
 def closes(answers: list[tuple[int, Any]]) -> list[tuple[int, int, str]]:
-    """Returns the close methods among the answers as channel, code and text; the connection's are on channel 0."""
+    """Return the close methods among the answers as channel, code and text; the connection's are on channel 0."""
     kinds = (commands.Connection.Close, commands.Channel.Close)
     return [
         (number, answer.reply_code or 0, answer.reply_text) for number, answer in answers if isinstance(answer, kinds)

@@ -21,7 +21,7 @@ TOO_MUCH = (0, 501, "FRAME_ERROR - content body frame exceeds remaining content 
 
 
 def open_peer(limits: ConnectionLimits | None = None) -> Peer:
-    """Returns a peer with channel 1."""
+    """Return a peer with channel 1."""
     return Peer(limits).log_in().open_channel()
 
 

@@ -19,7 +19,7 @@ LOGIN_REFUSED = (
 def start_ok(
     mechanism: str = "PLAIN", response: str = "\0guest\0guest", **announced: Any
 ) -> commands.Connection.StartOk:
-    """Returns the answer to connection.start of a client with these capabilities."""
+    """Return the answer to connection.start of a client with these capabilities."""
     return commands.Connection.StartOk({"capabilities": {**announced}}, mechanism, response)
 
 
@@ -206,7 +206,7 @@ def test_secret_is_updated() -> None:
 
 
 def held_peer(**announced: Any) -> Peer:
-    """Returns a client whose verdict is awaited, and that did not wait for it."""
+    """Return a client whose verdict is awaited, and that did not wait for it."""
     peer = Peer()
     authenticate = peer.session.authenticate
 

@@ -62,7 +62,7 @@ NAMES = sorted(METHODS) + sorted(STRANGERS)
 
 
 def method_payload(name: str) -> bytes:
-    """Returns a well-formed payload of a method."""
+    """Return a well-formed payload of a method."""
     if name in STRANGERS:
         return struct.pack(">HH", *STRANGERS[name])
     method = METHODS[name]
@@ -81,7 +81,7 @@ def method_payload(name: str) -> bytes:
 
 
 def ids_of(name: str) -> tuple[int, int]:
-    """Returns the class and method ids of a method."""
+    """Return the class and method ids of a method."""
     ids: tuple[int, int] = struct.unpack_from(">HH", method_payload(name))
     return ids
 
@@ -90,19 +90,19 @@ def ids_of(name: str) -> tuple[int, int]:
 
 
 def connection_in(state: str) -> Callable[[], Peer]:
-    """Returns what brings a connection into a state of the handshake."""
+    """Return what brings a connection into a state of the handshake."""
     return lambda: Peer().log_in(until=state)
 
 
 def connection_closing() -> Peer:
-    """Returns a peer whose connection the broker closes, for sending a frame of no type."""
+    """Return a peer whose connection the broker closes, for sending a frame of no type."""
     peer = Peer().log_in().open_channel()
     assert closes(peer.say(raw_frame(5, 0, b""))) != []
     return peer
 
 
 def connection_closed() -> Peer:
-    """Returns a peer whose connection is closed."""
+    """Return a peer whose connection is closed."""
     peer = Peer().log_in()
     peer.say(commands.Connection.Close(200, "bye", 0, 0))
     assert peer.connection.finished
@@ -110,26 +110,26 @@ def connection_closed() -> Peer:
 
 
 def channel_open() -> Peer:
-    """Returns a peer with channel 1."""
+    """Return a peer with channel 1."""
     return Peer().log_in().open_channel()
 
 
 def channel_awaiting_header() -> Peer:
-    """Returns a peer that owes the content header of a publish."""
+    """Return a peer that owes the content header of a publish."""
     peer = channel_open()
     assert peer.say(commands.Basic.Publish(), channel=1) == []
     return peer
 
 
 def channel_awaiting_body() -> Peer:
-    """Returns a peer that owes the body of a publish."""
+    """Return a peer that owes the body of a publish."""
     peer = channel_awaiting_header()
     assert peer.say(raw_frame(FRAME_HEADER, 1, header_payload(10))) == []
     return peer
 
 
 def channel_closing() -> Peer:
-    """Returns a peer whose channel 1 the broker closes."""
+    """Return a peer whose channel 1 the broker closes."""
     peer = channel_open()
     peer.session.raises["Queue.Purge"] = ChannelError(404, "no queue 'q' in vhost '/'")
     assert closes(peer.say(commands.Queue.Purge(queue="q"), channel=1)) == [
@@ -145,12 +145,12 @@ NOTHING: Outcome = ("reply", [])
 
 
 def reply(*names: str) -> Outcome:
-    """Returns the outcome that is these methods."""
+    """Return the outcome that is these methods."""
     return ("reply", list(names))
 
 
 def expect_on_channel_0(state: str) -> Callable[[str], Outcome]:
-    """Returns what each method on channel 0 comes to: 504 unless the state waits for it."""
+    """Return what each method on channel 0 comes to: 504 unless the state waits for it."""
     awaited = {
         "starting": {"Connection.StartOk": reply("Connection.Tune")},
         "tuning": {"Connection.TuneOk": NOTHING},

@@ -87,13 +87,13 @@ CONVERSATIONS = {
 
 
 def pieces_of(octets: bytes, size: int) -> Iterator[bytes]:
-    """Yields the octets in pieces of one size."""
+    """Yield the octets in pieces of one size."""
     for at in range(0, len(octets), size):
         yield octets[at : at + size]
 
 
 def converse(pieces: Iterator[bytes]) -> tuple[object, ...]:
-    """Returns all that came of a conversation."""
+    """Return all that came of a conversation."""
     peer = Peer()
     peer.session.raises["Queue.Purge"] = ChannelError(404, "no queue 'q' in vhost '/'")
     answers = b""

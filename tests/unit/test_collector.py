@@ -23,17 +23,17 @@ class Listener:
         self.looks = 0
 
     def count_gone(self) -> None:
-        """Counts from here on."""
+        """Count from here on."""
         self.gone = 0
 
     def count_more(self) -> None:
-        """Counts those as well that came meanwhile."""
+        """Count those as well that came meanwhile."""
         self.looks += 1
 
 
 @pytest.fixture(autouse=True)
 def _thawed() -> Iterator[None]:
-    """Leaves the collector of the test's own process as it was."""
+    """Leave the collector of the test's own process as it was."""
     thresholds = gc.get_threshold()
     yield
     gc.set_threshold(*thresholds)

@@ -20,7 +20,7 @@ class Fragile(io.StringIO):
         self.gate.set()
 
     def write(self, text: str) -> int:
-        """Writes, waits or refuses."""
+        """Write, waits or refuse."""
         self.gate.wait()
         if self.refuses:
             raise BrokenPipeError

@@ -20,7 +20,7 @@ from tests.upgrade.recordings import CLEAN, HERE, KILLED, pack
 
 
 def record(name: str) -> None:
-    """Writes the recordings of a format."""
+    """Write the recordings of a format."""
     target = HERE / name
     target.mkdir()
     with TemporaryDirectory() as temporary:
@@ -52,7 +52,7 @@ def _keep(folder: Path, target: Path, name: str) -> None:
 
 
 def _archive(folder: Path, target: Path) -> None:
-    """Archives what the tap of a copy holds."""
+    """Archive what the tap of a copy holds."""
     copy, lake = folder.with_name("archived"), folder.with_name("lake")
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.sock"))
     broker = BrokerProcess(copy, environment=SMALL).start()

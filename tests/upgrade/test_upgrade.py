@@ -81,7 +81,7 @@ async def test_an_upgrade_may_die(recording: tuple[str, str], tmp_path: Path, lo
 
 
 def on_disk(folder: Path) -> FaultyFiles:
-    """Returns a disk that holds a folder, all of it synced."""
+    """Return a disk that holds a folder, all of it synced."""
     files = FaultyFiles(folder=FOLDER.parent)
     files.make_folder(FOLDER)
     for path in sorted(folder.rglob("*")):
@@ -99,7 +99,7 @@ def on_disk(folder: Path) -> FaultyFiles:
 
 
 async def opened(disk: FaultyFiles) -> dict[str, int | None] | None:
-    """Starts a broker on a disk and returns what it has opened; None when it died before."""
+    """Start a broker on a disk and return what it has opened; None when it died before."""
     files = MortalFiles(disk)
     server = Server(port=0, data_dir=FOLDER, control_socket=False)
     broker = Broker(Settings(server=server, store=Store(disk_free_min_bytes=0, reserve_bytes=5000)), files)

@@ -29,11 +29,11 @@ class Attempts:
         self._waiting: dict[str, int] = {}
 
     def delay_s(self, network: str) -> float:
-        """Returns how long a verdict for this network waits: nothing, as long as it failed seldom."""
+        """Return how long a verdict for this network waits: nothing, as long as it failed seldom."""
         return DELAY_S if self._level(network) > FREE_FAILURES else 0.0
 
     def failed(self, network: str) -> None:
-        """Counts a failure."""
+        """Count a failure."""
         level = self._level(network) + 1
         self._failures[network] = (min(level, 2.0 * FREE_FAILURES), self._now_s())
         self._failures.move_to_end(network)
@@ -41,7 +41,7 @@ class Attempts:
             self._failures.popitem(last=False)
 
     def begin(self, network: str) -> bool:
-        """Counts a login whose verdict comes later; False when too many of this network wait already."""
+        """Count a login whose verdict comes later; False when too many of this network wait already."""
         waiting = self._waiting.get(network, 0)
         if waiting >= WAITING_MAX and self.delay_s(network):
             return False
@@ -49,7 +49,7 @@ class Attempts:
         return True
 
     def end(self, network: str) -> None:
-        """Counts the verdict."""
+        """Count the verdict."""
         waiting = self._waiting[network] - 1
         if waiting:
             self._waiting[network] = waiting

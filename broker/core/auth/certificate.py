@@ -37,7 +37,7 @@ Names = Iterable[Iterable[tuple[str, str]]]  # relative distinguished names, eac
 
 
 def login_name(certificate: Mapping[str, Any], source: NameSource, kind: str = "dns") -> str | None:
-    """Returns the name that a verified certificate logs in as, or None when it has no such name.
+    """Return the name that a verified certificate logs in as, or None when it has no such name.
 
     Shapes: `certificate` as ssl.SSLSocket.getpeercert() has it; of several names of a kind the first counts.
     """
@@ -51,14 +51,14 @@ def login_name(certificate: Mapping[str, Any], source: NameSource, kind: str = "
 
 
 def distinguished_name(parts: Names) -> str:
-    """Returns the name as text, the most special part first. Source: RFC 4514, rabbit_cert_info."""
+    """Return the name as text, the most special part first. Source: RFC 4514, rabbit_cert_info."""
     return ",".join(
         reversed(["+".join(f"{ATTRIBUTES.get(key, key)}={escaped(value)}" for key, value in part) for part in parts])
     )
 
 
 def escaped(value: str) -> str:
-    """Returns the value with a backslash where a character would end it. Source: RFC 4514 section 2.4."""
+    """Return the value with a backslash where a character would end it. Source: RFC 4514 section 2.4."""
     text = "".join("\\" + letter if letter in SPECIAL else letter for letter in value)
     if text.startswith(("#", " ")):
         text = "\\" + text

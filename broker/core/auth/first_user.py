@@ -16,7 +16,7 @@ ALL: Final = ".*"
 
 
 def create_first_user(users: Users, permissions: Permissions, name: str, password: str, vhost: str) -> None:
-    """Adds the first user with all rights in one vhost. From then on it is a user like any other.
+    """Add the first user with all rights in one vhost. From then on it is a user like any other.
 
     Raises: ValueError for a bad name. Cost: one argon2 hash, but for a password that is the name: everybody tries that
     first, no hash protects it.
@@ -32,7 +32,7 @@ def create_first_user(users: Users, permissions: Permissions, name: str, passwor
 
 
 def everybody_knows(users: Users, loopback_only: Container[str]) -> bool:
-    """Tells whether guest may log in as guest from anywhere, which is worth a warning."""
+    """Return whether guest may log in as guest from anywhere, which is worth a warning."""
     guest = users.get("guest")
     if guest is None or guest.name in loopback_only:
         return False

@@ -36,7 +36,7 @@ Verdict = User | Refused
 
 
 def check_now(job: Callable[[], bool], then: Callable[[bool], None], _delay_s: float, _asker: Asker) -> None:
-    """Checks a password at once: for whoever has no loop to hold up."""
+    """Check a password at once: for whoever has no loop to hold up."""
     then(job())
 
 
@@ -86,7 +86,7 @@ class Logins:
         return self._loopback_only
 
     def mechanisms(self, peer: Peer) -> Sequence[str]:
-        """Returns what is offered to a client: EXTERNAL where it was asked for a certificate."""
+        """Return what is offered to a client: EXTERNAL where it was asked for a certificate."""
         if EXTERNAL not in self._mechanisms:
             return self._mechanisms
         return [name for name in self._mechanisms if name != EXTERNAL or (peer.tls is not None and peer.verified)]
@@ -99,7 +99,7 @@ class Logins:
         then: Callable[[Verdict], None],
         gone: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Calls `then` with the user that an answer proves, or with the refusal: now, or when a hash was computed.
+        """Call `then` with the user that an answer proves, or with the refusal: now, or when a hash was computed.
 
         `gone` tells, in any thread, whether the client has left: then nobody computes a hash for it.
         Source: RabbitMQ's texts.
@@ -117,7 +117,7 @@ class Logins:
     def decide_basic(
         self, name: str, password: bytes, peer: Peer, then: Callable[[Verdict], None], gone: Callable[[], bool]
     ) -> None:
-        """Decides as `decide` does about a password that came over HTTP, where any password is taken at all."""
+        """Decide as `decide` does about a password that came over HTTP, where any password is taken at all."""
         try:
             if PASSWORDS.keys().isdisjoint(self._mechanisms):
                 raise Refused(f"{BASIC} login refused: no password logs in here (auth.mechanisms)")

@@ -17,7 +17,7 @@ MECHANISMS: Final = (PLAIN, AMQPLAIN, EXTERNAL)
 
 
 def split_plain(response: bytes) -> tuple[str, bytes]:
-    """Returns the name and the password of a PLAIN answer: NUL name NUL password.
+    """Return the name and the password of a PLAIN answer: NUL name NUL password.
 
     An authorization identity in front is refused as RabbitMQ does: nobody here acts for somebody else.
     Raises: Refused, without quoting the answer. Source: RFC 4616.
@@ -32,7 +32,7 @@ def split_plain(response: bytes) -> tuple[str, bytes]:
 
 
 def split_amqplain(response: bytes) -> tuple[str, bytes]:
-    """Returns the name and the password of an AMQPLAIN answer: a field table, without its length, of two long strings.
+    """Return the name and the password of an AMQPLAIN answer: a field table, without its length, of two long strings.
 
     Raises: Refused, without quoting the answer. Source: rabbit_auth_mechanism_amqplain.
     """
@@ -50,7 +50,7 @@ def split_amqplain(response: bytes) -> tuple[str, bytes]:
 
 
 def malformed(mechanism: str) -> Refused:
-    """Returns the refusal of an answer that cannot be read, upon which RabbitMQ hangs up in silence."""
+    """Return the refusal of an answer that cannot be read, upon which RabbitMQ hangs up in silence."""
     return Refused(f"{mechanism} login refused: response invalid", told=False)
 
 

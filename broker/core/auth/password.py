@@ -51,19 +51,19 @@ DUMMY_HASH: Final = "$argon2id$v=19$m=19456,t=2,p=1$bm9ib2R5LWhhcy1pdAAAAA$X5Lvc
 
 
 def argon2_hash(password: bytes, salt: bytes) -> str:
-    """Returns the encoded hash of a new password. Cost: some 15 ms and 19 MiB."""
+    """Return the encoded hash of a new password. Cost: some 15 ms and 19 MiB."""
     return hash_secret(
         password, salt, time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=1, hash_len=32, type=Type.ID
     ).decode()
 
 
 def salted_sha256(password: bytes, salt: bytes) -> str:
-    """Returns RabbitMQ's hash: salt and digest in base64. For a password that is no secret it is good enough."""
+    """Return RabbitMQ's hash: salt and digest in base64. For a password that is no secret it is good enough."""
     return b64encode(salt + sha256(salt + password).digest()).decode()
 
 
 def matches(password: bytes, password_hash: str, algorithm: str) -> bool:
-    """Tells whether a password is the hashed one; an empty one never is, nor is any for an empty hash.
+    """Return whether a password is the hashed one; an empty one never is, nor is any for an empty hash.
 
     Cost: an argon2 hash takes some 15 ms, without the interpreter lock.
     """
@@ -81,7 +81,7 @@ def matches(password: bytes, password_hash: str, algorithm: str) -> bool:
 
 
 def check_hash(password_hash: str, algorithm: str) -> None:
-    """Accepts a hash that comes from elsewhere; an empty one is a user that no password lets in.
+    """Accept a hash that comes from elsewhere; an empty one is a user that no password lets in.
 
     Raises: ValueError with the reason, which does not quote the hash.
     """

@@ -50,13 +50,13 @@ class Peer:
 
 
 def bracketed(address: str) -> str:
-    """Returns an address that a port can follow."""
+    """Return an address that a port can follow."""
     return f"[{address}]" if ":" in address else address
 
 
 @lru_cache(ADDRESSES_MAX)
 def network_of(address: str) -> str:
-    """Returns an IPv4 address itself, an IPv6 one's network; what cannot be read stands for itself."""
+    """Return an IPv4 address itself, an IPv6 one's network; what cannot be read stands for itself."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:
@@ -68,7 +68,7 @@ def network_of(address: str) -> str:
 
 @lru_cache(ADDRESSES_MAX)
 def is_loopback(address: str) -> bool:
-    """Tells whether a peer's address is this machine's loopback; an address that cannot be read is not."""
+    """Return whether a peer's address is this machine's loopback; an address that cannot be read is not."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

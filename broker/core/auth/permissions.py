@@ -34,7 +34,7 @@ class Permissions:
     __slots__ = ("_answers", "_rights", "_users", "listeners", "topics")
 
     def __init__(self, users: Users) -> None:
-        """Takes the users; whoever is deleted there loses the rights here."""
+        """Take the users; whoever is deleted there loses the rights here."""
         self._users = users
         self._rights: dict[tuple[str, str], dict[Kind, BoundedPattern]] = {}
         self._answers: dict[tuple[str, Kind, Resource], bool] = {}
@@ -45,7 +45,7 @@ class Permissions:
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def check_vhost(self, user: User, vhost: str) -> None:
-        """Lets the user open the vhost.
+        """Let the user open the vhost.
 
         Raises: 530, which closes the connection.
         """
@@ -53,7 +53,7 @@ class Permissions:
             raise ConnectionFault(530, f"access to vhost '{vhost}' refused for user '{user.name}'")
 
     def check(self, user: User, resource: Resource, kind: Kind) -> None:
-        """Lets the user do one kind of thing to one exchange or queue.
+        """Let the user do one kind of thing to one exchange or queue.
 
         Raises: 403, which closes the channel.
         """
@@ -61,7 +61,7 @@ class Permissions:
             raise refused(user, resource)
 
     def check_any(self, user: User, resource: Resource) -> None:
-        """Lets the user see that an exchange or queue is there: who has no right to it is told nothing about it.
+        """Let the user see that an exchange or queue is there: who has no right to it is told nothing about it.
 
         Raises: 403, which closes the channel. Source: CVE-2026-57221, passive declare.
         """
@@ -69,7 +69,7 @@ class Permissions:
             raise refused(user, resource)
 
     def check_topic(self, user: User, exchange: Resource, key: str, kind: Kind) -> None:
-        """Lets the user publish to or bind one routing key of a topic exchange.
+        """Let the user publish to or bind one routing key of a topic exchange.
 
         Raises: 403, which closes the channel.
         """
@@ -79,16 +79,16 @@ class Permissions:
         raise ChannelError(403, f"access to topic '{key}' in {exchange} refused for user '{name}'")
 
     def narrows_topics(self, user: User, exchange: Resource) -> bool:
-        """Tells whether a right to the topic exchange leaves open which routing keys the user may use there."""
+        """Return whether a right to the topic exchange leaves open which routing keys the user may use there."""
         name = user.name
         return not self._users.is_configured(name) and (name not in self._users or self.topics.narrows(name, exchange))
 
     def allows_vhost(self, user: User, vhost: str) -> bool:
-        """Tells whether the user may open the vhost."""
+        """Return whether the user may open the vhost."""
         return self._users.is_configured(user.name) or (user.name, vhost) in self._rights
 
     def allows(self, user: User, resource: Resource, kind: Kind) -> bool:
-        """Tells whether the user has one right to a resource."""
+        """Return whether the user has one right to a resource."""
         key = (user.name, kind, resource)
         answer = self._answers.get(key)
         if answer is None:
@@ -101,7 +101,7 @@ class Permissions:
         return answer
 
     def _answer(self, user: str, resource: Resource, kind: Kind) -> bool | None:
-        """Tells what is right, None where a pattern takes too long: that is refused, but not for good."""
+        """Tell what is right, None where a pattern takes too long: that is refused, but not for good."""
         if self._users.is_configured(user):
             return True
         rights = self._rights.get((user, resource.vhost))
@@ -110,7 +110,7 @@ class Permissions:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def set(self, user: str, vhost: str, configure: str, write: str, read: str) -> None:
-        """Gives a user rights in a vhost, in place of those they had there.
+        """Give a user rights in a vhost, in place of those they had there.
 
         Raises: ValueError for a user who is not there or is one of the settings, and for a bad expression.
         """
@@ -119,20 +119,20 @@ class Permissions:
         self._tell(user, vhost)
 
     def clear(self, user: str, vhost: str) -> None:
-        """Takes all rights in a vhost. Raises: ValueError for a user who is not there or is one of the settings."""
+        """Take all rights in a vhost. Raises: ValueError for a user who is not there or is one of the settings."""
         check_user(self._users, user)
         if self._rights.pop((user, vhost), None) is not None:
             self._tell(user, vhost)
 
     def forget_vhost(self, vhost: str) -> None:
-        """Forgets the rights in a vhost that is gone."""
+        """Forget the rights in a vhost that is gone."""
         self.topics.forget_vhost(vhost)
         for user in [user for user, where in self._rights if where == vhost]:
             del self._rights[user, vhost]
             self._tell(user, vhost)
 
     def listing(self, *, user: str | None = None, vhost: str | None = None) -> list[dict[str, str]]:
-        """Returns the rights as RabbitMQ's definitions have them, of one user or in one vhost where that is asked."""
+        """Return the rights as RabbitMQ's definitions have them, of one user or in one vhost where that is asked."""
         return [
             {"user": name, "vhost": where, **{kind: rights[kind].text for kind in KINDS}}
             for (name, where), rights in sorted(self._rights.items())
@@ -140,11 +140,11 @@ class Permissions:
         ]
 
     def to_json(self) -> list[dict[str, str]]:
-        """Returns all rights as RabbitMQ's definitions have them."""
+        """Return all rights as RabbitMQ's definitions have them."""
         return self.listing()
 
     def from_json(self, permissions: Iterable[Mapping[str, Any]]) -> None:
-        """Takes rights back, in place of those that are there; nobody is told. Raises: ValueError."""
+        """Take rights back, in place of those that are there; nobody is told. Raises: ValueError."""
         read = [permission_of(entry) for entry in permissions]
         self._rights = {(user, vhost): patterns(*texts) for user, vhost, *texts in read}
         self._answers.clear()
@@ -166,7 +166,7 @@ class Permissions:
 
 
 def permission_of(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
-    """Returns user, vhost, configure, write and read of an entry of RabbitMQ's definitions. Raises: ValueError."""
+    """Return user, vhost, configure, write and read of an entry of RabbitMQ's definitions. Raises: ValueError."""
     fields = [entry.get(key) for key in ("user", "vhost", *KINDS)]
     if not all(isinstance(value, str) for value in fields):
         raise ValueError("a permission should name user, vhost, configure, write and read as texts")
@@ -176,13 +176,13 @@ def permission_of(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
 
 
 def patterns(configure: str, write: str, read: str) -> dict[Kind, BoundedPattern]:
-    """Returns the three compiled. Raises: ValueError naming the one that is no regular expression."""
+    """Return the three compiled. Raises: ValueError naming the one that is no regular expression."""
     texts: dict[Kind, str] = {"configure": configure, "write": write, "read": read}
     return {kind: right_pattern(text) for kind, text in texts.items()}
 
 
 def right_pattern(text: str) -> BoundedPattern:
-    """Returns an expression that searches names; the empty one matches the empty name alone.
+    """Return an expression that searches names; the empty one matches the empty name alone.
 
     Raises: ValueError. Source: rabbit_auth_backend_internal.
     """
@@ -195,7 +195,7 @@ def right_pattern(text: str) -> BoundedPattern:
 
 
 def check_user(users: Users, name: str) -> None:
-    """Accepts a user whose rights can be changed. Raises: ValueError."""
+    """Accept a user whose rights can be changed. Raises: ValueError."""
     if users.is_configured(name):
         raise ValueError(f"User '{name}' is one of the settings (auth.users), which have all rights in every vhost")
     if name not in users:
@@ -203,12 +203,12 @@ def check_user(users: Users, name: str) -> None:
 
 
 def named(resource: Resource) -> Resource:
-    """Returns the resource under the name that RabbitMQ's rights and texts give it."""
+    """Return the resource under the name that RabbitMQ's rights and texts give it."""
     if resource.kind == "exchange" and resource.name == "":
         return resource._replace(name="amq.default")
     return resource
 
 
 def refused(user: User, resource: Resource) -> ChannelError:
-    """Returns the 403 in RabbitMQ's words."""
+    """Return the 403 in RabbitMQ's words."""
     return ChannelError(403, f"access to {named(resource)} refused for user '{user.name}'")

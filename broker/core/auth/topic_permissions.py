@@ -34,18 +34,18 @@ class TopicPermissions:
         self._rights: dict[tuple[str, str, str], dict[TopicKind, tuple[str, BoundedPattern]]] = {}
 
     def allows(self, user: str, exchange: Resource, key: str, kind: str) -> bool:
-        """Tells whether the user may use a routing key."""
+        """Return whether the user may use a routing key."""
         rights = self._rights.get((user, exchange.vhost, exchange.name))
         if rights is None:
             return True
         return rights["write" if kind == "write" else "read"][1].search(key)
 
     def narrows(self, user: str, exchange: Resource) -> bool:
-        """Tells whether anything is said about what the user may do at an exchange."""
+        """Return whether anything is said about what the user may do at an exchange."""
         return (user, exchange.vhost, exchange.name) in self._rights
 
     def set(self, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
-        """Narrows what a user may do at an exchange, in place of what was said about it.
+        """Narrow what a user may do at an exchange, in place of what was said about it.
 
         Raises: ValueError for a user who is not there or is one of the settings, and for a bad expression.
         """
@@ -54,7 +54,7 @@ class TopicPermissions:
         self._tell(user, vhost)
 
     def clear(self, user: str, vhost: str, exchange: str | None = None) -> None:
-        """Opens an exchange again, or all of the vhost. Raises: ValueError for a user who is not there."""
+        """Open an exchange again, or all of the vhost. Raises: ValueError for a user who is not there."""
         self._check_user(user)
         gone = [key for key in self._rights if key[:2] == (user, vhost) and exchange in (None, key[2])]
         for key in gone:
@@ -63,15 +63,15 @@ class TopicPermissions:
             self._tell(user, vhost)
 
     def forget_vhost(self, vhost: str) -> None:
-        """Forgets what was said about a vhost that is gone."""
+        """Forget what was said about a vhost that is gone."""
         self._rights = {key: rights for key, rights in self._rights.items() if key[1] != vhost}
 
     def forget_user(self, user: str) -> None:
-        """Forgets what was said about a user who is gone."""
+        """Forget what was said about a user who is gone."""
         self._rights = {key: rights for key, rights in self._rights.items() if key[0] != user}
 
     def listing(self, *, user: str | None = None, vhost: str | None = None) -> list[dict[str, str]]:
-        """Returns the rights as RabbitMQ's definitions have them, of one user or in one vhost where that is asked."""
+        """Return the rights as RabbitMQ's definitions have them, of one user or in one vhost where that is asked."""
         return [
             dict(zip(FIELDS, (*key, rights["write"][0], rights["read"][0]), strict=True))
             for key, rights in sorted(self._rights.items())
@@ -79,11 +79,11 @@ class TopicPermissions:
         ]
 
     def to_json(self) -> list[dict[str, str]]:
-        """Returns all rights as RabbitMQ's definitions have them."""
+        """Return all rights as RabbitMQ's definitions have them."""
         return self.listing()
 
     def from_json(self, permissions: Iterable[Mapping[str, Any]]) -> None:
-        """Takes rights back, in place of those that are there; nobody is told. Raises: ValueError."""
+        """Take rights back, in place of those that are there; nobody is told. Raises: ValueError."""
         read = [topic_permission_of(entry) for entry in permissions]
         self._rights = {
             (user, vhost, exchange): compiled(user, vhost, write, reading)
@@ -98,7 +98,7 @@ class TopicPermissions:
 
 
 def topic_permission_of(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
-    """Returns user, vhost, exchange, write and read of an entry of RabbitMQ's definitions. Raises: ValueError."""
+    """Return user, vhost, exchange, write and read of an entry of RabbitMQ's definitions. Raises: ValueError."""
     fields = [entry.get(key) for key in FIELDS]
     if not all(isinstance(value, str) for value in fields):
         raise ValueError("a topic permission should name user, vhost, exchange, write and read as texts")
@@ -108,13 +108,13 @@ def topic_permission_of(entry: Mapping[str, Any]) -> tuple[str, str, str, str, s
 
 
 def compiled(user: str, vhost: str, write: str, read: str) -> dict[TopicKind, tuple[str, BoundedPattern]]:
-    """Returns each text with its pattern. Raises: ValueError naming the one that is no regular expression."""
+    """Return each text with its pattern. Raises: ValueError naming the one that is no regular expression."""
     texts: dict[TopicKind, str] = {"write": write, "read": read}
     return {kind: (text, expanded(text, user, vhost)) for kind, text in texts.items()}
 
 
 def expanded(text: str, user: str, vhost: str) -> BoundedPattern:
-    """Returns the pattern with its variables replaced. AMQP 0-9-1 knows no `{client_id}`: it stands for itself."""
+    """Return the pattern with its variables replaced. AMQP 0-9-1 knows no `{client_id}`: it stands for itself."""
     parts = {"{username}": user, "{vhost}": vhost, "{client_id}": "{client_id}"}
     whole = regex.sub(r"\{(?:username|vhost|client_id)\}", lambda found: regex.escape(parts[found[0]]), text or "^$")
     try:

@@ -32,7 +32,7 @@ class User:
     limits: UserLimits = field(default_factory=UserLimits)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the user as RabbitMQ's definitions have it."""
+        """Return the user as RabbitMQ's definitions have it."""
         return {
             "name": self.name,
             "password_hash": self.password_hash,
@@ -52,7 +52,7 @@ class Users:
     __slots__ = ("_configured", "_key", "_proven", "_stored", "listeners", "random_bytes")
 
     def __init__(self, configured: Iterable[User] = (), *, random_bytes: Callable[[int], bytes] = os.urandom) -> None:
-        """Takes the users of the settings."""
+        """Take the users of the settings."""
         self._configured = {user.name: user for user in configured}
         self._stored: dict[str, User] = {}
         self.random_bytes = random_bytes
@@ -61,29 +61,29 @@ class Users:
         self.listeners: list[Callable[[str], None]] = []
 
     def __contains__(self, name: object) -> bool:
-        """Tells whether there is a user of that name."""
+        """Return whether there is a user of that name."""
         return name in self._configured or name in self._stored
 
     def __iter__(self) -> Iterator[str]:
-        """Iterates over the names, in order."""
+        """Iterate over the names, in order."""
         return iter(sorted(self._configured.keys() | self._stored.keys()))
 
     def get(self, name: str) -> User | None:
-        """Returns the user, or None."""
+        """Return the user, or None."""
         return self._configured.get(name) or self._stored.get(name)
 
     def is_configured(self, name: str) -> bool:
-        """Tells whether the user is one of the settings."""
+        """Return whether the user is one of the settings."""
         return name in self._configured
 
     def listing(self) -> list[User]:
-        """Returns all users in order of their names."""
+        """Return all users in order of their names."""
         return [user for name in self if (user := self.get(name)) is not None]
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def add(self, name: str, password: str, tags: Iterable[str] = ()) -> User:
-        """Adds a user; with an empty password nobody logs in as them.
+        """Add a user; with an empty password nobody logs in as them.
 
         Raises: ValueError when there is one, or the name is none. Cost: one argon2 hash.
         """
@@ -92,28 +92,28 @@ class Users:
         return self._with_password(User(checked_name(name), tags=checked_tags(tags)), password)
 
     def put(self, user: User) -> None:
-        """Adds or replaces a stored user, as definitions do; one of the settings goes on shadowing it."""
+        """Add or replace a stored user, as definitions do; one of the settings goes on shadowing it."""
         checked_name(user.name)
         check_hash(user.password_hash, user.hashing_algorithm)
         self._store(user)
 
     def delete(self, name: str) -> None:
-        """Deletes a user. Raises: ValueError for one that is not there or is one of the settings."""
+        """Delete a user. Raises: ValueError for one that is not there or is one of the settings."""
         self._stored_user(name)
         del self._stored[name]
         self._proven.pop(name, None)
         self._tell(name)
 
     def set_password(self, name: str, password: str) -> None:
-        """Changes a password. Raises: ValueError as delete(). Cost: one argon2 hash."""
+        """Change a password. Raises: ValueError as delete(). Cost: one argon2 hash."""
         self._with_password(self._stored_user(name), password)
 
     def clear_password(self, name: str) -> None:
-        """Leaves a user no password to log in with. Raises: ValueError as delete()."""
+        """Leave a user no password to log in with. Raises: ValueError as delete()."""
         self._store(replace(self._stored_user(name), password_hash=""))
 
     def set_tags(self, name: str, tags: Iterable[str]) -> None:
-        """Changes a user's tags. Raises: ValueError as delete()."""
+        """Change a user's tags. Raises: ValueError as delete()."""
         self._store(replace(self._stored_user(name), tags=checked_tags(tags)))
 
     def set_limits(self, name: str, changes: Mapping[str, int]) -> None:
@@ -153,7 +153,7 @@ class Users:
     # -- passwords ----------------------------------------------------------------------------------------------------
 
     def knows(self, name: str, password: bytes) -> bool:
-        """Tells, in microseconds, whether the password is right: one of the settings, or proven before.
+        """Tell, in microseconds, whether the password is right: one of the settings, or proven before.
 
         False may also mean that only prove() can tell.
         """
@@ -166,7 +166,7 @@ class Users:
         return hmac.compare_digest(proven, self._digest(password, user.password_hash))
 
     def remember(self, user: User, password: bytes) -> None:
-        """Remembers a password that was proven, as a keyed digest, so that the next login costs no hash.
+        """Remember a password that was proven, as a keyed digest, so that the next login costs no hash.
 
         Invariant: it is bound to the hash that proved it, so it ends with a change of the password.
         """
@@ -181,18 +181,18 @@ class Users:
     # -- JSON ---------------------------------------------------------------------------------------------------------
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Returns the stored users as RabbitMQ's definitions have them; those of the settings are not among them."""
+        """Return the stored users as RabbitMQ's definitions have them; those of the settings are not among them."""
         return [self._stored[name].to_json() for name in sorted(self._stored)]
 
     def from_json(self, users: Iterable[Mapping[str, Any]]) -> None:
-        """Takes stored users back, in place of those that are there; nobody is told. Raises: ValueError."""
+        """Take stored users back, in place of those that are there; nobody is told. Raises: ValueError."""
         read = [user_of(entry, self.random_bytes) for entry in users]
         self._stored = {user.name: user for user in read}
         self._proven.clear()
 
 
 def prove(user: User | None, password: bytes) -> bool:
-    """Tells, slowly, whether a password is right. Whoever is turned away waited for one argon2 hash, so the time tells
+    """Tell, slowly, whether a password is right. Whoever is turned away waited for one argon2 hash, so the time tells
     nobody which names exist.
     """
     if user is not None and matches(password, user.password_hash, user.hashing_algorithm):
@@ -203,7 +203,7 @@ def prove(user: User | None, password: bytes) -> bool:
 
 
 def user_of(entry: Mapping[str, Any], random_bytes: Callable[[int], bytes] = os.urandom) -> User:
-    """Returns the user of an entry of RabbitMQ's definitions, which has a hash or a plain password.
+    """Return the user of an entry of RabbitMQ's definitions, which has a hash or a plain password.
 
     Raises: ValueError with the reason.
     """
@@ -225,7 +225,7 @@ def user_of(entry: Mapping[str, Any], random_bytes: Callable[[int], bytes] = os.
 
 
 def checked_name(name: Any) -> str:
-    """Returns the name. Raises: ValueError for one that is empty, too long, or has control characters."""
+    """Return the name. Raises: ValueError for one that is empty, too long, or has control characters."""
     if not isinstance(name, str) or not name.strip():
         raise ValueError("a user's name should be a text that says something")
     if len(name.encode("utf-8", "replace")) > NAME_MAX_BYTES or any(ord(letter) < 32 for letter in name):
@@ -234,7 +234,7 @@ def checked_name(name: Any) -> str:
 
 
 def checked_tags(tags: Any) -> tuple[str, ...]:
-    """Returns the tags without spaces around them, each once. Raises: ValueError for one that is no text."""
+    """Return the tags without spaces around them, each once. Raises: ValueError for one that is no text."""
     if not isinstance(tags, list | tuple | set | frozenset) or not all(isinstance(tag, str) for tag in tags):
         raise ValueError("tags should be a list of texts")
     return tuple(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))

@@ -24,7 +24,7 @@ HIDDEN: Final = "amq."  # what the broker made for itself
 
 
 def topology_of(vhost: Vhost) -> dict[str, Iterator[dict[str, Any]]]:
-    """Returns the durable exchanges, queues and bindings of a vhost; what its connections own is not among them.
+    """Return the durable exchanges, queues and bindings of a vhost; what its connections own is not among them.
 
     Cost: little at once; each row is made when it is asked for.
     """
@@ -39,7 +39,7 @@ def topology_of(vhost: Vhost) -> dict[str, Iterator[dict[str, Any]]]:
 
 
 def user_fields(user: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a user with a hash that RabbitMQ takes: it wants base64, whatever the algorithm.
+    """Return a user with a hash that RabbitMQ takes: it wants base64, whatever the algorithm.
 
     With an algorithm that it does not know it keeps the user, and lets nobody in until the password was set again.
     """
@@ -50,7 +50,7 @@ def user_fields(user: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def policy_fields(policy: Policy) -> dict[str, Any]:
-    """Returns a policy without its vhost."""
+    """Return a policy without its vhost."""
     return {
         "name": policy.name,
         "pattern": policy.pattern,
@@ -61,7 +61,7 @@ def policy_fields(policy: Policy) -> dict[str, Any]:
 
 
 def operator_policy(policy: Policy) -> dict[str, Any]:
-    """Returns an operator policy without its vhost, as the runtime parameter that it is to RabbitMQ."""
+    """Return an operator policy without its vhost, as the runtime parameter that it is to RabbitMQ."""
     fields = policy_fields(policy)
     return {"component": OPERATOR_POLICY, "name": fields.pop("name"), "value": fields}
 
@@ -88,7 +88,7 @@ def _queue(queue: Queue) -> dict[str, Any]:
 
 
 def _bindings(exchange: Exchange) -> Iterator[dict[str, Any]]:
-    """Yields the bindings of a durable exchange whose other end is durable too."""
+    """Yield the bindings of a durable exchange whose other end is durable too."""
     if not exchange.durable or not exchange.name:
         return
     for binding in list(exchange.bindings):
@@ -104,7 +104,7 @@ def _bindings(exchange: Exchange) -> Iterator[dict[str, Any]]:
 
 
 def json_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an argument table as JSON says it; types that JSON has no word for are lost, as in RabbitMQ's export."""
+    """Return an argument table as JSON says it; types that JSON has no word for are lost, as in RabbitMQ's export."""
     return {name: _json(value) for name, value in arguments.items()}
 
 

@@ -56,21 +56,21 @@ class Fields:
         self._vhost = vhost
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Returns a field as it is."""
+        """Return a field as it is."""
         return self._fields.get(name, default)
 
     def kept(self, name: str) -> Any:
-        """Returns a field that is kept and written down again, whatever it is."""
+        """Return a field that is kept and written down again, whatever it is."""
         value = self._fields.get(name)
         check_depth(name, value)
         return value
 
     def rest(self, *known: str) -> dict[str, Any]:
-        """Returns the fields but those."""
+        """Return the fields but those."""
         return {name: self.kept(name) for name in self._fields if name not in known}
 
     def text(self, name: str, default: Any = MISSING) -> str:
-        """Returns a string."""
+        """Return a string."""
         value = self._fields.get(name, default)
         if value is MISSING:
             raise BadDefinitions(f"{name} is missing")
@@ -79,18 +79,18 @@ class Fields:
         return value
 
     def name(self, name: str, default: Any = MISSING) -> str:
-        """Returns a string that a short string can hold."""
+        """Return a string that a short string can hold."""
         value = self.text(name, default)
         if len(value.encode("utf-8", "replace")) > NAME_MAX_BYTES:
             raise BadDefinitions(f"{name} is longer than {NAME_MAX_BYTES} bytes")
         return value
 
     def vhost(self) -> str:
-        """Returns the vhost: the entry's own, or that of a document of one vhost."""
+        """Return the vhost: the entry's own, or that of a document of one vhost."""
         return self.name("vhost", MISSING if self._vhost is None else self._vhost)
 
     def flag(self, name: str, default: bool) -> bool:
-        """Returns a boolean; some writers say null for false."""
+        """Return a boolean; some writers say null for false."""
         value = self._fields.get(name, default)
         if value is None:
             return False
@@ -99,7 +99,7 @@ class Fields:
         return value
 
     def table(self, name: str) -> dict[str, Any]:
-        """Returns an object; RabbitMQ's exporters write an empty one as [] and a full one as pairs now and then."""
+        """Return an object; RabbitMQ's exporters write an empty one as [] and a full one as pairs now and then."""
         value = self._fields.get(name)
         if value is None:
             return {}
@@ -114,7 +114,7 @@ class Fields:
 
 
 def read_document(raw: Any, vhost: str | None = None) -> Document:
-    """Returns what a document says. With `vhost`, its entries belong there unless they say otherwise.
+    """Return what a document says. With `vhost`, its entries belong there unless they say otherwise.
 
     Raises: BadDefinitions for the first entry that is not what it should be.
     """
@@ -196,7 +196,7 @@ def _user(fields: Fields, algorithm: str) -> UserEntry:
 
 
 def _password_hash(text: str, algorithm: str) -> str:
-    """Returns the hash; an argon2 hash travels in base64, because RabbitMQ takes nothing else."""
+    """Return the hash; an argon2 hash travels in base64, because RabbitMQ takes nothing else."""
     if algorithm != ARGON2 or not text or text.startswith("$"):
         return text
     try:
@@ -289,7 +289,7 @@ def _binding(fields: Fields) -> BindingEntry:
 
 
 def check_depth(name: str, value: Any, left: int = DEPTH_MAX) -> None:
-    """Refuses what an AMQP table cannot hold. Raises: BadDefinitions."""
+    """Refuse what an AMQP table cannot hold. Raises: BadDefinitions."""
     if isinstance(value, int) and not INT_64_MIN <= value <= INT_64_MAX:
         raise BadDefinitions(f"{name} holds a number of more than 64 bits")
     if isinstance(value, (dict, list)):

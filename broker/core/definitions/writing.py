@@ -14,7 +14,7 @@ __all__ = ["document_fields"]
 
 
 def document_fields(document: Document, users: Iterable[User]) -> dict[str, Any]:
-    """Returns what `read_document` reads as the same document; `users` are those of it, without plain passwords."""
+    """Return what `read_document` reads as the same document; `users` are those of it, without plain passwords."""
     return {
         "users": [user.to_json() for user in users],
         "vhosts": [{**vhost.facts, "name": vhost.name} for vhost in document.vhosts],

@@ -30,7 +30,7 @@ class Allowance:
         self._left = ALLOWANCE
 
     def spend(self, units: int) -> None:
-        """Counts what a method costs; behind the last one the connection is held until the next turn."""
+        """Count what a method costs; behind the last one the connection is held until the next turn."""
         self._left -= units
         if self._left <= 0 and not self._connection.held:
             self._connection.hold()

@@ -79,7 +79,7 @@ class BasicSession:
         self.sharing = False
 
     def room(self) -> int:
-        """Returns how many more deliveries the channel's shared prefetch allows."""
+        """Return how many more deliveries the channel's shared prefetch allows."""
         return self.prefetch_channel - self.outstanding if self.prefetch_channel else UNLIMITED
 
     def queues(self) -> Iterable[Queue]:
@@ -89,7 +89,7 @@ class BasicSession:
     # -- consume ------------------------------------------------------------------------------------------------------
 
     def qos(self, method: commands.Basic.Qos) -> None:
-        """Sets the prefetch. Raises: ConnectionFault 540 for a prefetch in bytes, as RabbitMQ."""
+        """Set the prefetch. Raises: ConnectionFault 540 for a prefetch in bytes, as RabbitMQ."""
         if method.prefetch_size:
             raise ConnectionFault(540, f"prefetch_size!=0 ({method.prefetch_size})")
         if method.global_:
@@ -116,7 +116,7 @@ class BasicSession:
         )
 
     def consume(self, method: commands.Basic.Consume, queue: Queue) -> None:
-        """Starts a consumer on `queue`.
+        """Start a consumer on `queue`.
 
         Raises: ChannelError 403 when somebody consumes exclusively, 406 for a priority that is no integer;
             ConnectionFault 530 for a tag in use.
@@ -150,7 +150,7 @@ class BasicSession:
         queue.add_consumer(consumer)
 
     def cancel(self, method: commands.Basic.Cancel) -> None:
-        """Ends a consumer; what it has unacked stays with the channel. An unknown tag is answered just the same."""
+        """End a consumer; what it has unacked stays with the channel. An unknown tag is answered just the same."""
         tag = method.consumer_tag or ""
         consumer = self.consumers.pop(tag, None)
         if not method.nowait:
@@ -159,7 +159,7 @@ class BasicSession:
             self._leave(consumer)
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
-        """Drops a consumer whose queue was deleted and tells a client that understands it."""
+        """Drop a consumer whose queue was deleted and tell a client that understands it."""
         self.consumers.pop(consumer.tag, None)
         if self.connection.has_capability("consumer_cancel_notify"):
             self._channel.send(commands.Basic.Cancel(consumer.tag, True))
@@ -167,7 +167,7 @@ class BasicSession:
     # -- get ----------------------------------------------------------------------------------------------------------
 
     def get(self, queue: Queue, *, no_ack: bool) -> None:
-        """Fetches one message, through a slot manager like everybody else.
+        """Fetch one message, through a slot manager like everybody else.
 
         When it lies on disk the connection is held, and the answer follows as soon as it was read.
         """
@@ -210,14 +210,14 @@ class BasicSession:
         self._channel.send_content(method, header, message.body)
 
     def _get_again(self, stream: Stream, slot: Slot, *, no_ack: bool) -> None:
-        """Goes on with a basic.get whose slot was read; it may have to wait for another one."""
+        """Go on with a basic.get whose slot was read; it may have to wait for another one."""
         queue = stream.queue
         if not queue.deleted and not queue.consumers and slot.lease is not None:
             stream.manager.give_back(slot)
         self._get_later(queue, no_ack=no_ack)
 
     def _get_later(self, queue: Queue, *, no_ack: bool) -> None:
-        """Goes on with a basic.get that had to wait: for the disk, or for what has expired to go."""
+        """Go on with a basic.get that had to wait: for the disk, or for what has expired to go."""
         self.connection.release()
         if self.closed:
             return
@@ -231,11 +231,11 @@ class BasicSession:
     # -- settle -------------------------------------------------------------------------------------------------------
 
     def ack(self, tag: int, *, multiple: bool) -> None:
-        """Settles what the tag names. Raises: ChannelError 406 for an unknown delivery tag."""
+        """Settle what the tag names. Raises: ChannelError 406 for an unknown delivery tag."""
         self.settle(self.unacked.take(tag, multiple=multiple))
 
     def nack(self, tag: int, *, multiple: bool, requeue: bool) -> None:
-        """Puts back, or rejects, what the tag names. Raises: ChannelError 406 for an unknown delivery tag."""
+        """Put back, or reject, what the tag names. Raises: ChannelError 406 for an unknown delivery tag."""
         deliveries = self.unacked.take(tag, multiple=multiple)
         if requeue:
             self.requeue(deliveries)
@@ -246,13 +246,13 @@ class BasicSession:
                 stream.bury_in_turn(slot, indexes, "rejected")
 
     def recover(self, *, requeue: bool) -> None:
-        """Puts back everything unacked. Raises: ConnectionFault 540 for requeue=false, as RabbitMQ."""
+        """Put back everything unacked. Raises: ConnectionFault 540 for requeue=false, as RabbitMQ."""
         if not requeue:
             raise ConnectionFault(540, "requeue=false")
         self.requeue(self.unacked.take_all())
 
     def close(self) -> None:
-        """Ends the consumers and puts back everything unacked: the channel is gone."""
+        """End the consumers and put back everything unacked: the channel is gone."""
         self.closed = True
         consumers = list(self.consumers.values())
         self.consumers.clear()
@@ -264,7 +264,7 @@ class BasicSession:
             self._vhost.consumer_left(consumer.queue)
 
     def settle(self, deliveries: list[Delivery]) -> None:
-        """Settles deliveries that were acked."""
+        """Settle deliveries that were acked."""
         if len(deliveries) == 1:
             stream, slot, indexes, _ = deliveries[0]
             stream.settle(slot, indexes)
@@ -274,14 +274,14 @@ class BasicSession:
         self._credit(deliveries)
 
     def reject(self, deliveries: list[Delivery]) -> None:
-        """Drops deliveries that were rejected, all at once; their queues may have them dead-lettered."""
+        """Drop deliveries that were rejected, all at once; their queues may have them dead-lettered."""
         groups: list[tuple[Stream, Slot, Sequence[int]]] = by_slot(deliveries)
         self._credit(deliveries)
         for stream, slot, indexes in groups:
             stream.bury(slot, indexes, "rejected")
 
     def requeue(self, deliveries: list[Delivery]) -> None:
-        """Puts deliveries back in their places."""
+        """Put deliveries back in their places."""
         groups: list[tuple[Stream, Slot, Sequence[int]]] = by_slot(deliveries)
         self._credit(deliveries)
         for stream, slot, indexes in groups:
@@ -337,7 +337,7 @@ class BasicSession:
     # -- overdue ------------------------------------------------------------------------------------------------------
 
     def overdue(self, now_ms: int, timeout_ms: int) -> bool:
-        """Tells whether some delivery has waited for its ack longer than the consumer timeout.
+        """Return whether some delivery has waited for its ack longer than the consumer timeout.
 
         Called now and then. What was delivered since the last call counts from this one, so it is late by an interval
         at most, and no delivery costs a timestamp.

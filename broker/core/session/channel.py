@@ -69,7 +69,7 @@ class SessionOfChannel:
         self.rewired: Callable[[SessionOfChannel], None] | None = None
 
     def method(self, method: Any) -> None:
-        """Does what a method asks, every method but basic.publish and those of opening and closing.
+        """Do what a method asks, every method but basic.publish and those of opening and closing.
 
         Raises: what its class raises; 503 for a method that only a server may send.
         """
@@ -84,7 +84,7 @@ class SessionOfChannel:
         self._deliver_first([*self.basic.queues(), *unacked])
 
     def close(self) -> None:
-        """Ends the channel's consumers and puts back what they had not settled."""
+        """End the channel's consumers and put back what they had not settled."""
         self.session.channel_closed()
         self.publisher.closed = True
         self.replies.close()
@@ -92,11 +92,11 @@ class SessionOfChannel:
         self.basic.close()
 
     def grant_access(self, _method: AccessRequest) -> None:
-        """Grants what a client of an older AMQP asks first; rights are checked when they are used."""
+        """Grant what a client of an older AMQP asks first; rights are checked when they are used."""
         self.channel.send(AccessRequestOk())
 
     def flow(self, method: commands.Channel.Flow) -> None:
-        """Answers that deliveries flow, which they always do.
+        """Answer that deliveries flow, which they always do.
 
         Raises: 540 when asked to stop them, as RabbitMQ.
         """
@@ -105,7 +105,7 @@ class SessionOfChannel:
         self.channel.send(commands.Channel.FlowOk(active=True))
 
     def declare_queue(self, method: commands.Queue.Declare) -> None:
-        """Declares a queue; the names of direct replies only tell whether somebody waits for them."""
+        """Declare a queue; the names of direct replies only tell whether somebody waits for them."""
         if method.queue.startswith(DIRECT_REPLY_TO):
             self.replies.declare(method)
         else:
@@ -128,7 +128,7 @@ class SessionOfChannel:
         self.basic.qos(method)
 
     def consume(self, method: commands.Basic.Consume) -> None:
-        """Starts a consumer on the queue that is meant, or that of direct replies."""
+        """Start a consumer on the queue that is meant, or that of direct replies."""
         if method.queue == DIRECT_REPLY_TO:
             self.replies.consume(method)
         else:
@@ -137,7 +137,7 @@ class SessionOfChannel:
             self.basic.consume(method, queue)
 
     def cancel(self, method: commands.Basic.Cancel) -> None:
-        """Ends a consumer."""
+        """End a consumer."""
         if not self.replies.cancel(method):
             consumer = self.basic.consumers.get(method.consumer_tag or "")
             if consumer is not None:
@@ -145,7 +145,7 @@ class SessionOfChannel:
             self.basic.cancel(method)
 
     def select_tx(self, _method: commands.Tx.Select) -> None:
-        """Makes the channel transactional: publishes and acknowledgements are kept from here on."""
+        """Make the channel transactional: publishes and acknowledgements are kept from here on."""
         self.transactions.select()
         self.publish = self.transactions.publish
         self.publish_run = self.transactions.publish_run
@@ -154,14 +154,14 @@ class SessionOfChannel:
             self.rewired(self)
 
     def get(self, method: commands.Basic.Get) -> None:
-        """Fetches one message of the queue that is meant."""
+        """Fetch one message of the queue that is meant."""
         queue = self.queues.find(method.queue, "read")
         handed_out = queue.worker.serve_first(queue) if queue.awake else 0
         self.basic.get(queue, no_ack=method.no_ack)
         self._pay(handed_out)  # behind it: who is held for that must not be let go by this
 
     def recover(self, method: commands.Basic.Recover) -> None:
-        """Puts back everything unacked and says so."""
+        """Put back everything unacked and say so."""
         self.basic.recover(requeue=method.requeue)
         self.channel.send(commands.Basic.RecoverOk())
 

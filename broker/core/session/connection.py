@@ -84,14 +84,14 @@ class SessionOfConnection:
     # -- what the connection machine calls ----------------------------------------------------------------------------
 
     def authenticate(self, mechanism: str, response: bytes) -> None:
-        """Takes the client's answer to the login question, and lets it in or not when the verdict is there."""
+        """Take the client's answer to the login question, and let it in or not when the verdict is there."""
         self.connection.hold()
         connection = self.connection
         decided = partial(self._decided, mechanism)
         self._logins.decide(mechanism, response, self.peer, decided, lambda: connection.finished)
 
     def _decided(self, mechanism: str, verdict: Verdict) -> None:
-        """Hears who the client is, perhaps after it has gone."""
+        """Hear who the client is, perhaps after it has gone."""
         if self.connection.finished:
             return
         if isinstance(verdict, Refused):
@@ -102,7 +102,7 @@ class SessionOfConnection:
         self.connection.admit()
 
     def open(self, vhost: str) -> None:
-        """Opens a vhost for this connection.
+        """Open a vhost for this connection.
 
         Raises: 530 for a vhost that does not exist or that the user may not see, and at a limit of the vhost or the
             user; 541 for one that is down. The order of the checks is RabbitMQ's.
@@ -126,7 +126,7 @@ class SessionOfConnection:
         _log.info("connection.opened", **self._facts)
 
     def open_channel(self, channel: Channel) -> SessionOfChannel:
-        """Returns the session of a channel that was opened. Raises: 530 at the user's limit."""
+        """Return the session of a channel that was opened. Raises: 530 at the user's limit."""
         assert self.vhost is not None and self.user is not None
         self.usage.check_channels(self.user.name)
         session = SessionOfChannel(channel, self, self.vhost)
@@ -136,15 +136,15 @@ class SessionOfConnection:
         return session
 
     def channel_closed(self) -> None:
-        """Counts a channel of the user no longer."""
+        """Count a channel of the user no longer."""
         assert self.user is not None
         self.usage.close_channel(self.user.name)
 
     def update_secret(self, secret: bytes, reason: str) -> None:
-        """Takes a new secret; a password does not expire, so there is nothing to do with it, as in RabbitMQ."""
+        """Take a new secret; a password does not expire, so there is nothing to do with it, as in RabbitMQ."""
 
     def close(self) -> None:
-        """Ends what belonged to the connection: its exclusive queues go with it."""
+        """End what belonged to the connection: its exclusive queues go with it."""
         if self.vhost is not None:
             assert self.user is not None
             self.vhost.connections -= 1
@@ -157,7 +157,7 @@ class SessionOfConnection:
                 _log.warning("connection.lost", **self._facts, reason="the client went away without closing")
 
     def crashed(self, error: Exception) -> None:
-        """Logs an exception that nobody expected; the machine closes this connection with 541."""
+        """Log an exception that nobody expected; the machine closes this connection with 541."""
         _log.error("connection.crashed", **self._facts, exc_info=error)
 
     @property
@@ -181,11 +181,11 @@ class SessionOfConnection:
     # -- what the operator does ---------------------------------------------------------------------------------------
 
     def force_close(self, text: str) -> None:
-        """Closes the connection, because an operator said so or took away what it stands on."""
+        """Close the connection, because an operator said so or took away what it stands on."""
         self.connection.fail(ConnectionFault(320, text))
 
     def cancel_unreadable(self) -> None:
-        """Cancels the consumers whose queue the user may not read any more, and tells the client."""
+        """Cancel the consumers whose queue the user may not read any more, and tell the client."""
         assert self.user is not None and self.vhost is not None
         for channel in list(self.connection.channels.values()):
             basic = cast("SessionOfChannel", channel.session).basic
@@ -198,7 +198,7 @@ class SessionOfConnection:
                     self.vhost.consumer_left(queue)
 
     def close_overdue(self, now_ms: int, timeout_ms: int) -> None:
-        """Closes the channels on which a delivery has waited for its ack longer than the consumer timeout.
+        """Close the channels on which a delivery has waited for its ack longer than the consumer timeout.
 
         Source: RabbitMQ, consumer_timeout.
         """
@@ -220,12 +220,12 @@ class SessionOfConnection:
         return self.vhost.owned_by(self) if self.vhost is not None else ()
 
     def check(self, resource: Resource, kind: Kind) -> None:
-        """Lets the connection's user touch a resource. Raises: 403."""
+        """Let the connection's user touch a resource. Raises: 403."""
         assert self.user is not None
         self.permissions.check(self.user, resource, kind)
 
     def check_any(self, resource: Resource) -> None:
-        """Lets the connection's user know that a resource is there. Raises: 403."""
+        """Let the connection's user know that a resource is there. Raises: 403."""
         assert self.user is not None
         self.permissions.check_any(self.user, resource)
 
@@ -235,6 +235,6 @@ class SessionOfConnection:
         return self.permissions.narrows_topics(self.user, exchange)
 
     def check_topic(self, exchange: Resource, key: str, kind: Kind) -> None:
-        """Lets the connection's user use a routing key of a topic exchange. Raises: 403."""
+        """Let the connection's user use a routing key of a topic exchange. Raises: 403."""
         assert self.user is not None
         self.permissions.check_topic(self.user, exchange, key, kind)

@@ -33,7 +33,7 @@ class ExchangeSession:
         self._vhost = vhost
 
     def declare(self, method: commands.Exchange.Declare) -> None:
-        """Makes an exchange, or finds that it exists.
+        """Make an exchange, or find that it exists.
 
         Raises: 403, 404 when passive, 406.
         """
@@ -62,7 +62,7 @@ class ExchangeSession:
             self._channel.send(commands.Exchange.DeclareOk())
 
     def _check_new(self, name: str, method: commands.Exchange.Declare) -> None:
-        """Checks the rights that an alternate exchange needs: what is unroutable is read here and written there."""
+        """Check the rights that an alternate exchange needs: what is unroutable is read here and written there."""
         refuse_reserved("exchange", name)
         resource = self._vhost.exchange_resource(name)
         alternate = named_exchange(resource, method.arguments or {}, "alternate-exchange")
@@ -71,7 +71,7 @@ class ExchangeSession:
             self._session.check(self._vhost.exchange_resource(alternate), "write")
 
     def delete(self, method: commands.Exchange.Delete) -> None:
-        """Deletes an exchange and its bindings.
+        """Delete an exchange and its bindings.
 
         Raises: 403, 406 when it is in use and must not be.
         """
@@ -86,7 +86,7 @@ class ExchangeSession:
             self._channel.send(commands.Exchange.DeleteOk())
 
     def bind(self, method: commands.Exchange.Bind) -> None:
-        """Binds an exchange, the destination, to another, the source.
+        """Bind an exchange, the destination, to another, the source.
 
         Raises: 403, 404, 406.
         """
@@ -96,7 +96,7 @@ class ExchangeSession:
             self._channel.send(commands.Exchange.BindOk())
 
     def unbind(self, method: commands.Exchange.Unbind) -> None:
-        """Removes a binding between exchanges; a missing one is no error.
+        """Remove a binding between exchanges; a missing one is no error.
 
         Raises: 403.
         """
@@ -106,7 +106,7 @@ class ExchangeSession:
             self._channel.send(commands.Exchange.UnbindOk())
 
     def _ends(self, method: commands.Exchange.Bind | commands.Exchange.Unbind) -> tuple[str, str]:
-        """Returns destination and source of a method, rights checked."""
+        """Return destination and source of a method, rights checked."""
         destination, source = strip_name(method.destination), strip_name(method.source)
         self._session.allowance.spend(UNITS)
         resources = self._vhost.exchange_resource(destination), self._vhost.exchange_resource(source)

@@ -82,7 +82,7 @@ class Publication:
         return self.producer is not None and self.sequence in self.producer.sequences
 
     def use_number(self, now_ms: int) -> bytes:
-        """Notes that its number, if it has one, is used from now on; returns what that adds to the record's targets."""
+        """Note that its number, if it has one, is used from now on; returns what that adds to the record's targets."""
         if self.producer is None or self.producer.forgotten:
             return b""
         self.producer.sequences.add(self.sequence, now_ms)
@@ -98,7 +98,7 @@ def look_closely(
     body: bytes,
     replies: ReplyConsumer | None,
 ) -> Publication:
-    """Returns what is to be done about a publish, its properties checked and its header as consumers will see it.
+    """Return what is to be done about a publish, its properties checked and its header as consumers will see it.
 
     `replies` is the reply consumer of the publishing channel.
     Raises: ChannelError 403, 406. The order of the checks is RabbitMQ's.
@@ -132,7 +132,7 @@ def look_closely(
 
 
 def _as_delivered(facts: HeaderFacts, header: bytes, replies: ReplyConsumer | None) -> bytes:
-    """Returns the header as consumers see it: with a name that can be answered to, and without BCC."""
+    """Return the header as consumers see it: with a name that can be answered to, and without BCC."""
     if replies is not None and facts.reply_to == DIRECT_REPLY_TO:
         header = edit_header(header, set_properties={"reply_to": replies.name})
     if facts.bcc is not MISSING:
@@ -141,7 +141,7 @@ def _as_delivered(facts: HeaderFacts, header: bytes, replies: ReplyConsumer | No
 
 
 def _check_user(session: SessionOfConnection, claimed: str | None) -> None:
-    """Refuses to publish in somebody else's name. Raises: ChannelError 406."""
+    """Refuse to publish in somebody else's name. Raises: ChannelError 406."""
     user = session.user
     assert user is not None
     if claimed is not None and claimed != user.name and IMPERSONATOR not in user.tags:
@@ -149,12 +149,12 @@ def _check_user(session: SessionOfConnection, claimed: str | None) -> None:
 
 
 def further_keys(facts: HeaderFacts) -> list[str]:
-    """Returns the routing keys that the headers CC and BCC add; RabbitMQ skips what is no text in them."""
+    """Return the routing keys that the headers CC and BCC add; RabbitMQ skips what is no text in them."""
     return [key for keys in (facts.cc, facts.bcc) if keys is not MISSING for key in keys if isinstance(key, str)]
 
 
 def _route(vhost: Vhost, entry: PublishEntry, keys: Sequence[str], header: bytes) -> tuple[Queue, ...]:
-    """Returns the queues that the keys lead to, each once."""
+    """Return the queues that the keys lead to, each once."""
     if not keys:
         return ()
     if len(keys) == 1 and keys[0] == entry.envelope.key and not entry.dynamic:

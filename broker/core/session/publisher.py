@@ -112,7 +112,7 @@ class Publisher:
         self._tells_dropped = self._connection.has_capability(_TELLS_DROPPED)
 
     def publish_run(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
-        """Routes messages to their queues and appends one record for each, whatever the fan-out. HOT.
+        """Route messages to their queues and append one record for each, whatever the fan-out. HOT.
 
         They have the same properties. Ends before the first that has to be looked at closely and behind one that had
         the connection held, and returns the place it came to. The queues take what is for them at the end, at once.
@@ -179,7 +179,7 @@ class Publisher:
         return place
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
-        """Routes one message to its queues, whatever there is to look at.
+        """Route one message to its queues, whatever there is to look at.
 
         Raises: ChannelError 403, 404, 406; ConnectionFault 501, 502, 540.
         """
@@ -208,7 +208,7 @@ class Publisher:
             self._committer.wait(self)
 
     def _entry_of(self, payload: bytes) -> PublishEntry:
-        """Returns what a publish comes to, which publish_run() may just have found out."""
+        """Return what a publish comes to, which publish_run() may just have found out."""
         stopped_at, self._resolved = self._resolved, None
         if stopped_at is not None and stopped_at[0] is payload:
             entry, resolved = stopped_at[1], stopped_at[2]
@@ -221,7 +221,7 @@ class Publisher:
         return entry
 
     def _pay(self, entry: PublishEntry) -> bool:
-        """Counts what it cost to resolve a publish, and tells whether the connection is to wait for its next turn."""
+        """Count what it cost to resolve a publish, and return whether the connection is to wait for its next turn."""
         self._session.allowance.spend(1 + len(entry.queues) // QUEUES_PER_UNIT)
         return self._connection.held
 
@@ -230,7 +230,7 @@ class Publisher:
     def _publish_numbered(
         self, entry: PublishEntry, header: bytes, body: bytes, facts: HeaderFacts, number: bytes
     ) -> None:
-        """Publishes to plain queues what has a number and nothing else to look at."""
+        """Publish to plain queues what has a number and nothing else to look at."""
         charge = OVERHEAD_BYTES + (len(header) + len(body)) // len(entry.streams)
         message = Message(entry.envelope, header, body, charge, facts, self._clock.now_ms)
         position = self._log.position
@@ -239,7 +239,7 @@ class Publisher:
             self.logged = self.published
 
     def _use_number(self, mark: ProducerMark, header: bytes) -> bytes:
-        """Returns what the number of a publish adds to the targets of its record, nothing when it was used before. HOT.
+        """Return what the number of a publish adds to the targets of its record, nothing when it was used before. HOT.
 
         A duplicate is confirmed behind the original: with the next sync, if anything waits for one.
         Raises: ChannelError 403, 406.
@@ -267,14 +267,14 @@ class Publisher:
     # -- the slow road ------------------------------------------------------------------------------------------------
 
     def examine(self, payload: bytes, header: bytes, body: bytes) -> Publication:
-        """Returns what publishing would do, checked now and done later, by `send`.
+        """Return what publishing would do, checked now and done later, by `send`.
 
         Raises: what `publish` raises.
         """
         return self._look_closely(self._entry_of(payload), header, body)
 
     def send(self, publication: Publication, *, admitted: bool = False) -> None:
-        """Does what a publication comes to: delay, return, answer, post; counts it as refused when a queue is full.
+        """Do what a publication comes to: delay, return, answer, post; counts it as refused when a queue is full.
 
         With `admitted` full queues are not asked. A mandatory message that nobody can take is returned before its
         confirm, as in RabbitMQ. A numbered one is taken by all its queues or by none of them, so that it can be sent
@@ -313,7 +313,7 @@ class Publisher:
             self.logged = self.published
 
     def _wait_for_turn(self) -> None:
-        """Holds the connection until the rules of full queues have caught up with what it publishes."""
+        """Hold the connection until the rules of full queues have caught up with what it publishes."""
         connection = self._connection
         connection.hold()
         self._deadlines.set(("held", connection), self._clock.now_ms, connection.release)
@@ -338,7 +338,7 @@ class Publisher:
     # -- confirm ------------------------------------------------------------------------------------------------------
 
     def confirm(self, upto: int) -> None:
-        """Confirms every publish up to and including number `upto`, with as few frames as there are.
+        """Confirm every publish up to and including number `upto`, with as few frames as there are.
 
         Source: RabbitMQ's publisher confirms; basic.ack (60, 80), basic.nack (60, 120).
         """
@@ -349,7 +349,7 @@ class Publisher:
         self._settle(_ACK, upto)
 
     def _tell_apart(self, upto: int) -> None:
-        """Sends what is no plain ack up to number `upto`, and the acks of what stands between."""
+        """Send what is no plain ack up to number `upto`, and the acks of what stands between."""
         kinds = dict.fromkeys(_due(self._refused, upto), _NACK)
         kinds.update(dict.fromkeys(_due(self._dropped, upto), _DROPPED))
         for number in sorted(kinds):  # one frame for a run of a kind
@@ -370,7 +370,7 @@ class Publisher:
 
 
 def _due(numbers: list[int], upto: int) -> list[int]:
-    """Takes the numbers up to one out of a list that ascends, and returns them."""
+    """Take the numbers up to one out of a list that ascends, and return them."""
     at = bisect_right(numbers, upto)
     due = numbers[:at]
     del numbers[:at]

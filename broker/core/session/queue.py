@@ -45,7 +45,7 @@ class QueueSession:
         self.last_declared = ""
 
     def name(self, name: str) -> str:
-        """Returns the name a client means: an empty one is that of the queue this channel declared last.
+        """Return the name a client means: an empty one is that of the queue this channel declared last.
 
         Raises: 404 when it declared none.
         """
@@ -58,7 +58,7 @@ class QueueSession:
         return self._vhost.queues.get(strip_name(name) or self.last_declared)
 
     def find(self, name: str, kind: Kind) -> Queue:
-        """Returns the queue a client means if its user has the right and the queue is not another connection's.
+        """Return the queue a client means if its user has the right and the queue is not another connection's.
 
         Raises: 403, 404, 405.
         """
@@ -67,7 +67,7 @@ class QueueSession:
         return self._vhost.queue(name, self._session)
 
     def declare(self, method: commands.Queue.Declare) -> None:
-        """Makes a queue, or finds that it exists, and tells its name and counts.
+        """Make a queue, or find that it exists, and tell its name and counts.
 
         Raises: 403, 404 when passive, 405, 406.
         """
@@ -111,7 +111,7 @@ class QueueSession:
         )
 
     def _check_new(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """Checks the rights that dead-lettering needs: what dies is read here and written there."""
+        """Check the rights that dead-lettering needs: what dies is read here and written there."""
         resource = self._vhost.queue_resource(name)
         exchange = named_exchange(resource, arguments, "x-dead-letter-exchange")
         if exchange is not None:
@@ -119,7 +119,7 @@ class QueueSession:
             self._session.check(self._vhost.exchange_resource(exchange), "write")
 
     def bind(self, method: commands.Queue.Bind) -> None:
-        """Binds a queue to an exchange.
+        """Bind a queue to an exchange.
 
         Raises: 403, 404, 405, 406.
         """
@@ -129,7 +129,7 @@ class QueueSession:
             self._channel.send(commands.Queue.BindOk())
 
     def unbind(self, method: commands.Queue.Unbind) -> None:
-        """Removes a binding; a missing one is no error.
+        """Remove a binding; a missing one is no error.
 
         Raises: 403, 404 when no queue was declared, 405.
         """
@@ -138,7 +138,7 @@ class QueueSession:
         self._channel.send(commands.Queue.UnbindOk())
 
     def _ends(self, method: commands.Queue.Bind | commands.Queue.Unbind) -> tuple[str, str, str]:
-        """Returns queue, exchange and binding key of a method, rights checked."""
+        """Return queue, exchange and binding key of a method, rights checked."""
         self._session.allowance.spend(UNITS)
         queue = strip_name(self.name(method.queue))
         # An empty key beside an empty queue name is the name of the last declared queue too (rabbit_channel).
@@ -154,7 +154,7 @@ class QueueSession:
         return queue, exchange, key
 
     def purge(self, method: commands.Queue.Purge) -> None:
-        """Drops every ready message of a queue.
+        """Drop every ready message of a queue.
 
         Raises: 403, 404, 405.
         """
@@ -165,7 +165,7 @@ class QueueSession:
             self._channel.send(commands.Queue.PurgeOk(count))
 
     def delete(self, method: commands.Queue.Delete) -> None:
-        """Deletes a queue; a missing one is no error. Its consumers on this channel hear of it behind the answer.
+        """Delete a queue; a missing one is no error. Its consumers on this channel hear of it behind the answer.
 
         Raises: 403, 404 when no queue was declared, 405, 406.
         """

@@ -35,7 +35,7 @@ class ReplySession:
         self._publisher = publisher
 
     def consume(self, method: commands.Basic.Consume) -> None:
-        """Starts the reply consumer. It reads no queue, so no right is asked for, as in RabbitMQ.
+        """Start the reply consumer. It reads no queue, so no right is asked for, as in RabbitMQ.
 
         Raises: ChannelError 406 with acks, or when there is one; ConnectionFault 530 for a consumer tag in use.
         """
@@ -55,7 +55,7 @@ class ReplySession:
             self._channel.send(commands.Basic.ConsumeOk(tag))
 
     def cancel(self, method: commands.Basic.Cancel) -> bool:
-        """Ends the reply consumer if the tag is its own, and tells whether it was."""
+        """End the reply consumer if the tag is its own, and return whether it was."""
         consumer = self._publisher.replies
         if consumer is None or consumer.tag != method.consumer_tag:
             return False
@@ -65,7 +65,7 @@ class ReplySession:
         return True
 
     def declare(self, method: commands.Queue.Declare) -> None:
-        """Tells whether somebody waits for answers under the name, whatever the declare asks for.
+        """Return whether somebody waits for answers under the name, whatever the declare asks for.
 
         Raises: ChannelError 404.
         """
@@ -76,7 +76,7 @@ class ReplySession:
             self._channel.send(QueueDeclareOk(name, 0, 1))
 
     def close(self) -> None:
-        """Ends the reply consumer: the channel is gone, or the client wants no answers any more."""
+        """End the reply consumer: the channel is gone, or the client wants no answers any more."""
         consumer = self._publisher.replies
         if consumer is not None:
             self._publisher.replies = None

@@ -39,7 +39,7 @@ class Resolver:
         self.entries: dict[bytes, PublishEntry] = {}
 
     def resolve(self, payload: bytes) -> PublishEntry:
-        """Returns what a payload that is not in ``entries``, or dead there, comes to.
+        """Return what a payload that is not in ``entries``, or dead there, comes to.
 
         Raises: ChannelError 403, 404; ConnectionFault 501, 502, 540.
         """
@@ -70,7 +70,7 @@ class Resolver:
         return self._find(payload, entrance, key)
 
     def _find(self, payload: bytes, entrance: Entrance, key: str) -> PublishEntry:
-        """Returns what a publish comes to that may be made: what leads nowhere and is not to be cached costs little."""
+        """Return what a publish comes to that may be made: what leads nowhere and is not to be cached costs little."""
         exchange = entrance.exchange
         mandatory = payload[-1] & _MANDATORY == _MANDATORY
         dynamic = False
@@ -92,7 +92,7 @@ class Resolver:
         return entry
 
     def _enter(self, payload: bytes) -> Entrance:
-        """Returns the exchange of a publish, and keeps it in mind.
+        """Return the exchange of a publish, and keep it in mind.
 
         Raises: ChannelError 403, 404; ConnectionFault 501, 502, 540.
         """

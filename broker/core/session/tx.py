@@ -77,21 +77,21 @@ class TxSession:
     # -- what is kept -------------------------------------------------------------------------------------------------
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
-        """Keeps a publish for the commit. Raises: what Publisher.publish raises; ChannelError 406 beyond the limit."""
+        """Keep a publish for the commit. Raises: what Publisher.publish raises; ChannelError 406 beyond the limit."""
         publication = self._publisher.examine(payload, header, body)
         self._keep(OVERHEAD_BYTES + len(header) + len(body))
         self._publications.append(publication)
 
     def publish_run(self, _payloads: list[bytes], _headers: list[bytes], _bodies: list[bytes], start: int) -> int:
-        """Takes no publish: each is kept by itself."""
+        """Take no publish: each is kept by itself."""
         return start
 
     def ack(self, tag: int, *, multiple: bool) -> None:
-        """Keeps an ack for the commit. Raises: ChannelError 406 for an unknown delivery tag."""
+        """Keep an ack for the commit. Raises: ChannelError 406 for an unknown delivery tag."""
         self._set_aside(self._basic.settle, tag, multiple=multiple)
 
     def nack(self, tag: int, *, multiple: bool, requeue: bool) -> None:
-        """Keeps a nack or reject for the commit. Raises: ChannelError 406 for an unknown delivery tag."""
+        """Keep a nack or reject for the commit. Raises: ChannelError 406 for an unknown delivery tag."""
         self._set_aside(self._basic.requeue if requeue else self._basic.reject, tag, multiple=multiple)
 
     def _set_aside(self, acknowledge: Acknowledge, tag: int, *, multiple: bool) -> None:
@@ -100,7 +100,7 @@ class TxSession:
         self._acknowledgements.append((acknowledge, tags))
 
     def _keep(self, size_bytes: int) -> None:
-        """Counts what is kept. Raises: ChannelError 406, RabbitMQ's code for a message that is too large."""
+        """Count what is kept. Raises: ChannelError 406, RabbitMQ's code for a message that is too large."""
         self.kept_bytes += size_bytes
         if self.kept_bytes > self.limit_bytes:
             raise ChannelError(
@@ -110,14 +110,14 @@ class TxSession:
     # -- the methods --------------------------------------------------------------------------------------------------
 
     def select(self) -> None:
-        """Makes the channel transactional; once more changes nothing. Raises: ChannelError 406 in confirm mode."""
+        """Make the channel transactional; once more changes nothing. Raises: ChannelError 406 in confirm mode."""
         if self._publisher.confirming:
             raise ChannelError(406, "cannot switch from confirm to tx mode")
         self.selected = True
         self._channel.send(commands.Tx.SelectOk())
 
     def commit(self) -> None:
-        """Does all that was kept; commit-ok follows when it is on disk.
+        """Do all that was kept; commit-ok follows when it is on disk.
 
         Raises: ChannelError 406 when the channel is not transactional, or when a queue that rejects publishes has no
             room; then nothing was done, while RabbitMQ would have done the rest.
@@ -153,7 +153,7 @@ class TxSession:
         self._vhost.committer.wait(self)
 
     def rollback(self) -> None:
-        """Drops what was kept: nothing is published, and what was acknowledged is unacked again.
+        """Drop what was kept: nothing is published, and what was acknowledged is unacked again.
 
         Raises: ChannelError 406 when the channel is not transactional.
         """
@@ -162,12 +162,12 @@ class TxSession:
         self._channel.send(commands.Tx.RollbackOk())
 
     def close(self) -> None:
-        """Rolls back, because the channel is gone."""
+        """Roll back, because the channel is gone."""
         self.closed = True
         self._forget()
 
     def confirm(self, upto: int) -> None:
-        """Answers a commit that is safe now; a channel that was closed meanwhile must not keep the connection held."""
+        """Answer a commit that is safe now; a channel that was closed meanwhile must not keep the connection held."""
         if upto <= self.confirmed:
             return
         self.confirmed = upto
@@ -198,7 +198,7 @@ class TxSession:
                 connection.fail(error, self._channel.number)
 
     def _on_disk(self) -> tuple[Stream, Slot] | None:
-        """Returns a slot that has to be read first, because a message of it is to be dead-lettered."""
+        """Return a slot that has to be read first, because a message of it is to be dead-lettered."""
         aside = self._basic.unacked.aside
         for acknowledge, tags in self._acknowledgements:
             if acknowledge == self._basic.settle:
@@ -209,7 +209,7 @@ class TxSession:
         return None
 
     def _fits(self) -> bool:
-        """Tells whether every queue that rejects publishes has room for all that is meant for it.
+        """Return whether every queue that rejects publishes has room for all that is meant for it.
 
         One whose consumers take messages now is taken to have it: they pass through.
         """

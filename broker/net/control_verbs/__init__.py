@@ -42,7 +42,7 @@ def control_verbs(
     reload: Callable[[], Awaitable[Mapping[str, Any]]],
     stop: Callable[[Callable[[Mapping[str, Any]], None]], None],
 ) -> dict[str, Verb]:
-    """Returns the verbs. `facts` gives what only the server knows: version, address, connections, alarms.
+    """Return the verbs. `facts` gives what only the server knows: version, address, connections, alarms.
 
     `reload` reads the settings again, `stop` begins to stop and tells what it waits for.
     """

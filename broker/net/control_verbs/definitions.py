@@ -26,7 +26,7 @@ TOPOLOGY: Final = ("exchanges", "queues", "bindings")
 
 
 def definitions_verbs(administration: Administration, rehearsal: Rehearsal) -> dict[str, Verb]:
-    """Returns the verbs."""
+    """Return the verbs."""
 
     async def import_(request: Request) -> dict[str, Any]:
         vhost = request.optional("vhost")

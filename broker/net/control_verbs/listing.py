@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 
 def listing_verbs(administration: Administration, listener: Listener) -> dict[str, Verb]:
-    """Returns the verbs."""
+    """Return the verbs."""
     permissions = administration.permissions
     seen = QueueRates()
 
@@ -136,7 +136,7 @@ def offline_rows(administration: Administration) -> Iterator[Row]:
 
 
 async def gather(rows: Iterable[Row]) -> list[Row]:
-    """Returns the rows, having let everybody else have their turn now and then."""
+    """Return the rows, having let everybody else have their turn now and then."""
     gathered: list[Row] = []
     for row in rows:
         gathered.append(row)
@@ -146,7 +146,7 @@ async def gather(rows: Iterable[Row]) -> list[Row]:
 
 
 def queue_row(vhost: Vhost, queue: Queue) -> Row:
-    """Returns what there is to say of a queue."""
+    """Return what there is to say of a queue."""
     ready, unacked = queue.ready, queue.unacked
     active = queue.consumers.active
     return {
@@ -191,7 +191,7 @@ def bytes_fields(counted: QueueBytes) -> Row:
 
 
 def exchange_row(vhost: Vhost, exchange: Exchange) -> Row:
-    """Returns what there is to say of an exchange."""
+    """Return what there is to say of an exchange."""
     policy = vhost.policies.for_exchange(exchange)
     return {
         "vhost": vhost.name,
@@ -207,7 +207,7 @@ def exchange_row(vhost: Vhost, exchange: Exchange) -> Row:
 
 
 def binding_rows(vhost: Vhost) -> Iterator[Row]:
-    """Yields the bindings, first those that every queue has to the default exchange; taps have none."""
+    """Yield the bindings, first those that every queue has to the default exchange; taps have none."""
     for name in [name for name, queue in vhost.queues.items() if not queue.is_tap]:
         yield _binding(vhost, "", name, "queue", name, {})
     for exchange in list(vhost.exchanges.values()):
@@ -231,7 +231,7 @@ def _binding(vhost: Vhost, source: str, destination: str, kind: str, key: str, a
 
 
 def consumer_rows(vhost: Vhost) -> Iterator[Row]:
-    """Yields the consumers, queue by queue."""
+    """Yield the consumers, queue by queue."""
     for queue in list(vhost.queues.values()):
         active = queue.consumers.active
         waiting: list[Consumer] = list(queue.consumers)
@@ -254,7 +254,7 @@ def consumer_rows(vhost: Vhost) -> Iterator[Row]:
 
 
 def connection_row(session: SessionOfConnection, *, blocked: bool) -> Row:
-    """Returns what there is to say of a connection."""
+    """Return what there is to say of a connection."""
     connection, peer = session.connection, session.peer
     connection_name = connection.client_properties.get("connection_name")
     return {
@@ -279,7 +279,7 @@ def connection_row(session: SessionOfConnection, *, blocked: bool) -> Row:
 
 
 def channel_rows(session: SessionOfConnection) -> Iterator[Row]:
-    """Yields the channels of a connection."""
+    """Yield the channels of a connection."""
     for number, channel in sorted(session.connection.channels.items()):
         inner = cast("SessionOfChannel", channel.session)
         basic = inner.basic
@@ -298,7 +298,7 @@ def channel_rows(session: SessionOfConnection) -> Iterator[Row]:
 
 
 def policy_rows(vhost: Vhost, *, operator: bool) -> Iterator[Row]:
-    """Yields the policies of a vhost."""
+    """Yield the policies of a vhost."""
     for policy in vhost.policies.list(operator=operator):
         yield {
             "vhost": vhost.name,

@@ -20,7 +20,7 @@ PROPERTIES: Final = (
 
 
 def message_row(message: Peeked, body_max_bytes: int) -> dict[str, Any]:
-    """Returns a message as JSON can say it: its body as text where it is text, else in base64."""
+    """Return a message as JSON can say it: its body as text where it is text, else in base64."""
     return {
         "id": message.message_id,
         "priority_level": message.priority_level,
@@ -48,7 +48,7 @@ def body_fields(content: bytes, max_bytes: int) -> dict[str, Any]:
 
 
 def _text(shown: bytes, *, complete: bool) -> str:
-    """Returns the text; of one that was cut, without a letter that was cut. Raises: UnicodeDecodeError."""
+    """Return the text; of one that was cut, without a letter that was cut. Raises: UnicodeDecodeError."""
     try:
         return shown.decode()
     except UnicodeDecodeError as error:

@@ -36,7 +36,7 @@ PUBLISH_AT_ONCE: Final = 100  # messages, between two turns of everybody else
 
 
 def message_verbs(administration: Administration, facts: Callable[[], Mapping[str, Any]]) -> dict[str, Verb]:
-    """Returns the verbs. `facts` tells of standing alarms, which block an operator as they do any publisher."""
+    """Return the verbs. `facts` tells of standing alarms, which block an operator as they do any publisher."""
 
     async def publish(request: Request) -> dict[str, Any]:
         vhost = vhost_of(request, administration)
@@ -98,7 +98,7 @@ def message_verbs(administration: Administration, facts: Callable[[], Mapping[st
 
 
 def body_of(text: str) -> bytes:
-    """Returns a body that came as base64. Raises: ControlRefused."""
+    """Return a body that came as base64. Raises: ControlRefused."""
     try:
         return b64decode(text, validate=True)
     except binascii.Error:

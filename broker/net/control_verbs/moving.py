@@ -28,7 +28,7 @@ INTO: Final = ("queue", "exchange")
 
 
 def moving_verbs(administration: Administration, facts: Callable[[], Mapping[str, Any]]) -> dict[str, Verb]:
-    """Returns the verbs. `facts` tells of standing alarms: a full disk ends a move, which writes what it moves."""
+    """Return the verbs. `facts` tells of standing alarms: a full disk ends a move, which writes what it moves."""
 
     async def run(
         request: Request, vhost: Vhost, move: Move, to: Mapping[str, Any], ends: Sequence[Queue | Exchange]

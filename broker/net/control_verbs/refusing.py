@@ -17,7 +17,7 @@ __all__ = ["refusing", "vhost_of"]
 
 
 def refusing(verb: Verb) -> Verb:
-    """Returns the verb with its refusals as one line each; a store that failed is not one of them."""
+    """Return the verb with its refusals as one line each; a store that failed is not one of them."""
 
     async def answer(request: Request) -> Any:
         try:
@@ -34,7 +34,7 @@ def refusing(verb: Verb) -> Verb:
 
 
 def vhost_of(request: Request, administration: Administration) -> Vhost:
-    """Returns the vhost that a request names. Raises: ControlRefused."""
+    """Return the vhost that a request names. Raises: ControlRefused."""
     name = request.text("vhost", "/")
     vhost = administration.vhosts.get(name)
     if administration.vhosts.is_down(name):

@@ -20,7 +20,7 @@ ROWS_MAX: Final = 10_000  # slots in one answer; a longer queue says how many th
 
 
 def slot_verbs(administration: Administration, facts: Callable[[], Mapping[str, Any]]) -> dict[str, Verb]:
-    """Returns the verbs. `facts` gives what only the server knows."""
+    """Return the verbs. `facts` gives what only the server knows."""
 
     def slots(request: Request) -> dict[str, Any]:
         name, vhost = request.text("queue"), vhost_of(request, administration)
@@ -66,7 +66,7 @@ def slot_verbs(administration: Administration, facts: Callable[[], Mapping[str, 
 
 
 def slot_row(stream: Stream, slot: Slot) -> dict[str, Any]:
-    """Returns a slot as JSON can say it. Shapes: ids from `first` up to, not including, `end`."""
+    """Return a slot as JSON can say it. Shapes: ids from `first` up to, not including, `end`."""
     return {
         "level": stream.level,
         "first": slot.first,

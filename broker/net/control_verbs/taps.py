@@ -15,7 +15,7 @@ CAP_MIN: Final = 1
 
 
 def tap_verbs(taps: Taps) -> dict[str, Verb]:
-    """Returns the verbs."""
+    """Return the verbs."""
 
     async def tap_add(request: Request) -> dict[str, Any]:
         return await taps.add(
@@ -79,5 +79,5 @@ def tap_verbs(taps: Taps) -> dict[str, Verb]:
 
 
 def cap(request: Request, name: str) -> int | None:
-    """Returns a cap, None when it was left out. Raises: ControlRefused."""
+    """Return a cap, None when it was left out. Raises: ControlRefused."""
     return request.integer(name, CAP_MIN, CAP_MIN, LARGEST) if request.has(name) else None

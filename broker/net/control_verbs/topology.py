@@ -26,7 +26,7 @@ NAME_MAX_BYTES: Final = 255
 
 
 def topology_verbs(administration: Administration) -> dict[str, Verb]:
-    """Returns the verbs. What they refuse has the texts that a client would get."""
+    """Return the verbs. What they refuse has the texts that a client would get."""
 
     async def declare_queue(request: Request) -> dict[str, bool]:
         vhost, name, arguments = vhost_of(request, administration), name_of(request, "queue"), table_of(request)
@@ -92,7 +92,7 @@ def topology_verbs(administration: Administration) -> dict[str, Verb]:
 
 
 def binding_of(request: Request, vhost: Vhost) -> tuple[Exchange, Queue | Exchange, str, dict[str, Any]]:
-    """Returns source, destination, key and arguments of a binding. Raises: ControlRefused."""
+    """Return source, destination, key and arguments of a binding. Raises: ControlRefused."""
     source = exchange_named(vhost, request.text("exchange"))
     destination, none = destination_of(vhost, request.text("destination"))
     if none is not None:
@@ -104,7 +104,7 @@ def binding_of(request: Request, vhost: Vhost) -> tuple[Exchange, Queue | Exchan
 
 
 def name_of(request: Request, kind: str) -> str:
-    """Returns the name of what is declared. Raises: ControlRefused."""
+    """Return the name of what is declared. Raises: ControlRefused."""
     name = request.text(kind)
     if not name or not is_short_text(name) or not name.isprintable():
         raise ControlRefused(
@@ -114,7 +114,7 @@ def name_of(request: Request, kind: str) -> str:
 
 
 def table_of(request: Request) -> dict[str, Any]:
-    """Returns the arguments. Raises: ControlRefused for what no client could send."""
+    """Return the arguments. Raises: ControlRefused for what no client could send."""
     arguments = request.table("arguments") if request.has("arguments") else {}
     try:
         encode_table(arguments)

@@ -15,7 +15,7 @@ __all__ = ["user_verbs"]
 
 
 def user_verbs(administration: Administration) -> dict[str, Verb]:
-    """Returns the verbs."""
+    """Return the verbs."""
 
     def password_of(request: Request) -> str:
         password = request.text("password")

@@ -20,7 +20,7 @@ PRIORITY_MAX: Final = (1 << 31) - 1
 
 
 def vhost_verbs(administration: Administration) -> dict[str, Verb]:
-    """Returns the verbs."""
+    """Return the verbs."""
     policies = PolicyChanges(administration)
 
     async def add_vhost(request: Request) -> None:

@@ -44,16 +44,16 @@ class Answer:
 
 
 def json_answer(value: Any, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Answer:
-    """Returns an answer that says a value. Cost: linear; a long list comes as `bytes` from whoever has it."""
+    """Return an answer that says a value. Cost: linear; a long list comes as `bytes` from whoever has it."""
     return Answer(status, encoded(value), (JSON, *headers))
 
 
 def refusal_answer(refused: HttpRefused) -> Answer:
-    """Returns the answer that says why not."""
+    """Return the answer that says why not."""
     fields: Mapping[str, str] = {"error": refused.word, "reason": refused.reason}
     return Answer(refused.status, encoded(fields), (JSON, *refused.headers), close=refused.fatal)
 
 
 def encoded(value: Any) -> bytes:
-    """Returns a value as a line of JSON."""
+    """Return a value as a line of JSON."""
     return json.dumps(value, separators=(",", ":")).encode() + b"\n"

@@ -14,7 +14,7 @@ ONE_RANGE: Final = re.compile(r"bytes=[ \t]*(\d{0,19})-(\d{0,19})[ \t]*")
 
 
 def asked_bytes(headers: Headers, size_bytes: int, etag: str) -> tuple[int, int] | None:
-    """Returns the first byte and the one behind the last that is asked for, None for the whole.
+    """Return the first byte and the one behind the last that is asked for, None for the whole.
 
     Several ranges, another unit, and what cannot be read ask for the whole, which RFC 9110 allows.
     Raises: HttpRefused (416) for a range that begins behind the end.
@@ -38,6 +38,6 @@ def asked_bytes(headers: Headers, size_bytes: int, etag: str) -> tuple[int, int]
 
 
 def is_known(headers: Headers, etag: str) -> bool:
-    """Tells whether the client has this very content already."""
+    """Return whether the client has this very content already."""
     tags = [tag.strip().removeprefix("W/") for tag in headers.get("if-none-match", "").split(",")]
     return etag in tags or tags == ["*"]

@@ -71,7 +71,7 @@ class Conversation:
         writer.transport.set_write_buffer_limits(high=PIECE_BYTES)
 
     async def run(self) -> None:
-        """Returns when the connection is over, closed in good order where there is somebody to close it with."""
+        """Return when the connection is over, closed in good order where there is somebody to close it with."""
         try:
             while await self._exchange():
                 pass
@@ -84,7 +84,7 @@ class Conversation:
             self._writer.transport.abort()
 
     async def turn_away(self, refused: HttpRefused) -> None:
-        """Answers without having been asked, and closes."""
+        """Answer without having been asked, and close."""
         try:
             await self._send(replace(refusal_answer(refused), close=True))
             await self._finish()
@@ -94,7 +94,7 @@ class Conversation:
             self._writer.transport.abort()
 
     async def _exchange(self) -> bool:
-        """Does one request and its answer; False when there is no further one."""
+        """Do one request and its answer; False when there is no further one."""
         try:
             request = await self._request()
             if request is None:
@@ -146,7 +146,7 @@ class Conversation:
             await self._writer.drain()
 
     async def _finish(self) -> None:
-        """Ends the output, and reads on until the client has closed too: to close a socket with unread input would make
+        """End the output, and read on until the client has closed too: to close a socket with unread input would make
         the kernel take back what the client has not read yet.
         """
         writer = self._writer

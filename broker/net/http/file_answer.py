@@ -16,7 +16,7 @@ __all__ = ["file_answer"]
 
 
 async def file_answer(reads: FileReads, path: Path, headers: Headers, crc: int) -> Answer | None:
-    """Returns the answer to a GET of a file with that checksum, None when it is not there (any more).
+    """Return the answer to a GET of a file with that checksum, None when it is not there (any more).
 
     Raises: HttpRefused (416); StoreFailed.
     """

@@ -28,7 +28,7 @@ class FileReads:
         self._threads = ThreadPoolExecutor(THREADS, "http")
 
     async def open(self, path: Path) -> tuple[File, int] | None:
-        """Returns an open file and its length, None when it is not there (any more)."""
+        """Return an open file and its length, None when it is not there (any more)."""
         opening = asyncio.get_running_loop().run_in_executor(self._threads, self._open, path)
         try:
             return await asyncio.shield(opening)
@@ -46,7 +46,7 @@ class FileReads:
         return file, file.size()
 
     async def pieces(self, part: FilePart) -> AsyncIterator[bytes]:
-        """Yields the bytes of a part. Raises: StoreFailed, also for a file that is shorter than it was."""
+        """Yield the bytes of a part. Raises: StoreFailed, also for a file that is shorter than it was."""
         loop = asyncio.get_running_loop()
         at, end = part.offset, part.offset + part.size_bytes
         while at < end:
@@ -58,11 +58,11 @@ class FileReads:
             at += wanted
 
     def close(self) -> None:
-        """Ends the threads. Nobody is reading any more."""
+        """End the threads. Nobody is reading any more."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
 def _close_unwanted(opening: asyncio.Future[tuple[File, int] | None]) -> None:
-    """Closes the file that was opened for somebody who has left meanwhile."""
+    """Close the file that was opened for somebody who has left meanwhile."""
     if not opening.cancelled() and opening.exception() is None and (found := opening.result()) is not None:
         found[0].close()

@@ -32,7 +32,7 @@ class BasicLogin:
         self._logins = logins
 
     async def user(self, headers: Headers, peer: Peer, gone: Callable[[], bool]) -> User:
-        """Returns the user. `gone` tells, in any thread, whether the client has left: then this waits until cancelled.
+        """Return the user. `gone` tells, in any thread, whether the client has left: then this waits until cancelled.
 
         Raises: HttpRefused (401), which does not say what was wrong; the log does.
         """
@@ -60,7 +60,7 @@ class BasicLogin:
 
 
 def credentials_of(header: str) -> tuple[str, bytes] | None:
-    """Returns the name and the password of an Authorization header, None when it has none. Source: RFC 7617."""
+    """Return the name and the password of an Authorization header, None when it has none. Source: RFC 7617."""
     scheme, _, token = header.partition(" ")
     if scheme.lower() != "basic":
         return None

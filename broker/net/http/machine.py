@@ -46,7 +46,7 @@ class HttpMachine:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def receive(self, octets: bytes) -> None:
-        """Takes what the client sent; nothing at all when it has sent its last."""
+        """Take what the client sent; nothing at all when it has sent its last."""
         self._fed_bytes += len(octets)
         self._connection.receive_data(octets)
 
@@ -56,7 +56,7 @@ class HttpMachine:
         return self._request is not None or bool(self._connection.trailing_data[0])
 
     def next_request(self) -> HttpRequest | None:
-        """Returns the next request with its whole body, or None: more is needed, or the client has left (`ended`).
+        """Return the next request with its whole body, or None: more is needed, or the client has left (`ended`).
 
         Raises: HttpRefused, after which nothing more can be read; its answer can still be sent.
         """
@@ -118,13 +118,13 @@ class HttpMachine:
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def go_on(self) -> bytes:
-        """Returns what a client waits for that asked whether it may send its body, else nothing."""
+        """Return what a client waits for that asked whether it may send its body, else nothing."""
         if not self._connection.they_are_waiting_for_100_continue:
             return b""
         return self._connection.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
 
     def head(self, answer: Answer, date: str) -> bytes:
-        """Returns the status line and the headers of an answer."""
+        """Return the status line and the headers of an answer."""
         headers = [("Date", date), ("Server", SERVER), ("X-Content-Type-Options", "nosniff"), *answer.headers]
         if answer.status != HTTPStatus.NOT_MODIFIED:
             headers.append(("Content-Length", str(answer.size_bytes)))
@@ -141,15 +141,15 @@ class HttpMachine:
         return self._request is None or self._request.method != b"HEAD"
 
     def piece(self, octets: bytes) -> bytes:
-        """Returns a piece of the body as it is sent."""
+        """Return a piece of the body as it is sent."""
         return self._connection.send(h11.Data(data=octets))
 
     def end(self) -> bytes:
-        """Ends the answer."""
+        """End the answer."""
         return self._connection.send(h11.EndOfMessage())
 
     def next_cycle(self) -> bool:
-        """Makes ready for the next request; False when this was the last of the connection."""
+        """Make ready for the next request; False when this was the last of the connection."""
         if self._connection.our_state is not h11.DONE or self._connection.their_state is not h11.DONE:
             return False
         self._connection.start_next_cycle()

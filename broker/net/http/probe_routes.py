@@ -15,7 +15,7 @@ __all__ = ["probe_routes"]
 
 
 def probe_routes(unready: Callable[[], Sequence[str]], down: Callable[[], Sequence[str]]) -> list[Route]:
-    """Returns the routes.
+    """Return the routes.
 
     `unready` gives the reasons why the broker cannot take work now, without any detail that whoever has no login should
     not read; `down` names vhosts that are down while the others work.

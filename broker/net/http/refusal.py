@@ -47,10 +47,10 @@ class HttpRefused(Exception):
 
 
 def bad_request(reason: str) -> HttpRefused:
-    """Returns the refusal of what cannot be understood."""
+    """Return the refusal of what cannot be understood."""
     return HttpRefused(400, reason)
 
 
 def not_found(reason: str) -> HttpRefused:
-    """Returns the refusal of what is not there."""
+    """Return the refusal of what is not there."""
     return HttpRefused(404, reason)

@@ -32,7 +32,7 @@ class HttpRequest:
 
     @classmethod
     def of(cls, method: str, target: str, headers: Headers, body: bytes = b"") -> HttpRequest:
-        """Returns the request for a target in origin or absolute form. Raises: HttpRefused."""
+        """Return the request for a target in origin or absolute form. Raises: HttpRefused."""
         try:
             parts = urlsplit(target)
             path = tuple(unquote_to_bytes(word).decode() for word in parts.path.split("/")[1:])
@@ -49,20 +49,20 @@ class HttpRequest:
     # -- the query ----------------------------------------------------------------------------------------------------
 
     def only(self, known: Iterable[str]) -> None:
-        """Refuses parameters that nothing here knows: a misspelt filter must not mean "all". Raises: HttpRefused."""
+        """Refuse parameters that nothing here knows: a misspelt filter must not mean "all". Raises: HttpRefused."""
         unknown = sorted(self.query.keys() - set(known))
         if unknown:
             raise bad_request(f"no parameter '{unknown[0]}' here")
 
     def integer(self, name: str, default: int, high: int = LARGEST) -> int:
-        """Returns a parameter from 0 to `high`. Raises: HttpRefused."""
+        """Return a parameter from 0 to `high`. Raises: HttpRefused."""
         text = self.query.get(name)
         return default if text is None else integer(name, text, high)
 
     # -- the body -----------------------------------------------------------------------------------------------------
 
     def fields(self, known: Iterable[str]) -> Request:
-        """Returns the body's JSON object, to read arguments from; no body is an empty one.
+        """Return the body's JSON object, to read arguments from; no body is an empty one.
 
         Raises: HttpRefused for what is no JSON object, and for a field that nothing here knows.
         """
@@ -78,7 +78,7 @@ class HttpRequest:
         return Request(found)
 
     def check_origin(self) -> None:
-        """Refuses a change that another site's page asks a browser for: the browser would add the user's password.
+        """Refuse a change that another site's page asks a browser for: the browser would add the user's password.
 
         Raises: HttpRefused.
         """
@@ -90,14 +90,14 @@ class HttpRequest:
 
 
 def integer(name: str, text: str, high: int = LARGEST) -> int:
-    """Returns the number that a text is. Raises: HttpRefused."""
+    """Return the number that a text is. Raises: HttpRefused."""
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(high)) and int(text) <= high):
         raise bad_request(f"'{name}' should be an integer from 0 to {high}")
     return int(text)
 
 
 def header_map(pairs: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Returns headers by name."""
+    """Return headers by name."""
     found: dict[str, str] = {}
     for name, value in pairs:
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")

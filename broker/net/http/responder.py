@@ -30,7 +30,7 @@ class Respond:
         self._login = login
 
     async def __call__(self, request: HttpRequest, client: Client) -> Answer:
-        """Returns the answer, whatever happens."""
+        """Return the answer, whatever happens."""
         try:
             return await self._answer(request, client)
         except HttpRefused as refused:

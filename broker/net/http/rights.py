@@ -18,7 +18,7 @@ OPERATORS: Final = frozenset({"administrator", "monitoring"})
 
 
 def tap_queue(tap: str) -> str:
-    """Returns the name of a tap's queue, which rights are about."""
+    """Return the name of a tap's queue, which rights are about."""
     return TAP_PREFIX + tap
 
 
@@ -29,20 +29,20 @@ class HttpRights:
         self._permissions = permissions
 
     def looks_after(self, user: User) -> bool:
-        """Tells whether the user may see everything, by the tag administrator or monitoring."""
+        """Return whether the user may see everything, by the tag administrator or monitoring."""
         return not OPERATORS.isdisjoint(user.tags)
 
     def may_read(self, user: User, vhost: str, queue: str) -> bool:
-        """Tells whether the user may read what a queue holds."""
+        """Return whether the user may read what a queue holds."""
         return self.looks_after(user) or self._permissions.allows(user, Resource("queue", vhost, queue), "read")
 
     def check_read(self, user: User, vhost: str, queue: str) -> None:
-        """Lets the user read what a queue holds. Raises: HttpRefused (403) naming it."""
+        """Let the user read what a queue holds. Raises: HttpRefused (403) naming it."""
         if not self.may_read(user, vhost, queue):
             raise HttpRefused(403, f"access to {Resource('queue', vhost, queue)} refused for user '{user.name}'")
 
     def check_looks_after(self, user: User, what: str) -> None:
-        """Lets the user do what concerns all. Raises: HttpRefused (403)."""
+        """Let the user do what concerns all. Raises: HttpRefused (403)."""
         if not self.looks_after(user):
             raise HttpRefused(
                 403, f"access to {what} refused for user '{user.name}', who is neither administrator nor monitoring"

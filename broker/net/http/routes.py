@@ -44,7 +44,7 @@ class Route:
     probe: Probe | None = None
 
     def words(self, path: Sequence[str]) -> dict[str, str] | None:
-        """Returns what the names in the path stand for, None for another path."""
+        """Return what the names in the path stand for, None for another path."""
         pattern = self.path.split("/")[1:]
         if len(pattern) != len(path):
             return None
@@ -64,7 +64,7 @@ class RouteTable:
         self.routes = tuple(routes)
 
     def find(self, request: HttpRequest) -> tuple[Route, dict[str, str]]:
-        """Returns the route of a request, and its words.
+        """Return the route of a request, and its words.
 
         Raises: HttpRefused: 404 for a path that is not in the table, 405 for a method that is not there for it, 400 for
         a parameter that it does not know.

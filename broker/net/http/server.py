@@ -52,7 +52,7 @@ class HttpServer:
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}/"
 
     async def start(self, bound: list[socket.socket]) -> None:
-        """Begins to listen on bound sockets; `port` then says where."""
+        """Begin to listen on bound sockets; `port` then says where."""
         self._bound = bound
         self.port = bound[0].getsockname()[1]
         self._servers = await self._listen()
@@ -63,7 +63,7 @@ class HttpServer:
         self._limits = HttpLimits(settings.http.header_max_bytes, settings.http.body_max_bytes)
 
     async def renew_tls(self) -> None:
-        """Accepts new clients with the certificate as it is now; the sockets stay bound and listening."""
+        """Accept new clients with the certificate as it is now; the sockets stay bound and listening."""
         if self._stopping or self._tls is None or self._tls.context is self._context:
             return
         fresh = await self._listen()
@@ -72,7 +72,7 @@ class HttpServer:
             server.close()
 
     def refuse_new(self) -> None:
-        """Accepts nobody any more, and takes no further request of those that are there."""
+        """Accept nobody any more, and take no further request of those that are there."""
         self._stopping = True
         for server in self._servers:
             server.close()
@@ -84,7 +84,7 @@ class HttpServer:
                 task.cancel()
 
     async def close(self, timeout_s: float) -> None:
-        """Returns when all have had their answers, or breaks off what takes longer than that."""
+        """Return when all have had their answers, or breaks off what takes longer than that."""
         if self._talks:
             await asyncio.wait(list(self._talks), timeout=timeout_s)
         self.abort()
@@ -93,7 +93,7 @@ class HttpServer:
         self._reads.close()
 
     def abort(self) -> None:
-        """Drops every client that is left."""
+        """Drop every client that is left."""
         for task in list(self._talks):
             task.cancel()
 
@@ -155,7 +155,7 @@ class ClientProtocol(asyncio.StreamReaderProtocol):
         self._conversation = self._accept(reader, writer)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Ends what still goes on for this client."""
+        """End what still goes on for this client."""
         super().connection_lost(error)
         if self._conversation is not None:
             self._conversation.cancel()

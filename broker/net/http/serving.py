@@ -41,7 +41,7 @@ def http_server(
     down: Callable[[], Sequence[str]],
     tls: TlsContext | None,
 ) -> HttpServer:
-    """Returns the server, which does not listen yet.
+    """Return the server, which does not listen yet.
 
     `unready` gives the reasons why the broker takes no work now, `down` names vhosts that are down.
     """

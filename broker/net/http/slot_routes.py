@@ -28,7 +28,7 @@ ROWS_AT_ONCE: Final = 500  # a long list is made in pieces, with everybody else'
 
 
 def slot_routes(taps: Taps, incarnation: str, rights: HttpRights, reads: FileReads) -> list[Route]:
-    """Returns the routes."""
+    """Return the routes."""
     slots = SlotAnswers(taps, incarnation, rights, reads)
     return [
         Route("GET", "/v1/store", slots.store),
@@ -47,7 +47,7 @@ class SlotAnswers:
     reads: FileReads
 
     async def store(self, _call: Call) -> Answer:
-        """Says whose slots these are."""
+        """Say whose slots these are."""
         view = self.taps.view
         return json_answer(
             {
@@ -60,7 +60,7 @@ class SlotAnswers:
         )
 
     async def seals(self, call: Call) -> Answer:
-        """Lists what is behind a seal, of the taps that the user may read: the slot files that are there, and what can
+        """List what is behind a seal, of the taps that the user may read: the slot files that are there, and what can
         not be had any more.
 
         "partial" says that there are slots of others beside those that were asked for.
@@ -100,12 +100,12 @@ class SlotAnswers:
         )
 
     def _partial(self, call: Call) -> bool:
-        """Tells whether there are slots that the user may not read, asked for or not."""
+        """Return whether there are slots that the user may not read, asked for or not."""
         may_read = self.rights.may_read
         return not all(may_read(call.user, vhost, tap_queue(tap)) for vhost, tap in self.taps.view.taps)
 
     def _visible(self, call: Call) -> Callable[[str, str], bool]:
-        """Returns which taps are asked for and may be read. Raises: HttpRefused for one that may not."""
+        """Return which taps are asked for and may be read. Raises: HttpRefused for one that may not."""
         vhost, tap = call.request.query.get("vhost"), call.request.query.get("tap")
         if vhost is not None and tap is not None:
             self.rights.check_read(call.user, vhost, tap_queue(tap))
@@ -118,7 +118,7 @@ class SlotAnswers:
         return visible
 
     async def slot(self, call: Call) -> Answer:
-        """Sends a slot file, or a part of it."""
+        """Send a slot file, or a part of it."""
         number = integer("seal", call.words["seal"])
         seal = self.taps.view.seal(number)
         if seal is None:

@@ -26,7 +26,7 @@ SNAPSHOTS_MAX: Final = 64  # at a time: each is a copy on disk of what a queue h
 
 
 def snapshot_routes(taps: Taps, vhosts: Mapping[str, Vhost], rights: HttpRights, reads: FileReads) -> list[Route]:
-    """Returns the routes."""
+    """Return the routes."""
     answers = SnapshotAnswers(taps, vhosts, rights, reads)
     return [
         Route("POST", "/v1/snapshots", answers.take),
@@ -45,7 +45,7 @@ class SnapshotAnswers:
     reads: FileReads
 
     async def take(self, call: Call) -> Answer:
-        """Takes a snapshot and lists its files."""
+        """Take a snapshot and list its files."""
         fields = call.request.fields(("vhost", "queue"))
         vhost, queue = fields.text("vhost", "/"), fields.text("queue")
         self.rights.check_read(call.user, vhost, queue)
@@ -61,7 +61,7 @@ class SnapshotAnswers:
         return json_answer(await self.taps.snapshot(vhost, queue), 201)
 
     async def file(self, call: Call) -> Answer:
-        """Sends one file of a snapshot, or a part of it."""
+        """Send one file of a snapshot, or a part of it."""
         snapshot, n = self._find(call), integer("n", call.words["n"])
         crc = next((file.crc for file in snapshot.files if file.n == n), None)
         answer = None
@@ -73,7 +73,7 @@ class SnapshotAnswers:
         return answer
 
     async def drop(self, call: Call) -> Answer:
-        """Removes a snapshot."""
+        """Remove a snapshot."""
         await self.taps.drop_snapshot(self._find(call).id)
         return Answer(204)
 

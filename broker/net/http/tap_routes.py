@@ -19,7 +19,7 @@ __all__ = ["tap_routes"]
 
 
 def tap_routes(taps: Taps, vhosts: Mapping[str, Vhost], rights: HttpRights) -> list[Route]:
-    """Returns the routes."""
+    """Return the routes."""
     answers = TapAnswers(taps, vhosts, rights)
     return [
         Route("GET", "/v1/taps", answers.listing, ("vhost",)),
@@ -38,7 +38,7 @@ class TapAnswers:
     rights: HttpRights
 
     async def listing(self, call: Call) -> Answer:
-        """Lists the taps that the user may read."""
+        """List the taps that the user may read."""
         vhost = call.request.query.get("vhost")
         rows = self.taps.listing(vhost) if vhost is None or vhost in self.vhosts else []
         visible = [row for row in rows if self.rights.may_read(call.user, row["vhost"], tap_queue(row["name"]))]
@@ -56,7 +56,7 @@ class TapAnswers:
         return json_answer({"last_seal": await self.taps.seal(vhost, tap)})
 
     async def set_cursor(self, call: Call) -> Answer:
-        """Makes a cursor, or moves it on."""
+        """Make a cursor, or move it on."""
         fields = call.request.fields(("vhost", "tap", "seal", "incarnation", "reset"))
         vhost, tap = fields.text("vhost", "/"), fields.text("tap")
         if not fields.has("seal"):
@@ -68,7 +68,7 @@ class TapAnswers:
         return Answer(204)
 
     async def remove_cursor(self, call: Call) -> Answer:
-        """Removes a cursor: nothing is kept for it any more."""
+        """Remove a cursor: nothing is kept for it any more."""
         query = call.request.query
         if "tap" not in query:
             raise bad_request("the parameter 'tap' is missing")
@@ -80,7 +80,7 @@ class TapAnswers:
         return Answer(204)
 
     def _check(self, call: Call, vhost: str, tap: str) -> None:
-        """Lets the user use a tap that is there. Raises: HttpRefused (403, 404), 403 first: it tells nobody what is
+        """Let the user use a tap that is there. Raises: HttpRefused (403, 404), 403 first: it tells nobody what is
         there.
         """
         self.rights.check_read(call.user, vhost, tap_queue(tap))

@@ -28,7 +28,7 @@ APART: Final = '"$@" </dev/null >>"$0" 2>&1 & echo $!'
 
 
 def spawn(role: str, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Daemon:
-    """Starts a process that outlives this one, and returns it. Raises: JobFailed."""
+    """Start a process that outlives this one, and return it. Raises: JobFailed."""
     try:
         log.unlink(missing_ok=True)
         done = subprocess.run(  # noqa: S603 - Spark's own launcher, found beside the package
@@ -41,7 +41,7 @@ def spawn(role: str, command: Sequence[str], log: Path, environment: Mapping[str
 
 
 def is_ours(daemon: Daemon, mark: str) -> bool:
-    """Tells whether the process still runs and is the one that was started: numbers of processes come again.
+    """Return whether the process still runs and is the one that was started: numbers of processes come again.
 
     The launcher, before it has become the daemon, has the mark in its environment only.
     """
@@ -66,7 +66,7 @@ def _words(pid: int, name: str) -> Sequence[str]:
 
 
 def rss_bytes(daemon: Daemon) -> int | None:
-    """Returns the memory that a process has now, None where nobody says."""
+    """Return the memory that a process has now, None where nobody says."""
     with suppress(OSError, ValueError, IndexError):
         pages = int((PROC / str(daemon.pid) / "statm").read_text(encoding="ascii").split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
@@ -74,7 +74,7 @@ def rss_bytes(daemon: Daemon) -> int | None:
 
 
 def wait_for(daemon: Daemon, mark: str, pattern: re.Pattern[str]) -> re.Match[str]:
-    """Returns where the process's log says what is waited for. Raises: JobFailed when it ends, or takes too long."""
+    """Return where the process's log says what is waited for. Raises: JobFailed when it ends, or takes too long."""
     end_s = time.monotonic() + READY_MAX_S
     log = Path(daemon.log)
     seen_ours = False
@@ -93,7 +93,7 @@ def wait_for(daemon: Daemon, mark: str, pattern: re.Pattern[str]) -> re.Match[st
 
 
 def last_words(log: Path) -> str:
-    """Returns the last line of a log that says something of its own."""
+    """Return the last line of a log that says something of its own."""
     try:
         lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()]
     except OSError:
@@ -103,7 +103,7 @@ def last_words(log: Path) -> str:
 
 
 def end(daemons: Sequence[Daemon], mark: str) -> list[Daemon]:
-    """Ends those of the processes that are ours, and returns them; who does not go in time is killed."""
+    """End those of the processes that are ours, and return them; who does not go in time is killed."""
     ended = [daemon for daemon in daemons if _signal(daemon, mark, signal.SIGTERM)]
     if not _wait(lambda: any(is_ours(daemon, mark) for daemon in ended), TERM_MAX_S):
         for daemon in ended:
@@ -113,7 +113,7 @@ def end(daemons: Sequence[Daemon], mark: str) -> list[Daemon]:
 
 
 def _signal(daemon: Daemon, mark: str, number: signal.Signals) -> bool:
-    """Signals a process after a look at who it is; between look and signal its number cannot come again so soon."""
+    """Signal a process after a look at who it is; between look and signal its number cannot come again so soon."""
     if not is_ours(daemon, mark):
         return False
     with suppress(ProcessLookupError):
@@ -122,7 +122,7 @@ def _signal(daemon: Daemon, mark: str, number: signal.Signals) -> bool:
 
 
 def _wait(condition: Callable[[], bool], limit_s: float) -> bool:
-    """Returns whether the condition ended in time."""
+    """Return whether the condition ended in time."""
     end_s = time.monotonic() + limit_s
     while condition():
         if time.monotonic() > end_s:

@@ -48,12 +48,12 @@ class ClusterState:
     daemons: tuple[Daemon, ...] = field(default=())
 
     def with_daemon(self, daemon: Daemon) -> ClusterState:
-        """Returns the state with one more process."""
+        """Return the state with one more process."""
         return replace(self, daemons=(*self.daemons, daemon))
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> ClusterState:
-        """Returns the state that was written. Raises: KeyError, TypeError."""
+        """Return the state that was written. Raises: KeyError, TypeError."""
         known = dict(fields)
         if known.pop("format") != FORMAT:
             raise KeyError("format")
@@ -72,7 +72,7 @@ class ClusterFolder:
         self._state = path / "state.json"
 
     def state(self) -> ClusterState | None:
-        """Returns what is known, None when no cluster was started here. Raises: JobFailed."""
+        """Return what is known, None when no cluster was started here. Raises: JobFailed."""
         try:
             return ClusterState.from_json(json.loads(self._state.read_bytes()))
         except FileNotFoundError:
@@ -81,7 +81,7 @@ class ClusterFolder:
             raise JobFailed(f"{self._state} cannot be read: {error!r}; move it away when no cluster runs") from None
 
     def prepare(self, host: str) -> None:
-        """Makes the folder and writes the settings of a new cluster, with a new secret. Raises: JobFailed."""
+        """Make the folder and write the settings of a new cluster, with a new secret. Raises: JobFailed."""
         try:
             for folder in (self.path, self.conf, self.logs, self.work):
                 folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ class ClusterFolder:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keeps others from starting or stopping a cluster here meanwhile. Raises: JobFailed when somebody does."""
+        """Keep others from starting or stopping a cluster here meanwhile. Raises: JobFailed when somebody does."""
         try:
             self.path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
             descriptor = os.open(self.path / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
@@ -108,11 +108,11 @@ class ClusterFolder:
             os.close(descriptor)
 
     def keep(self, state: ClusterState) -> None:
-        """Writes down what is known. Raises: OSError."""
+        """Write down what is known. Raises: OSError."""
         self._write(self._state, json.dumps({"format": FORMAT, **asdict(state)}, indent=2) + "\n")
 
     def forget(self) -> None:
-        """Removes the state, the secret and what the workers left; the logs stay."""
+        """Remove the state, the secret and what the workers left; the logs stay."""
         shutil.rmtree(self.work, ignore_errors=True)
         shutil.rmtree(self.conf, ignore_errors=True)
         self._state.unlink(missing_ok=True)
@@ -128,7 +128,7 @@ class ClusterFolder:
 
 
 def settings(host: str, secret: str) -> dict[str, str]:
-    """Returns what master, workers and drivers have in common."""
+    """Return what master, workers and drivers have in common."""
     local = host.startswith(LOOPBACK)
     return {
         "spark.authenticate": "true",
@@ -143,12 +143,12 @@ def settings(host: str, secret: str) -> dict[str, str]:
 
 
 def default_folder(environment: Mapping[str, str]) -> Path:
-    """Returns where the user's cluster is, when no other place is named."""
+    """Return where the user's cluster is, when no other place is named."""
     return cache_folder(environment) / "cluster"
 
 
 def cluster_environment(master: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables with which a driver may use the master of the user's own cluster; none for another one.
+    """Return the variables with which a driver may use the master of the user's own cluster; none for another one.
 
     The secret stays in its file: in a command line everybody could read it.
     """

@@ -61,7 +61,7 @@ class ClusterStatus:
 
 
 def start(folder: ClusterFolder, *, host: str, port: int, workers: int, cores: int, memory: str) -> ClusterState:
-    """Starts a cluster and returns when all workers have registered.
+    """Start a cluster and return when all workers have registered.
 
     Shapes: port 0 takes a free one, and one that is taken makes Spark take the next; `master` of the state says which.
     Raises: JobFailed (NO_JAVA when no Java will do), and nothing runs then.
@@ -111,7 +111,7 @@ def _start(folder: ClusterFolder, host: str, port: int, workers: int, cores: int
 
 
 def stop(folder: ClusterFolder) -> list[Daemon]:
-    """Ends the processes of the cluster that still run, workers first, and returns them. Raises: JobFailed."""
+    """End the processes of the cluster that still run, workers first, and return them. Raises: JobFailed."""
     if folder.state() is None:
         return []
     with folder.alone():
@@ -128,7 +128,7 @@ def stop(folder: ClusterFolder) -> list[Daemon]:
 
 
 def status(folder: ClusterFolder) -> ClusterStatus | None:
-    """Returns how the cluster is, None when none was started. Raises: JobFailed."""
+    """Return how the cluster is, None when none was started. Raises: JobFailed."""
     state = folder.state()
     if state is None:
         return None
@@ -140,7 +140,7 @@ def status(folder: ClusterFolder) -> ClusterStatus | None:
 
 
 def why_not(daemon: Daemon) -> str:
-    """Returns what a process that does not run said last."""
+    """Return what a process that does not run said last."""
     return last_words(Path(daemon.log))
 
 
@@ -152,7 +152,7 @@ def _spark_home() -> Path:
 
 
 def _environment(folder: ClusterFolder, home: Path, java_home: Path, host: str, mark: str) -> dict[str, str]:
-    """Returns the daemons' variables: those of this process, but for what would change Spark behind our back."""
+    """Return the daemons' variables: those of this process, but for what would change Spark behind our back."""
     kept: Mapping[str, str] = {
         name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "_SPARK_"))
     }

@@ -74,7 +74,7 @@ class ArchiveOptions:
 
 
 def add_archive(commands: Any) -> None:
-    """Adds the command."""
+    """Add the command."""
     command = add_command(commands, "archive", "copy what taps hold into a lake, each message once")
     command.add_argument("--path", metavar="DIR", help="the broker's data folder")
     command.add_argument("--url", metavar="URL", help="the broker's HTTP server, http(s)://user:password@host:15672")
@@ -135,7 +135,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
-    """Archives, and returns what came of it. Raises: JobFailed, with GAP where messages are lost."""
+    """Archive, and return what came of it. Raises: JobFailed, with GAP where messages are lost."""
     with _one_line():
         catalog = open_catalog(options.path, options.url)
         catalog.view()  # who is not there leaves no lake behind
@@ -165,7 +165,7 @@ def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
 
 
 def _check_taps(options: ArchiveOptions) -> None:
-    """Returns when there are the taps by name: a checkpoint of a misspelt one would refuse the right one."""
+    """Return when there are the taps by name: a checkpoint of a misspelt one would refuse the right one."""
     source = SlotSource(_chosen(options))
     try:
         source.check_taps(source.view())
@@ -174,7 +174,7 @@ def _check_taps(options: ArchiveOptions) -> None:
 
 
 def _chosen(options: ArchiveOptions) -> dict[str, str]:
-    """Returns the options of the source that say which slots."""
+    """Return the options of the source that say which slots."""
     given = {
         "path": options.path,
         "url": options.url,
@@ -185,7 +185,7 @@ def _chosen(options: ArchiveOptions) -> dict[str, str]:
 
 
 def _stream(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progress: Progress) -> None:
-    """Runs the stream to its end; what a busy machine was too slow for is begun again where it stands."""
+    """Run the stream to its end; what a busy machine was too slow for is begun again where it stands."""
     stop = options.stop or threading.Event()
     with _stopped_by_signal(stop, options.follow):
         for left in reversed(range(STARTS)):
@@ -199,7 +199,7 @@ def _stream(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progr
 
 
 def _stream_once(query: StreamingQuery, stop: threading.Event, run: ArchiveRun, progress: Progress) -> None:
-    """Waits for the stream's end, looking at it meanwhile."""
+    """Wait for the stream's end, looking at it meanwhile."""
     try:
         ended = False
         while not ended and not stop.is_set():
@@ -247,7 +247,7 @@ def _query(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun) -> Str
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Turns faults of ours, wherever Spark carried them through, into what the user is told."""
+    """Turn faults of ours, wherever Spark carried them through, into what the user is told."""
     try:
         yield
     except JobFailed:

@@ -36,7 +36,7 @@ class ClusterOptions:
 
 
 def add_cluster(commands: Any) -> None:
-    """Adds the command."""
+    """Add the command."""
     cluster = add_command(commands, "cluster", "start, stop or look at a Spark cluster of this machine's own")
     actions = cluster.add_subparsers(title="commands", metavar="COMMAND", required=True)
     starting = add_command(actions, "start", "start a master and workers, and wait until they are ready")
@@ -86,7 +86,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_cluster(options: ClusterOptions, progress: Progress) -> Summary:
-    """Does it, and returns how the cluster is then; the code of `status` says whether all of it runs.
+    """Do it, and return how the cluster is then; the code of `status` says whether all of it runs.
 
     Raises: JobFailed.
     """

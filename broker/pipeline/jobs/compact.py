@@ -50,7 +50,7 @@ class CompactOptions:
 
 
 def add_compact(commands: Any) -> None:
-    """Adds the command."""
+    """Add the command."""
     command = add_command(commands, "compact", "rewrite a lake's many small files as few large ones")
     command.add_argument("--lake", metavar="DIR", type=path_argument, required=True, help="the lake")
     command.add_argument("--day", metavar="DATE", help="only this day, such as 2026-11-20; default all that are over")
@@ -89,7 +89,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_compact(options: CompactOptions, progress: Progress) -> Summary:
-    """Compacts, and returns what came of it; an archive may write to the lake meanwhile. Raises: JobFailed."""
+    """Compact, and return what came of it; an archive may write to the lake meanwhile. Raises: JobFailed."""
     try:
         lake = Lake(options.lake)
     except LakeRefused as refused:
@@ -134,7 +134,7 @@ def _compact(options: CompactOptions, lake: Lake, progress: Progress) -> Summary
 
 
 def _rewrite(spark: SparkSession, lake: Lake, one: DayPlan) -> list[LakeFile]:
-    """Writes one day anew and makes its entry, which adds the new files and removes the old ones in one step."""
+    """Write one day anew and make its entry, which adds the new files and removes the old ones in one step."""
     table, disk = lake.message_table, Disk()
     work = table.folder / WORK / uuid.uuid4().hex
     with spark_setting(spark, TIMES, "TIMESTAMP_MICROS"):

@@ -63,7 +63,7 @@ class Wanted:
     died_in: tuple[str, ...] = ()
 
     def __call__(self, death: PastDeath | None) -> bool:
-        """Tells whether a dead letter is; a message that has not died never is."""
+        """Return whether a dead letter is; a message that has not died never is."""
         if death is None or (self.reasons and death.reason not in self.reasons):
             return False
         return not self.died_in or death.queue in self.died_in
@@ -91,7 +91,7 @@ class DeadLetterOptions:
 
 
 def add_deadletters(commands: Any) -> None:
-    """Adds the command."""
+    """Add the command."""
     command = add_command(
         commands, "deadletters", "tell why messages died, and publish those of a lake again where they came from"
     )
@@ -161,7 +161,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_deadletters(options: DeadLetterOptions, progress: Progress) -> Summary:
-    """Groups the dead letters, and replays them if that is asked for. Raises: JobFailed."""
+    """Group the dead letters, and replay them if that is asked for. Raises: JobFailed."""
     if options.to is not None:
         check_reachable(options.to)
     progress.step("starting Spark")
@@ -193,7 +193,7 @@ def run_deadletters(options: DeadLetterOptions, progress: Progress) -> Summary:
 
 
 def frame_of(spark: SparkSession, options: DeadLetterOptions) -> DataFrame:
-    """Returns the messages to look at: those of a lake, or what the queues hold at this moment."""
+    """Return the messages to look at: those of a lake, or what the queues hold at this moment."""
     if options.selection is not None:
         return options.selection.messages(spark)
     where = {"path": options.path} if options.url is None else {"url": options.url}
@@ -202,7 +202,7 @@ def frame_of(spark: SparkSession, options: DeadLetterOptions) -> DataFrame:
 
 
 def group_deaths(frame: DataFrame, wanted: Wanted) -> list[dict[str, Any]]:
-    """Returns the dead letters of a frame by reason, queue and where they were published, the largest group first.
+    """Return the dead letters of a frame by reason, queue and where they were published, the largest group first.
 
     Shapes: `found_in` is the queue that they are in, `died_in` that of their latest death; `sample` is the latest one.
     """
@@ -230,7 +230,7 @@ def group_deaths(frame: DataFrame, wanted: Wanted) -> list[dict[str, Any]]:
 
 
 def death_in(properties: bytes | None) -> PastDeath | None:
-    """Returns the latest death that properties tell of, None for a message that has not died."""
+    """Return the latest death that properties tell of, None for a message that has not died."""
     return death_of(FRONT + properties) if properties else None
 
 
@@ -239,7 +239,7 @@ def _revived(properties: bytes, death: PastDeath, *, alone: bool) -> bytes:
 
 
 def told(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
-    """Returns those of a batch that have died, with what they say."""
+    """Return those of a batch that have died, with what they say."""
     import pyarrow as pa
 
     deaths = [death_in(properties) for properties in batch.column("properties_raw").to_pylist()]
@@ -262,7 +262,7 @@ def told(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
 
 
 def revived_rows(wanted: Wanted, into: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Returns the task that makes of dead letters with COLUMNS what is to be published; others go."""
+    """Return the task that makes of dead letters with COLUMNS what is to be published; others go."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -319,7 +319,7 @@ def _group(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def lines_of(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the groups for people."""
+    """Yield the groups for people."""
     yield f"{values['messages']:,} dead letters"
     for group in values["groups"][:LINES]:
         again = f", {group['replayed']:,} replayed before" if group["replayed"] else ""

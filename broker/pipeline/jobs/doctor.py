@@ -36,7 +36,7 @@ class DoctorOptions:
 
 
 def add_doctor(commands: Any) -> None:
-    """Adds the command."""
+    """Add the command."""
     command = add_command(
         commands, "doctor", "say what the pipeline finds on this machine, and run a job of three seconds"
     )
@@ -50,7 +50,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_doctor(options: DoctorOptions, progress: Progress) -> Summary:
-    """Returns what was found; the code says whether jobs can run here."""
+    """Return what was found; the code says whether jobs can run here."""
     from broker.pipeline.spark.java import search
 
     machine = look()
@@ -89,7 +89,7 @@ def _try_out(options: DoctorOptions, progress: Progress) -> dict[str, float]:
 
 
 def count_rows(spark: SparkSession, rows: int) -> None:
-    """Sends rows through Python workers and a shuffle. Raises: JobFailed if not all of them come back."""
+    """Send rows through Python workers and a shuffle. Raises: JobFailed if not all of them come back."""
 
     def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches

@@ -75,7 +75,7 @@ class QueryOptions:
 
 
 def add_query(commands: Any) -> None:
-    """Adds the command."""
+    """Add the command."""
     command = add_command(commands, "query", "answer SQL over a lake or over live slots")
     command.add_argument("sql", metavar="SQL", help="a SELECT over the view messages; of a lake there is bad, too")
     command.add_argument("--lake", metavar="DIR", type=path_argument, help="the lake")
@@ -131,7 +131,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_query(options: QueryOptions, progress: Progress) -> Summary:
-    """Asks, and returns the answer. Raises: JobFailed, with USAGE for what is no SQL over these columns."""
+    """Ask, and return the answer. Raises: JobFailed, with USAGE for what is no SQL over these columns."""
     from pyspark.errors import AnalysisException, ParseException
 
     from broker.pipeline.spark.failure import reason
@@ -180,7 +180,7 @@ def _open(folder: Path) -> Any:
 
 
 def look_at(options: QueryOptions) -> None:
-    """Returns when the broker's slots can be listed: to find out later costs the start of Spark.
+    """Return when the broker's slots can be listed: to find out later costs the start of Spark.
 
     Raises: SourceRefused.
     """
@@ -197,7 +197,7 @@ def _live(spark: SparkSession, options: QueryOptions) -> DataFrame:
 
 
 def live_options(options: QueryOptions) -> dict[str, str]:
-    """Returns the options of the source for what is asked of live slots."""
+    """Return the options of the source for what is asked of live slots."""
     given = {
         "path": options.path,
         "url": options.url,
@@ -211,7 +211,7 @@ def live_options(options: QueryOptions) -> dict[str, str]:
 
 
 def wanted_columns(sql: str) -> tuple[str, ...]:
-    """Returns the columns that a query can mean: those whose names are in its text, all where it has a star.
+    """Return the columns that a query can mean: those whose names are in its text, all where it has a star.
 
     Spark does not tell a source which columns it needs, and what is not asked for is not decoded.
     """
@@ -225,7 +225,7 @@ def wanted_columns(sql: str) -> tuple[str, ...]:
 
 
 def in_utc(value: Any, kind: DataType) -> Any:
-    """Returns a value with its moments in UTC, as SQL has them: PySpark gives them in the zone of the machine."""
+    """Return a value with its moments in UTC, as SQL has them: PySpark gives them in the zone of the machine."""
     from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
 
     if value is None:
@@ -243,7 +243,7 @@ def in_utc(value: Any, kind: DataType) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Returns a value as JSON can say it; bytes as text where they are, else in base64."""
+    """Return a value as JSON can say it; bytes as text where they are, else in base64."""
     if isinstance(value, bytes | bytearray):
         try:
             return bytes(value).decode()

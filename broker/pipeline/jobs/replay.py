@@ -61,7 +61,7 @@ class ReplayOptions:
 
 
 def add_replay(commands: Any) -> None:
-    """Adds the command."""
+    """Add the command."""
     command = add_command(commands, "replay", "publish a slice of a lake again, in order and each message once")
     command.add_argument("--to", metavar="URL", required=True, help="amqp://user:password@host:port/vhost")
     command.add_argument("--exchange", metavar="X", help="publish to this exchange; default each message's own")
@@ -124,7 +124,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
-    """Publishes, and returns what was. Raises: JobFailed."""
+    """Publish, and return what was. Raises: JobFailed."""
     lake = options.selection.open()
     archived = lake.message_table.manifest.state().archived
     unnamed = {store for store, *_, incarnation in archived if incarnation is None}
@@ -191,7 +191,7 @@ def _publish(
 def publish_frame(
     frame: DataFrame, how: Publishing, key_map: KeyMap | None = None, *, batch: int = 0
 ) -> dict[str, int]:
-    """Publishes the messages of a frame and returns how many, refused and dropped, and the bytes of their bodies.
+    """Publish the messages of a frame and return how many, refused and dropped, and the bytes of their bodies.
 
     What was refused is in the folder under the number of the batch.
     The messages of one queue under one routing key go one behind the other, in the order of the queue.
@@ -234,7 +234,7 @@ def _patient(spark: SparkSession) -> Iterator[None]:
 
 
 def slots_of(frame: DataFrame) -> list[SlotRows]:
-    """Returns how many rows each slot has in a frame."""
+    """Return how many rows each slot has in a frame."""
     from pyspark.sql import functions as F  # noqa: N812
 
     times = F.unix_micros(F.col("ts"))
@@ -245,7 +245,7 @@ def slots_of(frame: DataFrame) -> list[SlotRows]:
 
 
 def _mapped(key_map: KeyMap) -> Callable[..., Any]:
-    """Returns a function of Spark's that maps a column of keys; only the keys go through Python."""
+    """Return a function of Spark's that maps a column of keys; only the keys go through Python."""
     import pandas as pd
     from pyspark.sql.functions import pandas_udf
 

@@ -58,7 +58,7 @@ class ReportOptions:
 
 
 def add_report(commands: Any) -> None:
-    """Adds the command."""
+    """Add the command."""
     command = add_command(commands, "report", "draw a lake's traffic as one HTML file")
     command.add_argument(
         "-o", "--output", metavar="FILE", type=path_argument, required=True, help="the HTML file to write"
@@ -94,7 +94,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_report(options: ReportOptions, progress: Progress) -> Summary:
-    """Writes the report, and returns its values. Raises: JobFailed."""
+    """Write the report, and return its values. Raises: JobFailed."""
     values = report_values(options, progress)
     if options.output is None:
         return Summary(values)
@@ -109,7 +109,7 @@ def run_report(options: ReportOptions, progress: Progress) -> Summary:
 
 
 def report_values(options: ReportOptions, progress: Progress) -> dict[str, Any]:
-    """Returns all values of the report; those that nobody can tell are None. Raises: JobFailed.
+    """Return all values of the report; those that nobody can tell are None. Raises: JobFailed.
 
     Cost: four passes over the messages.
     """
@@ -151,7 +151,7 @@ def report_values(options: ReportOptions, progress: Progress) -> dict[str, Any]:
 def _broker(
     options: ReportOptions, progress: Progress
 ) -> tuple[Topology | None, str | None, list[dict[str, Any]] | None]:
-    """Returns the bindings, what to call where they are from, and how the queues are. Raises: JobFailed (USAGE)."""
+    """Return the bindings, what to call where they are from, and how the queues are. Raises: JobFailed (USAGE)."""
     topology = source = queues = None
     try:
         if options.path is not None:
@@ -181,7 +181,7 @@ def _queues(folder: str) -> list[dict[str, Any]]:
 
 
 def _forecast(lake: Lake, found: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the forecast: the selection's messages at what a message of the whole lake takes on disk."""
+    """Return the forecast: the selection's messages at what a message of the whole lake takes on disk."""
     files = lake.files()
     made = forecast(
         {int(day): count for day, count in found["by_day"].items()},
@@ -195,7 +195,7 @@ def _forecast(lake: Lake, found: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _write(output: Path, text: str) -> None:
-    """Puts the file in its place as a whole."""
+    """Put the file in its place as a whole."""
     writing = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
     try:
         writing.write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -41,7 +41,7 @@ class RouteOptions:
 
 
 def add_route(commands: Any) -> None:
-    """Adds the command."""
+    """Add the command."""
     command = add_command(commands, "route", "tell who would get what by a bindings file, over the whole history")
     command.add_argument(
         "--bindings",
@@ -88,7 +88,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def running_topology(folder: str) -> Topology:
-    """Returns what the broker on a data folder has now, transient queues too; taps are nobody's queues.
+    """Return what the broker on a data folder has now, transient queues too; taps are nobody's queues.
 
     Raises: Unanswered when none runs.
     """
@@ -102,7 +102,7 @@ def running_topology(folder: str) -> Topology:
 
 
 def run_route(options: RouteOptions, progress: Progress) -> Summary:
-    """Counts, and returns what was found. Raises: JobFailed."""
+    """Count, and return what was found. Raises: JobFailed."""
     options.selection.open()  # no lake, no Spark
     progress.step("starting Spark")
     spark = options.spark()
@@ -123,7 +123,7 @@ def run_route(options: RouteOptions, progress: Progress) -> Summary:
 def count_frame(
     spark: SparkSession, frame: DataFrame, topology: Topology, today: Topology | None = None
 ) -> dict[str, Any]:
-    """Returns who would get what of a frame of messages.
+    """Return who would get what of a frame of messages.
 
     Cost: one pass over the keys of all messages; each distinct key is matched once.
     """
@@ -147,7 +147,7 @@ def count_frame(
 
 
 def routed_rows(spark: SparkSession, frame: DataFrame, topology: Topology) -> DataFrame:
-    """Returns the messages that somebody would get, each with the array of its queues."""
+    """Return the messages that somebody would get, each with the array of its queues."""
     topologies = _named(topology, None)
     sent = spark.sparkContext.broadcast(topologies)
     fields = [f"`{field.name}` {field.dataType.simpleString()}" for field in frame.schema.fields]
@@ -156,7 +156,7 @@ def routed_rows(spark: SparkSession, frame: DataFrame, topology: Topology) -> Da
 
 
 def asked_column(topologies: Topologies) -> Column:
-    """Returns the properties of rows whose route they decide: by a headers exchange, or by further keys in CC."""
+    """Return the properties of rows whose route they decide: by a headers exchange, or by further keys in CC."""
     from pyspark.sql import functions as F  # noqa: N812
 
     asked = F.coalesce(F.instr(F.col("headers"), CC_NAME) > 0, F.lit(False))
@@ -173,7 +173,7 @@ def _named(topology: Topology, today: Topology | None) -> Topologies:
 
 
 def told(rows: Iterable[Mapping[str, Any]], topology: Topology, today: Topology | None) -> dict[str, Any]:
-    """Returns the summary's values from the counted rows."""
+    """Return the summary's values from the counted rows."""
     by_kind: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         by_kind.setdefault(row["kind"], []).append(row)
@@ -243,7 +243,7 @@ def _only_in(topology: Topology, other: Topology) -> list[str]:
 
 
 def lines_of(values: Mapping[str, Any]) -> Iterable[str]:
-    """Yields the summary for people."""
+    """Yield the summary for people."""
     yield f"{values['messages']:,} messages under {values['keys']:,} keys; {values['copies']:,} copies to queues"
     lost = f"{values['nobody_gets']:,} messages under {values['keys_nobody_gets']:,} keys reach nobody"
     unknown = values["without_exchange"]

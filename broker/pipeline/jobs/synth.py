@@ -76,7 +76,7 @@ class GenerateOptions:
 
 
 def add_synth(commands: Any) -> None:
-    """Adds the command."""
+    """Add the command."""
     command = add_command(
         commands, "synth", "make a workload with the statistics of a lake's traffic, or messages of one"
     )
@@ -157,7 +157,7 @@ def _salt(arguments: argparse.Namespace) -> bytes | None:
 
 
 def collect(options: CollectOptions, progress: Progress) -> Summary:
-    """Writes the workload of a selection. Raises: JobFailed."""
+    """Write the workload of a selection. Raises: JobFailed."""
     from broker.pipeline.synth.traffic import collect_workload
 
     bindings: list[dict[str, Any]] = []
@@ -207,7 +207,7 @@ def collect(options: CollectOptions, progress: Progress) -> Summary:
 
 
 def generate(options: GenerateOptions, progress: Progress) -> Summary:
-    """Makes messages. Raises: JobFailed."""
+    """Make messages. Raises: JobFailed."""
     from broker.pipeline.synth.message_sampler import Drawing
 
     try:
@@ -249,7 +249,7 @@ def generate(options: GenerateOptions, progress: Progress) -> Summary:
 
 
 def synthetic_frame(spark: SparkSession, workload: str, drawing: Drawing, blocks: range | None = None) -> DataFrame:
-    """Returns the messages of a workload's text as a frame; the same whatever its partitions are."""
+    """Return the messages of a workload's text as a frame; the same whatever its partitions are."""
     from broker.pipeline.source.schema import SPARK_DDL
     from broker.pipeline.synth.message_sampler import sampler_of
 
@@ -281,7 +281,7 @@ def _publish(spark: SparkSession, text: str, drawing: Drawing, how: Publishing, 
 
 
 def _to_lake(spark: SparkSession, text: str, drawing: Drawing, path: Path, name: str) -> bool:
-    """Adds the messages to a lake and tells whether they are new to it; they never enter the JVM."""
+    """Add the messages to a lake and return whether they are new to it; they never enter the JVM."""
     from broker.pipeline.lake import Lake
     from broker.pipeline.lake.entry import Entry, LakeFile, SealRange
     from broker.pipeline.lake.manifest import now_ms

@@ -82,7 +82,7 @@ class ArchiveRun:
         return self._note
 
     def begin(self, *, allow_gap: bool = False, accept_restored: bool = False, take_over: bool = False) -> ArchiveNote:
-        """Returns what the archive is, new or gone on with; what earlier runs left half done is swept.
+        """Return what the archive is, new or gone on with; what earlier runs left half done is swept.
 
         An archive whose checkpoint a power loss damaged begins anew behind what the lake has of each tap; so does, with
         `take_over`, one of whose taps another archive took something.
@@ -201,20 +201,20 @@ class ArchiveRun:
             raise SlotGap(f"{told}{more} went before they were archived; --allow-gap goes on without them")
 
     def archived_before(self) -> dict[tuple[str, str], int]:
-        """Returns by tap up to which seal the lake had it before this archive began."""
+        """Return by tap up to which seal the lake had it before this archive began."""
         return {(vhost, tap): seal for vhost, taps in self.note.skip.items() for tap, seal in taps.items()}
 
     def begins(self) -> str:
-        """Returns where the stream of a new archive begins, as the source's option `from` says it."""
+        """Return where the stream of a new archive begins, as the source's option `from` says it."""
         mine = [tap for tap in self.archived_before() if self.cursors.wants(*tap)]
         return f"seal:{self.note.start + 1}" if mine else "earliest"
 
     def options(self) -> dict[str, str]:
-        """Returns the options of the sink that the run decides."""
+        """Return the options of the sink that the run decides."""
         return {"query": self.note.query, "skip": json.dumps({self.note.store: self.note.skip})}
 
     def step(self) -> Totals:
-        """Counts the batches that were committed since, releases their slots, and returns the totals."""
+        """Count the batches that were committed since, releases their slots, and return the totals."""
         committed = self.checkpoint.committed()
         totals = self.totals
         if committed is not None and committed.batch > self._batch:
@@ -245,11 +245,11 @@ class ArchiveRun:
             self.totals.lake_bytes += sum(file.bytes for file in entry.add)
 
     def end(self) -> None:
-        """Gives the checkpoint back."""
+        """Give the checkpoint back."""
         self._lock.release()
 
     def values(self) -> dict[str, Any]:
-        """Returns what the run has done, for a summary."""
+        """Return what the run has done, for a summary."""
         totals = self.totals
         return {
             "lake": str(self.lake.path),

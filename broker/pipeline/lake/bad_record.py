@@ -54,6 +54,6 @@ class BadRecord:
 
 
 def bad_batch(records: Sequence[BadRecord]) -> pa.RecordBatch:
-    """Returns records as a batch."""
+    """Return records as a batch."""
     columns = [pa.array([getattr(record, field.name) for record in records], field.type) for field in BAD_SCHEMA]
     return pa.RecordBatch.from_arrays(columns, schema=BAD_SCHEMA)

@@ -25,7 +25,7 @@ class BadShare:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Returns the limit that a text says. Raises: LakeRefused."""
+        """Return the limit that a text says. Raises: LakeRefused."""
         text = text.strip()
         percent = _SHARE.fullmatch(text)
         if percent is not None and Fraction(percent[1]) <= 100:
@@ -35,7 +35,7 @@ class BadShare:
         raise LakeRefused(f"{text!r} is neither a number of messages nor a share such as 0.1%")
 
     def exceeded(self, bad: int, messages: int) -> bool:
-        """Tells whether so many bad ones of so many messages are too many."""
+        """Return whether so many bad ones of so many messages are too many."""
         if self.share is None:
             return bad > (self.messages or 0)
         few = FEW if self.share else 0

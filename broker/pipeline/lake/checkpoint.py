@@ -69,7 +69,7 @@ class ArchiveCheckpoint:
         self._synced = -1
 
     def note(self) -> ArchiveNote | None:
-        """Returns what the checkpoint is of, None when it is new. Raises: LakeRefused when that cannot be read."""
+        """Return what the checkpoint is of, None when it is new. Raises: LakeRefused when that cannot be read."""
         path = self.folder / NOTE
         try:
             found = json.loads(self._disk.read(path))
@@ -97,7 +97,7 @@ class ArchiveCheckpoint:
         skip: Mapping[str, Mapping[str, int]],
         starts: SealStarts,
     ) -> ArchiveNote:
-        """Makes the note of a new archive, on disk before the stream makes a batch."""
+        """Make the note of a new archive, on disk before the stream makes a batch."""
         note = ArchiveNote(uuid.uuid4().hex, store, vhost, tuple(taps), start, skip)
         note = replace(note, incarnation=starts.of(note.passed))
         self._disk.make_folder(self.folder)
@@ -110,7 +110,7 @@ class ArchiveCheckpoint:
         return note
 
     def committed(self) -> Committed | None:
-        """Returns the last batch whose commit Spark noted, None before the first; that note is on disk then.
+        """Return the last batch whose commit Spark noted, None before the first; that note is on disk then.
 
         Raises: LakeRefused when its offset cannot be read.
         """
@@ -127,7 +127,7 @@ class ArchiveCheckpoint:
         return made
 
     def planned(self) -> StreamOffset | None:
-        """Returns where the last batch ends that Spark planned, None where there is none, or Spark cannot read it."""
+        """Return where the last batch ends that Spark planned, None where there is none, or Spark cannot read it."""
         batches = self._numbers("offsets")
         try:
             return self._offset(self.folder / "offsets" / str(batches[-1])) if batches else None
@@ -155,7 +155,7 @@ class ArchiveCheckpoint:
         return ""
 
     def set_aside(self) -> Path:
-        """Gives the folder another name, which is returned: the archive begins anew beside it."""
+        """Give the folder another name, which is returned: the archive begins anew beside it."""
         aside = self.folder.with_name(f"{self.folder.name}.old-{uuid.uuid4().hex[:8]}")
         self._disk.rename(self.folder, aside)
         self._disk.sync_folder(aside.parent)

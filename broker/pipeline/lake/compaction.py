@@ -35,7 +35,7 @@ class DayPlan:
 
 
 def plan(files: Sequence[LakeFile], before: str, target_bytes: int, day: str | None = None) -> list[DayPlan]:
-    """Returns the days that are over before a date, or the one named, which have files to put together.
+    """Return the days that are over before a date, or the one named, which have files to put together.
 
     Files that a compaction made are left alone, unless they are under half as large as they should be.
     """
@@ -51,7 +51,7 @@ def plan(files: Sequence[LakeFile], before: str, target_bytes: int, day: str | N
 
 
 def described(whole: Path, path: str, date: str) -> LakeFile:
-    """Returns what the log says of a new file.
+    """Return what the log says of a new file.
 
     Cost: four columns are read, not the bodies.
     """

@@ -23,7 +23,7 @@ class Copied:
     slot_bytes: int = 0
 
     def __add__(self, other: Copied) -> Copied:
-        """Returns what both are together."""
+        """Return what both are together."""
         return Copied(
             self.files + other.files,
             self.bad_files + other.bad_files,

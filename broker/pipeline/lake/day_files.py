@@ -33,7 +33,7 @@ class DayFiles:
         self._files: dict[int, ParquetFile] = {}
 
     def add(self, batch: pa.RecordBatch) -> Iterator[tuple[ParquetFile, pa.RecordBatch]]:
-        """Adds rows, and yields each file that got some with those rows, in their order."""
+        """Add rows, and yield each file that got some with those rows, in their order."""
         for day, part, first_us, last_us in _by_day(batch):
             file = self._files.get(day)
             if file is None:
@@ -43,22 +43,22 @@ class DayFiles:
             yield file, part
 
     def finish(self) -> tuple[LakeFile, ...]:
-        """Writes what is left, and returns the files; all of them are on disk then."""
+        """Write what is left, and return the files; all of them are on disk then."""
         return tuple(file.finish(_date(day)) for day, file in sorted(self._files.items()))
 
     def close(self) -> None:
-        """Ends files that nobody wants."""
+        """End files that nobody wants."""
         for file in self._files.values():
             file.close()
 
     def remove(self) -> None:
-        """Removes the files."""
+        """Remove the files."""
         for file in self._files.values():
             file.remove()
 
 
 def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch, int, int]]:
-    """Yields day number, rows, and their earliest and latest time."""
+    """Yield day number, rows, and their earliest and latest time."""
     first_us, last_us = bounds(batch.column("ts"))
     if first_us // DAY_US == last_us // DAY_US:
         yield first_us // DAY_US, batch, first_us, last_us

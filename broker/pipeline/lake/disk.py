@@ -16,21 +16,21 @@ class Disk:
     """The operating system's files."""
 
     def create(self, path: Path) -> BinaryIO:
-        """Opens a new file to write. Raises: FileExistsError."""
+        """Open a new file to write. Raises: FileExistsError."""
         return path.open("xb")
 
     def sync(self, file: BinaryIO) -> None:
-        """Returns when the file's bytes are on disk."""
+        """Return when the file's bytes are on disk."""
         file.flush()
         os.fsync(file.fileno())
 
     def sync_file(self, path: Path) -> None:
-        """Returns when the bytes of a file that somebody else wrote are on disk."""
+        """Return when the bytes of a file that somebody else wrote are on disk."""
         with path.open("rb") as file:
             os.fsync(file.fileno())
 
     def sync_folder(self, folder: Path) -> None:
-        """Returns when the names in a folder are on disk."""
+        """Return when the names in a folder are on disk."""
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -38,7 +38,7 @@ class Disk:
             os.close(descriptor)
 
     def link(self, source: Path, target: Path) -> bool:
-        """Gives a file a second name; tells whether that name was free."""
+        """Give a file a second name; tells whether that name was free."""
         try:
             os.link(source, target)
         except FileExistsError:
@@ -46,11 +46,11 @@ class Disk:
         return True
 
     def rename(self, source: Path, target: Path) -> None:
-        """Gives a file another name, in one step."""
+        """Give a file another name, in one step."""
         source.rename(target)
 
     def remove(self, path: Path) -> bool:
-        """Removes a file; tells whether it was there."""
+        """Remove a file; tells whether it was there."""
         try:
             path.unlink()
         except FileNotFoundError:
@@ -58,25 +58,25 @@ class Disk:
         return True
 
     def read(self, path: Path) -> bytes:
-        """Returns a whole file. Raises: FileNotFoundError."""
+        """Return a whole file. Raises: FileNotFoundError."""
         return path.read_bytes()
 
     def list(self, folder: Path) -> list[str]:
-        """Returns the names in a folder, sorted; none where there is no folder."""
+        """Return the names in a folder, sorted; none where there is no folder."""
         try:
             return sorted(os.listdir(folder))  # noqa: PTH208 - names, not paths
         except FileNotFoundError:
             return []
 
     def changed_ms(self, path: Path) -> int | None:
-        """Returns when a file was last written, None where it is gone."""
+        """Return when a file was last written, None where it is gone."""
         try:
             return path.stat().st_mtime_ns // 1_000_000
         except FileNotFoundError:
             return None
 
     def make_folder(self, folder: Path) -> None:
-        """Makes a folder with its parents, and syncs the folders that name them."""
+        """Make a folder with its parents, and sync the folders that name them."""
         missing = []
         while not folder.is_dir():
             missing.append(folder)

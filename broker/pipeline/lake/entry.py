@@ -67,12 +67,12 @@ class LakeFile:
     compacted: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the file as it stands in an entry."""
+        """Return the file as it stands in an entry."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> LakeFile:
-        """Returns the file that an entry tells of. Raises: KeyError, TypeError, ValueError."""
+        """Return the file that an entry tells of. Raises: KeyError, TypeError, ValueError."""
         return cls(
             path=found["path"],
             date=found["date"],
@@ -103,13 +103,13 @@ class Entry:
     slot_bytes: int = 0
 
     def to_json(self) -> bytes:
-        """Returns the entry as it stands in its file."""
+        """Return the entry as it stands in its file."""
         made = {"format": LOG_FORMAT, **asdict(self)}
         return json.dumps(made, ensure_ascii=False, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, block: bytes, name: str) -> Entry:
-        """Returns the entry of a file. Raises: LakeRefused when it is of a later format, or none."""
+        """Return the entry of a file. Raises: LakeRefused when it is of a later format, or none."""
         try:
             found = json.loads(block)
             if found.get("format", LOG_FORMAT) > LOG_FORMAT:
@@ -142,7 +142,7 @@ def seal_ranges(seals: Mapping[Branch, Iterable[tuple[int, int]]]) -> tuple[Seal
 
 
 def runs(ranges: Iterable[tuple[int, ...]]) -> Runs:
-    """Returns ranges sorted, those that touch as one. Shapes: (first, last); both belong to it."""
+    """Return ranges sorted, those that touch as one. Shapes: (first, last); both belong to it."""
     made: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if made and first <= made[-1][1] + 1:
@@ -153,5 +153,5 @@ def runs(ranges: Iterable[tuple[int, ...]]) -> Runs:
 
 
 def within(part: Runs, whole: Runs) -> bool:
-    """Tells whether all of one is in the other."""
+    """Return whether all of one is in the other."""
     return all(any(first <= lower and upper <= last for first, last in whole) for lower, upper in part)

@@ -19,7 +19,7 @@ class FolderLock:
         self._descriptor: int | None = None
 
     def take(self) -> bool:
-        """Takes the lock; tells whether it was free."""
+        """Take the lock; tells whether it was free."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -31,7 +31,7 @@ class FolderLock:
         return True
 
     def release(self) -> None:
-        """Gives the lock back; without one it does nothing."""
+        """Give the lock back; without one it does nothing."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -18,7 +18,7 @@ _AGO: Final = re.compile(r"(\d{1,9})([smhd])")
 
 
 def instant_ms(instant: Instant, now_ms: int) -> int | None:
-    """Returns a moment in milliseconds since 1970, None for None; one without a zone is UTC. Raises: LakeRefused."""
+    """Return a moment in milliseconds since 1970, None for None; one without a zone is UTC. Raises: LakeRefused."""
     if instant is None:
         return None
     if isinstance(instant, str):

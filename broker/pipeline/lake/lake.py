@@ -86,11 +86,11 @@ class Lake:
             raise LakeRefused(f"{self.path} is of format {version}, this version reads up to {LAKE_FORMAT}")
 
     def files(self, since: Instant = None, until: Instant = None) -> list[LakeFile]:
-        """Returns the files that may have messages of since <= ts < until."""
+        """Return the files that may have messages of since <= ts < until."""
         return self.message_table.files(*self._bounds(since, until))
 
     def archived(self, store: str) -> dict[tuple[str, str], dict[str | None, int]]:
-        """Returns of each tap of a store, by vhost and name, the last seal in the lake of each start of the broker."""
+        """Return of each tap of a store, by vhost and name, the last seal in the lake of each start of the broker."""
         found: dict[tuple[str, str], dict[str | None, int]] = {}
         for (of, vhost, tap, incarnation), seal in self.message_table.manifest.state().archived.items():
             if of == store:
@@ -100,7 +100,7 @@ class Lake:
     def messages(
         self, spark: SparkSession, since: Instant = None, until: Instant = None, columns: Sequence[str] | None = None
     ) -> DataFrame:
-        """Returns the messages of since <= ts < until with the columns of this version; those of older files are null.
+        """Return the messages of since <= ts < until with the columns of this version; those of older files are null.
 
         Cost: files of other days are not opened. The frame is the lake of this moment, whatever is added.
         """
@@ -118,13 +118,13 @@ class Lake:
         return frame if columns is None else frame.select(*columns)
 
     def bad(self, spark: SparkSession) -> DataFrame:
-        """Returns the records that could not be read, each with the reason and its bytes."""
+        """Return the records that could not be read, each with the reason and its bytes."""
         from broker.pipeline.lake.bad_record import BAD_DDL
 
         return self.frame(spark, self.bad_table, self.bad_table.files(), BAD_DDL)
 
     def frame(self, spark: SparkSession, table: Table, files: Sequence[LakeFile], ddl: str) -> DataFrame:
-        """Returns what is in files of a table, as columns of a schema."""
+        """Return what is in files of a table, as columns of a schema."""
         if not files:
             return spark.createDataFrame([], ddl)
         paths = [GLOB.sub(r"\\\g<0>", str(table.data / file.path)) for file in files]

@@ -67,7 +67,7 @@ class LakeTarget:
     open_slot: Callable[[SlotHandle], SlotView] | None = None  # in place of what `slots` gives
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
-        """Copies the slots of the rows, in a task; returns what the driver is to commit."""
+        """Copy the slots of the rows, in a task; returns what the driver is to commit."""
         from broker.pipeline.lake.slot_copy import SlotCopy  # Arrow, which who commits does without
 
         with said_plainly():
@@ -96,7 +96,7 @@ class LakeTarget:
         return partial(open_handle, open_catalog(url=self.slots) if url else open_catalog(path=self.slots))
 
     def commit(self, messages: list[WriterCommitMessage | None], batch: int) -> None:
-        """Makes the entries of a batch, of bad records first, so that a batch that is in the lake is so with both."""
+        """Make the entries of a batch, of bad records first, so that a batch that is in the lake is so with both."""
         with said_plainly():
             lake = Lake(self.lake, disk=self.disk)
             copied = _sum(messages)
@@ -128,7 +128,7 @@ class LakeTarget:
             lake.message_table.commit(entry)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Removes what tasks wrote that will not be committed; a task that failed has removed its own."""
+        """Remove what tasks wrote that will not be committed; a task that failed has removed its own."""
         self._discard(Lake(self.lake, disk=self.disk), _sum(messages))
 
     def _discard(self, lake: Lake, copied: Copied) -> None:
@@ -145,7 +145,7 @@ def _sum(messages: list[WriterCommitMessage | None]) -> Copied:
 
 
 def slot_rows(handles: Sequence[SlotHandle]) -> pa.RecordBatch:
-    """Returns slots as the rows that `slotmq-slots` has for them."""
+    """Return slots as the rows that `slotmq-slots` has for them."""
     import pyarrow as pa
 
     from broker.pipeline.source.schema import INSTANT, SLOTS_ARROW_SCHEMA

@@ -37,12 +37,12 @@ WRITING: Final = ".writing-"
 
 
 def entry_name(query: str, batch: int) -> str:
-    """Returns the name of an entry's file."""
+    """Return the name of an entry's file."""
     return f"{query}-{batch:020}.json"
 
 
 def now_ms() -> int:
-    """Returns the time of the machine's clock."""
+    """Return the time of the machine's clock."""
     return time.time_ns() // 1_000_000
 
 
@@ -60,7 +60,7 @@ class Manifest:
         self._snapshot = ""  # the name of the one that the state grew from
 
     def state(self) -> LakeState:
-        """Returns what the table consists of now. Cost: a listing, and the entries that are new since the last call."""
+        """Return what the table consists of now. Cost: a listing, and the entries that are new since the last call."""
         for _ in range(ATTEMPTS):
             names = self._disk.list(self.folder)
             snapshots = [name for name in names if name.startswith(f"{_SNAPSHOT}-")]
@@ -77,7 +77,7 @@ class Manifest:
         raise LakeRefused(f"{self.folder} changes faster than it can be read")
 
     def find(self, query: str, batch: int) -> Entry | None:
-        """Returns the entry of a batch, None where its file is not there: nobody wrote it, or a snapshot holds it."""
+        """Return the entry of a batch, None where its file is not there: nobody wrote it, or a snapshot holds it."""
         name = entry_name(query, batch)
         try:
             return Entry.from_json(self._disk.read(self.folder / name), name)
@@ -85,7 +85,7 @@ class Manifest:
             return None
 
     def commit(self, entry: Entry) -> bool:
-        """Makes an entry; tells whether it is new, or else was there already, from an earlier try of the same batch.
+        """Make an entry; tells whether it is new, or else was there already, from an earlier try of the same batch.
 
         Raises: LakeRefused when the entry that is there is of other slots, or another query's has the same slots.
         """
@@ -100,7 +100,7 @@ class Manifest:
             return made
 
     def check(self, entry: Entry) -> bool:
-        """Tells whether a batch is in the log already. Raises: LakeRefused, as `commit` would."""
+        """Return whether a batch is in the log already. Raises: LakeRefused, as `commit` would."""
         state = self.state()
         if state.holds(entry.query, entry.batch):
             self._check_same(entry)
@@ -129,7 +129,7 @@ class Manifest:
                 )
 
     def append(self, make: Callable[[int], Entry], query: str) -> Entry:
-        """Makes the next entry of a query that numbers its batches itself, and returns it."""
+        """Make the next entry of a query that numbers its batches itself, and return it."""
         while True:
             entry = make(self.state().covered.get(query, -1) + 1)
             if self._create(entry_name(query, entry.batch), entry.to_json()):
@@ -147,7 +147,7 @@ class Manifest:
         return made
 
     def tidy(self) -> bool:
-        """Writes a snapshot if it is time to, and removes what earlier ones made useless; tells whether it wrote one.
+        """Write a snapshot if it is time to, and removes what earlier ones made useless; tells whether it wrote one.
 
         Invariant: one process at a time does so, so that a snapshot covers all that those before it do.
         """

@@ -64,7 +64,7 @@ class ParquetFile:
         self._ids: dict[tuple[str, str], list[int]] = {}
 
     def add(self, batch: pa.RecordBatch, first_us: int, last_us: int) -> None:
-        """Adds a batch whose times are known to be within those."""
+        """Add a batch whose times are known to be within those."""
         self._waiting.append(batch)
         self._waiting_rows += batch.num_rows
         self._waiting_bytes += batch.nbytes
@@ -75,7 +75,7 @@ class ParquetFile:
             self._write()
 
     def add_ids(self, vhost: str, queue: str, first: int, end: int, rows: int) -> None:
-        """Notes which message ids of a queue the batches hold."""
+        """Note which message ids of a queue the batches hold."""
         held = self._ids.setdefault((vhost, queue), [first, end, 0])
         held[0] = min(held[0], first)
         held[1] = max(held[1], end)
@@ -89,7 +89,7 @@ class ParquetFile:
         self._waiting_rows = self._waiting_bytes = 0
 
     def finish(self, date: str) -> LakeFile:
-        """Writes what is left, syncs the file, and returns what the log says about it."""
+        """Write what is left, syncs the file, and return what the log says about it."""
         self._write()
         self._writer.close()
         self._disk.sync(self._file)
@@ -109,23 +109,23 @@ class ParquetFile:
         )
 
     def close(self) -> None:
-        """Ends a file that nobody wants; a second time does nothing."""
+        """End a file that nobody wants; a second time does nothing."""
         if not self._file.closed:
             self._writer.close()
             self._file.close()
 
     def remove(self) -> None:
-        """Removes the file."""
+        """Remove the file."""
         self._disk.remove(self._whole)
 
 
 def checksum(path: Path) -> tuple[int, int]:
-    """Returns the length and the crc32c of a file that is not empty."""
+    """Return the length and the crc32c of a file that is not empty."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as block:
         return len(block), crc32c(block)
 
 
 def bounds(column: Any) -> tuple[int, int]:
-    """Returns the least and the greatest of a column of numbers or times, as integers. Invariant: it has rows."""
+    """Return the least and the greatest of a column of numbers or times, as integers. Invariant: it has rows."""
     found = pc.min_max(column.cast(pa.int64()))
     return found["min"].as_py(), found["max"].as_py()

@@ -51,7 +51,7 @@ class SlotCopy:
             self._bad.remove()
 
     def copy(self, slot: SlotHandle) -> None:
-        """Copies the readable rows of a slot, and notes the others as bad. Raises: SlotMissing."""
+        """Copy the readable rows of a slot, and note the others as bad. Raises: SlotMissing."""
         self._slots += 1
         self._slot_bytes += slot.bytes
         branch = (slot.store, slot.vhost, slot.queue, slot.incarnation)
@@ -89,7 +89,7 @@ class SlotCopy:
         )
 
     def finish(self) -> Copied:
-        """Writes what is left, and returns what was written; all of it is on disk then."""
+        """Write what is left, and return what was written; all of it is on disk then."""
         return Copied(
             files=self._messages.finish(),
             bad_files=self._bad.finish(),

@@ -32,11 +32,11 @@ class LakeState:
         self._beyond: set[tuple[str, int]] = set()  # entries behind a hole
 
     def holds(self, query: str, batch: int) -> bool:
-        """Tells whether that entry is in."""
+        """Return whether that entry is in."""
         return batch <= self.covered.get(query, -1) or (query, batch) in self._beyond
 
     def add(self, entry: Entry) -> None:
-        """Takes an entry in."""
+        """Take an entry in."""
         if self.holds(entry.query, entry.batch):
             return
         self.entries += 1
@@ -66,16 +66,16 @@ class LakeState:
 
     @property
     def dense(self) -> bool:
-        """Tells whether the entries have no hole; what was listed while the folder grew may have some."""
+        """Return whether the entries have no hole; what was listed while the folder grew may have some."""
         return not self._beyond
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Drops what is told of files that were taken away and are gone."""
+        """Drop what is told of files that were taken away and are gone."""
         for path in paths:
             self.removed.pop(path, None)
 
     def to_json(self) -> bytes:
-        """Returns the snapshot. Invariant: the state is dense."""
+        """Return the snapshot. Invariant: the state is dense."""
         assert self.dense
         made = {
             "format": LOG_FORMAT,
@@ -90,7 +90,7 @@ class LakeState:
 
     @classmethod
     def from_json(cls, block: bytes, name: str) -> LakeState:
-        """Returns the state of a snapshot. Raises: LakeRefused when it is of a later format, or none."""
+        """Return the state of a snapshot. Raises: LakeRefused when it is of a later format, or none."""
         try:
             found = json.loads(block)
             if found["format"] > LOG_FORMAT:

@@ -38,7 +38,7 @@ class Table:
         self.manifest = Manifest(folder / LOG, disk, clock_ms=clock_ms)
 
     def commit(self, entry: Entry) -> bool:
-        """Adds a batch whose files are written; tells whether it is new. The files of one that is not are removed.
+        """Add a batch whose files are written; tells whether it is new. The files of one that is not are removed.
 
         Raises: LakeRefused, and then too the files are removed.
         """
@@ -56,14 +56,14 @@ class Table:
         return made
 
     def discard(self, files: Iterable[LakeFile]) -> None:
-        """Removes those of the files that no entry has."""
+        """Remove those of the files that no entry has."""
         held = self.manifest.state().files
         for file in files:
             if file.path not in held:
                 self._disk.remove(self.data / file.path)
 
     def files(self, first_ms: int | None = None, end_ms: int | None = None) -> list[LakeFile]:
-        """Returns the files that may have rows with first_ms <= ts < end_ms, in the order of their dates and times."""
+        """Return the files that may have rows with first_ms <= ts < end_ms, in the order of their dates and times."""
         found = [
             file
             for file in self.manifest.state().files.values()
@@ -78,7 +78,7 @@ class Table:
         orphan_ms: int = ORPHAN_MS,
         keep_removed_ms: int | None = KEEP_REMOVED_MS,
     ) -> Swept:
-        """Removes the files of no entry when they are old enough, and those that compaction replaced.
+        """Remove the files of no entry when they are old enough, and those that compaction replaced.
 
         Shapes: own is what the names of a writer's files begin with; who calls knows that the writer is gone, so
             age does not count for them. With keep_removed_ms None what was replaced stays: whoever replaced it knows

@@ -38,13 +38,13 @@ class TapCursors:
         self._silent = False  # the broker did not answer the last time, and that was said
 
     def wants(self, vhost: str, tap: str) -> bool:
-        """Tells whether a tap is chosen."""
+        """Return whether a tap is chosen."""
         if self._vhost not in (None, vhost):
             return False
         return not self._taps or any(tap == name or fnmatchcase(tap, name) for name in self._taps)
 
     def taps(self) -> set[TapName]:
-        """Returns the chosen taps that there are, or of which there are slots; the latter only where no broker runs."""
+        """Return the chosen taps that there are, or of which there are slots; the latter only where no broker runs."""
         view = self._catalog.view()
         found = {(seal.vhost, seal.queue) for seal in view.seals}
         found |= {(cursor.vhost, cursor.tap) for cursor in view.cursors if cursor.name == self.name}
@@ -55,29 +55,29 @@ class TapCursors:
         return {tap for tap in found if self.wants(*tap)}
 
     def keys(self) -> set[QueueKey]:
-        """Returns the queues of the chosen taps, of those too that are gone."""
+        """Return the queues of the chosen taps, of those too that are gone."""
         view = self._catalog.view()
         facts: list[Seal | Gap | Released] = [*view.seals, *view.gaps, *view.released.values()]
         return {fact.key for fact in facts if self.wants(fact.vhost, fact.queue)}
 
     def start(self, archived: Mapping[TapName, int]) -> int:
-        """Returns the seal behind which a new archive begins: behind what the lake has, else with what there is."""
+        """Return the seal behind which a new archive begins: behind what the lake has, else with what there is."""
         view = self._catalog.view()
         released = {(one.vhost, one.queue): one.seal for one in view.released.values()}
         begins = [archived.get(tap, released.get(tap, 0)) for tap in self.taps()]
         return min(begins, default=0)
 
     def waiting(self, seal: int) -> tuple[int, int | None]:
-        """Returns how many slots are behind a seal, and the time of the first of them."""
+        """Return how many slots are behind a seal, and the time of the first of them."""
         slots = self._catalog.view().after(seal, queues=self.keys())
         return len(slots), slots[0].first_ts_ms if slots else None
 
     def lost(self, seal: int) -> list[Gap]:
-        """Returns what an archive that stands at a seal can no longer have."""
+        """Return what an archive that stands at a seal can no longer have."""
         return self._catalog.view().lost(seal, queues=self.keys())
 
     def lost_of(self, archived: Mapping[TapName, int]) -> list[Gap]:
-        """Returns what an archive can no longer have that goes on behind other seals in each tap."""
+        """Return what an archive can no longer have that goes on behind other seals in each tap."""
         view = self._catalog.view()
         found = []
         for key in self.keys():
@@ -96,7 +96,7 @@ class TapCursors:
             self._tell(refused)
 
     def check_rights(self) -> None:
-        """Returns when the user may read what the choice may mean.
+        """Return when the user may read what the choice may mean.
 
         Raises: LakeRefused otherwise: were the right given later, slots would be behind the archive's seal and in no
             lake.
@@ -108,7 +108,7 @@ class TapCursors:
             )
 
     def release(self, seal: int, incarnation: str | None) -> bool:
-        """Says of every tap that it is archived up to a seal of a start; tells whether the broker took note of it.
+        """Say of every tap that it is archived up to a seal of a start; tells whether the broker took note of it.
 
         Raises: as `check_rights`.
         """

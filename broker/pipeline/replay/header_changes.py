@@ -30,7 +30,7 @@ class HeaderChanges:
         return bool(self.set_headers or self.drop_headers or self.drop_properties)
 
     def __call__(self, properties: bytes) -> bytes:
-        """Returns properties, from their flags on, with the changes."""
+        """Return properties, from their flags on, with the changes."""
         known = self._known.get(properties)
         if known is None:
             if len(self._known) >= KNOWN_MAX:

@@ -52,11 +52,11 @@ class KeyMap:
                 raise BadKeyMap(f"'{old}' is mapped twice, to '{self._keys[old]}' and to '{new}'")
 
     def __len__(self) -> int:
-        """Returns how many keys and patterns are mapped."""
+        """Return how many keys and patterns are mapped."""
         return len(self._keys) + len(self._rules)
 
     def __call__(self, key: str) -> str:
-        """Returns the new key. Raises: BadKeyMap if it is longer than a routing key can be."""
+        """Return the new key. Raises: BadKeyMap if it is longer than a routing key can be."""
         known = self._keys.get(key)
         if known is not None:
             return known
@@ -72,7 +72,7 @@ class KeyMap:
 
 
 def meet(pattern: Sequence[str], words: Sequence[str]) -> list[Sequence[str]] | None:
-    """Returns the words that each wildcard of a pattern meets, or None where it does not match.
+    """Return the words that each wildcard of a pattern meets, or None where it does not match.
 
     A `#` meets as few words as it can. Cost: the words to the power of the `#` in the pattern.
     """
@@ -92,7 +92,7 @@ def meet(pattern: Sequence[str], words: Sequence[str]) -> list[Sequence[str]] | 
 
 
 def fill(left: Sequence[str], right: Sequence[str], met: Sequence[Sequence[str]]) -> str:
-    """Returns the right side with what the wildcards of the left side met in place of its own."""
+    """Return the right side with what the wildcards of the left side met in place of its own."""
     found: dict[str, list[Sequence[str]]] = {STAR: [], HASH: []}
     for wildcard, words in zip((word for word in left if word in WILDCARDS), met, strict=True):
         found[wildcard].append(words)
@@ -101,12 +101,12 @@ def fill(left: Sequence[str], right: Sequence[str], met: Sequence[Sequence[str]]
 
 
 def read_key_map(sources: Sequence[str]) -> KeyMap:
-    """Returns the map of some `old=new`, and of files: JSON objects, or CSV lines `old,new`. Raises: BadKeyMap."""
+    """Return the map of some `old=new`, and of files: JSON objects, or CSV lines `old,new`. Raises: BadKeyMap."""
     return KeyMap([pair for source in sources for pair in pairs_of(source)])
 
 
 def pairs_of(source: str) -> list[tuple[str, str]]:
-    """Returns the pairs of one `old=new` or of one file. Raises: BadKeyMap."""
+    """Return the pairs of one `old=new` or of one file. Raises: BadKeyMap."""
     old, equals, new = source.partition("=")
     if equals:
         return [(old, new)]
@@ -133,7 +133,7 @@ def pairs_of(source: str) -> list[tuple[str, str]]:
 
 
 def json_pairs(source: str, text: str) -> list[tuple[str, str]]:
-    """Returns the pairs of a JSON object. Raises: BadKeyMap."""
+    """Return the pairs of a JSON object. Raises: BadKeyMap."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:

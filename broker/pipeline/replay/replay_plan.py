@@ -41,7 +41,7 @@ class Step:
 
 
 def steps_of(slots: Iterable[SlotRows], *, rate: float = 0.0, speed: float = 0.0, done: int = -1) -> list[Step]:
-    """Returns the steps behind the seal that is done, each as long as to be told of now and then.
+    """Return the steps behind the seal that is done, each as long as to be told of now and then.
 
     Rows of snapshots, which have no seal, come first and are never done.
     """
@@ -63,7 +63,7 @@ def steps_of(slots: Iterable[SlotRows], *, rate: float = 0.0, speed: float = 0.0
 
 
 def digest(what: Mapping[str, Any]) -> str:
-    """Returns a short name that is another for whatever else is replayed, or replayed elsewhere."""
+    """Return a short name that is another for whatever else is replayed, or replayed elsewhere."""
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -81,7 +81,7 @@ class ReplayState:
     refused: int = 0
 
     def resume(self) -> None:
-        """Takes what the file says, if there is one. Raises: BadReplayState."""
+        """Take what the file says, if there is one. Raises: BadReplayState."""
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -95,7 +95,7 @@ class ReplayState:
         self.done, self.published, self.refused = found["done"], found["published"], found["refused"]
 
     def advance(self, step: Step, published: int, refused: int) -> None:
-        """Notes that a step is done."""
+        """Note that a step is done."""
         self.done = max(self.done, step.last)
         self.published += published
         self.refused += refused

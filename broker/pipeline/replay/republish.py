@@ -54,12 +54,12 @@ class Publishing:
 
 
 def sequence_of(seal: int | None, slot: int, offset: int) -> int | None:
-    """Returns the number of a row that its slot gives it, whoever reads it; a snapshot's rows have none."""
+    """Return the number of a row that its slot gives it, whoever reads it; a snapshot's rows have none."""
     return seal * SLOT_ROWS + offset - slot if seal else None
 
 
 def check_reachable(address: AmqpAddress) -> None:
-    """Returns when a broker lets us in: to find out later costs the start of Spark. Raises: JobFailed."""
+    """Return when a broker lets us in: to find out later costs the start of Spark. Raises: JobFailed."""
     try:
         AmqpLink(address, "slotmq pipeline").close()
     except (LinkLost, PublishFailed) as error:
@@ -67,7 +67,7 @@ def check_reachable(address: AmqpAddress) -> None:
 
 
 def publish_rows(how: Publishing) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Returns the task that publishes rows with COLUMNS, in the order in which they come, and yields what it did.
+    """Return the task that publishes rows with COLUMNS, in the order in which they come, and yield what it did.
 
     Invariant: what it tells is confirmed, or in the folder for refused rows. Raises: PublishFailed.
     """
@@ -85,7 +85,7 @@ def publish_rows(how: Publishing) -> Callable[[Iterator[pa.RecordBatch]], Iterat
 
 
 def publish_batches(how: Publishing, batches: Iterator[pa.RecordBatch]) -> tuple[int, int, int, int, str]:
-    """Publishes batches and returns how many messages, how many of them were refused, and how many the broker had
+    """Publish batches and return how many messages, how many of them were refused, and how many the broker had
     already; bytes of bodies, and the file of the refused.
 
     Raises: PublishFailed.
@@ -117,7 +117,7 @@ def publish_batches(how: Publishing, batches: Iterator[pa.RecordBatch]) -> tuple
 
 
 def outgoing(how: Publishing, batch: pa.RecordBatch) -> Iterator[Outgoing]:
-    """Yields the messages of a batch; each is known by the place that it comes from."""
+    """Yield the messages of a batch; each is known by the place that it comes from."""
     changes = how.changes or None
     columns = {name: batch.column(name).to_pylist() for name in COLUMNS if name != "ts"}
     places = zip(*(columns[name] for name in PLACE), strict=True)
@@ -135,7 +135,7 @@ def outgoing(how: Publishing, batch: pa.RecordBatch) -> Iterator[Outgoing]:
 
 
 def publish_at_speed(publisher: AmqpPublisher, how: Publishing, rows: Sequence[Outgoing], times: Any) -> None:
-    """Publishes rows when they are due, which may not fall from row to row."""
+    """Publish rows when they are due, which may not fall from row to row."""
     due = [how.began_s + (time_us - how.first_us) / 1e6 / how.speed for time_us in due_us(times)]
     at = 0
     while at < len(rows):
@@ -150,7 +150,7 @@ def publish_at_speed(publisher: AmqpPublisher, how: Publishing, rows: Sequence[O
 
 
 def due_us(times: Any) -> list[int]:
-    """Returns the times of rows in microseconds; one before that of an earlier row becomes the same."""
+    """Return the times of rows in microseconds; one before that of an earlier row becomes the same."""
     import numpy as np
     import pyarrow as pa
 

@@ -17,7 +17,7 @@ NO_BROKER = "No broker was named: --path or --url."
 
 
 def reach_section(values: Values) -> Section:
-    """Returns how many queues messages reach, and which keys reach none."""
+    """Return how many queues messages reach, and which keys reach none."""
     reach = values["reach"]
     if reach is None:
         return Section("fan-out", "Fan-out", paragraph(NO_BINDINGS))
@@ -56,7 +56,7 @@ def _unmatched(reach: Values) -> str:
 
 
 def bindings_section(values: Values) -> Section:
-    """Returns the bindings that nothing meets, and those that another one makes superfluous."""
+    """Return the bindings that nothing meets, and those that another one makes superfluous."""
     reach = values["reach"]
     if reach is None:
         return Section("bindings", "Bindings", paragraph(NO_BINDINGS))
@@ -76,7 +76,7 @@ def bindings_section(values: Values) -> Section:
 
 
 def taps_section(values: Values) -> Section:
-    """Returns how far the readers of taps are behind."""
+    """Return how far the readers of taps are behind."""
     rows = values["taps"]
     if rows is None:
         return Section("taps", "Slots and cursors", paragraph(NO_BROKER))
@@ -112,7 +112,7 @@ def taps_section(values: Values) -> Section:
 
 
 def consumers_section(values: Values) -> Section:
-    """Returns how long queues are, and how evenly their consumers have what is not acknowledged."""
+    """Return how long queues are, and how evenly their consumers have what is not acknowledged."""
     rows = values["queues"]
     if rows is None:
         return Section("consumers", "Queues and consumers", paragraph("No running broker was named: --path."))

@@ -11,7 +11,7 @@ __all__ = ["consumer_rows", "tap_rows"]
 
 
 def tap_rows(view: SealView, now_ms: int) -> list[dict[str, Any]]:
-    """Returns a row for each cursor of a tap, and one for each tap without; the furthest behind come first.
+    """Return a row for each cursor of a tap, and one for each tap without; the furthest behind come first.
 
     Units: `age_s` is how long the oldest message that the cursor has not passed has been there.
     """
@@ -45,7 +45,7 @@ def tap_rows(view: SealView, now_ms: int) -> list[dict[str, Any]]:
 
 
 def consumer_rows(queues: Iterable[Mapping[str, Any]], consumers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns a row for each queue that has messages or consumers; the longest come first.
+    """Return a row for each queue that has messages or consumers; the longest come first.
 
     Shapes: `skew` is how much more the busiest consumer holds than an even share would be: 1 is even, the number of
         consumers is all with one; None where nobody holds anything.

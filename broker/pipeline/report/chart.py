@@ -69,7 +69,7 @@ class Frame:
 
 
 def escaped(text: str) -> str:
-    """Returns text for HTML and SVG, in which nothing can steer anything."""
+    """Return text for HTML and SVG, in which nothing can steer anything."""
     return html.escape(cell(text))
 
 
@@ -90,7 +90,7 @@ def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") 
 
 
 def bars(frame: Frame, rows: Sequence[Bar]) -> str:
-    """Returns horizontal bars, one below the other, each with its name and its value."""
+    """Return horizontal bars, one below the other, each with its name and its value."""
     most = max((row.value for row in rows), default=0)
     grid = steps(most, base=frame.base)
     room = WIDTH - LABEL - 90
@@ -115,7 +115,7 @@ def bars(frame: Frame, rows: Sequence[Bar]) -> str:
 
 
 def _plot(frame: Frame, grid: Sequence[float]) -> list[str]:
-    """Returns the grid with the numbers of the vertical axis, and what both axes say."""
+    """Return the grid with the numbers of the vertical axis, and what both axes say."""
     foot = TOP + HEIGHT
     parts = []
     for value in grid:
@@ -131,7 +131,7 @@ def _plot(frame: Frame, grid: Sequence[float]) -> list[str]:
 
 
 def columns(frame: Frame, rows: Sequence[Bar]) -> str:
-    """Returns upright columns side by side, each with its name below."""
+    """Return upright columns side by side, each with its name below."""
     grid = steps(max((row.value for row in rows), default=0), base=frame.base)
     parts = _plot(frame, grid)
     foot = TOP + HEIGHT
@@ -153,7 +153,7 @@ def columns(frame: Frame, rows: Sequence[Bar]) -> str:
 
 
 def lines(frame: Frame, series: Sequence[Series], span: tuple[float, float], ticks: Ticks) -> str:
-    """Returns lines over a horizontal axis with ticks of its own; each point has a tooltip."""
+    """Return lines over a horizontal axis with ticks of its own; each point has a tooltip."""
     grid = steps(max((y for one in series for _, y, _ in one.points), default=0), base=frame.base)
     parts = _plot(frame, grid)
     foot = TOP + HEIGHT
@@ -185,7 +185,7 @@ def lines(frame: Frame, series: Sequence[Series], span: tuple[float, float], tic
 
 
 def heat(frame: Frame, rows: Sequence[Row], ticks: Ticks, title: Callable[[Row, int], str]) -> str:
-    """Returns one row of squares for each name, the darker the more; a row's sum stands at its end.
+    """Return one row of squares for each name, the darker the more; a row's sum stands at its end.
 
     Shapes: `ticks` are (place in a row, text).
     """

@@ -24,12 +24,12 @@ class Section:
 
 
 def paragraph(text: str, *, soft: bool = True) -> str:
-    """Returns a paragraph."""
+    """Return a paragraph."""
     return f"<p{' class=soft' if soft else ''}>{escaped(text)}</p>\n"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str | int]], *, most: int = ROWS_MAX) -> str:
-    """Returns a table; numbers stand right. Of many rows the first are shown, and how many are not."""
+    """Return a table; numbers stand right. Of many rows the first are shown, and how many are not."""
     shown = list(rows)
     more = len(shown) - most
     numbers = [bool(shown) and isinstance(value, int) for value in (shown[0] if shown else head)]
@@ -52,5 +52,5 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str | int]], *, most: int
 
 
 def key_label(key: str) -> str:
-    """Returns what to call a routing key, or the name of an exchange."""
+    """Return what to call a routing key, or the name of an exchange."""
     return key or EMPTY_KEY

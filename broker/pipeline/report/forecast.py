@@ -28,7 +28,7 @@ class Forecast:
     full_in_days: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns it as the report's JSON has it."""
+        """Return it as the report's JSON has it."""
         return {
             "messages_a_day": self.messages_a_day,
             "growth_a_day": self.growth,
@@ -41,7 +41,7 @@ class Forecast:
 
 
 def trend(days: Sequence[int]) -> tuple[float, float]:
-    """Returns the line that fits best: the value of the last day, and the slope. Source: least squares."""
+    """Return the line that fits best: the value of the last day, and the slope. Source: least squares."""
     count = len(days)
     middle = (count - 1) / 2
     mean = sum(days) / count
@@ -53,7 +53,7 @@ def trend(days: Sequence[int]) -> tuple[float, float]:
 def forecast(
     by_day: Mapping[int, int], first_ms: int, last_ms: int, *, lake_rows: int, lake_bytes: int, free_bytes: int
 ) -> Forecast | None:
-    """Returns the forecast; None where there is no hour of history, or no message.
+    """Return the forecast; None where there is no hour of history, or no message.
 
     Shapes: `by_day` has messages by the beginning of a day in ms.
     """
@@ -68,7 +68,7 @@ def forecast(
     bytes_a_message = lake_bytes / lake_rows
 
     def added(days: float) -> float:
-        """Returns the bytes that so many days bring; a falling line ends at no messages."""
+        """Return the bytes that so many days bring; a falling line ends at no messages."""
         if growth < 0:
             days = min(days, rate / -growth)
         return bytes_a_message * (rate * days + growth * days * days / 2)
@@ -85,7 +85,7 @@ def forecast(
 
 
 def _full_in_days(rate: float, growth: float, free: float) -> float | None:
-    """Returns when rate * t + growth * t^2 / 2 reaches what is free; None if it never does."""
+    """Return when rate * t + growth * t^2 / 2 reaches what is free; None if it never does."""
     if growth == 0:
         return free / rate if rate > 0 else None
     root = rate * rate + 2 * growth * free

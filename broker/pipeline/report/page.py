@@ -24,7 +24,7 @@ __all__ = ["page"]
 
 
 def page(values: Mapping[str, Any]) -> str:
-    """Returns the page of a report's values."""
+    """Return the page of a report's values."""
     sections = list(_sections(values))
     links = "".join(f'<a href="#{section.name}">{escaped(section.title)}</a>' for section in sections)
     body = "\n".join(

@@ -42,7 +42,7 @@ class Reach:
         self._nobody_asked: Counter[tuple[str, str, str]] = Counter()  # each comes with all its properties
 
     def add(self, vhost: str, exchange: str, key: str, asked: bytes | None, messages: int) -> None:
-        """Counts the messages of one key."""
+        """Count the messages of one key."""
         match = self._matcher.match(vhost, exchange, key, asked) or Match((), ())
         for what in [(FAN_OUT, len(match.queues)), *((BINDING, number) for number in match.bindings)]:
             count = self._counts.setdefault(what, [0, 0])
@@ -58,7 +58,7 @@ class Reach:
                 heapq.heapreplace(self._nobody, entry)
 
     def rows(self) -> Iterator[Row]:
-        """Yields what was counted, by REACH_DDL."""
+        """Yield what was counted, by REACH_DDL."""
         for (kind, number), (messages, keys) in self._counts.items():
             yield kind, "", "", "", number, messages, keys
         sums = self._nobody_asked.copy()
@@ -69,7 +69,7 @@ class Reach:
 
 
 def counting(sent: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Returns the task that counts rows (vhost, exchange, routing_key, asked, messages) by the broadcast topology."""
+    """Return the task that counts rows (vhost, exchange, routing_key, asked, messages) by the broadcast topology."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -93,7 +93,7 @@ def counting(sent: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Reco
 
 
 def reach(spark: SparkSession, frame: DataFrame, topology: Topology) -> dict[str, Any]:
-    """Returns the figures. Raises: BadTopology. Cost: one pass over the keys; each distinct key is matched once."""
+    """Return the figures. Raises: BadTopology. Cost: one pass over the keys; each distinct key is matched once."""
     from pyspark.sql import functions as sf
 
     named = (hashlib.sha256(pickle.dumps(topology)).hexdigest(), topology)
@@ -113,7 +113,7 @@ def reach(spark: SparkSession, frame: DataFrame, topology: Topology) -> dict[str
 
 
 def figures(rows: list[Mapping[str, Any]], topology: Topology) -> dict[str, Any]:
-    """Returns the figures from the counted rows.
+    """Return the figures from the counted rows.
 
     Shapes: `nobody` are the most frequent of the keys that no queue gets; a dead binding met no message at all.
     """

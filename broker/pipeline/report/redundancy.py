@@ -15,7 +15,7 @@ Group = list[tuple[BindingEntry, Pattern]]
 
 
 def redundant_bindings(topology: Topology) -> list[tuple[BindingEntry, BindingEntry]]:
-    """Returns each redundant binding with one that makes it so and is not redundant itself.
+    """Return each redundant binding with one that makes it so and is not redundant itself.
 
     A fanout exchange ignores keys, so that its second binding to the same place is redundant. Exchanges that look at
     headers, or draw by a hash, are left out.
@@ -44,7 +44,7 @@ def _pattern(binding: BindingEntry, dialect: str) -> Pattern | None:
 
 
 def _redundant(group: Group) -> Iterator[tuple[BindingEntry, BindingEntry]]:
-    """Yields pairs; of those that mean the same, the first stays."""
+    """Yield pairs; of those that mean the same, the first stays."""
     covers = CoverSet()
     first: dict[str, BindingEntry] = {}
     for binding, pattern in group:

@@ -28,7 +28,7 @@ TICK_SIZES_MS: Final = tuple(
 
 
 def steps(most: float, count: int = 4, *, base: int = 1000) -> list[float]:
-    """Returns round values from 0 up to the first that is not below the largest; whole numbers from 1 on.
+    """Return round values from 0 up to the first that is not below the largest; whole numbers from 1 on.
 
     Shapes: `base` is 1024 where the values are sizes, so that they are round in KiB and MiB.
     """
@@ -53,12 +53,12 @@ def _decimal(most: float, count: int) -> list[float]:
 
 
 def count_text(value: float) -> str:
-    """Returns a count in three digits: 950, 1.2k, 34M."""
+    """Return a count in three digits: 950, 1.2k, 34M."""
     return _short(value, 1000, THOUSANDS, "")
 
 
 def bytes_text(value: float) -> str:
-    """Returns a size in three digits: 950 B, 1.2 KiB."""
+    """Return a size in three digits: 950 B, 1.2 KiB."""
     return _short(value, BYTES, UNITS, " ")
 
 
@@ -72,12 +72,12 @@ def _short(value: float, base: int, units: tuple[str, ...], gap: str) -> str:
 
 
 def many(count: int, noun: str) -> str:
-    """Returns a count with its noun: 1 message, 1,234 messages."""
+    """Return a count with its noun: 1 message, 1,234 messages."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def duration_text(seconds: float) -> str:
-    """Returns a time span in its largest unit and the next: 2 d 3 h, 40 s."""
+    """Return a time span in its largest unit and the next: 2 d 3 h, 40 s."""
     whole = round(seconds)
     for size, name, smaller, smaller_name in SPANS:
         if whole >= size:
@@ -87,7 +87,7 @@ def duration_text(seconds: float) -> str:
 
 
 def moment_ticks(first_ms: int, last_ms: int, count: int = 8) -> list[tuple[int, str]]:
-    """Returns round moments of a span, with a text each that says no more than is needed."""
+    """Return round moments of a span, with a text each that says no more than is needed."""
     span_ms = max(1, last_ms - first_ms)
     size_ms = next((size for size in TICK_SIZES_MS if span_ms / size <= count), TICK_SIZES_MS[-1])
     form = "%d %b" if size_ms >= DAY_MS else "%H:%M" if size_ms >= MINUTE_MS else "%H:%M:%S"

@@ -28,7 +28,7 @@ SIZES: Final = {
 
 
 def slice_ms(first_ms: int, last_ms: int) -> int:
-    """Returns the size of slices: the smallest of which a week of hours is enough; several weeks at the most."""
+    """Return the size of slices: the smallest of which a week of hours is enough; several weeks at the most."""
     for size_ms in SIZES.values():
         if last_ms // size_ms - first_ms // size_ms < MOST:
             return size_ms
@@ -37,7 +37,7 @@ def slice_ms(first_ms: int, last_ms: int) -> int:
 
 
 def slice_name(size_ms: int) -> str:
-    """Returns what to call slices of a size."""
+    """Return what to call slices of a size."""
     for name, known_ms in SIZES.items():
         if known_ms == size_ms:
             return name
@@ -45,15 +45,15 @@ def slice_name(size_ms: int) -> str:
 
 
 def filled(counts: Mapping[int, int], first_ms: int, last_ms: int, size_ms: int) -> list[int]:
-    """Returns the counts of all slices, those that have none too. Shapes: `counts` by the slice's beginning."""
+    """Return the counts of all slices, those that have none too. Shapes: `counts` by the slice's beginning."""
     return [counts.get(at_ms, 0) for at_ms in begins(first_ms, last_ms, size_ms)]
 
 
 def begins(first_ms: int, last_ms: int, size_ms: int) -> Iterable[int]:
-    """Returns where the slices of a span begin."""
+    """Return where the slices of a span begin."""
     return range(first_ms - first_ms % size_ms, last_ms + 1, size_ms)
 
 
 def instant(at_ms: int) -> str:
-    """Returns a moment as ISO 8601 has it, in UTC."""
+    """Return a moment as ISO 8601 has it, in UTC."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

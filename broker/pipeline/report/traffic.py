@@ -18,7 +18,7 @@ PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
 def traffic(frame: DataFrame) -> dict[str, Any] | None:
-    """Returns the figures of messages (vhost, exchange, routing_key, ts, body); None where there are none.
+    """Return the figures of messages (vhost, exchange, routing_key, ts, body); None where there are none.
 
     Cost: three passes, the first over the times alone; what comes after works on what the second has grouped, a row
         for each key and slice of time.
@@ -79,7 +79,7 @@ def _floor(column: Column, size_ms: int) -> Column:
 
 
 def _over_time(grouped: DataFrame) -> tuple[dict[int, tuple[int, int]], dict[int, int]]:
-    """Returns messages and bytes by slice, and messages by day."""
+    """Return messages and bytes by slice, and messages by day."""
     from pyspark.sql import functions as sf
 
     slices: dict[int, tuple[int, int]] = {}
@@ -115,7 +115,7 @@ def _top_keys(grouped: DataFrame) -> list[dict[str, Any]]:
 
 
 def _heat(grouped: DataFrame, span: tuple[int, int, int]) -> list[dict[str, Any]]:
-    """Returns for each level of the keys the busiest beginnings of so many words, each slice by slice.
+    """Return for each level of the keys the busiest beginnings of so many words, each slice by slice.
 
     Shapes: a key with fewer words than the level is not in it.
     """
@@ -171,7 +171,7 @@ def _heat(grouped: DataFrame, span: tuple[int, int, int]) -> list[dict[str, Any]
 
 
 def _sizes(sizes: DataFrame) -> dict[str, Any]:
-    """Returns the sizes of bodies. Shapes: a class reaches up to a power of two, that with it; the first has 0."""
+    """Return the sizes of bodies. Shapes: a class reaches up to a power of two, that with it; the first has 0."""
     from pyspark.sql import functions as sf
 
     digits = sf.length(sf.bin(sf.col("size") - 1))  # exact, where a logarithm is not

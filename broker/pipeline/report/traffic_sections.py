@@ -20,7 +20,7 @@ Values = Mapping[str, Any]
 
 
 def rate_section(traffic: Values) -> Section:
-    """Returns messages and bytes over time."""
+    """Return messages and bytes over time."""
     size_ms, name = traffic["slice_ms"], slice_name(traffic["slice_ms"])
     begins_ms = traffic["rate"]["begins_ms"]
     made = ""
@@ -38,7 +38,7 @@ def rate_section(traffic: Values) -> Section:
 
 
 def heat_section(traffic: Values) -> Section:
-    """Returns one chart of heat for each level of the keys."""
+    """Return one chart of heat for each level of the keys."""
     size_ms, name = traffic["slice_ms"], slice_name(traffic["slice_ms"])
     begins_ms = traffic["rate"]["begins_ms"]
     several = len(traffic["exchanges"]) > 1
@@ -71,7 +71,7 @@ def heat_section(traffic: Values) -> Section:
 
 
 def keys_section(traffic: Values) -> Section:
-    """Returns the busiest keys."""
+    """Return the busiest keys."""
     total = traffic["messages"]
     several = len(traffic["exchanges"]) > 1
     rows = [
@@ -92,7 +92,7 @@ def keys_section(traffic: Values) -> Section:
 
 
 def exchanges_section(traffic: Values) -> Section:
-    """Returns the exchanges that messages were published to."""
+    """Return the exchanges that messages were published to."""
     rows = [
         (row["vhost"], row["exchange"] or "(default)", row["messages"], row["keys"], bytes_text(row["bytes"]))
         for row in traffic["exchanges"]
@@ -101,7 +101,7 @@ def exchanges_section(traffic: Values) -> Section:
 
 
 def sizes_section(traffic: Values) -> Section:
-    """Returns how large bodies are."""
+    """Return how large bodies are."""
     sizes = traffic["sizes"]
     facts = (
         f"mean {bytes_text(sizes['mean'])}, median {bytes_text(sizes['p50'])}, 90 % up to {bytes_text(sizes['p90'])}, "
@@ -127,7 +127,7 @@ def _size_range(upto: int) -> str:
 
 
 def forecast_section(values: Values) -> Section:
-    """Returns what is to be expected."""
+    """Return what is to be expected."""
     found = values["forecast"]
     if found is None:
         return Section(

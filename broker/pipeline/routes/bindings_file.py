@@ -37,7 +37,7 @@ class BadBindings(ValueError):
 
 
 def read_bindings(path: Path, vhost: str = DEFAULT_VHOST) -> Topology:
-    """Returns what a file says; `vhost` is that of entries which name none. Raises: BadBindings."""
+    """Return what a file says; `vhost` is that of entries which name none. Raises: BadBindings."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -51,7 +51,7 @@ def read_bindings(path: Path, vhost: str = DEFAULT_VHOST) -> Topology:
 
 
 def read_text(text: str, vhost: str = DEFAULT_VHOST) -> Topology:
-    """Returns what the text of a file says. Raises: BadBindings."""
+    """Return what the text of a file says. Raises: BadBindings."""
     if not text.lstrip().startswith(("{", "[")):
         return read_rows(csv_rows(text), vhost)
     try:
@@ -68,7 +68,7 @@ def read_text(text: str, vhost: str = DEFAULT_VHOST) -> Topology:
 
 
 def json_line(number: int, line: str) -> Any:
-    """Returns one line of JSON. Raises: BadBindings."""
+    """Return one line of JSON. Raises: BadBindings."""
     try:
         return json.loads(line)
     except ValueError as error:
@@ -76,7 +76,7 @@ def json_line(number: int, line: str) -> Any:
 
 
 def csv_rows(text: str) -> list[Row]:
-    """Returns the lines of a CSV file; a first line that names `exchange` is the head. Raises: BadBindings."""
+    """Return the lines of a CSV file; a first line that names `exchange` is the head. Raises: BadBindings."""
     try:
         lines = [(number, line) for number, line in enumerate(csv.reader(text.splitlines()), 1) if line]
     except csv.Error as error:
@@ -92,7 +92,7 @@ def csv_rows(text: str) -> list[Row]:
 
 
 def read_rows(rows: Iterable[Any], vhost: str = DEFAULT_VHOST) -> Topology:
-    """Returns the topology of lines, each one binding. Raises: BadBindings."""
+    """Return the topology of lines, each one binding. Raises: BadBindings."""
     bindings: list[Any] = []
     types: dict[tuple[str, str], str] = {}
     for number, raw in enumerate(rows, 1):
@@ -124,7 +124,7 @@ def read_rows(rows: Iterable[Any], vhost: str = DEFAULT_VHOST) -> Topology:
 
 
 def read_definitions(document: Mapping[str, Any], vhost: str = DEFAULT_VHOST) -> Topology:
-    """Returns the topology of a definitions document, or of what a broker lists. Raises: BadBindings."""
+    """Return the topology of a definitions document, or of what a broker lists. Raises: BadBindings."""
     exchanges: dict[tuple[str, str], ExchangeEntry] = {}
     queues: dict[tuple[str, str], None] = {}
     for row in entries(document, "queues"):
@@ -160,7 +160,7 @@ def read_definitions(document: Mapping[str, Any], vhost: str = DEFAULT_VHOST) ->
 
 
 def policy_alternate(document: Mapping[str, Any], vhost: str, name: str, default: str) -> str | None:
-    """Returns the alternate exchange that the policy which holds for an exchange gives it. Raises: BadBindings."""
+    """Return the alternate exchange that the policy which holds for an exchange gives it. Raises: BadBindings."""
     holding: tuple[float, str] | None = None
     definition: Mapping[str, Any] = {}
     for row in entries(document, "policies"):
@@ -184,7 +184,7 @@ def policy_alternate(document: Mapping[str, Any], vhost: str, name: str, default
 
 
 def entries(document: Mapping[str, Any], part: str) -> list[Row]:
-    """Returns a part of a document. Raises: BadBindings."""
+    """Return a part of a document. Raises: BadBindings."""
     found = document.get(part) or []
     if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
         raise BadBindings(f"{part} should be a list of objects")
@@ -192,7 +192,7 @@ def entries(document: Mapping[str, Any], part: str) -> list[Row]:
 
 
 def text_of(row: Row, name: str, default: str | None = None) -> str:
-    """Returns a field that is text. Raises: BadBindings."""
+    """Return a field that is text. Raises: BadBindings."""
     value = row.get(name)
     if value is None:
         value = default
@@ -202,7 +202,7 @@ def text_of(row: Row, name: str, default: str | None = None) -> str:
 
 
 def table_of(row: Row) -> dict[str, Any]:
-    """Returns the arguments; exporters write an empty table as [] now and then. Raises: BadBindings."""
+    """Return the arguments; exporters write an empty table as [] now and then. Raises: BadBindings."""
     found = row.get("arguments") or {}
     if not isinstance(found, dict):
         raise BadBindings("arguments should be an object")

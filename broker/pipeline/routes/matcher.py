@@ -66,7 +66,7 @@ class MessageHeader:
         return [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
 
     def property(self, name: str) -> str | None:
-        """Returns a property as text, a timestamp in seconds since 1970; None if it is absent."""
+        """Return a property as text, a timestamp in seconds since 1970; None if it is absent."""
         value: Any = getattr(self._decoded, name)
         if isinstance(value, datetime):
             return str(int(value.replace(tzinfo=value.tzinfo or UTC).timestamp()))
@@ -128,7 +128,7 @@ class Matcher:
         self.dynamic = frozenset(place for place in self._exchanges if self._asks_headers(place))
 
     def match(self, vhost: str, exchange: str, key: str, properties_raw: bytes | None = None) -> Match | None:
-        """Returns who gets a message, None where there is no such exchange.
+        """Return who gets a message, None where there is no such exchange.
 
         Shapes: `properties_raw` may be None where the exchange is not dynamic and the message has no header CC.
         """
@@ -140,7 +140,7 @@ class Matcher:
         return Match(queues, tuple(number for number in numbers if number < self.default_at))
 
     def numbers(self, vhost: str, exchange: str, key: str, properties_raw: bytes | None = None) -> Numbers | None:
-        """Returns the numbers of the bindings that a message meets, None where there is no such exchange; HOT."""
+        """Return the numbers of the bindings that a message meets, None where there is no such exchange; HOT."""
         start = self._exchanges.get((vhost, exchange))
         if start is None:
             return self._implicit(vhost, exchange, key, properties_raw)
@@ -159,7 +159,7 @@ class Matcher:
         return tuple(self.default_at + place for place in places if place is not None)
 
     def _walk(self, vhost: str, start: Exchange, keys: Sequence[str], fields: MessageFields | None) -> Numbers:
-        """Returns what is met from an exchange on: each is visited once, an alternate where nothing matched.
+        """Return what is met from an exchange on: each is visited once, an alternate where nothing matched.
 
         Source: the same walk as the router's, which tells no bindings.
         """
@@ -206,7 +206,7 @@ class Matcher:
 
 
 def compiled(name: str, topology: Topology) -> Matcher:
-    """Returns the matcher of a topology that was given this name; made once in a process, however many tasks ask."""
+    """Return the matcher of a topology that was given this name; made once in a process, however many tasks ask."""
     matcher = _compiled.get(name)
     if matcher is None:
         if len(_compiled) >= COMPILED_MAX:

@@ -59,7 +59,7 @@ class Tally:
         self._sums: dict[str, Counter[tuple[str, str, str]]] = {kind: Counter() for kind in BY_NAME}
 
     def add(self, places: Sequence[Place], messages: Any) -> None:
-        """Counts the messages of some keys. Shapes: `messages` has one number for each."""
+        """Count the messages of some keys. Shapes: `messages` has one number for each."""
         met = [self._meet(matcher, places) for matcher in self._matchers]
         known, numbers, owners = met[0]
         self._total("all", messages)
@@ -88,7 +88,7 @@ class Tally:
         self._keep("moved", places, messages, moved)
 
     def _meet(self, matcher: Matcher, places: Sequence[Place]) -> tuple[Any, Any, Any]:
-        """Returns which keys have an exchange, the numbers of the bindings that are met, and whose key each is."""
+        """Return which keys have an exchange, the numbers of the bindings that are met, and whose key each is."""
         numbers: list[int] = []
         counts: Any = np.zeros(len(places), np.int64)
         known: Any = np.ones(len(places), bool)
@@ -102,7 +102,7 @@ class Tally:
         return known, np.array(numbers, np.int64), np.repeat(np.arange(len(places)), counts)
 
     def _pairs(self, side: int, numbers: Any, owners: Any) -> Any:
-        """Returns which key reaches which queue, each pair once, as key times the number of queues plus queue."""
+        """Return which key reaches which queue, each pair once, as key times the number of queues plus queue."""
         queues = self._queue_of[side][numbers]
         to_queue = queues >= 0
         pairs = np.sort(
@@ -129,7 +129,7 @@ class Tally:
         self._kept[kind] = heapq.nlargest(SHOWN_MAX, [*self._kept[kind], *found])
 
     def rows(self) -> Iterator[Row]:
-        """Yields what was counted, by COUNTS_DDL."""
+        """Yield what was counted, by COUNTS_DDL."""
         for name, (messages, keys) in self._totals.items():
             yield "total", "", name, "", 0, messages, keys
         for number in np.flatnonzero(self._bindings[1][: self._matchers[0].default_at]).tolist():
@@ -148,7 +148,7 @@ class Tally:
 
 
 def sums(places: Any, messages: Any, length: int) -> Any:
-    """Returns by place the sum of messages and how often it comes. Invariant: sums stay below 2^53."""
+    """Return by place the sum of messages and how often it comes. Invariant: sums stay below 2^53."""
     return np.stack(
         (
             np.bincount(places, weights=messages, minlength=length).astype(np.int64),
@@ -158,12 +158,12 @@ def sums(places: Any, messages: Any, length: int) -> Any:
 
 
 def matchers_of(topologies: Topologies) -> tuple[Matcher, ...]:
-    """Returns the matchers of this worker."""
+    """Return the matchers of this worker."""
     return tuple(compiled(name, topology) for name, topology in topologies)
 
 
 def count_routes(sent: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Returns the task that counts rows (vhost, exchange, routing_key, asked, messages) by the broadcast Topologies."""
+    """Return the task that counts rows (vhost, exchange, routing_key, asked, messages) by the broadcast Topologies."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -184,7 +184,7 @@ def count_routes(sent: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
 
 
 def with_queues(sent: Any, asked_at: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Returns the task that gives each row the queues it would reach in place of column `asked_at`; others go."""
+    """Return the task that gives each row the queues it would reach in place of column `asked_at`; others go."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

@@ -40,7 +40,7 @@ class AmqpAddress:
     keyfile: str = ""
 
     def __str__(self) -> str:
-        """Returns the address without the password."""
+        """Return the address without the password."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'amqps' if self.tls else 'amqp'}://{self.user}@{host}:{self.port}/{self.vhost.replace('/', '%2F')}"
 
@@ -49,7 +49,7 @@ class AmqpAddress:
 
     @classmethod
     def parse(cls, url: str) -> AmqpAddress:
-        """Returns the address that a URL says. Raises: BadAddress."""
+        """Return the address that a URL says. Raises: BadAddress."""
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -79,7 +79,7 @@ class AmqpAddress:
         )
 
     def context(self) -> ssl.SSLContext:
-        """Returns how to speak TLS with it. Raises: BadAddress when a certificate cannot be read."""
+        """Return how to speak TLS with it. Raises: BadAddress when a certificate cannot be read."""
         try:
             context = ssl.create_default_context(cafile=self.cafile or None)
             if not self.verify:

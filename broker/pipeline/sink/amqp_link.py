@@ -72,7 +72,7 @@ class AmqpLink:
     # -- octets -------------------------------------------------------------------------------------------------------
 
     def send(self, octets: bytes) -> None:
-        """Sends everything; what comes meanwhile is kept for `receive`: the broker may wait for us to read it.
+        """Send everything; what comes meanwhile is kept for `receive`: the broker may wait for us to read it.
 
         Raises: LinkLost.
         """
@@ -89,7 +89,7 @@ class AmqpLink:
                 raise LinkLost(f"the connection to {self._address} is lost: {error.strerror or error}") from None
 
     def receive(self, timeout_s: float) -> bytes:
-        """Returns what has come since, waiting for some at most so long; nothing at the end of that time.
+        """Return what has come since, waiting for some at most so long; nothing at the end of that time.
 
         Raises: LinkLost when there is nothing and will not be anything.
         """
@@ -102,11 +102,11 @@ class AmqpLink:
         return received
 
     def give_back(self, octets: bytes) -> None:
-        """Takes back the beginning of a frame that has not come whole."""
+        """Take back the beginning of a frame that has not come whole."""
         self._received = octets + self._received
 
     def close(self) -> None:
-        """Says goodbye, unless the broker does not listen any more."""
+        """Say goodbye, unless the broker does not listen any more."""
         with suppress(LinkLost, PublishFailed, OSError):
             self._deadline = time.monotonic() + CLOSE_TIMEOUT_S
             self.send(encode_method(0, commands.Connection.Close(200, "Goodbye", 0, 0)))
@@ -114,11 +114,11 @@ class AmqpLink:
         self.abort()
 
     def abort(self) -> None:
-        """Ends the connection without a word."""
+        """End the connection without a word."""
         self._socket.close()
 
     def _take(self) -> None:
-        """Receives what is there. Raises: LinkLost at the end, unless something came before it."""
+        """Receive what is there. Raises: LinkLost at the end, unless something came before it."""
         pieces = [self._received]
         try:
             while piece := self._socket.recv(RECEIVE_BYTES):
@@ -133,14 +133,14 @@ class AmqpLink:
             raise LinkLost(f"the connection to {self._address} is lost: {lost}")
 
     def _take_last_words(self) -> None:
-        """Keeps what the broker said before it closed: why it did."""
+        """Keep what the broker said before it closed: why it did."""
         with suppress(LinkLost):
             self._take()
 
     # -- frames -------------------------------------------------------------------------------------------------------
 
     def call(self, method: Any, answer: type, channel: int = CHANNEL) -> Any:
-        """Sends a method and returns the answer to it. Raises: PublishFailed, LinkLost."""
+        """Send a method and return the answer to it. Raises: PublishFailed, LinkLost."""
         self.send(encode_method(channel, method))
         return self._expect(answer)
 
@@ -152,14 +152,14 @@ class AmqpLink:
         raise LinkLost(f"{self._address} did not answer within {CONNECT_TIMEOUT_S:g} s")
 
     def method(self, payload: bytes) -> Any:
-        """Returns the method in the payload of a frame. Raises: PublishFailed when it is none."""
+        """Return the method in the payload of a frame. Raises: PublishFailed when it is none."""
         try:
             return decode_method(payload)
         except ConnectionFault as error:
             raise PublishFailed(f"{self._address} says what is no AMQP 0-9-1: {error}") from None
 
     def check(self, method: Any) -> None:
-        """Hears of a method that nobody asked for.
+        """Hear of a method that nobody asked for.
 
         Raises: PublishFailed when it ends the channel or the connection, LinkLost when the broker only stops.
         """

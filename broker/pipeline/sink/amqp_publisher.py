@@ -114,11 +114,11 @@ class AmqpPublisher:
             self.abort()
 
     def abort(self) -> None:
-        """Ends the connection; what became of what is under way nobody knows."""
+        """End the connection; what became of what is under way nobody knows."""
         self._link.abort()
 
     def close(self) -> None:
-        """Waits for what is under way and says goodbye. Raises: PublishFailed."""
+        """Wait for what is under way and says goodbye. Raises: PublishFailed."""
         try:
             self.drain()
         except BaseException:
@@ -129,7 +129,7 @@ class AmqpPublisher:
     # -- publishing ---------------------------------------------------------------------------------------------------
 
     def publish(self, messages: Iterable[Outgoing]) -> None:
-        """Publishes messages in order; returns when the last one is on its way, not when it is confirmed.
+        """Publish messages in order; returns when the last one is on its way, not when it is confirmed.
 
         What a full queue refuses is sent again later, out of order.
         Raises: PublishFailed.
@@ -151,14 +151,14 @@ class AmqpPublisher:
         self._look(0)
 
     def drain(self) -> None:
-        """Returns when everything is confirmed or refused for good. Raises: PublishFailed."""
+        """Return when everything is confirmed or refused for good. Raises: PublishFailed."""
         self._write()
         self._settle(0)
         while self._again:
             self._send_again()
 
     def _send_again(self) -> None:
-        """Sends what was nacked once more, after a pause, and waits for what becomes of it."""
+        """Send what was nacked once more, after a pause, and waits for what becomes of it."""
         again, self._again = self._again, []
         time.sleep(min(PAUSE_S * 2 ** min(nacks for _, nacks in again), PAUSE_MAX_S))
         for message, nacks in again:
@@ -170,7 +170,7 @@ class AmqpPublisher:
         self._settle(0)
 
     def _send(self, message: Outgoing, nacks: int = 0) -> None:
-        """Encodes a message into what is written next. HOT."""
+        """Encode a message into what is written next. HOT."""
         exchange, key, properties, body, sequence, place = message
         method = self._methods.get((exchange, key)) or self._method(exchange, key)
         size = len(body)
@@ -216,7 +216,7 @@ class AmqpPublisher:
         self._pieces.append(END)
 
     def _method(self, exchange: str, key: str) -> bytes:
-        """Returns the method frame of a route. Raises: PublishFailed when it cannot be said."""
+        """Return the method frame of a route. Raises: PublishFailed when it cannot be said."""
         if len(self._methods) >= METHODS_MAX:
             self._methods.clear()
         try:
@@ -236,7 +236,7 @@ class AmqpPublisher:
         return before + SEQUENCE_OCTETS(sequence) + after
 
     def _write(self) -> None:
-        """Writes what was encoded, as soon as the broker lets us. Raises: PublishFailed."""
+        """Write what was encoded, as soon as the broker lets us. Raises: PublishFailed."""
         if self._blocked:
             self._wait_unblocked()
         if not self._pieces:
@@ -250,7 +250,7 @@ class AmqpPublisher:
             self._reconnect(error)
 
     def _pace(self, rate: float) -> None:
-        """Waits until the next slice of messages may go."""
+        """Wait until the next slice of messages may go."""
         if not self._begun_s:
             self._begun_s = time.monotonic()
         wait_s = self._begun_s + self.published / rate - time.monotonic()
@@ -263,7 +263,7 @@ class AmqpPublisher:
     # -- what the broker says -----------------------------------------------------------------------------------------
 
     def _settle(self, upto: int) -> None:
-        """Waits until no more than so many messages are under way. Raises: PublishFailed."""
+        """Wait until no more than so many messages are under way. Raises: PublishFailed."""
         window, limit_s = self._window, self._options.confirm_timeout_s
         count, since_s = len(window), time.monotonic()
         while len(window) > upto:
@@ -275,7 +275,7 @@ class AmqpPublisher:
                 raise PublishFailed(f"{self._address} has not confirmed {count} messages for {limit_s:g} s")
 
     def _look(self, timeout_s: float) -> None:
-        """Reads what has come, waiting at most so long for it. Raises: PublishFailed."""
+        """Read what has come, waiting at most so long for it. Raises: PublishFailed."""
         try:
             octets = self._link.receive(timeout_s)
             if octets:
@@ -284,7 +284,7 @@ class AmqpPublisher:
             self._reconnect(error)
 
     def _read(self, octets: bytes) -> None:
-        """Takes the frames that came. HOT. Raises: PublishFailed, LinkLost."""
+        """Take the frames that came. HOT. Raises: PublishFailed, LinkLost."""
         at, length = 0, len(octets)
         while length - at >= FRAME_BYTES:
             kind, _channel, size = HEAD.unpack_from(octets, at)
@@ -317,7 +317,7 @@ class AmqpPublisher:
                 self._refused(Refused(message, 0, f"a full queue refused it {nacks} times"))
 
     def _hear(self, payload: bytes) -> None:
-        """Takes any other method. Raises: PublishFailed when the broker ends the channel, LinkLost when it stops."""
+        """Take any other method. Raises: PublishFailed when the broker ends the channel, LinkLost when it stops."""
         method = self._link.method(payload)
         if isinstance(method, commands.Basic.Return):
             self._return = method
@@ -329,7 +329,7 @@ class AmqpPublisher:
             self._link.check(method)
 
     def _wait_unblocked(self) -> None:
-        """Waits for the end of an alarm of the broker. Raises: PublishFailed."""
+        """Wait for the end of an alarm of the broker. Raises: PublishFailed."""
         end_s = time.monotonic() + self._options.blocked_timeout_s
         while self._blocked:
             self._look(LOOK_S)
@@ -337,7 +337,7 @@ class AmqpPublisher:
                 raise PublishFailed(f"{self._address} is blocked: {self._blocked}")
 
     def _reconnect(self, error: LinkLost) -> None:
-        """Connects anew and sends everything unconfirmed again. Raises: PublishFailed."""
+        """Connect anew and send everything unconfirmed again. Raises: PublishFailed."""
         self._link.abort()
         left = self._window.restart()
         self._pieces.clear()

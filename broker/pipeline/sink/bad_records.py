@@ -56,14 +56,14 @@ class BadRecordFile:
         return "" if self._writer is None else self._path.name
 
     def add(self, refused: Refused) -> None:
-        """Takes one row."""
+        """Take one row."""
         self.rows += 1
         self._waiting.append(refused)
         if len(self._waiting) >= WAITING_MAX:
             self._write()
 
     def close(self) -> None:
-        """Writes what is left; it is on disk then."""
+        """Write what is left; it is on disk then."""
         self._write()
         if self._writer is not None:
             self._writer.close()
@@ -72,7 +72,7 @@ class BadRecordFile:
             disk.sync_folder(self._path.parent)
 
     def remove(self) -> None:
-        """Ends without a file."""
+        """End without a file."""
         if self._writer is not None:
             self._writer.close()
             self._path.unlink(missing_ok=True)
@@ -118,12 +118,12 @@ class BadRecordLog:
         disk.sync_folder(folder)
 
     def remove(self, names: Sequence[str]) -> None:
-        """Removes files that do not count."""
+        """Remove files that do not count."""
         for name in names:
             (self._folder / DATA / name).unlink(missing_ok=True)
 
     def files(self) -> list[str]:
-        """Returns the paths of the files that count, for `spark.read.parquet(*files)`."""
+        """Return the paths of the files that count, for `spark.read.parquet(*files)`."""
         folder = self._folder / LOG
         names = sorted(name for name in os.listdir(folder) if name.endswith(".json")) if folder.is_dir() else []  # noqa: PTH208 - names
         found = [json.loads((folder / name).read_bytes())["files"] for name in names]

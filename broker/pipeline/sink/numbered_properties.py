@@ -43,7 +43,7 @@ class NumberedProperties:
         self._known: dict[bytes, tuple[bytes, bytes]] = {}
 
     def parts(self, properties: bytes) -> tuple[bytes, bytes]:
-        """Returns the octets before and behind the number, of well-formed properties."""
+        """Return the octets before and behind the number, of well-formed properties."""
         known = self._known.get(properties)
         if known is None:
             if len(self._known) >= KNOWN_MAX:

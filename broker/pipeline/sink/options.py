@@ -44,7 +44,7 @@ class SinkOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Returns the options. Raises: SinkRefused for one that is not known or cannot be understood."""
+        """Return the options. Raises: SinkRefused for one that is not known or cannot be understood."""
         given = known_options(options, NAMES, SinkRefused, BY_SPARK)
         if "url" not in given:
             raise SinkRefused(f"the option url is missing: amqp://user:password@host:port/vhost; {NO_TABLE}")

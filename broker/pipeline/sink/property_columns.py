@@ -64,11 +64,11 @@ class PropertyOctets:
         self._known: dict[Any, bytes | BadProperties] = {}
 
     def of_raw(self, raw: bytes) -> bytes:
-        """Returns octets that were a message's before. Raises: BadProperties."""
+        """Return octets that were a message's before. Raises: BadProperties."""
         return self._remembered(raw, lambda: raw)
 
     def of_values(self, names: tuple[str, ...], values: tuple[Any, ...]) -> bytes:
-        """Returns the octets that columns of these names say; null is a property that is not there.
+        """Return the octets that columns of these names say; null is a property that is not there.
 
         Raises: BadProperties.
         """

@@ -53,7 +53,7 @@ class PublishWindow:
         return len(self.waiting)
 
     def acked(self, tag: int, *, multiple: bool) -> list[Refused]:
-        """Forgets what an ack is about, and returns those that were returned. HOT."""
+        """Forget what an ack is about, and return those that were returned. HOT."""
         if multiple and not self._returned and not self.attempts:
             waiting = self.waiting
             first = next(iter(waiting), tag + 1)
@@ -73,7 +73,7 @@ class PublishWindow:
         return refused
 
     def nacked(self, tag: int, *, multiple: bool) -> list[tuple[Outgoing, int]]:
-        """Forgets what a nack is about, and returns it, each with how often it was nacked by now."""
+        """Forget what a nack is about, and return it, each with how often it was nacked by now."""
         return [
             (self.waiting.pop(known), self.attempts.pop(known, 0) + 1) for known in self._tags(tag, multiple=multiple)
         ]
@@ -84,7 +84,7 @@ class PublishWindow:
         return [known for known in self.waiting if known <= tag]
 
     def restart(self) -> list[tuple[Outgoing, int]]:
-        """Returns what is under way, in order, and begins anew: the connection is lost."""
+        """Return what is under way, in order, and begins anew: the connection is lost."""
         left = [(message, self.attempts.get(tag, 0)) for tag, message in self.waiting.items()]
         self.waiting.clear()
         self.attempts.clear()
@@ -97,7 +97,7 @@ class PublishWindow:
     # -- returns ------------------------------------------------------------------------------------------------------
 
     def take_content(self, method: commands.Basic.Return, kind: int, payload: bytes) -> bool:
-        """Takes a frame of a returned message, and tells whether that was the last one."""
+        """Take a frame of a returned message, and return whether that was the last one."""
         parts = self._parts
         if kind == HEADER:
             self._size = BODY_SIZE.unpack_from(payload, 4)[0]
@@ -115,7 +115,7 @@ class PublishWindow:
         return True
 
     def _match(self, method: commands.Basic.Return, properties: bytes, body: bytes) -> int:
-        """Returns the tag of the message that came back, 0 for none: the next one like it.
+        """Return the tag of the message that came back, 0 for none: the next one like it.
 
         Returns come in the order of publishes. A broker may have changed the properties on the way.
         """

@@ -33,12 +33,12 @@ class RowFiles:
             self._files.remove()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Adds rows."""
+        """Add rows."""
         for file, part in self._files.add(batch):
             ids, queue = part.column("offset"), part.column("queue")[0].as_py()
             for found in part.column("vhost").value_counts().to_pylist():
                 file.add_ids(found["values"], queue, ids[0].as_py(), ids[-1].as_py() + 1, found["counts"])
 
     def finish(self) -> tuple[LakeFile, ...]:
-        """Writes what is left and returns the files; all of them are on disk then."""
+        """Write what is left and return the files; all of them are on disk then."""
         return self._files.finish()

@@ -36,7 +36,7 @@ TYPES: Final[dict[str, tuple[str, ...]]] = {
 
 
 def check_columns(columns: dict[str, str], options: SinkOptions) -> None:
-    """Refuses a frame whose rows can be no messages. Shapes: `columns` maps names to Spark's names of their types.
+    """Refuse a frame whose rows can be no messages. Shapes: `columns` maps names to Spark's names of their types.
 
     Raises: SinkRefused.
     """
@@ -76,7 +76,7 @@ class SinkRows:
         self._good: dict[tuple[str | None, str | None], str] = {}  # routes that were looked at, and what is wrong
 
     def messages(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
-        """Yields the messages of a batch in order."""
+        """Yield the messages of a batch in order."""
         columns = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
         rows = batch.num_rows
         lists = {name: columns[name].to_pylist() for name in ("exchange", "routing_key", "body") if name in columns}
@@ -107,13 +107,13 @@ class SinkRows:
                 yield message
 
     def _sequence(self, seal: int | None, slot: int | None, offset: int | None) -> int | None:
-        """Returns the number that a row's place gives it, None when it has none, -1 for a place that cannot be."""
+        """Return the number that a row's place gives it, None when it has none, -1 for a place that cannot be."""
         if not self._numbers or not seal or slot is None or offset is None:
             return None
         return seal * SLOT_NUMBERS + offset - slot if 0 <= offset - slot < SLOT_NUMBERS and seal > 0 else -1
 
     def _fault(self, exchange: str | None, key: str | None) -> str:
-        """Returns what is wrong with a route, nothing mostly."""
+        """Return what is wrong with a route, nothing mostly."""
         known = self._good.get((exchange, key))
         if known is None:
             if len(self._good) > SLOT_NUMBERS:
@@ -126,7 +126,7 @@ class SinkRows:
         return zip(*lists, strict=True)
 
     def _properties(self, columns: dict[str, pa.Array], rows: int) -> Sequence[bytes | BadProperties]:
-        """Returns the octets of each row: those that it had, or what its columns say."""
+        """Return the octets of each row: those that it had, or what its columns say."""
         names = tuple(name for name in PROPERTY_COLUMNS if name in columns)
         raws = columns["properties_raw"].to_pylist() if "properties_raw" in columns else [None] * rows
         values: Iterator[tuple[Any, ...]] = (

@@ -38,12 +38,12 @@ class Published(WriterCommitMessage):
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-    """Returns what publishes the rows of a frame. Raises: SinkRefused."""
+    """Return what publishes the rows of a frame. Raises: SinkRefused."""
     return BatchSink(_checked(options, schema, overwrite=overwrite))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-    """Returns what publishes the rows of a stream. Raises: SinkRefused."""
+    """Return what publishes the rows of a stream. Raises: SinkRefused."""
     return StreamSink(_checked(options, schema, overwrite=overwrite))
 
 
@@ -66,7 +66,7 @@ class _Sink:
         self._run = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
-        """Publishes the rows of one task over a connection of its own. Raises: PublishFailed."""
+        """Publish the rows of one task over a connection of its own. Raises: PublishFailed."""
         with said_plainly():
             return self._publish(iterator)
 
@@ -114,7 +114,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         self._commit(messages, 0, self._run)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drops the bad rows of the tasks that succeeded; what is published stays."""
+        """Drop the bad rows of the tasks that succeeded; what is published stays."""
         self._abort(messages)
 
 
@@ -126,11 +126,11 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
         self._commit(messages, batchId, self._query_id() or self._run)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Drops the bad rows of the tasks that succeeded."""
+        """Drop the bad rows of the tasks that succeeded."""
         self._abort(messages)
 
     def _query_id(self) -> str:
-        """Returns the stream's id, which outlives a restart, as its checkpoint says it; empty when it does not."""
+        """Return the stream's id, which outlives a restart, as its checkpoint says it; empty when it does not."""
         if self._options.checkpoint is None:
             return ""
         try:

@@ -60,7 +60,7 @@ class Catalog(Protocol):
 
 
 def open_catalog(path: str | None = None, url: str | None = None) -> Catalog:
-    """Returns the catalog of a data folder, or of the broker at an http(s) URL; nothing is asked yet.
+    """Return the catalog of a data folder, or of the broker at an http(s) URL; nothing is asked yet.
 
     Raises: SourceRefused when it is neither or both.
     """
@@ -76,7 +76,7 @@ def open_catalog(path: str | None = None, url: str | None = None) -> Catalog:
 
 
 def check_url(url: str | None) -> None:
-    """Returns when there is no URL, or one of an HTTP server; nobody is asked. Raises: BadUsage."""
+    """Return when there is no URL, or one of an HTTP server; nobody is asked. Raises: BadUsage."""
     if url is not None:
         try:
             HttpCatalog(url)
@@ -85,7 +85,7 @@ def check_url(url: str | None) -> None:
 
 
 def open_handle(catalog: Catalog, slot: SlotHandle) -> SlotView:
-    """Returns the slot that was meant. Raises: SlotMissing, SlotDamaged when the file is not that of the handle."""
+    """Return the slot that was meant. Raises: SlotMissing, SlotDamaged when the file is not that of the handle."""
     block = catalog.fetch_slot(slot)
     try:
         view = open_slot(block, slot.crc)

@@ -26,7 +26,7 @@ Column = Callable[[SlotRows, Pick, int], Any]  # rows, which of them, and how ma
 
 
 def decode(view: SlotView, columns: Sequence[str] = COLUMNS, rows: Any = None) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a slot, all or those of these numbers (an array of numpy's), as batches() does.
+    """Yield the rows of a slot, all or those of these numbers (an array of numpy's), as batches() does.
 
     Raises: BadSlotFile.
     """
@@ -34,7 +34,7 @@ def decode(view: SlotView, columns: Sequence[str] = COLUMNS, rows: Any = None) -
 
 
 def batches(slot: SlotRows, columns: Sequence[str] = COLUMNS, rows: Any = None) -> Iterator[pa.RecordBatch]:
-    """Yields rows in batches of 8 MiB or 10,000 rows at most, and one row at least."""
+    """Yield rows in batches of 8 MiB or 10,000 rows at most, and one row at least."""
     schema = pa.schema([ARROW_SCHEMA.field(name) for name in columns])
     makers = [(_COLUMNS[name], schema.field(name).type) for name in columns]
     for pick, count in _cuts(slot.sizes if rows is None else slot.sizes[rows], rows):

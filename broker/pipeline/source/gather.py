@@ -35,7 +35,7 @@ class Gather:
         self._twelves = np.ndarray(shape=(len(buffer) - 11,), dtype="V12", buffer=buffer, strides=(1,))
 
     def octets(self, starts: Places, lengths: Places, present: Mask = None) -> pa.BinaryArray:
-        """Returns the values. Cost: a copy of their bytes."""
+        """Return the values. Cost: a copy of their bytes."""
         if present is not None:
             starts, lengths = np.where(present, starts, 0), np.where(present, lengths, 0)
         views: Any = np.empty(len(starts), VIEW)
@@ -54,7 +54,7 @@ class Gather:
         return array.cast(pa.binary())
 
     def text(self, starts: Places, lengths: Places, present: Mask = None) -> pa.StringArray:
-        """Returns the values as text; octets that are not UTF-8 become replacement characters, as in the logs."""
+        """Return the values as text; octets that are not UTF-8 become replacement characters, as in the logs."""
         octets = self.octets(starts, lengths, present)
         try:
             return octets.cast(pa.string())

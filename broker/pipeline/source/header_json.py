@@ -59,7 +59,7 @@ class BadHeaderJson(ValueError):
 
 
 def table_to_json(octets: bytes) -> str:
-    """Returns a headers table, its length in front, as JSON. Cost: linear.
+    """Return a headers table, its length in front, as JSON. Cost: linear.
 
     Raises: ValueError when the octets are no table; RecursionError for one deeper than a broker lets in.
     """
@@ -197,7 +197,7 @@ class _Members(list[tuple[str, Any]]):
 
 
 def json_to_table(text: str) -> bytes:
-    """Returns the headers table that a text says, its length in front. Raises: BadHeaderJson."""
+    """Return the headers table that a text says, its length in front. Raises: BadHeaderJson."""
     try:
         found = json.loads(text, object_pairs_hook=_Members, parse_constant=_refuse)
         if not isinstance(found, _Members):

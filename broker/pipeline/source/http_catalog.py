@@ -36,7 +36,7 @@ class HttpCatalog:
         return str(self._client.get_json("/v1/store")["store"])
 
     def view(self) -> SealView:
-        """Returns what the seal log says now; asks only for what is new in it."""
+        """Return what the seal log says now; asks only for what is new in it."""
         more = True
         while more:
             page = self._client.get_json("/v1/seals", after=self._view.last_seal, limit=PAGE_SEALS)
@@ -47,7 +47,7 @@ class HttpCatalog:
         return self._view
 
     def _fold(self, page: dict[str, Any]) -> bool:
-        """Takes a page in, and returns whether there is another."""
+        """Take a page in, and return whether there is another."""
         starts = SealStarts()
         for start in page.get("incarnations", ()):
             starts.begin(start["seal"], start["incarnation"])
@@ -71,19 +71,19 @@ class HttpCatalog:
         return more
 
     def fetch(self, seal: int) -> Any:
-        """Returns the bytes of a sealed slot file. Raises: SlotMissing."""
+        """Return the bytes of a sealed slot file. Raises: SlotMissing."""
         return self._get(f"/v1/slots/{seal}", f"slot {seal}")
 
     def fetch_slot(self, slot: SlotHandle) -> Any:
-        """Returns the bytes of a slot file. Raises: SlotMissing."""
+        """Return the bytes of a slot file. Raises: SlotMissing."""
         return self._get(self._path(slot), str(slot))
 
     def location(self, slot: SlotHandle) -> str:
-        """Returns the URL of a slot file."""
+        """Return the URL of a slot file."""
         return self.address + self._path(slot)
 
     def snapshot(self, vhost: str, queue: str) -> list[SlotHandle]:
-        """Returns slots of what a queue holds now."""
+        """Return slots of what a queue holds now."""
         answer = self._client.send("POST", "/v1/snapshots", vhost=vhost, queue=queue)
         return SlotHandle.of_snapshot(answer, vhost, queue)
 
@@ -92,17 +92,17 @@ class HttpCatalog:
         return int(self._client.send("POST", "/v1/seal", vhost=vhost, tap=tap)["last_seal"])
 
     def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str | None = None) -> None:
-        """Says that a reader has passed a seal of a start."""
+        """Say that a reader has passed a seal of a start."""
         place = {"vhost": vhost, "tap": tap, "seal": seal, "incarnation": incarnation}
         self._client.send("PUT", f"/v1/cursors/{quote(name, safe='')}", **place)
 
     def taps(self) -> list[dict[str, Any]]:
-        """Returns the taps and how they are."""
+        """Return the taps and how they are."""
         taps: list[dict[str, Any]] = self._client.get_json("/v1/taps")["taps"]
         return taps
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Close the connection."""
         self._client.close()
 
     def _path(self, slot: SlotHandle) -> str:

@@ -53,22 +53,22 @@ class HttpClient:
         self._answered = False
 
     def get(self, path: str, **query: Any) -> bytes:
-        """Returns the body of what is there. Raises: NotThere, SourceRefused."""
+        """Return the body of what is there. Raises: NotThere, SourceRefused."""
         asked = {name: value for name, value in query.items() if value is not None}
         return self._request("GET", f"{path}?{urlencode(asked)}" if asked else path)
 
     def get_json(self, path: str, **query: Any) -> Any:
-        """Returns what a JSON body says. Raises: NotThere, SourceRefused."""
+        """Return what a JSON body says. Raises: NotThere, SourceRefused."""
         return self._said(self.get(path, **query))
 
     def send(self, method: str, path: str, **fields: Any) -> Any:
-        """Sends JSON, and returns what the answer says, None when it has no body. Raises: NotThere, SourceRefused."""
+        """Send JSON, and return what the answer says, None when it has no body. Raises: NotThere, SourceRefused."""
         sent = {name: value for name, value in fields.items() if value is not None}
         answer = self._request(method, path, json.dumps(sent).encode())
         return self._said(answer) if answer else None
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -14,7 +14,7 @@ Takes = Callable[[str, str], bool]  # vhost and tap
 
 
 def lost_since(view: SealView, begin: Position, takes: Takes) -> list[Gap]:
-    """Returns what is lost to a reader that begins at a position, as far as anybody can tell; best [].
+    """Return what is lost to a reader that begins at a position, as far as anybody can tell; best [].
 
     Of what is gone only the seal may be known. It counts as lost unless what is there shows that it came before.
     """
@@ -41,7 +41,7 @@ def _first(view: SealView, key: QueueKey) -> Seal | None:
 
 
 def _begins_behind(first: Seal | None, begin: Position) -> bool:
-    """Returns whether what is there does not reach back to where reading begins."""
+    """Return whether what is there does not reach back to where reading begins."""
     if first is None:
         return True
     return first.first > begin.value if begin.kind == "id" else first.first_ts_ms * 1000 > begin.value
@@ -52,7 +52,7 @@ def _reaches(gap: Gap, begin: Position) -> bool:
 
 
 def gap_text(gaps: Sequence[Gap]) -> str:
-    """Returns what is lost, in a few words."""
+    """Return what is lost, in a few words."""
     first = gaps[0]
     tap = f"tap {first.queue!r} in vhost {first.vhost!r}"
     if first.reason == "released":
@@ -63,6 +63,6 @@ def gap_text(gaps: Sequence[Gap]) -> str:
 
 
 def refuse_gaps(gaps: Sequence[Gap], where: str) -> None:
-    """Raises SlotGap where something is lost. Shapes: `where` says which reader lost it."""
+    """Raise SlotGap where something is lost. Shapes: `where` says which reader lost it."""
     if gaps:
         raise SlotGap(f"messages are gone: {gap_text(gaps)}; {where}; failOnGap=false goes on without them")

@@ -32,7 +32,7 @@ class MessageStream(SealStream):
         self._schema = arrow_schema_of(schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of one run."""
+        """Yield the rows of one run."""
         return read_rows(partition, self._schema)
 
 
@@ -41,33 +41,33 @@ class MessageFormat(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Returns the format's name."""
+        """Return the format's name."""
         return "slotmq"
 
     def schema(self) -> str:
-        """Returns the columns of a message, or those that the option names. Raises: SourceRefused."""
+        """Return the columns of a message, or those that the option names. Raises: SourceRefused."""
         with said_plainly():
             return ddl_of(ARROW_SCHEMA, SourceOptions.read(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Returns what reads once. Raises: SourceRefused."""
+        """Return what reads once. Raises: SourceRefused."""
         with said_plainly():
             return MessageReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Returns what follows. Raises: SourceRefused."""
+        """Return what follows. Raises: SourceRefused."""
         with said_plainly():
             return MessageStream(dict(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Returns what publishes the rows of a frame. Raises: SourceRefused."""
+        """Return what publishes the rows of a frame. Raises: SourceRefused."""
         from broker.pipeline.sink.writers import batch_writer
 
         with said_plainly():
             return batch_writer(dict(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Returns what publishes the rows of a stream. Raises: SourceRefused."""
+        """Return what publishes the rows of a stream. Raises: SourceRefused."""
         from broker.pipeline.sink.writers import stream_writer
 
         with said_plainly():
@@ -78,16 +78,16 @@ class SpeculatingMessageFormat(MessageFormat):
     """The same for sessions that run a second attempt of a task beside the first: they read and do not write."""
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Refuses. Raises: SinkRefused."""
+        """Refuse. Raises: SinkRefused."""
         with said_plainly():
             raise speculation()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Refuses. Raises: SinkRefused."""
+        """Refuse. Raises: SinkRefused."""
         with said_plainly():
             raise speculation()
 
 
 def speculation() -> SinkRefused:
-    """Returns why such a session does not write."""
+    """Return why such a session does not write."""
     return SinkRefused("the session has spark.speculation, whose second attempts would publish beside the first")

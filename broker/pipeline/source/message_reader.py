@@ -29,7 +29,7 @@ class MessageReader(DataSourceReader):
         self._schema = arrow_schema_of(schema)
 
     def partitions(self) -> list[InputPartition]:
-        """Returns runs of the slots that can have a wanted row. Raises: SlotGap, SourceRefused."""
+        """Return runs of the slots that can have a wanted row. Raises: SlotGap, SourceRefused."""
         with said_plainly():
             source = SlotSource(self._options)
             try:
@@ -39,19 +39,19 @@ class MessageReader(DataSourceReader):
             return source.tasks(slots, READER)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of one run."""
+        """Yield the rows of one run."""
         return read_rows(partition, self._schema)
 
 
 def read_rows(partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a run; none of the partition that Spark makes where there is none."""
+    """Yield the rows of a run; none of the partition that Spark makes where there is none."""
     if isinstance(partition, SlotRun):
         with said_plainly():
             yield from read_run(partition, schema)
 
 
 def arrow_schema_of(schema: StructType, known: pa.Schema = ARROW_SCHEMA) -> pa.Schema:
-    """Returns the columns that Spark wants, as Arrow has them. Raises: SourceRefused for one of another type."""
+    """Return the columns that Spark wants, as Arrow has them. Raises: SourceRefused for one of another type."""
     check_columns(schema.fieldNames(), known.names)
     for field in schema.fields:
         wanted, found = ddl_of(known, [field.name]).rpartition(" ")[2], field.dataType.simpleString()

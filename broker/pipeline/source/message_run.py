@@ -48,7 +48,7 @@ class SlotRun(InputPartition):
 
 
 def read_run(run: SlotRun, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a run.
+    """Yield the rows of a run.
 
     Invariant: of each slot exactly the message ids that it says, less those that the conditions leave out.
     Raises: SlotMissing, SlotDamaged, SourceRefused.

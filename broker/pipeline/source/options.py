@@ -54,7 +54,7 @@ class SourceOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Returns the options. Raises: SourceRefused for one that is not known or cannot be understood."""
+        """Return the options. Raises: SourceRefused for one that is not known or cannot be understood."""
         given = known_options(options, NAMES, SourceRefused)
         taps, queues = _taps_and_queues(given)
         topic = given.get("topic")
@@ -81,22 +81,22 @@ class SourceOptions:
         )
 
     def catalog(self) -> Catalog:
-        """Returns the catalog. Raises: SourceRefused."""
+        """Return the catalog. Raises: SourceRefused."""
         return open_catalog(self.path, self.url)
 
     def takes(self, vhost: str, tap: str) -> bool:
-        """Returns whether the slots of a tap are asked for."""
+        """Return whether the slots of a tap are asked for."""
         if self.vhost not in (None, vhost):
             return False
         return self.taps is None or any(_fits(tap, name) for name in self.taps)
 
     def conditions(self) -> list[Condition]:
-        """Returns the conditions that the options make."""
+        """Return the conditions that the options make."""
         topic = () if self.topic is None else (Condition("routing_key", "topic", self.topic),)
         return [*self.begin.from_here(), *self.end.up_to_here(), *topic]
 
     def wants(self) -> str:
-        """Returns what is read, for texts."""
+        """Return what is read, for texts."""
         if self.queues:
             return f"queue {', '.join(map(repr, self.queues))} in vhost {self.vhost or '/'!r}"
         taps = "all taps" if self.taps is None else f"tap {', '.join(map(repr, self.taps))}"
@@ -136,7 +136,7 @@ def _names(text: str | None, option: str) -> tuple[str, ...]:
 
 
 def names_option(names: Sequence[str]) -> str | None:
-    """Returns names as the options tap and queue take them, whatever is in them; None where there are none."""
+    """Return names as the options tap and queue take them, whatever is in them; None where there are none."""
     return json.dumps(list(names)) if names else None
 
 
@@ -165,7 +165,7 @@ def _columns(text: str | None) -> tuple[str, ...]:
 
 
 def check_columns(names: Sequence[str], known: Sequence[str] = COLUMNS) -> None:
-    """Raises SourceRefused for a column that there is not, or that comes twice."""
+    """Raise SourceRefused for a column that there is not, or that comes twice."""
     for name in names:
         if name not in known:
             raise SourceRefused(f"there is no column {name!r}, but {', '.join(known)}")

@@ -25,14 +25,14 @@ class Limits:
 
 
 def wanted(slots: Iterable[SlotHandle], conditions: Sequence[Condition]) -> Iterator[SlotHandle]:
-    """Yields the slots that can have a row for which all conditions hold."""
+    """Yield the slots that can have a row for which all conditions hold."""
     return (slot for slot in slots if slot.count and all(may_hold(condition, slot) for condition in conditions))
 
 
 def runs(
     slots: Sequence[SlotHandle], tasks: int = 1, partition_max_bytes: int = PARTITION_MAX_BYTES
 ) -> list[tuple[SlotHandle, ...]]:
-    """Returns the slots in runs that stay together, in their order.
+    """Return the slots in runs that stay together, in their order.
 
     Shapes: a run has one slot at least, and more only while they are not longer than an even share for each of `tasks`,
         or than the maximum, whichever is less; shares under 4 MiB are not made.
@@ -54,7 +54,7 @@ def runs(
 
 
 def admitted(slots: Iterable[SlotHandle], limits: Limits) -> list[SlotHandle]:
-    """Returns the first of the slots, whole ones, as the limits have it; one at least, so that a stream goes on.
+    """Return the first of the slots, whole ones, as the limits have it; one at least, so that a stream goes on.
 
     Cost: no slot behind the first that is too much is looked at.
     """

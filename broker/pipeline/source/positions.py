@@ -36,11 +36,11 @@ class Position:
     value: int = 0
 
     def from_here(self) -> tuple[Condition, ...]:
-        """Returns the condition on what is read when it begins here."""
+        """Return the condition on what is read when it begins here."""
         return (Condition(COLUMN_OF[self.kind], ">=", self.value),) if self.kind in COLUMN_OF else ()
 
     def up_to_here(self) -> tuple[Condition, ...]:
-        """Returns the condition on what is read when it ends here."""
+        """Return the condition on what is read when it ends here."""
         return (Condition(COLUMN_OF[self.kind], "<", self.value),) if self.kind in COLUMN_OF else ()
 
 
@@ -49,7 +49,7 @@ LATEST: Final = Position("latest")
 
 
 def read_position(text: str) -> Position:
-    """Returns the position that a text names. Raises: BadPosition."""
+    """Return the position that a text names. Raises: BadPosition."""
     text = text.strip()
     if text in ("earliest", "latest"):
         return Position(text)

@@ -59,12 +59,12 @@ class PropertyPlaces:
         self.malformed = malformed | (at != limit)
 
     def found(self, name: str) -> Found | None:
-        """Returns where a property stands, by the name that pamqp has for it; None when no message has it."""
+        """Return where a property stands, by the name that pamqp has for it; None when no message has it."""
         return self._found.get(name)
 
 
 def _extent(octets: Any, at: Any, limit: Any, kind: str) -> tuple[Any, Any]:
-    """Returns where a value starts, if there is one at all, and how long it says it is."""
+    """Return where a value starts, if there is one at all, and how long it says it is."""
     if kind == "shortstr":
         return at + 1, octets[np.minimum(at, limit)].astype(np.int64)
     if kind == "table":
@@ -73,7 +73,7 @@ def _extent(octets: Any, at: Any, limit: Any, kind: str) -> tuple[Any, Any]:
 
 
 def number_at(octets: Any, at: Any, width: int) -> Any:
-    """Returns the big-endian numbers of `width` octets that stand at these places; one of 8 octets may wrap around."""
+    """Return the big-endian numbers of `width` octets that stand at these places; one of 8 octets may wrap around."""
     number = octets[at].astype(np.int64)
     for octet in range(1, width):
         number = (number << 8) | octets[at + octet]

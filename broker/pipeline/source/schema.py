@@ -89,7 +89,7 @@ _SPARK_TYPES: Final = {
 
 
 def ddl_of(schema: pa.Schema, columns: Sequence[str]) -> str:
-    """Returns columns of a schema as Spark writes them."""
+    """Return columns of a schema as Spark writes them."""
     return ", ".join(f"`{name}` {_SPARK_TYPES[schema.field(name).type]}" for name in columns)
 
 

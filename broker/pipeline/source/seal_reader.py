@@ -32,7 +32,7 @@ class SealReader:
         self._view = SealView()
 
     def view(self) -> SealView:
-        """Returns what the log says now; the same view while the log only grows. Raises: SourceRefused."""
+        """Return what the log says now; the same view while the log only grows. Raises: SourceRefused."""
         try:
             with self._path.open("rb") as log:
                 block = self._news(log)

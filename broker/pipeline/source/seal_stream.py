@@ -59,7 +59,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- where it stands
 
     def initialOffset(self) -> dict[str, Any]:
-        """Returns where a new stream begins. Raises: SlotGap, SourceRefused."""
+        """Return where a new stream begins. Raises: SlotGap, SourceRefused."""
         with said_plainly():
             source = self._source
             view = source.view()
@@ -75,7 +75,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return StreamOffset.at(view, seal, gaps=gone).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Returns how far the next batch goes; `start` when there is nothing new. Raises: SlotGap, SourceRefused."""
+        """Return how far the next batch goes; `start` when there is nothing new. Raises: SlotGap, SourceRefused."""
         with said_plainly():
             source = self._source
             begin, view = self._checked(start)
@@ -89,7 +89,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return StreamOffset.at(view, taken[-1].seal, len(taken), begin.gaps).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Returns one of the limits for all: Spark knows one at a time, latestOffset() looks at each."""
+        """Return one of the limits for all: Spark knows one at a time, latestOffset() looks at each."""
         with said_plainly():
             limits = self._source.options.limits
             if limits.slots is not None:
@@ -99,13 +99,13 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadAllAvailable() if limits.bytes is None else ReadMaxBytes(limits.bytes)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Returns the last seal, for the query's progress."""
+        """Return the last seal, for the query's progress."""
         with said_plainly():
             view = self._source.view()
             return StreamOffset.at(view, view.last_seal).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fixes the seal where a query ends that reads what is there."""
+        """Fix the seal where a query ends that reads what is there."""
         with said_plainly():
             source = self._source
             if source.options.seal_now:
@@ -115,7 +115,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- the slots of a batch
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Returns the slots between two offsets, shared out among tasks. Raises: SlotGap, SourceRefused.
+        """Return the slots between two offsets, shared out among tasks. Raises: SlotGap, SourceRefused.
 
         Invariant: a batch that is planned again after a restart has the same slots, or is refused.
         """
@@ -138,7 +138,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise SourceRefused(f"{said}: options of a stream that has a checkpoint stay as they were")
 
     def _checked(self, offset: dict[str, Any]) -> tuple[StreamOffset, SealView]:
-        """Returns what an offset says, and the view. Raises: SourceRefused when it is none in this history."""
+        """Return what an offset says, and the view. Raises: SourceRefused when it is none in this history."""
         found = StreamOffset.from_json(offset)
         view = self._source.view()
         found.check(view, self._source.catalog.address)
@@ -153,6 +153,6 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return f"a stream of {wants}" if seal is None else f"a stream of {wants} behind seal {seal}"
 
     def stop(self) -> None:
-        """Closes the catalog."""
+        """Close the catalog."""
         if self._opened is not None:
             self._opened.catalog.close()

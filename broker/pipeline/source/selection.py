@@ -44,7 +44,7 @@ class Selection:
     vhost: str | None = None
 
     def open(self) -> Lake:
-        """Returns the lake. Raises: JobFailed (USAGE) where there is none."""
+        """Return the lake. Raises: JobFailed (USAGE) where there is none."""
         from broker.pipeline.lake import Lake
 
         try:
@@ -53,7 +53,7 @@ class Selection:
             raise JobFailed(str(refused), USAGE) from None
 
     def messages(self, spark: SparkSession, columns: Sequence[str] | None = None) -> DataFrame:
-        """Returns the messages, with the columns asked for. Raises: JobFailed (USAGE) for what cannot be meant."""
+        """Return the messages, with the columns asked for. Raises: JobFailed (USAGE) for what cannot be meant."""
         lake = self.open()
         try:
             frame = lake.messages(spark, since=self.since, until=self.until)
@@ -63,7 +63,7 @@ class Selection:
         return frame if columns is None else frame.select(*columns)
 
     def of(self, frame: DataFrame) -> DataFrame:
-        """Returns the messages of a frame that queues, pattern and condition name.
+        """Return the messages of a frame that queues, pattern and condition name.
 
         Raises: JobFailed (USAGE) for a condition that is no SQL over these columns.
         """
@@ -86,7 +86,7 @@ class Selection:
         return frame
 
     def to_json(self) -> dict[str, object]:
-        """Returns what tells the selection from others of the lake."""
+        """Return what tells the selection from others of the lake."""
         return {
             "since": self.since,
             "until": self.until,
@@ -98,7 +98,7 @@ class Selection:
 
 
 def add_selection(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Adds the arguments that name a selection."""
+    """Add the arguments that name a selection."""
     group = parser.add_argument_group("messages")
     group.add_argument("--lake", metavar="DIR", type=path_argument, required=required, help="the lake that they are in")
     moment = "such as 2026-11-20, 2026-11-20T08:30:00Z or 7d"
@@ -113,7 +113,7 @@ def add_selection(parser: argparse.ArgumentParser, *, required: bool = True) -> 
 
 
 def selection_of(arguments: argparse.Namespace) -> Selection:
-    """Returns what the arguments say. Raises: BadUsage for a time that is none."""
+    """Return what the arguments say. Raises: BadUsage for a time that is none."""
     check_instants(arguments.since, arguments.until)
     return Selection(
         arguments.lake,
@@ -127,7 +127,7 @@ def selection_of(arguments: argparse.Namespace) -> Selection:
 
 
 def check_instants(*instants: str | None) -> None:
-    """Returns when all are times as a lake reads them: to find out later costs the start of Spark. Raises: BadUsage."""
+    """Return when all are times as a lake reads them: to find out later costs the start of Spark. Raises: BadUsage."""
     try:
         for instant in instants:
             instant_ms(instant, now_ms())
@@ -136,7 +136,7 @@ def check_instants(*instants: str | None) -> None:
 
 
 def pattern_regex(pattern: str) -> str:
-    """Returns a topic pattern as a regular expression over routing keys with a dot in front of each word.
+    """Return a topic pattern as a regular expression over routing keys with a dot in front of each word.
 
     The empty key has no word, and so no dot.
     """
@@ -152,7 +152,7 @@ def pattern_regex(pattern: str) -> str:
 
 
 def pattern_column(pattern: str) -> Column:
-    """Returns whether a row's routing key matches."""
+    """Return whether a row's routing key matches."""
     from pyspark.sql import functions as F  # noqa: N812
 
     words = F.when(F.col("routing_key") == "", "").otherwise(F.concat(F.lit("."), F.col("routing_key")))

@@ -31,7 +31,7 @@ class SlotReader(DataSourceReader):
         self._schema = arrow_schema_of(schema, SLOTS_ARROW_SCHEMA)
 
     def partitions(self) -> list[InputPartition]:
-        """Returns runs of the slots. Raises: SlotGap, SourceRefused."""
+        """Return runs of the slots. Raises: SlotGap, SourceRefused."""
         with said_plainly():
             source = SlotSource(self._options)
             try:
@@ -40,7 +40,7 @@ class SlotReader(DataSourceReader):
                 source.catalog.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of one run."""
+        """Yield the rows of one run."""
         return slot_batches(partition, self._schema)
 
 
@@ -52,7 +52,7 @@ class SlotStream(SealStream):
         self._schema = arrow_schema_of(schema, SLOTS_ARROW_SCHEMA)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of one run."""
+        """Yield the rows of one run."""
         return slot_batches(partition, self._schema)
 
 
@@ -61,26 +61,26 @@ class SlotFormat(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Returns the format's name."""
+        """Return the format's name."""
         return "slotmq-slots"
 
     def schema(self) -> str:
-        """Returns the columns of a slot."""
+        """Return the columns of a slot."""
         return SLOTS_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Returns what reads once. Raises: SourceRefused."""
+        """Return what reads once. Raises: SourceRefused."""
         with said_plainly():
             return SlotReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Returns what follows. Raises: SourceRefused."""
+        """Return what follows. Raises: SourceRefused."""
         with said_plainly():
             return SlotStream(self.options, schema)
 
 
 def slot_batches(partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a run; none of the partition that Spark makes where there is none."""
+    """Yield the rows of a run; none of the partition that Spark makes where there is none."""
     if isinstance(partition, SlotRun) and partition.slots:
         with said_plainly():
             catalog = open_catalog(partition.path, partition.url)
@@ -95,7 +95,7 @@ def slot_batches(partition: InputPartition, schema: pa.Schema) -> Iterator[pa.Re
 
 
 def slot_row(catalog: Catalog, slot: SlotHandle) -> dict[str, int | str | None]:
-    """Returns the columns of a slot. Units: times in microseconds."""
+    """Return the columns of a slot. Units: times in microseconds."""
     return {
         "vhost": slot.vhost,
         "queue": slot.queue,

@@ -37,12 +37,12 @@ class SlotHandle:
 
     @classmethod
     def of(cls, store: str, seal: Seal) -> Self:
-        """Returns the handle of a sealed slot; how far the broker's clock was ahead is nothing to readers."""
+        """Return the handle of a sealed slot; how far the broker's clock was ahead is nothing to readers."""
         return cls(store, **{name: getattr(seal, name) for name in Seal.__slots__ if name in cls.__slots__})
 
     @classmethod
     def of_snapshot(cls, answer: Mapping[str, Any], vhost: str, queue: str) -> list[Self]:
-        """Returns the handles of the files that the broker lists when it has made a snapshot of a queue."""
+        """Return the handles of the files that the broker lists when it has made a snapshot of a queue."""
         taken = answer["id"]
         return [
             cls(
@@ -58,7 +58,7 @@ class SlotHandle:
         return f"slot {self.snapshot[1]} of the snapshot of queue {self.queue!r} in vhost {self.vhost!r}"
 
     def differs_from(self, meta: SlotMeta) -> str:
-        """Returns in what a file is not the one meant, empty if it is."""
+        """Return in what a file is not the one meant, empty if it is."""
         for name in ("store", "seal", "vhost", "queue", "first", "end", "count"):
             meant, found = getattr(self, name), getattr(meta, name)
             if meant != found:

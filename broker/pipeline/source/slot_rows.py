@@ -81,36 +81,36 @@ class SlotRows:
     # ---- parts
 
     def exchange(self, pick: Pick = ALL) -> pa.StringArray:
-        """Returns the exchanges."""
+        """Return the exchanges."""
         return self._gather.text(self._at[pick] + 1, self._exchange_len[pick])
 
     def routing_key(self, pick: Pick = ALL) -> pa.StringArray:
-        """Returns the routing keys."""
+        """Return the routing keys."""
         return self._gather.text(self._key_at[pick], self._key_len[pick])
 
     def body(self, pick: Pick = ALL) -> pa.BinaryArray:
-        """Returns the bodies."""
+        """Return the bodies."""
         return self._gather.octets(self._body_at[pick], self._body_len[pick])
 
     def properties_raw(self, pick: Pick = ALL) -> pa.BinaryArray:
-        """Returns the content headers from the property flags on."""
+        """Return the content headers from the property flags on."""
         lengths = np.maximum(self._header_len[pick] - PROPERTIES_AT, 0)
         return self._gather.octets(self._body_at[pick] - lengths, lengths)
 
     def text(self, name: str, pick: Pick = ALL) -> pa.StringArray | None:
-        """Returns a property that is a short string, by the name that pamqp has for it; None when no row has it."""
+        """Return a property that is a short string, by the name that pamqp has for it; None when no row has it."""
         found = self._places.found(name)
         return found and self._gather.text(found.starts[pick], found.lengths[pick], found.present[pick])
 
     def octet(self, name: str, pick: Pick = ALL) -> pa.Int16Array | None:
-        """Returns a property that is an octet; None when no row has it."""
+        """Return a property that is an octet; None when no row has it."""
         found = self._places.found(name)
         if found is None:
             return None
         return pa.array(self._octets[found.starts[pick]].astype(np.int16), mask=~found.present[pick])
 
     def app_ts(self, pick: Pick = ALL) -> pa.TimestampArray | None:
-        """Returns the timestamp property, null beyond the calendar; None when no row has it."""
+        """Return the timestamp property, null beyond the calendar; None when no row has it."""
         found = self._places.found("timestamp")
         if found is None:
             return None
@@ -120,7 +120,7 @@ class SlotRows:
         return pa.array(np.where(absent, 0, seconds) * 1_000_000, pa.int64(), mask=absent)
 
     def headers(self, pick: Pick = ALL) -> pa.StringArray | None:
-        """Returns the headers as JSON, null where they are no table; None when no row has any.
+        """Return the headers as JSON, null where they are no table; None when no row has any.
 
         Cost: a distinct table is decoded once for the slot.
         """
@@ -143,7 +143,7 @@ class SlotRows:
     # ---- rows that cannot be read
 
     def bad(self, *, headers: bool = True) -> list[BadRow]:
-        """Returns the rows whose bytes are not what was written, and those whose properties cannot be decoded.
+        """Return the rows whose bytes are not what was written, and those whose properties cannot be decoded.
 
         Shapes: without `headers` the tables in them are not looked into.
         """
@@ -169,5 +169,5 @@ class SlotRows:
 
 
 def bad_rows(view: SlotView) -> list[BadRow]:
-    """Returns the rows of a slot that cannot be read; the others are whole. Raises: BadSlotFile."""
+    """Return the rows of a slot that cannot be read; the others are whole. Raises: BadSlotFile."""
     return SlotRows(view).bad()

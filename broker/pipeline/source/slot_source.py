@@ -29,11 +29,11 @@ class SlotSource:
         self.catalog: Catalog = self.options.catalog()
 
     def view(self) -> SealView:
-        """Returns what the seal log says now."""
+        """Return what the seal log says now."""
         return self.catalog.view()
 
     def after(self, view: SealView, seal: int, up_to: int | None = None) -> Iterator[SlotHandle]:
-        """Yields the slots behind a seal that can have a wanted row."""
+        """Yield the slots behind a seal that can have a wanted row."""
         takes, store = self.options.takes, view.store
         found = (
             SlotHandle.of(store, one)
@@ -43,7 +43,7 @@ class SlotSource:
         return wanted(found, self.conditions)
 
     def all_now(self) -> list[SlotHandle]:
-        """Returns the slots of a read that ends. Raises: SlotGap, SourceRefused."""
+        """Return the slots of a read that ends. Raises: SlotGap, SourceRefused."""
         options = self.options
         if options.begin == LATEST:
             raise SourceRefused("option from: latest is for streams; a read that ends would read nothing")
@@ -88,7 +88,7 @@ class SlotSource:
             self.catalog.seal_now(options.vhost or "/", tap)
 
     def check_taps(self, view: SealView) -> None:
-        """Raises SourceRefused for a tap that nobody knows; one without slots so far is known to the running broker."""
+        """Raise SourceRefused for a tap that nobody knows; one without slots so far is known to the running broker."""
         options = self.options
         plain = [name for name in options.taps or () if not any(sign in name for sign in WILDCARDS)]
         known = _known(view)
@@ -106,7 +106,7 @@ class SlotSource:
                 raise SourceRefused(f"there is no tap {name!r}{where} at {self.catalog.address}; there are: {others}")
 
     def tasks(self, slots: Sequence[SlotHandle], reader: str) -> list[InputPartition]:
-        """Returns the slots shared out among tasks. Shapes: `reader` names who reads, for texts."""
+        """Return the slots shared out among tasks. Shapes: `reader` names who reads, for texts."""
         options = self.options
         path = None if options.path is None else self.catalog.address  # not relative: a worker may run elsewhere
         return [
@@ -124,7 +124,7 @@ class SlotSource:
 
 
 def _known(view: SealView) -> set[tuple[str, str]]:
-    """Returns the vhosts and names of the taps of which there is a line in the log."""
+    """Return the vhosts and names of the taps of which there is a line in the log."""
     known = {(seal.vhost, seal.queue) for seal in view.seals}
     known |= {(released.vhost, released.queue) for released in view.released.values()}
     return known | {(cursor.vhost, cursor.tap) for cursor in view.cursors}

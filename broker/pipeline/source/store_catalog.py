@@ -40,23 +40,23 @@ class StoreCatalog:
         return self.view().store
 
     def view(self) -> SealView:
-        """Returns what the seal log says now."""
+        """Return what the seal log says now."""
         return self._reader.view()
 
     def fetch(self, seal: int) -> Any:
-        """Returns a sealed slot file, mapped. Raises: SlotMissing."""
+        """Return a sealed slot file, mapped. Raises: SlotMissing."""
         return self._map(self._seal_path(seal), f"slot {seal}")
 
     def fetch_slot(self, slot: SlotHandle) -> Any:
-        """Returns a slot file, mapped. Raises: SlotMissing."""
+        """Return a slot file, mapped. Raises: SlotMissing."""
         return self._map(self._path(slot), str(slot))
 
     def location(self, slot: SlotHandle) -> str:
-        """Returns the path of a slot file."""
+        """Return the path of a slot file."""
         return str(self._path(slot))
 
     def snapshot(self, vhost: str, queue: str) -> list[SlotHandle]:
-        """Returns slots of what a queue holds now."""
+        """Return slots of what a queue holds now."""
         return SlotHandle.of_snapshot(self._ask("snapshot", vhost=vhost, queue=queue), vhost, queue)
 
     def seal_now(self, vhost: str | None = None, tap: str | None = None) -> int:
@@ -65,16 +65,16 @@ class StoreCatalog:
         return int(answer["last_seal"])
 
     def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str | None = None) -> None:
-        """Says that a reader has passed a seal of a start."""
+        """Say that a reader has passed a seal of a start."""
         self._ask("cursor_set", name=name, vhost=vhost, tap=tap, seal=seal, incarnation=incarnation)
 
     def taps(self) -> list[dict[str, Any]]:
-        """Returns the taps and how they are."""
+        """Return the taps and how they are."""
         answer: list[dict[str, Any]] = self._ask("taps")
         return answer
 
     def close(self) -> None:
-        """Does nothing: no file stays open."""
+        """Do nothing: no file stays open."""
 
     def _ask(self, verb: str, **arguments: Any) -> Any:
         try:

@@ -37,7 +37,7 @@ class StreamOffset:
         return cls(view.store, seal, slots, gaps, view.starts.of(seal))
 
     def to_json(self) -> dict[str, Any]:
-        """Returns it as it stands in the checkpoint."""
+        """Return it as it stands in the checkpoint."""
         found: dict[str, Any] = {"v": VERSION, "store": self.store, "seal": self.seal}
         if self.incarnation is None:
             found["v"] = 1
@@ -51,7 +51,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Returns what a checkpoint says. Raises: SourceRefused."""
+        """Return what a checkpoint says. Raises: SourceRefused."""
         version = found.get("v")
         if isinstance(version, int) and version > VERSION:
             raise SourceRefused(
@@ -73,7 +73,7 @@ class StreamOffset:
             raise SourceRefused(f"the checkpoint has an offset that is none of SlotMQ's: {dict(found)!r}") from None
 
     def check(self, view: SealView, address: str) -> None:
-        """Raises SourceRefused when it is an offset in another store, or in another history of this one."""
+        """Raise SourceRefused when it is an offset in another store, or in another history of this one."""
         if self.store != view.store:
             raise SourceRefused(
                 f"the checkpoint belongs to store {self.store}, but {address} has store {view.store}: "

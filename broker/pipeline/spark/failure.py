@@ -27,7 +27,7 @@ OUR_PACKAGE: Final = "broker."
 
 
 def told(error: Exception) -> JobFailed:
-    """Returns the failure to tell, with the exit code; the log has the rest."""
+    """Return the failure to tell, with the exit code; the log has the rest."""
     fault = fault_in(error)
     if fault is not None:
         return JobFailed(_short(str(fault)), GAP if isinstance(fault, SlotGap) else ERROR)
@@ -38,7 +38,7 @@ def told(error: Exception) -> JobFailed:
 
 
 def reason(text: str) -> tuple[str, int]:
-    """Returns the line that says what happened in what Spark said, and the exit code.
+    """Return the line that says what happened in what Spark said, and the exit code.
 
     What a task raised in Python is nearest to the cause; else it is the last cause that Java names.
     """
@@ -62,7 +62,7 @@ def _of_python(trace: str) -> tuple[str, int]:
 
 
 def _code(name: str) -> int:
-    """Returns the exit code that an exception of ours asks for by its class's attribute `code`."""
+    """Return the exit code that an exception of ours asks for by its class's attribute `code`."""
     module, _, kind = name.rpartition(".")
     try:
         code = getattr(getattr(sys.modules.get(module) or import_module(module), kind), "code", ERROR)

@@ -22,7 +22,7 @@ SPECULATING: Final = {"MessageFormat": "SpeculatingMessageFormat"}  # a writer d
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Makes the formats known to a session, whoever made it, and returns it."""
+    """Make the formats known to a session, whoever made it, and return it."""
     speculates = str(spark.conf.get(SPECULATION, "false")).lower() == "true"
     with _active(spark):
         for module, name in FORMATS.values():
@@ -33,7 +33,7 @@ def register(spark: SparkSession) -> SparkSession:
 
 @contextmanager
 def _active(spark: SparkSession) -> Iterator[None]:
-    """Makes a session the active one for a while: Spark looks there whether a name is taken, not where it registers."""
+    """Make a session the active one for a while: Spark looks there whether a name is taken, not where it registers."""
     if not hasattr(spark, "_jsparkSession"):  # a remote session
         yield
         return

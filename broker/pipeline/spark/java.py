@@ -75,7 +75,7 @@ class NoJava(JobFailed):
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
-    """Returns the Java to run Spark on. Raises: NoJava."""
+    """Return the Java to run Spark on. Raises: NoJava."""
     found = search(os.environ if environment is None else environment)
     if found.java is None:
         raise NoJava(found.refused)
@@ -83,7 +83,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
 
 
 def search(environment: Mapping[str, str], *, package: Callable[[], Path | None] | None = None) -> Search:
-    """Returns what is found. Cost: each Java that is looked at is started once, for some 50 ms."""
+    """Return what is found. Cost: each Java that is looked at is started once, for some 50 ms."""
     refused: list[Refused] = []
     for looked in _candidates(environment, package or _package_home):
         if isinstance(looked, Refused):
@@ -119,7 +119,7 @@ def _package_home() -> Path | None:
 
 
 def _judge(source: str, binary: Path, environment: Mapping[str, str]) -> Java | Refused:
-    """Returns the Java, or why it will not do. It is started: a release file says nothing of another processor."""
+    """Return the Java, or why it will not do. It is started: a release file says nothing of another processor."""
     place = str(binary)
     if not binary.is_file():
         return Refused(source, place, "no such file")

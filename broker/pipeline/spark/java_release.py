@@ -29,7 +29,7 @@ class Release:
 
 
 def release(text: str) -> Release | None:
-    """Returns what a Java home's `release` file says; None if it names no version."""
+    """Return what a Java home's `release` file says; None if it names no version."""
     values = dict(_LINE.findall(text))
     version = values.get("JAVA_VERSION", "")
     if not _numbers(version):
@@ -39,12 +39,12 @@ def release(text: str) -> Release | None:
 
 
 def properties(text: str) -> dict[str, str]:
-    """Returns the properties in the text of `java -XshowSettings:properties -version`."""
+    """Return the properties in the text of `java -XshowSettings:properties -version`."""
     return dict(_PROPERTY.findall(text))
 
 
 def refusal(version: str) -> str | None:
-    """Returns why Spark cannot run on that version, or None if it can."""
+    """Return why Spark cannot run on that version, or None if it can."""
     numbers = _numbers(version)
     if not numbers:
         return f"version {version!r} cannot be read"

@@ -20,7 +20,7 @@ MODE: Final = 0o700
 
 
 def shim_text(binary: Path) -> str:
-    """Returns the launcher's source. Only MLlib's arithmetic would use the module, and does without."""
+    """Return the launcher's source. Only MLlib's arithmetic would use the module, and does without."""
     return f"""#!/bin/sh
 for word do
   shift
@@ -31,7 +31,7 @@ exec {shlex.quote(str(binary))} "$@"
 
 
 def shim_home(home: Path, version: str, environment: Mapping[str, str]) -> Path:
-    """Returns a folder to name as JAVA_HOME, whose launcher starts the Java of `home`.
+    """Return a folder to name as JAVA_HOME, whose launcher starts the Java of `home`.
 
     Invariant: the launcher appears as a whole, whoever else writes the same one now. Raises: OSError.
     """

@@ -29,7 +29,7 @@ class SparkLog:
 
     @classmethod
     def begin(cls) -> Self:
-        """Returns a new log, and removes all but the last few."""
+        """Return a new log, and remove all but the last few."""
         folder = cache_folder(os.environ) / "logs"
         folder.mkdir(mode=0o700, exist_ok=True)
         for old in sorted(folder.glob("spark-*.log"))[: -KEPT + 1]:
@@ -40,7 +40,7 @@ class SparkLog:
         return made
 
     def take_python_loggers(self) -> None:
-        """Takes what PySpark logs of each failed query in Python, which else is standard error's."""
+        """Take what PySpark logs of each failed query in Python, which else is standard error's."""
         from pyspark.logger import PySparkLogger
 
         for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -51,7 +51,7 @@ class SparkLog:
             logger.addHandler(self._handler())
 
     def take_root_logger(self) -> None:
-        """Takes what libraries log where nobody else does, such as the bridge to the JVM when it is interrupted."""
+        """Take what libraries log where nobody else does, such as the bridge to the JVM when it is interrupted."""
         root = logging.getLogger()
         if not root.handlers:
             root.addHandler(self._handler())
@@ -60,12 +60,12 @@ class SparkLog:
         return logging.FileHandler(self.path, encoding="utf-8", delay=True)
 
     def add(self, text: str) -> None:
-        """Appends what went wrong on Python's side of it."""
+        """Append what went wrong on Python's side of it."""
         with suppress(OSError), self.path.open("a", encoding="utf-8", errors="backslashreplace") as stream:
             stream.write(f"{text}\n")
 
     def last_words(self) -> str:
-        """Returns the last line that says something, with the log's name; empty if there is none."""
+        """Return the last line that says something, with the log's name; empty if there is none."""
         with suppress(OSError), self.path.open("rb") as stream:
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - TAIL_BYTES))
             lines = [line for line in stream.read().decode(errors="replace").splitlines() if not NOISE.match(line)]

@@ -55,7 +55,7 @@ class Machine:
 
 
 def look() -> Machine:
-    """Returns what this machine has."""
+    """Return what this machine has."""
     temporary = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0] or tempfile.gettempdir()
     return Machine(
         python=platform.python_version(),
@@ -76,7 +76,7 @@ def _free_bytes(folder: str) -> int:
 
 
 def gib(size_bytes: int) -> str:
-    """Returns a size to read."""
+    """Return a size to read."""
     return f"{size_bytes / (1 << 30):.1f} GiB"
 
 
@@ -96,7 +96,7 @@ def _available_bytes() -> int | None:
 
 
 def _cgroup_left_bytes() -> int | None:
-    """Returns what a container may still take, None where nothing limits it."""
+    """Return what a container may still take, None where nothing limits it."""
     folder = Path("/sys/fs/cgroup")
     with suppress(OSError, ValueError):  # "max" is no number
         return int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text())
@@ -104,7 +104,7 @@ def _cgroup_left_bytes() -> int | None:
 
 
 def memory_bytes(meminfo: str, left_bytes: int | None) -> int | None:
-    """Returns how much memory new programs may take by what the kernel says."""
+    """Return how much memory new programs may take by what the kernel says."""
     for line in meminfo.splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable":

@@ -46,7 +46,7 @@ ALWAYS: Final[Mapping[str, str]] = {
 
 
 def settings(master: str, app: str, conf: Mapping[str, str], cores: int) -> dict[str, str]:
-    """Returns the settings of a session; those of `conf` win."""
+    """Return the settings of a session; those of `conf` win."""
     made = {"spark.master": master, "spark.app.name": app, **ALWAYS}
     if is_local(master):
         made |= {
@@ -58,18 +58,18 @@ def settings(master: str, app: str, conf: Mapping[str, str], cores: int) -> dict
 
 
 def is_local(master: str) -> bool:
-    """Tells whether the driver does all the work."""
+    """Return whether the driver does all the work."""
     return master == "local" or master.startswith("local[")
 
 
 def local_cores(master: str, cores: int) -> int:
-    """Returns how many tasks run at once on a local master, on a machine of that many cores."""
+    """Return how many tasks run at once on a local master, on a machine of that many cores."""
     number = master.removeprefix("local").strip("[]").partition(",")[0]
     return cores if number == "*" else int(number) if number.isdecimal() else 1
 
 
 def session(master: str = "local[*]", conf: Mapping[str, str] | None = None, app: str = "slotmq") -> SparkSession:
-    """Returns a session that knows the pipeline's formats; where this process has one already, that one with `conf`.
+    """Return a session that knows the pipeline's formats; where this process has one already, that one with `conf`.
 
     Raises: JobFailed: no Java will do (NO_JAVA), the extra is missing (USAGE), Spark does not start.
     Cost: the first one starts a JVM: some 5 s and 300 MB.
@@ -90,7 +90,7 @@ def session(master: str = "local[*]", conf: Mapping[str, str] | None = None, app
 
 
 def _submitted(conf: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings of a program that spark-submit runs: the master and whatever else it was told hold."""
+    """Return the settings of a program that spark-submit runs: the master and whatever else it was told hold."""
     from pyspark import SparkConf, SparkContext
 
     SparkContext._ensure_initialized()  # noqa: SLF001 - else nobody knows what it was told
@@ -98,7 +98,7 @@ def _submitted(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def _begin(conf: SparkConf, master: str) -> None:
-    """Makes the context, and the JVM unless a session that was stopped has left one."""
+    """Make the context, and the JVM unless a session that was stopped has left one."""
     from pyspark import SparkContext
 
     if SparkContext._gateway is None:  # noqa: SLF001
@@ -109,7 +109,7 @@ def _begin(conf: SparkConf, master: str) -> None:
 
 
 def _start(conf: SparkConf, master: str) -> None:
-    """Starts the JVM and the context; what they say goes into a log file."""
+    """Start the JVM and the context; what they say goes into a log file."""
     import pyspark
     from pyspark import SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -133,14 +133,14 @@ def _start(conf: SparkConf, master: str) -> None:
 
 @cache
 def _warehouse() -> str:
-    """Returns a folder of this process's own for tables without a place; Spark would make one where it stands."""
+    """Return a folder of this process's own for tables without a place; Spark would make one where it stands."""
     folder = tempfile.mkdtemp(prefix="slotmq-warehouse-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def _python(master: str) -> dict[str, str]:
-    """Returns what names the workers' Python: this one, which has what they need, unless a cluster has its own."""
+    """Return what names the workers' Python: this one, which has what they need, unless a cluster has its own."""
     named = os.environ.get("PYSPARK_PYTHON")
     return {"PYSPARK_PYTHON": named if named and not is_local(master) else sys.executable}
 

@@ -15,7 +15,7 @@ __all__ = ["cache_folder"]
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Returns the folder, which exists; one of this process's own where the user's cannot be written to."""
+    """Return the folder, which exists; one of this process's own where the user's cannot be written to."""
     made = _users(environment) / "slotmq"
     try:
         made.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -27,22 +27,22 @@ class Anonymiser:
         self.word = lru_cache(maxsize=1 << 17)(self._word)
 
     def _word(self, word: str) -> str:
-        """Returns the token of one word."""
+        """Return the token of one word."""
         if word in KEPT:
             return word
         digest = hmac.digest(self._salt, word.encode("utf-8", "surrogateescape"), "sha256")
         return b32encode(digest[:TOKEN_BYTES]).decode().rstrip("=").lower()
 
     def key(self, key: str) -> str:
-        """Returns a routing key or a pattern, word by word."""
+        """Return a routing key or a pattern, word by word."""
         return ".".join(map(self.word, key.split(".")))
 
     def name(self, name: str) -> str:
-        """Returns the name of an exchange, a queue or a header."""
+        """Return the name of an exchange, a queue or a header."""
         return name if name in PREDECLARED else self.word(name)
 
     def number(self, number: int) -> int:
-        """Returns another number with as many digits."""
+        """Return another number with as many digits."""
         digits = len(str(abs(number)))
         digest = hmac.digest(self._salt, str(number).encode(), "sha256")
         lowest = 10 ** (digits - 1) if digits > 1 else 0

@@ -20,7 +20,7 @@ Words = tuple[str, ...]
 
 
 def pool_of(root: KeyNode, keys_max: int, seed: int) -> list[tuple[str, float]]:
-    """Returns about so many keys at most, with shares that add up to 1.
+    """Return about so many keys at most, with shares that add up to 1.
 
     Invariant: a key that has at least one in `keys_max` messages has its own share; how the others share what is left
         is drawn, the same for the same seed.
@@ -38,7 +38,7 @@ def pool_of(root: KeyNode, keys_max: int, seed: int) -> list[tuple[str, float]]:
 
 
 def frequent_keys(root: KeyNode, least: float) -> Iterator[tuple[str, float]]:
-    """Yields the keys that have at least that share of all messages, the most frequent first.
+    """Yield the keys that have at least that share of all messages, the most frequent first.
 
     Cost: no branch that has less is looked at, so the words of a key over the share.
     """
@@ -84,7 +84,7 @@ class Walk:
         self._tails: dict[int, list[float]] = {}
 
     def key(self) -> str:
-        """Returns a key; each comes as often as its share says."""
+        """Return a key; each comes as often as its share says."""
         node = self._root
         words: list[str] = []
         while True:

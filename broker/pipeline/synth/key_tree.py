@@ -31,13 +31,13 @@ class Tail:
     below: KeyNode
 
     def weights(self) -> list[float]:
-        """Returns how the words share the tail's messages, the most frequent one first. Cost: the words."""
+        """Return how the words share the tail's messages, the most frequent one first. Cost: the words."""
         shares = [rank**-self.exponent for rank in range(self.first, self.first + self.words)]
         total = sum(shares)
         return [share / total for share in shares]
 
     def name(self, rank: int) -> str:
-        """Returns what stands for the word of a rank, which begins at 1."""
+        """Return what stands for the word of a rank, which begins at 1."""
         return f"~{rank}"
 
 
@@ -60,7 +60,7 @@ class KeyNode:
         return 1 + below + (self.tail.below.nodes if self.tail else 0)
 
     def renamed(self, rename: Callable[[str], str]) -> KeyNode:
-        """Returns the tree with other words in the head."""
+        """Return the tree with other words in the head."""
         head = {rename(word): child.renamed(rename) for word, child in self.head.items()}
         tail = self.tail
         if tail is not None:
@@ -68,7 +68,7 @@ class KeyNode:
         return KeyNode(self.messages, self.ends, head, tail)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the tree as JSON can say it; what is empty is left out."""
+        """Return the tree as JSON can say it; what is empty is left out."""
         made: dict[str, Any] = {"n": self.messages}
         if self.ends:
             made["ends"] = self.ends
@@ -87,7 +87,7 @@ class KeyNode:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> KeyNode:
-        """Returns the tree of `to_json`. Raises: KeyError, TypeError, ValueError."""
+        """Return the tree of `to_json`. Raises: KeyError, TypeError, ValueError."""
         head = {word: cls.from_json(child) for word, child in found.get("head", {}).items()}
         made = found.get("tail")
         tail = None
@@ -98,7 +98,7 @@ class KeyNode:
 
 
 def build_tree(keys: Iterable[tuple[str, int]], head_max: int = HEAD_MAX) -> KeyNode:
-    """Returns the tree of routing keys with their counts. Cost: the words of all keys."""
+    """Return the tree of routing keys with their counts. Cost: the words of all keys."""
     root = KeyNode()
     for key, messages in keys:
         node = root
@@ -112,7 +112,7 @@ def build_tree(keys: Iterable[tuple[str, int]], head_max: int = HEAD_MAX) -> Key
 
 
 def fold(node: KeyNode, least: float, head_max: int) -> None:
-    """Moves what is rare from the heads of a tree into their tails."""
+    """Move what is rare from the heads of a tree into their tails."""
     ranked = sorted(node.head.items(), key=lambda item: (-item[1].messages, item[0]))
     named = [item for item in ranked[:head_max] if item[1].messages >= least]
     rare = [child for _, child in ranked[len(named) :]]
@@ -130,7 +130,7 @@ def fold(node: KeyNode, least: float, head_max: int) -> None:
 
 
 def merge(node: KeyNode, other: KeyNode) -> None:
-    """Adds another tree, which has no tails yet, to a node."""
+    """Add another tree, which has no tails yet, to a node."""
     node.messages += other.messages
     node.ends += other.ends
     for word, child in other.head.items():
@@ -138,7 +138,7 @@ def merge(node: KeyNode, other: KeyNode) -> None:
 
 
 def zipf_exponent(counts: list[int], first: int) -> float:
-    """Returns how steeply falling counts fall: the slope over their ranks, both in logarithms, by least squares."""
+    """Return how steeply falling counts fall: the slope over their ranks, both in logarithms, by least squares."""
     if len(counts) < 2:
         return 0.0
     points = [(log(rank), log(number)) for rank, number in enumerate(counts, first)]

@@ -63,12 +63,12 @@ class MessageSampler:
         self._lay_out_minutes(workload.rate)
 
     def rows(self, blocks: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of some blocks."""
+        """Yield the rows of some blocks."""
         for number in blocks:
             yield self.block(number)
 
     def block(self, number: int) -> pa.RecordBatch:
-        """Returns the rows of one block, by the schema of messages."""
+        """Return the rows of one block, by the schema of messages."""
         first = number * self.block_rows
         rows = min(self.block_rows, self._drawing.messages - first)
         draw = self._stream(number)
@@ -124,7 +124,7 @@ class MessageSampler:
         return rate.first_ms if self._drawing.first_ms is None else self._drawing.first_ms
 
     def _lay_out_minutes(self, rate: Rate) -> None:
-        """Lays out which share of the messages has come by which minute; bursts beyond the profile's are drawn."""
+        """Lay out which share of the messages has come by which minute; bursts beyond the profile's are drawn."""
         profile = np.asarray(rate.profile)
         minutes = int(max(1, np.ceil(self._drawing.messages / rate.mean_per_minute)))
         if len(profile) == DAY_MINUTES:  # it begins at midnight
@@ -142,7 +142,7 @@ class MessageSampler:
 
 
 def heads_of(workload: Workload, draw: np.random.Generator) -> pa.RecordBatch:
-    """Returns combinations of properties and headers as columns of the schema; each is as likely as another."""
+    """Return combinations of properties and headers as columns of the schema; each is as likely as another."""
     counts = [found.messages for found in workload.properties]
     choices: Any = draw.choice(len(counts), HEADS_MAX, p=np.asarray(counts) / sum(counts)) if counts else [None]
     if not counts and workload.headers:
@@ -165,7 +165,7 @@ def heads_of(workload: Workload, draw: np.random.Generator) -> pa.RecordBatch:
 
 
 def value_of(header: Header, draw: np.random.Generator) -> Any:
-    """Returns a value of a header: a frequent one, or one that stands for the rare ones."""
+    """Return a value of a header: a frequent one, or one that stands for the rare ones."""
     at = draw.integers(0, header.messages)
     for value, messages in header.values:
         at -= messages
@@ -176,7 +176,7 @@ def value_of(header: Header, draw: np.random.Generator) -> Any:
 
 
 def encode_properties(values: dict[str, Any], table: bytes | None) -> bytes:
-    """Returns properties from their flags on. Raises: ValueError for what they cannot hold."""
+    """Return properties from their flags on. Raises: ValueError for what they cannot hold."""
     octets = {} if table is None else {"headers": table}
     for _, name, kind in KINDS:
         value = values.get(COLUMN_OF.get(name, name))
@@ -187,7 +187,7 @@ def encode_properties(values: dict[str, Any], table: bytes | None) -> bytes:
 
 
 def sampler_of(text: str, drawing: Drawing) -> MessageSampler:
-    """Returns the sampler of a workload's text; made once in a process, however many tasks ask."""
+    """Return the sampler of a workload's text; made once in a process, however many tasks ask."""
     known = _samplers.get((text, drawing))
     if known is None:
         if len(_samplers) >= SAMPLERS_MAX:

@@ -47,7 +47,7 @@ class Vocabulary:
 
 
 def collect_workload(frame: DataFrame, bindings: Sequence[dict[str, Any]] = ()) -> Workload | None:
-    """Returns the statistics of the messages, None where there are none. Cost: a few passes, the widest over bodies."""
+    """Return the statistics of the messages, None where there are none. Cost: a few passes, the widest over bodies."""
     from pyspark.sql import functions as F  # noqa: N812
 
     place = ("vhost", "exchange")
@@ -89,7 +89,7 @@ def collect_workload(frame: DataFrame, bindings: Sequence[dict[str, Any]] = ()) 
 
 
 def rate_of(minutes: dict[int, int]) -> Rate:
-    """Returns the rate from the messages of each minute since 1970 that had some."""
+    """Return the rate from the messages of each minute since 1970 that had some."""
     first, last = min(minutes), max(minutes)
     span = last - first + 1
     counts: Any = np.zeros(span, np.int64)
@@ -117,7 +117,7 @@ def rate_of(minutes: dict[int, int]) -> Rate:
 
 
 def vocabulary_of(sample: Iterable[bytes | None]) -> Vocabulary:
-    """Returns what encoded properties say: combinations of properties, and headers with plain values."""
+    """Return what encoded properties say: combinations of properties, and headers with plain values."""
     combinations: Counter[tuple[tuple[str, Any], ...]] = Counter()
     names: dict[tuple[str, HeaderKind], Counter[Any]] = {}
     for octets in sample:

@@ -90,7 +90,7 @@ class Workload:
     anonymous: bool = False
 
     def anonymised(self, anonymiser: Anonymiser) -> Workload:
-        """Returns the workload with tokens for words, names and values; counts, sizes and times stay."""
+        """Return the workload with tokens for words, names and values; counts, sizes and times stay."""
         word, name = anonymiser.word, anonymiser.name
         texts = {"content_type", "content_encoding"}  # types of content tell nothing of whose it is
         return Workload(
@@ -133,7 +133,7 @@ class Workload:
         )
 
     def to_json(self) -> str:
-        """Returns the file's text."""
+        """Return the file's text."""
         made = {
             "kind": KIND,
             "format": FORMAT,
@@ -154,7 +154,7 @@ class Workload:
 
     @classmethod
     def from_json(cls, text: str) -> Workload:
-        """Returns the workload of a file's text. Raises: BadWorkload."""
+        """Return the workload of a file's text. Raises: BadWorkload."""
         try:
             found = json.loads(text)
             if found["kind"] != KIND:
@@ -189,7 +189,7 @@ class Workload:
 
     @classmethod
     def read(cls, path: Path) -> Workload:
-        """Returns the workload of a file. Raises: BadWorkload."""
+        """Return the workload of a file. Raises: BadWorkload."""
         try:
             return cls.from_json(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
@@ -199,7 +199,7 @@ class Workload:
 
 
 def _other(value: Value, anonymiser: Anonymiser) -> Value:
-    """Returns what stands for a header's value; a boolean and a fraction tell nothing."""
+    """Return what stands for a header's value; a boolean and a fraction tell nothing."""
     if isinstance(value, str):
         return anonymiser.word(value)
     return value if isinstance(value, bool | float) else anonymiser.number(value)

@@ -39,7 +39,7 @@ def _unbind(at: str, queue_name: str, exchange_name: str, key: str = "", **argum
 
 
 def conversations() -> Iterator[Conversation]:
-    """Yields the family."""
+    """Yield the family."""
     made = (queue("A1", "~q"), exchange("A1", "~x"), confirm("A1"))
     yield _binding("missing-queue", exchange("A1", "~x"), bind("A1", "~none", "~x", "k"))
     yield _binding("missing-exchange", queue("A1", "~q"), bind("A1", "~q", "~none", "k"))

@@ -29,7 +29,7 @@ def _channel(name: str, *steps: Step) -> Conversation:
 
 
 def conversations() -> Iterator[Conversation]:
-    """Yields the family."""
+    """Yield the family."""
     yield _channel("open-close-open", open_channel("A1"), close_channel("A1"), open_channel("A1"))
     yield _channel("open-twice", open_channel("A1"), open_channel("A1"))
     yield _channel("method-on-unopened", open_channel("A1"), call("A2!", "basic.qos"))

@@ -30,7 +30,7 @@ def _log_in(name: str, *steps: Step) -> Conversation:
 
 
 def conversations() -> Iterator[Conversation]:
-    """Yields the family."""
+    """Yield the family."""
     yield _log_in("greeting", connect("A", verbose=True), close_connection("A"))
     yield _log_in("amqplain", connect("A", mechanism="AMQPLAIN", response=_AMQPLAIN), close_connection("A"))
     yield _log_in("amqplain-wrong", connect("A", mechanism="AMQPLAIN", response=_AMQPLAIN_WRONG))

@@ -39,7 +39,7 @@ def _qos(at: str, count: int, *, whole: bool = False, size: int = 0) -> Step:
 
 
 def conversations() -> Iterator[Conversation]:
-    """Yields the family."""
+    """Yield the family."""
     yield from _tags()
     yield from _exclusive()
     yield from _turns()

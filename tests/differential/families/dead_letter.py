@@ -31,7 +31,7 @@ def _dead(name: str, *steps: Step) -> Conversation:
 
 
 def _buried(*, key: str | None = "~dead", **fields: Any) -> list[Step]:
-    """Returns the steps that declare a queue and where its dead letters go."""
+    """Return the steps that declare a queue and where its dead letters go."""
     keyed = {} if key is None else {"x_dead_letter_routing_key": key}
     return [
         queue("A1", "~dead"),
@@ -40,7 +40,7 @@ def _buried(*, key: str | None = "~dead", **fields: Any) -> list[Step]:
 
 
 def conversations() -> Iterator[Conversation]:
-    """Yields the family."""
+    """Yield the family."""
     yield from _reasons()
     yield from _keys()
     yield from _headers()

@@ -42,12 +42,12 @@ def _passive(at: str, name: str, kind: str = "direct") -> Step:
 
 
 def _target(*names: str) -> list[Step]:
-    """Returns the steps that declare queues and turn on confirms."""
+    """Return the steps that declare queues and turn on confirms."""
     return [queue("A1", name) for name in names] + [confirm("A1")]
 
 
 def conversations() -> Iterator[Conversation]:
-    """Yields the family."""
+    """Yield the family."""
     for kind in ("direct", "fanout", "topic", "headers"):
         yield _exchange(f"declare-{kind}", exchange("A1", "~x", kind), exchange("A1", "~x", kind), _delete("A1", "~x"))
     for what, change in _CHANGES.items():

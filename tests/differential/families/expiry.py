@@ -39,7 +39,7 @@ def _several(*bodies: str, **properties: Any) -> list[Step]:
 
 
 def conversations() -> Iterator[Conversation]:
-    """Yields the family."""
+    """Yield the family."""
     yield from _messages()
     yield from _queues()
     yield from _lengths()

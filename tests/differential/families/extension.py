@@ -36,7 +36,7 @@ def _extension(name: str, *steps: Step) -> Conversation:
 
 
 def conversations() -> Iterator[Conversation]:
-    """Yields the family."""
+    """Yield the family."""
     yield from _reply_to()
     yield from _quorum()
     yield from _others()

@@ -51,7 +51,7 @@ _WRONG: dict[str, Any] = {"text": "some", "empty": "", "number": 5, "bool": True
 
 
 def conversations() -> Iterator[Conversation]:
-    """Yields the family."""
+    """Yield the family."""
     made = (queue("A1", "~q"), exchange("A1", "~x", "headers"), confirm("A1"))
     for name, arguments in _BINDINGS.items():
         tries = [

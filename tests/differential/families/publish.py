@@ -73,7 +73,7 @@ def _publish(name: str, *steps: Step) -> Conversation:
 
 
 def conversations() -> Iterator[Conversation]:
-    """Yields the family."""
+    """Yield the family."""
     yield _publish("missing-exchange", publish("A1", "~none", "k"), call("A1", "basic.qos"))
     yield _publish("missing-exchange-confirming", confirm("A1"), publish("A1", "~none", "k"), confirm("A1"))
     yield _publish("unroutable", confirm("A1"), publish("A1", "", "~none"), publish("A1", "amq.fanout", "~none"))

@@ -88,7 +88,7 @@ def _delete(at: str, name: str, **fields: Any) -> Step:
 
 
 def conversations() -> Iterator[Conversation]:
-    """Yields the family."""
+    """Yield the family."""
     yield from _arguments()
     yield from _equivalence()
     yield from _names()

@@ -45,7 +45,7 @@ def _recover(at: str, *, requeue: bool = True) -> Step:
 
 
 def conversations() -> Iterator[Conversation]:
-    """Yields the family."""
+    """Yield the family."""
     yield from _wrong_tags()
     yield from _returning()
     yield from _recovering()

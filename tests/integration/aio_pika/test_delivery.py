@@ -16,18 +16,18 @@ from tests.deadline import wait_until_async
 
 
 def message(number: int) -> aio_pika.Message:
-    """Returns a message whose body is a number."""
+    """Return a message whose body is a number."""
     return aio_pika.Message(str(number).encode())
 
 
 async def publish(channel: AbstractChannel, queue: AbstractQueue, count: int) -> None:
-    """Publishes that many numbered messages to a queue, each confirmed."""
+    """Publish that many numbered messages to a queue, each confirmed."""
     for number in range(count):
         await channel.default_exchange.publish(message(number), queue.name)
 
 
 async def take(queue: AbstractQueue, count: int) -> list[AbstractIncomingMessage]:
-    """Returns that many messages from a consumer that is cancelled afterwards; they are not acked."""
+    """Return that many messages from a consumer that is cancelled afterwards; they are not acked."""
     taken: list[AbstractIncomingMessage] = []
     enough = asyncio.Event()
 

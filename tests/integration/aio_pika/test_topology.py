@@ -15,7 +15,7 @@ from tests.deadline import wait_until_async
 
 
 async def bodies(queue: AbstractQueue) -> list[bytes]:
-    """Takes everything ready out of a queue."""
+    """Take everything ready out of a queue."""
     taken = []
     while (incoming := await queue.get(no_ack=True, fail=False)) is not None:
         taken.append(incoming.body)

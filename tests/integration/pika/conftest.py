@@ -17,7 +17,7 @@ Connect = Callable[..., pika.BlockingConnection]
 
 @pytest.fixture
 def connect(broker: BrokerAddress) -> Iterator[Connect]:
-    """Opens connections that are closed when the test ends."""
+    """Open connections that are closed when the test ends."""
     opened: list[pika.BlockingConnection] = []
 
     def _connect(**options: Any) -> pika.BlockingConnection:

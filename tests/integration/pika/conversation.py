@@ -14,21 +14,21 @@ from tests.broker_process import BrokerAddress
 
 
 def parameters(address: BrokerAddress, **options: Any) -> pika.ConnectionParameters:
-    """Returns connection parameters for the broker at `address`."""
+    """Return connection parameters for the broker at `address`."""
     credentials = options.pop("credentials", pika.PlainCredentials(address.user, address.password))
     settings: dict[str, Any] = {"heartbeat": 0, "blocked_connection_timeout": 60, "stack_timeout": 60}
     return pika.ConnectionParameters(address.host, address.port, credentials=credentials, **(settings | options))
 
 
 def cut(text: str) -> str:
-    """Returns a reply text as a short string carries it: RabbitMQ cuts a longer one at 252 bytes and adds dots."""
+    """Return a reply text as a short string carries it: RabbitMQ cuts a longer one at 252 bytes and adds dots."""
     encoded = text.encode()
     return text if len(encoded) <= 255 else encoded[:252].decode() + "..."
 
 
 @contextmanager
 def channel_closed(code: int, text: str) -> Iterator[None]:
-    """Expects the broker to close the channel with this code and text."""
+    """Expect the broker to close the channel with this code and text."""
     with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
         yield
     assert (caught.value.reply_code, caught.value.reply_text) == (code, cut(text))
@@ -36,14 +36,14 @@ def channel_closed(code: int, text: str) -> Iterator[None]:
 
 @contextmanager
 def connection_closed(code: int, text: str) -> Iterator[None]:
-    """Expects the broker to close the connection with this code and text."""
+    """Expect the broker to close the connection with this code and text."""
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
         yield
     assert (caught.value.reply_code, caught.value.reply_text) == (code, cut(text))
 
 
 def publish(channel: BlockingChannel, queue: str, *bodies: bytes, persistent: bool = False) -> None:
-    """Publishes bodies to a queue through the default exchange, and returns when the broker has confirmed them."""
+    """Publish bodies to a queue through the default exchange, and return when the broker has confirmed them."""
     if not channel._delivery_confirmation:
         channel.confirm_delivery()
     properties = pika.BasicProperties(delivery_mode=2 if persistent else 1)
@@ -52,7 +52,7 @@ def publish(channel: BlockingChannel, queue: str, *bodies: bytes, persistent: bo
 
 
 def drain(channel: BlockingChannel, queue: str) -> list[bytes]:
-    """Takes everything ready out of a queue and returns the bodies in order."""
+    """Take everything ready out of a queue and return the bodies in order."""
     bodies = []
     while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
         bodies.append(got[2])
@@ -60,7 +60,7 @@ def drain(channel: BlockingChannel, queue: str) -> list[bytes]:
 
 
 def ready(channel: BlockingChannel, queue: str) -> int:
-    """Returns how many messages of a queue are ready."""
+    """Return how many messages of a queue are ready."""
     count: int = channel.queue_declare(queue, passive=True).method.message_count
     return count
 
@@ -84,7 +84,7 @@ class Received:
         self.keys.append(method.routing_key)
 
     def wait(self, count: int) -> list[bytes]:
-        """Returns the bodies once `count` of them are there."""
+        """Return the bodies once `count` of them are there."""
         for _ in range(3000):
             if len(self.bodies) >= count:
                 break
@@ -93,7 +93,7 @@ class Received:
         return self.bodies
 
     def settle(self) -> list[bytes]:
-        """Returns the bodies once everything that the broker sent before now has arrived."""
+        """Return the bodies once everything that the broker sent before now has arrived."""
         # Round trips on the same channel that ask the same queue: answers come in order, so earlier deliveries come
         # first. What a broker must NOT deliver could still follow; the second gives it the occasion without a sleep.
         for _ in range(2):

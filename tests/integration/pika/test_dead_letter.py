@@ -25,12 +25,12 @@ class Yard:
         return f"{self.prefix}.{name}"
 
     def queue(self, name: str, **arguments: Any) -> None:
-        """Declares a queue; its arguments are written with underscores and without x."""
+        """Declare a queue; its arguments are written with underscores and without x."""
         named = {f"x-{argument.replace('_', '-')}": value for argument, value in arguments.items()}
         self.channel.queue_declare(self.name(name), exclusive=True, arguments=named)
 
     def exchange(self, type: str, **bindings: str) -> str:
-        """Declares an exchange with a queue bound by each key, and returns its name."""
+        """Declare an exchange with a queue bound by each key, and return its name."""
         exchange = self.name(type)
         self.channel.exchange_declare(exchange, type, auto_delete=True)
         for queue, key in bindings.items():
@@ -41,12 +41,12 @@ class Yard:
         self.channel.basic_publish("", self.name(name), body, pika.BasicProperties(**properties))
 
     def reject(self, name: str) -> None:
-        """Rejects the message at the head, once there is one."""
+        """Reject the message at the head, once there is one."""
         method, _, _ = self.take(name, auto_ack=False)
         self.channel.basic_reject(method.delivery_tag, requeue=False)
 
     def take(self, name: str, *, auto_ack: bool = True) -> tuple[Any, pika.BasicProperties, bytes]:
-        """Returns the message at the head, once there is one."""
+        """Return the message at the head, once there is one."""
         queue = self.name(name)
         wait_until(lambda: ready(self.channel, queue) > 0, f"{name} has a message")
         method, properties, body = self.channel.basic_get(queue, auto_ack=auto_ack)
@@ -54,7 +54,7 @@ class Yard:
         return method, properties, body
 
     def headers(self, name: str) -> dict[str, Any]:
-        """Returns the headers of the message at the head, with each time of death checked and taken out."""
+        """Return the headers of the message at the head, with each time of death checked and taken out."""
         headers: dict[str, Any] = self.take(name)[1].headers
         for death in headers["x-death"]:
             assert isinstance(death.pop("time"), datetime)
@@ -64,12 +64,12 @@ class Yard:
         return [ready(self.channel, self.name(name)) for name in names]
 
     def death(self, name: str, reason: str = "rejected", *, count: int = 1) -> dict[str, Any]:
-        """Returns what x-death says of deaths of a message that was published to a queue by its name."""
+        """Return what x-death says of deaths of a message that was published to a queue by its name."""
         queue = self.name(name)
         return {"count": count, "exchange": "", "queue": queue, "reason": reason, "routing-keys": [queue]}
 
     def first(self, name: str, reason: str = "rejected") -> dict[str, str]:
-        """Returns what the headers say of the first death of such a message."""
+        """Return what the headers say of the first death of such a message."""
         queue = self.name(name)
         return {"x-first-death-exchange": "", "x-first-death-queue": queue, "x-first-death-reason": reason}
 

@@ -28,13 +28,13 @@ def delayed(channel: BlockingChannel, queue: str, name: str, oracle: bool) -> Bl
 
 
 def delay(channel: BlockingChannel, exchange: str, delay_ms: Any, body: bytes, *, mandatory: bool = False) -> None:
-    """Publishes a persistent message that asks for a delay."""
+    """Publish a persistent message that asks for a delay."""
     properties = pika.BasicProperties(headers={"x-delay": delay_ms}, delivery_mode=2)
     channel.basic_publish(exchange, "k", body, properties, mandatory=mandatory)
 
 
 def received(channel: BlockingChannel, queue: str, count: int) -> list[tuple[bytes, Any]]:
-    """Waits for messages, which come by themselves; returns bodies and delays."""
+    """Wait for messages, which come by themselves; returns bodies and delays."""
     found: list[tuple[bytes, Any]] = []
     for method, properties, body in channel.consume(queue, auto_ack=True, inactivity_timeout=DEADLINE_S):
         assert method is not None, f"only {found} came"

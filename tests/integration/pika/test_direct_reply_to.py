@@ -15,7 +15,7 @@ REPLY_TO = "amq.rabbitmq.reply-to"
 
 
 def asked(asking: BlockingChannel, queue: str, answering: BlockingChannel) -> pika.BasicProperties:
-    """Publishes a question and returns its properties as the answering side gets them."""
+    """Publish a question and return its properties as the answering side gets them."""
     asking.confirm_delivery()
     properties = pika.BasicProperties(reply_to=REPLY_TO, correlation_id="7", headers={"x": [1, "two"]})
     asking.basic_publish("", queue, b"question", properties)

@@ -14,7 +14,7 @@ SHORT_MS = 50
 
 
 def wait_until_empty(channel: BlockingChannel, queue: str) -> None:
-    """Returns once no message of the queue is ready, which has to come true by itself."""
+    """Return once no message of the queue is ready, which has to come true by itself."""
     for _ in range(500):
         if not ready(channel, queue):
             return
@@ -23,7 +23,7 @@ def wait_until_empty(channel: BlockingChannel, queue: str) -> None:
 
 
 def put(channel: BlockingChannel, queue: str, body: bytes, expiration: str | None = None) -> None:
-    """Publishes one message with an expiration of its own."""
+    """Publish one message with an expiration of its own."""
     channel.basic_publish("", queue, body, pika.BasicProperties(expiration=expiration))
 
 

@@ -12,7 +12,7 @@ from tests.integration.pika.conversation import Received, drain, publish, ready
 
 
 def declare(channel: BlockingChannel, queue: str = "q", **arguments: Any) -> str:
-    """Declares an exclusive queue with x- arguments, written with underscores."""
+    """Declare an exclusive queue with x- arguments, written with underscores."""
     named = {f"x-{name.replace('_', '-')}": value for name, value in arguments.items()}
     channel.queue_declare(queue, exclusive=True, arguments=named)
     return queue

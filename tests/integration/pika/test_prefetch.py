@@ -14,7 +14,7 @@ from tests.integration.pika.conversation import Received, connection_closed, pub
 
 
 def numbered(count: int) -> list[bytes]:
-    """Returns that many different bodies."""
+    """Return that many different bodies."""
     return [str(number).encode() for number in range(count)]
 
 
@@ -102,7 +102,7 @@ class Turns:
         channel.basic_ack(method.delivery_tag)
 
     def wait(self, count: int) -> list[int]:
-        """Returns who had the first `count` deliveries."""
+        """Return who had the first `count` deliveries."""
 
         def all_there() -> bool:
             self.channel.connection.process_data_events(time_limit=0)

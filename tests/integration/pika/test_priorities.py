@@ -12,7 +12,7 @@ from tests.integration.pika.conversation import Received, channel_closed, drain,
 
 
 def put(channel: BlockingChannel, body: bytes, priority: int | None) -> None:
-    """Publishes one message of a priority to the queue q."""
+    """Publish one message of a priority to the queue q."""
     channel.basic_publish("", "q", body, pika.BasicProperties(priority=priority, delivery_mode=2))
 
 

@@ -16,7 +16,7 @@ from tests.integration.pika.conversation import channel_closed, drain, parameter
 
 
 def numbered(producer: str, sequence: Any, mode: int = 2, **headers: Any) -> pika.BasicProperties:
-    """Returns the properties of a numbered publish."""
+    """Return the properties of a numbered publish."""
     return pika.BasicProperties(
         delivery_mode=mode, headers={"x-producer": producer, "x-seq": sequence, **headers}, message_id="kept"
     )
@@ -184,7 +184,7 @@ def two_users() -> Iterator[Broker]:
 
 
 def channel_of(broker: Broker, user: str, queue: str = "q") -> BlockingChannel:
-    """Returns a channel with confirms of a user, its queue declared."""
+    """Return a channel with confirms of a user, its queue declared."""
     channel = pika.BlockingConnection(pika.URLParameters(broker.url_of("/", user))).channel()
     channel.confirm_delivery()
     channel.queue_declare(queue, durable=True)

@@ -15,7 +15,7 @@ Connect = Callable[..., pika.BlockingConnection]
 
 
 def exists(connection: pika.BlockingConnection, queue: str) -> bool:
-    """Returns whether a queue is there, asked on a channel of its own."""
+    """Return whether a queue is there, asked on a channel of its own."""
     channel = connection.channel()
     try:
         channel.queue_declare(queue, passive=True)
@@ -128,7 +128,7 @@ def test_declare_with_other_exclusiveness(channel: BlockingChannel, queue: str) 
 
 
 def locked(queue: str) -> str:
-    """Returns RabbitMQ's words for an exclusive queue of somebody else."""
+    """Return RabbitMQ's words for an exclusive queue of somebody else."""
     return (
         f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost '/'. It could be "
         "originally declared on another connection or the exclusive property value does not match that of the original "

@@ -20,7 +20,7 @@ MATRIX = list(product([False, True], repeat=3))
 
 
 def restart(process: BrokerProcess, how: str) -> None:
-    """Ends the broker in order or at once, and starts it on the same folder."""
+    """End the broker in order or at once, and start it on the same folder."""
     if how == "SIGTERM":
         assert process.terminate() == 0, process.stderr()
         process.start()
@@ -30,7 +30,7 @@ def restart(process: BrokerProcess, how: str) -> None:
 
 @pytest.fixture
 def connect() -> Iterator[Connect]:
-    """Opens connections to the broker as it runs now; those that its deaths left half open are closed in the end."""
+    """Open connections to the broker as it runs now; those that its deaths left half open are closed in the end."""
     opened: list[pika.BlockingConnection] = []
 
     def _connect(process: BrokerProcess) -> pika.BlockingConnection:
@@ -56,7 +56,7 @@ def started(broker_process: BrokerProcess) -> Iterator[BrokerProcess]:
 
 
 def exists(connection: pika.BlockingConnection, kind: str, name: str) -> bool:
-    """Returns whether a queue or exchange is there."""
+    """Return whether a queue or exchange is there."""
     channel = connection.channel()
     try:
         if kind == "queue":
@@ -71,7 +71,7 @@ def exists(connection: pika.BlockingConnection, kind: str, name: str) -> bool:
 
 
 def taken(channel: BlockingChannel, queue: str) -> list[tuple[bytes, bool]]:
-    """Takes everything out of a queue: bodies, and whether they were marked redelivered."""
+    """Take everything out of a queue: bodies, and whether they were marked redelivered."""
     found = []
     while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
         found.append((got[2], got[0].redelivered))

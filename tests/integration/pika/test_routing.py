@@ -38,7 +38,7 @@ TOPIC_ROUTES = {
 
 
 def declare_queues(channel: BlockingChannel, names: Iterable[str]) -> None:
-    """Declares exclusive queues and turns confirms on, so that a publish returns when its message is in the queues."""
+    """Declare exclusive queues and turn confirms on, so that a publish returns when its message is in the queues."""
     for queue in names:
         channel.queue_declare(queue, exclusive=True)
     channel.confirm_delivery()

@@ -22,7 +22,7 @@ class ControlClient:
         self.rounds = 0
 
     def check(self) -> None:
-        """Sends a message through the broker and takes it back; it must be the only one."""
+        """Send a message through the broker and take it back; it must be the only one."""
         self.rounds += 1
         body = f"round {self.rounds}".encode()
         self.client.send(publish_frames(1, "", self.queue, body))

@@ -16,13 +16,13 @@ def confirming(raw: RawClient) -> RawClient:
 
 
 def declare(client: RawClient, *, durable: bool = False) -> str:
-    """Returns the name of a new exclusive queue."""
+    """Return the name of a new exclusive queue."""
     declare = commands.Queue.Declare(exclusive=True, durable=durable)
     return str(client.call(1, declare, commands.Queue.DeclareOk).queue)
 
 
 def confirmed(client: RawClient, count: int) -> list[int]:
-    """Returns the tags in the order of their confirms, once `count` are confirmed; none twice, none unknown."""
+    """Return the tags in the order of their confirms, once `count` are confirmed; none twice, none unknown."""
     tags: list[int] = []
     outstanding = set(range(1, count + 1))
     while outstanding:

@@ -173,7 +173,7 @@ def test_frames_before_tune_are_small(broker: BrokerAddress, control: ControlCli
 
 
 def whole_session(queue: str) -> bytes:
-    """Returns everything that a client sends in a session that needs to wait for no answer."""
+    """Return everything that a client sends in a session that needs to wait for no answer."""
     return b"".join(
         [
             PROTOCOL_HEADER,
@@ -193,7 +193,7 @@ def whole_session(queue: str) -> bytes:
 
 
 def answers(client: RawClient) -> list[str]:
-    """Returns the names of all answers up to channel.close-ok; confirms, which may come at any time, are left out."""
+    """Return the names of all answers up to channel.close-ok; confirms, which may come at any time, are left out."""
     names: list[str] = []
     while not names or names[-1] != "Channel.CloseOk":
         value = client.next().value

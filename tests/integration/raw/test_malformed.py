@@ -45,27 +45,27 @@ class Case:
 
 
 def short(octets: bytes) -> bytes:
-    """Returns a short string."""
+    """Return a short string."""
     return bytes([len(octets)]) + octets
 
 
 def long(octets: bytes) -> bytes:
-    """Returns a long string, which is also how a table is framed."""
+    """Return a long string, which is also how a table is framed."""
     return struct.pack(">I", len(octets)) + octets
 
 
 def method(class_id: int, method_id: int, arguments: bytes = b"", channel: int = 1) -> bytes:
-    """Returns a method frame of any numbers and any arguments."""
+    """Return a method frame of any numbers and any arguments."""
     return frame(METHOD, channel, struct.pack(">HH", class_id, method_id) + arguments)
 
 
 def declare(table: bytes, queue: bytes = b"") -> bytes:
-    """Returns a queue.declare (exclusive) whose arguments are these octets."""
+    """Return a queue.declare (exclusive) whose arguments are these octets."""
     return method(50, 10, b"\0\0" + short(queue) + b"\x04" + long(table))
 
 
 def nested_tables(depth: int) -> bytes:
-    """Returns a table that holds a table that holds a table."""
+    """Return a table that holds a table that holds a table."""
     table = b""
     for _ in range(depth):
         table = short(b"a") + b"F" + long(table)
@@ -73,7 +73,7 @@ def nested_tables(depth: int) -> bytes:
 
 
 def nested_arrays(depth: int) -> bytes:
-    """Returns a table with an array that holds an array that holds an array."""
+    """Return a table with an array that holds an array that holds an array."""
     array = b""
     for _ in range(depth):
         array = b"A" + long(array)
@@ -81,14 +81,14 @@ def nested_arrays(depth: int) -> bytes:
 
 
 def entries(count: int) -> bytes:
-    """Returns a table of that many booleans."""
+    """Return a table of that many booleans."""
     return b"".join(short(b"%d" % number) + b"t\x01" for number in range(count))
 
 
 def header(
     *, class_id: int = 60, weight: int = 0, size: int = 0, flags: int = 0, properties: bytes = b"", channel: int = 1
 ) -> bytes:
-    """Returns a content header frame of any numbers."""
+    """Return a content header frame of any numbers."""
     return frame(HEADER, channel, struct.pack(">HHQH", class_id, weight, size, flags) + properties)
 
 
@@ -239,7 +239,7 @@ CASES = {
 
 
 def outcome(client: RawClient) -> tuple[int, str]:
-    """Returns the code of the close that follows, ALIVE if a channel opens instead, or GONE."""
+    """Return the code of the close that follows, ALIVE if a channel opens instead, or GONE."""
     while True:
         try:
             received = client.next()
@@ -257,7 +257,7 @@ def outcome(client: RawClient) -> tuple[int, str]:
 
 
 def answers(received: Received) -> bool:
-    """Returns whether a frame is what a method that was let through is answered with."""
+    """Return whether a frame is what a method that was let through is answered with."""
     return isinstance(received.value, (commands.Queue.DeclareOk, bytes))
 
 

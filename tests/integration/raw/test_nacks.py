@@ -12,7 +12,7 @@ Basic, Queue = commands.Basic, commands.Queue
 
 
 def verdicts(client: RawClient, count: int) -> list[bool]:
-    """Returns for each tag from 1 on whether it was acked; each must be told once."""
+    """Return for each tag from 1 on whether it was acked; each must be told once."""
     told: dict[int, bool] = {}
     while len(told) < count:
         received = client.next()

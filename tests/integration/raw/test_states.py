@@ -44,7 +44,7 @@ NOTHING = "nothing"
 
 
 def every_method(name: str) -> dict[str, bytes]:
-    """Returns each method's frame, its arguments well-formed and, for a request, right; `name` is a queue."""
+    """Return each method's frame, its arguments well-formed and, for a request, right; `name` is a queue."""
     get_ok = Basic.GetOk(delivery_tag=1, redelivered=False, exchange="", routing_key="", message_count=0)
     deliver = Basic.Deliver(consumer_tag="t", delivery_tag=1, redelivered=False, exchange="", routing_key="")
     methods: list[Any] = [
@@ -105,80 +105,80 @@ class State:
 
 
 def opened(client: RawClient) -> None:
-    """Opens the connection."""
+    """Open the connection."""
     client.open()
 
 
 def channel_open(client: RawClient) -> None:
-    """Opens channel 1."""
+    """Open channel 1."""
     client.open()
     client.open_channel(1)
 
 
 def started(client: RawClient) -> None:
-    """Gets as far as connection.start."""
+    """Get as far as connection.start."""
     client.greet()
 
 
 def tuning(client: RawClient) -> None:
-    """Gets as far as connection.tune."""
+    """Get as far as connection.tune."""
     client.greet()
     client.authenticate()
     client.expect(Connection.Tune, 0)
 
 
 def tuned(client: RawClient) -> None:
-    """Gets as far as tune-ok."""
+    """Get as far as tune-ok."""
     tuning(client)
     client.method(0, Connection.TuneOk(channel_max=2047, frame_max=131072, heartbeat=0))
 
 
 def confirming(client: RawClient) -> None:
-    """Opens channel 1 with confirms."""
+    """Open channel 1 with confirms."""
     channel_open(client)
     client.call(1, Confirm.Select(), Confirm.SelectOk)
 
 
 def transactional(client: RawClient) -> None:
-    """Opens channel 1 with transactions."""
+    """Open channel 1 with transactions."""
     channel_open(client)
     client.call(1, Tx.Select(), Tx.SelectOk)
 
 
 def connection_closing(client: RawClient) -> None:
-    """Makes the broker close the connection, and does not answer."""
+    """Make the broker close the connection, and do not answer."""
     channel_open(client)
     client.method(0, Connection.Open(virtual_host="/"))
     client.expect(Connection.Close, 0)
 
 
 def channel_closing(client: RawClient) -> None:
-    """Makes the broker close channel 1, and does not answer."""
+    """Make the broker close channel 1, and do not answer."""
     channel_open(client)
     client.method(1, Queue.Declare(queue="no-such-queue", passive=True))
     client.expect(Channel.Close, 1)
 
 
 def channel_closed(client: RawClient) -> None:
-    """Makes the broker close channel 1, and answers."""
+    """Make the broker close channel 1, and answer."""
     channel_closing(client)
     client.method(1, Channel.CloseOk())
 
 
 def channel_left(client: RawClient) -> None:
-    """Closes channel 1."""
+    """Close channel 1."""
     channel_open(client)
     client.call(1, Channel.Close(**CLOSE), Channel.CloseOk)
 
 
 def header_awaited(client: RawClient) -> None:
-    """Sends a basic.publish without its content."""
+    """Send a basic.publish without its content."""
     channel_open(client)
     client.method(1, Basic.Publish(exchange="amq.direct", routing_key="nobody"))
 
 
 def body_awaited(client: RawClient) -> None:
-    """Sends a basic.publish and the content header of a body of 10 octets."""
+    """Send a basic.publish and the content header of a body of 10 octets."""
     header_awaited(client)
     client.send(header_frame(1, 10))
 
@@ -245,18 +245,18 @@ OURS: dict[tuple[str, str], int | str] = {
 
 
 def expected(state: State, name: str, oracle: bool) -> int | str:
-    """Returns what a method is answered with in a state."""
+    """Return what a method is answered with in a state."""
     exceptions = RABBITMQ if oracle else OURS
     return exceptions.get((state.name, name), state.answers.get(name, state.otherwise))
 
 
 def on_channel(octets: bytes, channel: int) -> bytes:
-    """Returns a method frame for another channel."""
+    """Return a method frame for another channel."""
     return octets[:1] + channel.to_bytes(2, "big") + octets[3:]
 
 
 def sent(state: State, name: str, octets: bytes) -> bytes:
-    """Returns what is sent: the method, its content if it has one, and what provokes a sign of life."""
+    """Return what is sent: the method, its content if it has one, and what provokes a sign of life."""
     pieces = [on_channel(octets, state.channel)]
     if name in CONTENT and state.channel:
         pieces.append(header_frame(state.channel, 0))
@@ -264,7 +264,7 @@ def sent(state: State, name: str, octets: bytes) -> bytes:
 
 
 def answer(client: RawClient, state: State, wanted: int | str, oracle: bool) -> int | str:
-    """Returns what comes: the name of a method, a code, END or NOTHING."""
+    """Return what comes: the name of a method, a code, END or NOTHING."""
     if wanted == NOTHING:
         return sign_of_life(client, state, oracle)
     try:
@@ -281,7 +281,7 @@ def answer(client: RawClient, state: State, wanted: int | str, oracle: bool) -> 
 
 
 def sign_of_life(client: RawClient, state: State, oracle: bool) -> int | str:
-    """Returns NOTHING when the next answer is that to a question asked now."""
+    """Return NOTHING when the next answer is that to a question asked now."""
     if oracle:
         client.readable(0.3)  # RabbitMQ's channels are processes: one may answer later than the reader
     if state.enter is tuning:

@@ -38,7 +38,7 @@ FILLED: dict[str, Any] = {
 
 
 def filled(kind: type[base.Frame]) -> base.Frame:
-    """Returns a method none of whose fields is empty or zero."""
+    """Return a method none of whose fields is empty or zero."""
     method = kind.__new__(kind)
     for name, field_type in FIELDS[kind]:
         setattr(method, name, FILLED[field_type])
@@ -46,7 +46,7 @@ def filled(kind: type[base.Frame]) -> base.Frame:
 
 
 def octets_of(method: base.Frame) -> bytes:
-    """Returns the payload that pamqp makes of a method, whatever it thinks of the values."""
+    """Return the payload that pamqp makes of a method, whatever it thinks of the values."""
     method.__class__ = type(method.name, (type(method),), {"validate": lambda _: None})
     return struct.pack(">I", method.index) + method.marshal()
 

@@ -18,7 +18,7 @@ PURGE = commands.Queue.Purge(queue="q")
 
 
 def open_peer(*numbers: int) -> Peer:
-    """Returns a peer with these channels open, channel 1 if none is named."""
+    """Return a peer with these channels open, channel 1 if none is named."""
     peer = Peer().log_in()
     for number in numbers or (1,):
         peer.open_channel(number)
@@ -26,7 +26,7 @@ def open_peer(*numbers: int) -> Peer:
 
 
 def closings(peer: Peer) -> list[tuple[object, ...]]:
-    """Returns which sessions were closed, in order."""
+    """Return which sessions were closed, in order."""
     return [event for event in peer.events if event[0] in ("channel closed", "closed")]
 
 
@@ -226,22 +226,22 @@ def test_error_names_its_own_method() -> None:
 
 
 def close_politely(peer: Peer) -> None:
-    """Closes from the client's side."""
+    """Close from the client's side."""
     peer.say(commands.Connection.Close(200, "", 0, 0))
 
 
 def close_by_error(peer: Peer) -> None:
-    """Closes by a hard error, and answers."""
+    """Close by a hard error, and answer."""
     peer.say(raw_frame(9, 1, b""), commands.Connection.CloseOk())
 
 
 def close_by_broken_frame(peer: Peer) -> None:
-    """Closes by bytes that are no frames."""
+    """Close by bytes that are no frames."""
     peer.say(struct.pack(">BHI", 1, 1, 1 << 30))
 
 
 def not_close(_: Peer) -> None:
-    """Leaves the closing to the transport."""
+    """Leave the closing to the transport."""
 
 
 @pytest.mark.parametrize("ending", [close_politely, close_by_error, close_by_broken_frame, not_close])

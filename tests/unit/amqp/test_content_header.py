@@ -38,12 +38,12 @@ ALL: dict[str, Any] = {
 
 
 def header_of(size: int = 5, **properties: Any) -> bytes:
-    """Returns a content header payload as pamqp writes it."""
+    """Return a content header payload as pamqp writes it."""
     return pamqp_header.ContentHeader(body_size=size, properties=Properties(**properties)).marshal()
 
 
 def with_flags(flags: int, octets: bytes) -> bytes:
-    """Returns a content header payload of these flags and property octets."""
+    """Return a content header payload of these flags and property octets."""
     return struct.pack(">HHQH", 60, 0, 0, flags) + octets
 
 

@@ -18,12 +18,12 @@ SECOND = RecordedDeath("parking", "expired", "dlx", ("k1",), None, 1_790_000_100
 
 
 def content_header(headers: dict[str, Any] | None = None, **properties: Any) -> bytes:
-    """Returns the payload of a content header frame."""
+    """Return the payload of a content header frame."""
     return pamqp_header.ContentHeader(0, 0, Properties(headers=headers, **properties)).marshal()
 
 
 def died(headers: dict[str, Any], *deaths: RecordedDeath) -> dict[str, Any]:
-    """Returns headers as the broker writes them."""
+    """Return headers as the broker writes them."""
     for death in deaths:
         headers = {**headers, **record_death(headers, death)}
     return headers

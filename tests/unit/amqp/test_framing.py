@@ -20,7 +20,7 @@ PUBLISH = b"\x00\x3c\x00\x28\x00\x00\x01x\x01k\x00"
 
 
 def cut(cutter: FrameCutter, data: bytes = b"") -> list[tuple[int, int, bytes]]:
-    """Returns the frames that come of more bytes, a publish as its three frames."""
+    """Return the frames that come of more bytes, a publish as its three frames."""
     if data:
         cutter.feed(data)
     found = []
@@ -35,12 +35,12 @@ def cut(cutter: FrameCutter, data: bytes = b"") -> list[tuple[int, int, bytes]]:
 
 
 def header_of(size: int, properties: bytes = b"\x00\x00") -> bytes:
-    """Returns the payload of a content header frame."""
+    """Return the payload of a content header frame."""
     return b"\x00\x3c\x00\x00" + size.to_bytes(8, "big") + properties
 
 
 def publish(channel: int, body: bytes, method: bytes = PUBLISH, properties: bytes = b"\x00\x00") -> bytes:
-    """Returns the three frames of a publish."""
+    """Return the three frames of a publish."""
     return (
         encode_frame(1, channel, method)
         + encode_frame(2, channel, header_of(len(body), properties))
@@ -49,7 +49,7 @@ def publish(channel: int, body: bytes, method: bytes = PUBLISH, properties: byte
 
 
 def runs_of(cutter: FrameCutter) -> list[PublishRun | int]:
-    """Returns the runs of publishes, and the types of the other frames."""
+    """Return the runs of publishes, and the types of the other frames."""
     return [frame[0] if frame[3] is None else frame[3] for frame in cutter.frames()]
 
 
@@ -276,7 +276,7 @@ LARGE_FRAMES = [(8, 0, b""), (2, 1, header_of(1)), (3, 1, LARGE), (3, 2, b"x"), 
 
 
 def octets_of(frames: list[tuple[int, int, bytes]]) -> bytes:
-    """Returns frames as they are sent."""
+    """Return frames as they are sent."""
     return b"".join(encode_frame(*frame) for frame in frames)
 
 

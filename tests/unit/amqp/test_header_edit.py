@@ -40,12 +40,12 @@ STRANGE = [
 
 
 def header_of(size: int = 5, **properties: Any) -> bytes:
-    """Returns a content header payload as pamqp writes it."""
+    """Return a content header payload as pamqp writes it."""
     return header.ContentHeader(body_size=size, properties=commands.Basic.Properties(**properties)).marshal()
 
 
 def with_table(*entries: bytes, flags: int = 0, behind: bytes = b"") -> bytes:
-    """Returns a content header payload of a headers table, further flags and the octets of their properties."""
+    """Return a content header payload of a headers table, further flags and the octets of their properties."""
     table = b"".join(entries)
     return struct.pack(">HHQHI", 60, 0, 5, 1 << 13 | flags, len(table)) + table + behind
 

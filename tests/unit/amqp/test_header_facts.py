@@ -15,14 +15,14 @@ NAMES = ("expiration", "reply_to", "user_id", "cc", "bcc", "delay", "fault")
 
 
 def facts_of(**properties: Any) -> HeaderFacts:
-    """Returns the facts of these properties."""
+    """Return the facts of these properties."""
     return measure_header(
         header.ContentHeader(body_size=1, properties=commands.Basic.Properties(**properties)).marshal()
     )
 
 
 def with_header(name: bytes, value: bytes) -> HeaderFacts:
-    """Returns the facts of a headers table with one entry, given as type octet and octets."""
+    """Return the facts of a headers table with one entry, given as type octet and octets."""
     entry = bytes([len(name)]) + name + value
     return measure_header(struct.pack(">HHQHI", 60, 0, 1, 1 << 13, len(entry)) + entry)
 

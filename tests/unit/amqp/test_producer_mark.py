@@ -20,18 +20,18 @@ PRODUCER = (b"x-producer", b"S" + counted(b"job"))
 
 
 def number(sequence: int, kind: bytes = b"l", layout: str = ">q") -> tuple[bytes, bytes]:
-    """Returns an x-seq of some type."""
+    """Return an x-seq of some type."""
     return b"x-seq", kind + struct.pack(layout, sequence)
 
 
 def header_of(entries: Entries, front: bytes = b"", behind: bytes = b"", flags: int = 0) -> bytes:
-    """Returns a content header of raw table entries and the octets of other properties."""
+    """Return a content header of raw table entries and the octets of other properties."""
     table = counted(b"".join(bytes([len(name)]) + name + value for name, value in entries))
     return struct.pack(">HHQH", 60, 0, 5, flags | HEADERS_FLAG) + front + table + behind
 
 
 def mark_of(facts: HeaderFacts) -> ProducerMark:
-    """Returns the mark of facts that have one."""
+    """Return the mark of facts that have one."""
     assert facts.mark is not None
     return facts.mark
 

@@ -15,17 +15,17 @@ from broker.amqp.tables import TableReader
 
 
 def counted(octets: bytes) -> bytes:
-    """Returns octets behind their length."""
+    """Return octets behind their length."""
     return struct.pack(">I", len(octets)) + octets
 
 
 def table(*entries: bytes) -> bytes:
-    """Returns a table whose entries are called a, b, c."""
+    """Return a table whose entries are called a, b, c."""
     return counted(b"".join(b"\x01" + bytes([97 + place]) + entry for place, entry in enumerate(entries)))
 
 
 def read(octets: bytes, **limits: Any) -> Any:
-    """Returns the table that fills the octets, having skipped it first."""
+    """Return the table that fills the octets, having skipped it first."""
     end = TableReader(octets, **limits).skip_table(0, len(octets))
     value, stop = TableReader(octets, **limits).table(0, len(octets))
     assert stop == end == len(octets)
@@ -112,7 +112,7 @@ def test_unknown_types(kind: bytes) -> None:
 
 
 def nested(depth: int, kind: bytes) -> bytes:
-    """Returns a table that holds tables or arrays, so many levels deep."""
+    """Return a table that holds tables or arrays, so many levels deep."""
     octets = counted(b"")
     for _ in range(depth - 1):
         octets = counted(kind + octets) if kind == b"A" else table(kind + octets)

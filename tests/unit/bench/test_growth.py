@@ -21,7 +21,7 @@ from tests.raw_talk import mortal_broker, talk
 
 
 def cells(*rounds: dict[int, float]) -> list[dict[str, Any]]:
-    """Returns the cells of rounds that have a cost for each size."""
+    """Return the cells of rounds that have a cost for each size."""
     return [
         {"size": size, "round": turn, "cpu_us": cost}
         for turn, costs in enumerate(rounds)
@@ -58,7 +58,7 @@ def test_the_verdict_names_what_is_not_flat(costs: dict[int, float], said: str) 
 
 
 def content(**more: Any) -> dict[str, Any]:
-    """Returns what a run keeps."""
+    """Return what a run keeps."""
     curve = {"panel": "queues", "name": "queues", "title": "one by one", "cells": cells({1: 10.0, 10: 30.0})}
     light = {"name": "flood", "title": "a flood", "p50_ms": 1.0, "p99_ms": 25.5, "confirmed_per_s": 1234.5}
     silent = {"rate_ratio": 0.99, "cost_ratio": 1.01}

@@ -23,7 +23,7 @@ class Asked:
         self.answer: Any = None
 
     def __call__(self, _folder: str, verb: str, **arguments: Any) -> Any:
-        """Notes what is asked."""
+        """Note what is asked."""
         self.verb, self.arguments = verb, arguments
         return self.answer
 
@@ -38,7 +38,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 
 def say(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """Puts words on standard input."""
+    """Put words on standard input."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
 

@@ -42,7 +42,7 @@ class Server(ModuleType):
         self.settings: Settings | None = None
 
     def run(self, settings: Settings, _source: object, _hang_up: object) -> int:
-        """Plays the broker's whole life."""
+        """Play the broker's whole life."""
         self.settings = settings
         if self.failure:
             raise self.failure
@@ -50,7 +50,7 @@ class Server(ModuleType):
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, failure: Exception | None = None) -> Server:
-    """Puts a server in the place of the real one."""
+    """Put a server in the place of the real one."""
     server = Server(failure)
     monkeypatch.setitem(sys.modules, "broker.process", server)
     monkeypatch.setattr(broker, "process", server, raising=False)
@@ -189,7 +189,7 @@ def test_slots_without_a_broker_is_one_line(capsys: pytest.CaptureFixture[str]) 
 
 
 def command(*words: str, **streams: Any) -> subprocess.CompletedProcess[bytes]:
-    """Runs a command as a process of its own."""
+    """Run a command as a process of its own."""
     return subprocess.run([sys.executable, "-m", "broker", *words], cwd=PROJECT, check=False, timeout=60, **streams)
 
 

@@ -11,7 +11,7 @@ from tests.perf_results import result
 
 
 def kept(folder: Path, name: str, product: str, per_s: int) -> str:
-    """Returns the path of a kept result."""
+    """Return the path of a kept result."""
     path = folder / name
     path.write_text(result(product, per_s).to_json())
     return str(path)

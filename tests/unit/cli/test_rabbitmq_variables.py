@@ -13,14 +13,14 @@ from broker.cli.settings_layers import SettingsError, load
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves no variable of the shell that runs the test."""
+    """Leave no variable of the shell that runs the test."""
     for name in list(os.environ):
         if name.startswith(("SLOTMQ_", "RABBITMQ_")):
             monkeypatch.delenv(name)
 
 
 def first_user(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, file: Path | None = None) -> list[str]:
-    """Returns user, password and vhost of the settings that an environment makes."""
+    """Return user, password and vhost of the settings that an environment makes."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     auth = load(file).auth

@@ -49,13 +49,13 @@ class IdleWorker:
     owner = Owner("node", "worker")
 
     def wake(self, queue: Queue) -> None:
-        """Sleeps on."""
+        """Sleep on."""
 
     def serve(self, queue: Queue) -> None:
-        """Delivers nothing."""
+        """Deliver nothing."""
 
     def serve_first(self, queue: Queue) -> int:
-        """Delivers nothing."""
+        """Deliver nothing."""
         return 0
 
 
@@ -147,7 +147,7 @@ class Room:
         self.vhost.queue_unused(queue)
 
     def enter(self, user: User = GUEST, peer_address: str = "127.0.0.1") -> Client:
-        """Returns a client of its own connection with channel 1 open."""
+        """Return a client of its own connection with channel 1 open."""
         client = self.knock(peer_address)
         client.log_in(user.name, user.password)
         client.call(0, commands.Connection.Open(self.vhost.name), commands.Connection.OpenOk)
@@ -155,7 +155,7 @@ class Room:
         return client
 
     def knock(self, peer_address: str = "127.0.0.1") -> Client:
-        """Returns a client that said hello and nothing else."""
+        """Return a client that said hello and nothing else."""
         users = Users([GUEST, User("alice", "secret")])
         return Client(self, users, Permissions(users), peer_address)
 
@@ -195,12 +195,12 @@ class Client:
         return self.sessions[0]
 
     def log_in(self, name: str, password: str) -> None:
-        """Says who it is, and agrees to all limits."""
+        """Say who it is, and agrees to all limits."""
         self.start(b"\0" + name.encode() + b"\0" + password.encode())
         self.tell(0, commands.Connection.TuneOk(2047, 131072, 0))
 
     def start(self, response: bytes, mechanism: str = "PLAIN") -> list[tuple[int, Method]]:
-        """Answers the login question and returns what the broker says to that."""
+        """Answer the login question and return what the broker says to that."""
         properties: dict[str, Any] = {
             "capabilities": {"authentication_failure_close": True, "consumer_cancel_notify": True}
         }
@@ -208,23 +208,23 @@ class Client:
         return self.tell(0, start_ok)
 
     def open_channel(self, number: int) -> None:
-        """Opens a channel."""
+        """Open a channel."""
         self.call(number, commands.Channel.Open(), commands.Channel.OpenOk)
 
     def tell(self, channel: int, method: Method) -> list[tuple[int, Method]]:
-        """Sends a method and returns every method that comes back with its channel."""
+        """Send a method and return every method that comes back with its channel."""
         self.machine.feed(encode_method(channel, method))
         return list(self.replies())
 
     def call(self, channel: int, method: Method, reply: type[Reply]) -> Reply:
-        """Sends a method and returns the one method that answers it, which has to be of that type."""
+        """Send a method and return the one method that answers it, which has to be of that type."""
         ((at, answer),) = self.tell(channel, method)
         assert at == channel, f"answered on channel {at}"
         assert isinstance(answer, reply), f"{method.name} was answered with {describe(answer)}"
         return answer
 
     def refused(self, method: Method, channel: int = 1) -> str:
-        """Sends a method and returns the close that answers it as `level: text`, level being channel or connection."""
+        """Send a method and return the close that answers it as `level: text`, level being channel or connection."""
         ((at, answer),) = self.tell(channel, method)
         assert isinstance(answer, commands.Channel.Close | commands.Connection.Close), describe(answer)
         assert [answer.class_id, answer.method_id] == [method.index >> 16, method.index & 0xFFFF]
@@ -232,14 +232,14 @@ class Client:
         return describe(answer)
 
     def publish(self, exchange: str, key: str, body: bytes = b"", channel: int = 1) -> list[str]:
-        """Publishes a message and returns what comes back, as text."""
+        """Publish a message and return what comes back, as text."""
         header = b"\x00\x3c\x00\x00" + len(body).to_bytes(8, "big") + b"\x00\x00"
         frames = encode_method(channel, commands.Basic.Publish(exchange=exchange, routing_key=key))
         self.machine.feed(b"".join((frames, *content_frames(channel, header, body, 0))))
         return [describe(method) for _, method in self.replies()]
 
     def basic(self, channel: int = 1) -> BasicSession:
-        """Returns the broker's side of what a channel consumes and acknowledges."""
+        """Return the broker's side of what a channel consumes and acknowledges."""
         return cast("SessionOfChannel", self.machine.channels[channel].session).basic
 
     def consumer(
@@ -252,20 +252,20 @@ class Client:
         priority: int = 0,
         no_ack: bool = False,
     ) -> Consumer:
-        """Returns a consumer that its queue has not heard of."""
+        """Return a consumer that its queue has not heard of."""
         session = self.basic(channel)
         return Consumer(
             tag, queue, session, no_ack=no_ack, exclusive=False, arguments={}, prefetch=prefetch, priority=priority
         )
 
     def consume(self, queue: str) -> Consumer:
-        """Starts a consumer on channel 1 and returns the broker's side of it."""
+        """Start a consumer on channel 1 and return the broker's side of it."""
         tag = self.call(1, commands.Basic.Consume(queue=queue), commands.Basic.ConsumeOk).consumer_tag
         assert tag is not None
         return self.basic().consumers[tag]
 
     def replies(self) -> Iterator[tuple[int, Method]]:
-        """Returns the methods in the output."""
+        """Return the methods in the output."""
         octets, at = b"".join(self.machine.take_output()), 0
         while at < len(octets):
             kind, channel, size = FRAME_HEAD.unpack_from(octets, at)
@@ -274,12 +274,12 @@ class Client:
             at += 8 + size
 
     def leave(self) -> None:
-        """Closes the connection in order."""
+        """Close the connection in order."""
         self.call(0, commands.Connection.Close(200, "", 0, 0), commands.Connection.CloseOk)
 
 
 def describe(method: Method) -> str:
-    """Returns a close as `level code text`, anything else by its name."""
+    """Return a close as `level code text`, anything else by its name."""
     if isinstance(method, commands.Channel.Close | commands.Connection.Close):
         return f"{method.name.partition('.')[0].lower()} {method.reply_code} {method.reply_text}"
     return method.name

@@ -13,7 +13,7 @@ from tests.unit.core.room import Room
 
 
 def chain(vhost: Vhost, *names: str, auto_delete: bool = True) -> None:
-    """Declares durable exchanges that each lead to the next, and a queue behind the last."""
+    """Declare durable exchanges that each lead to the next, and a queue behind the last."""
     for name in names:
         vhost.declare_exchange(name, "fanout", durable=True, auto_delete=auto_delete)
     for source, destination in pairwise(names):
@@ -23,7 +23,7 @@ def chain(vhost: Vhost, *names: str, auto_delete: bool = True) -> None:
 
 
 def reached(vhost: Vhost, exchange: str) -> list[str]:
-    """Returns the queues that a message with the key `k` gets to."""
+    """Return the queues that a message with the key `k` gets to."""
     return [queue.name for queue in vhost.router.route(vhost.exchanges[exchange], "k").destinations]
 
 

@@ -69,7 +69,7 @@ class BusyMatcher:
         self.limits_s: list[float] = []
 
     def search(self, _name: str, *, timeout: float, **_options: object) -> object:
-        """Searches once more."""
+        """Search once more."""
         self.limits_s.append(timeout)
         if len(self.limits_s) <= self.failures:
             raise TimeoutError

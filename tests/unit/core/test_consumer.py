@@ -14,7 +14,7 @@ CHANNEL = 3
 def consumer(
     prefetch: int, shared: int = UNLIMITED, *, no_ack: bool = False, tag: str = "tag"
 ) -> tuple[Consumer, Connection]:
-    """Returns a consumer on a channel whose own prefetch leaves so much, and its connection."""
+    """Return a consumer on a channel whose own prefetch leaves so much, and its connection."""
     room = Room()
     client = room.enter()
     client.open_channel(CHANNEL)

@@ -30,38 +30,38 @@ class Graveyard(Room):
         self.clock.now_ms = NOW_MS
 
     def queue(self, name: str, *, durable: bool = False, **arguments: Any) -> Queue:
-        """Declares a queue; the names of its arguments are written with underscores and without x."""
+        """Declare a queue; the names of its arguments are written with underscores and without x."""
         named = {f"x-{argument.replace('_', '-')}": value for argument, value in arguments.items()}
         return self.vhost.declare_queue(name, durable=durable, arguments=named)
 
     def exchange(self, type: str, *bindings: tuple[Queue, str], **arguments: str) -> None:
-        """Declares an exchange called after its type, with queues bound to it."""
+        """Declare an exchange called after its type, with queues bound to it."""
         named = {f"x-{argument.replace('_', '-')}": value for argument, value in arguments.items()}
         self.vhost.declare_exchange(type, type, arguments=named)
         for queue, key in bindings:
             self.vhost.bind(queue.name, type, key)
 
     def bury(self, queue: Queue, reason: str = "rejected", **properties: Any) -> Message:
-        """Buries a message of a queue, and returns it."""
+        """Bury a message of a queue, and return it."""
         message = message_to(queue, **properties)
         self.vhost.dead_letters.bury(queue, message, reason)
         return message
 
 
 def message_to(queue: Queue, body: bytes = b"body", **properties: Any) -> Message:
-    """Returns a message that was published to a queue by its name."""
+    """Return a message that was published to a queue by its name."""
     octets = header.ContentHeader(body_size=len(body), properties=commands.Basic.Properties(**properties)).marshal()
     return Message(Envelope("", queue.name), octets, body, 1, facts_of(octets), 5)
 
 
 @pytest.fixture
 def yard() -> Graveyard:
-    """Returns a vhost whose queues are buried in."""
+    """Return a vhost whose queues are buried in."""
     return Graveyard()
 
 
 def messages(queue: Queue) -> list[Message]:
-    """Returns what is ready in a queue."""
+    """Return what is ready in a queue."""
     found: list[Message] = []
     for slot in queue.stream.manager.slots.values():
         assert slot.contents is not None
@@ -70,7 +70,7 @@ def messages(queue: Queue) -> list[Message]:
 
 
 def headers_of(message: Message) -> dict[str, Any]:
-    """Returns a message's headers table."""
+    """Return a message's headers table."""
     return decode_properties(message.header).headers or {}
 
 

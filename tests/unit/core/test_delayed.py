@@ -44,13 +44,13 @@ class DelayedRoom(Room):
         return self.vhost.queues[HOLDING]
 
     def publish(self, delay_ms: int, key: str = "k", body: bytes = b"", **properties: Any) -> None:
-        """Publishes a message to the exchange now."""
+        """Publish a message to the exchange now."""
         header = edit_header(NO_PROPERTIES, set_headers={"x-delay": delay_ms, **properties})
         message = Message(Envelope("x", key), header, body, 1, facts_of(header), self.clock.now_ms)
         self.vhost.delay(self.exchange, message, delay_ms)
 
     def at(self, now_ms: int) -> int:
-        """Lets the time come and returns how many messages have arrived in `q`."""
+        """Let the time come and return how many messages have arrived in `q`."""
         self.clock.now_ms = now_ms
         while (due_ms := self.deadlines.next_ms) is not None and due_ms <= now_ms:
             self.deadlines.begin_turn()
@@ -59,7 +59,7 @@ class DelayedRoom(Room):
 
 
 def arrived(queue: Queue) -> list[Message]:
-    """Returns the messages of a queue."""
+    """Return the messages of a queue."""
     return [message for slot in queue.stream.manager.slots.values() for message in slot.contents or () if message]
 
 
@@ -202,7 +202,7 @@ def test_a_deleted_exchange_drops_what_it_held() -> None:
 
 
 def restarted(room: DelayedRoom) -> tuple[Room, Vhost]:
-    """Returns a room with what was journalled, before its messages are back."""
+    """Return a room with what was journalled, before its messages are back."""
     again = Room()
     again.vhost.restore(room.journal)
     return again, again.vhost
@@ -240,7 +240,7 @@ class Disk:
         room.vhost.ports.fetch = self._fetch
 
     def page_out(self, queue: Queue) -> None:
-        """Takes what a queue has out of memory."""
+        """Take what a queue has out of memory."""
         queue.stream.manager.seal()
         for slot in queue.stream.manager.slots.values():
             if slot.length and slot.contents is not None:
@@ -258,7 +258,7 @@ class Disk:
         self.fetches.append(lambda: then(found))
 
     def answer(self) -> None:
-        """Answers all questions, and those that come of the answers."""
+        """Answer all questions, and those that come of the answers."""
         while self.looks or self.fetches:
             (self.looks or self.fetches).pop(0)()
 

@@ -24,7 +24,7 @@ class Model:
         self.near_most = 0
 
     def add(self, due_ms: int) -> None:
-        """Publishes a message."""
+        """Publish a message."""
         if self.open is None:
             self.open = Slot(self.next_id)
             self.slots[self.next_id] = (self.open, set())
@@ -38,7 +38,7 @@ class Model:
             self.open = None
 
     def restart(self) -> None:
-        """Seals the open slot, and knows no more than the moments that are on disk."""
+        """Seal the open slot, and knows no more than the moments that are on disk."""
         if self.open is not None:
             self.open.move_fill("seal")
             self.open = None
@@ -47,7 +47,7 @@ class Model:
             self.moments.begin(slot, ready)
 
     def take(self, now_ms: int) -> Moment | None:
-        """Takes the next message that is due."""
+        """Take the next message that is due."""
         while (known := self.moments.hidden(now_ms)) is not None:
             self.looks += 1
             self.moments.look(known, self.slots[known.slot.first][1], now_ms)

@@ -10,7 +10,7 @@ from broker.core.message import Envelope, Message
 
 
 def message(expiration_ms: int | None) -> Message:
-    """Returns a message that was taken at 100 ms."""
+    """Return a message that was taken at 100 ms."""
     facts = HeaderFacts(False, 0, expiration_ms)
     return Message(Envelope("x", "k"), b"header", b"body", 1, facts, 100)
 

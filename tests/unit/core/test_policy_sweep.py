@@ -21,7 +21,7 @@ ASKED = "q0"  # the sweep begins with what was declared last
 
 
 def crowded(count: int = MANY) -> Room:
-    """Returns a vhost with many queues."""
+    """Return a vhost with many queues."""
     room = Room()
     for number in range(count):
         room.vhost.declare_queue(f"q{number}")
@@ -29,23 +29,23 @@ def crowded(count: int = MANY) -> Room:
 
 
 def limit(length: int = 2, name: str = "p", pattern: str = "^q", overflow: str = "drop-head") -> Policy:
-    """Returns a policy about the length of queues."""
+    """Return a policy about the length of queues."""
     return Policy(name, pattern, "queues", {"max-length": length, "overflow": overflow})
 
 
 def following(room: Room, length: int = 2) -> set[str]:
-    """Returns the names of the queues that follow a policy."""
+    """Return the names of the queues that follow a policy."""
     return {name for name, queue in room.vhost.queues.items() if queue.rules.max_length == length}
 
 
 def turn(room: Room) -> None:
-    """Runs what is due in one turn."""
+    """Run what is due in one turn."""
     room.deadlines.begin_turn()
     room.deadlines.run(room.clock.now_ms)
 
 
 def finish(room: Room) -> int:
-    """Runs turns until nothing is left and returns how many that took."""
+    """Run turns until nothing is left and return how many that took."""
     turns = 0
     while room.vhost.sweep.pending:
         turn(room)
@@ -84,12 +84,12 @@ def test_a_small_vhost_follows_at_once() -> None:
 
 
 def consume(client: Client) -> None:
-    """Starts a consumer."""
+    """Start a consumer."""
     client.consume(ASKED)
 
 
 def call(method: Any, answer: type[Any]) -> Callable[[Client], None]:
-    """Returns what calls a method."""
+    """Return what calls a method."""
     return lambda client: client.call(1, method, answer)
 
 

@@ -18,7 +18,7 @@ class Clock:
 
 
 def use(producers: Producers, producer: Producer, block: int, clock: Clock) -> None:
-    """Uses the first number of a block. Raises: ChannelError 406."""
+    """Use the first number of a block. Raises: ChannelError 406."""
     producers.check_room(producer, block << BLOCK_SHIFT)
     producer.sequences.add(block << BLOCK_SHIFT, clock.now_ms)
 

@@ -29,12 +29,12 @@ WRONG_TYPES = [
 
 
 def declare(arguments: dict[str, Any], room: Room | None = None) -> Queue:
-    """Declares a durable queue with arguments."""
+    """Declare a durable queue with arguments."""
     return (room or Room()).vhost.declare_queue("q", durable=True, arguments=arguments)
 
 
 def refused(arguments: dict[str, Any]) -> str:
-    """Returns what is said behind `invalid arg 'x' for queue`, the argument being the last one."""
+    """Return what is said behind `invalid arg 'x' for queue`, the argument being the last one."""
     room = Room()
     with pytest.raises(ChannelError) as caught:
         declare(arguments, room)

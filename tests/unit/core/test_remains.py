@@ -19,18 +19,18 @@ TYPES = ("direct", "fanout", "topic", "headers", "x-consistent-hash")
 
 
 def keys(kind: str = "topic", count: int = MANY) -> list[str]:
-    """Returns binding keys that a type of exchange takes."""
+    """Return binding keys that a type of exchange takes."""
     return [f"{number + 1}" if kind == "x-consistent-hash" else f"k.{number}.*" for number in range(count)]
 
 
 def bind(vhost: Vhost, queue: str, exchange: str, count: int = MANY) -> None:
-    """Binds a queue by many keys."""
+    """Bind a queue by many keys."""
     for key in keys(vhost.exchanges[exchange].type, count):
         vhost.bind(queue, exchange, key)
 
 
 def turn(room: Room) -> int:
-    """Runs what is due in one turn, and returns how many bindings the indexes have lost in it."""
+    """Run what is due in one turn, and return how many bindings the indexes have lost in it."""
     before = room.vhost.bindings.remains.shed
     room.deadlines.begin_turn()
     room.deadlines.run(room.clock.now_ms)
@@ -38,7 +38,7 @@ def turn(room: Room) -> int:
 
 
 def cached(vhost: Vhost, exchange: str, key: str) -> Route:
-    """Returns the route of a key that was asked for often enough to be remembered."""
+    """Return the route of a key that was asked for often enough to be remembered."""
     for _ in range(2):
         vhost.router.route(vhost.exchanges[exchange], key)
     route = vhost.router.route(vhost.exchanges[exchange], key)
@@ -47,7 +47,7 @@ def cached(vhost: Vhost, exchange: str, key: str) -> Route:
 
 
 def reached(exchange: Exchange, key: str) -> list[str]:
-    """Returns the names of the queues that a key leads to."""
+    """Return the names of the queues that a key leads to."""
     found = exchange.match_headers({}) if exchange.by_headers else exchange.route(key).destinations
     return sorted(queue.name for queue in found)
 
@@ -158,13 +158,13 @@ def test_a_deleted_exchange_leaves_its_destinations_at_once() -> None:
 
 
 def delete_exchange_first(vhost: Vhost) -> None:
-    """Deletes the exchange, then the queue."""
+    """Delete the exchange, then the queue."""
     vhost.delete_exchange("x")
     vhost.delete_queue("q", None)
 
 
 def delete_queue_first(vhost: Vhost) -> None:
-    """Deletes the queue, then the exchange."""
+    """Delete the queue, then the exchange."""
     vhost.delete_queue("q", None)
     vhost.delete_exchange("x")
 
@@ -222,17 +222,17 @@ def test_a_deleted_destination_exchange_leaves_its_source_in_chunks() -> None:
 
 
 def drop(vhost: Vhost) -> None:
-    """Deletes the queue as a client does."""
+    """Delete the queue as a client does."""
     vhost.delete_queue("q", None)
 
 
 def expire(vhost: Vhost) -> None:
-    """Deletes the queue because nobody used it."""
+    """Delete the queue because nobody used it."""
     vhost.queue_unused(vhost.queues["q"])
 
 
 def disconnect(vhost: Vhost) -> None:
-    """Deletes the queue because its connection ended."""
+    """Delete the queue because its connection ended."""
     vhost.owner_gone("owner")
 
 

@@ -16,14 +16,14 @@ QUEUE = ROOM.vhost.declare_queue("q")
 
 
 def taker(room: int | None = None, priority: int = 0) -> Consumer:
-    """Returns a consumer with so much room; None: more than there are messages."""
+    """Return a consumer with so much room; None: more than there are messages."""
     made = CLIENT.consumer(QUEUE, prefetch=0 if room is None else room + 1, priority=priority)
     made.unacked = 1  # or a consumer without room would have a prefetch of 0, which is none
     return made
 
 
 def round_of(*takers: Consumer, single_active: bool = False) -> Round:
-    """Returns a round of them."""
+    """Return a round of them."""
     made = Round(single_active=single_active)
     for consumer in takers:
         made.add(consumer)
@@ -31,22 +31,22 @@ def round_of(*takers: Consumer, single_active: bool = False) -> Round:
 
 
 def left(consumer: Consumer) -> int:
-    """Returns how much room a consumer has, without asking it."""
+    """Return how much room a consumer has, without asking it."""
     return consumer.prefetch - consumer.unacked if consumer.prefetch else UNLIMITED
 
 
 def give_room(consumer: Consumer) -> None:
-    """Lets a full consumer have room for one."""
+    """Let a full consumer have room for one."""
     consumer.unacked = consumer.prefetch - 1
 
 
 def fill(consumer: Consumer) -> None:
-    """Lets a consumer have no room any more."""
+    """Let a consumer have no room any more."""
     consumer.prefetch = consumer.unacked
 
 
 def deal(held: Round, ready: int) -> list[Consumer]:
-    """Deals messages out as a worker does, one batch after the other, and returns who got each."""
+    """Deal messages out as a worker does, one batch after the other, and return who got each."""
     got: list[Consumer] = []
     while ready and (takers := held.next(ready)):
         batch: list[Consumer] = []
@@ -63,7 +63,7 @@ def deal(held: Round, ready: int) -> list[Consumer]:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Consumer]:
-    """Returns whom somebody asked for room, in order."""
+    """Return whom somebody asked for room, in order."""
     calls: list[Consumer] = []
     room = Consumer.room
 

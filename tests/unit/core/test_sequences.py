@@ -19,7 +19,7 @@ NEAR_BORDERS = st.builds(
 
 
 def copy_of(sequences: Sequences) -> tuple[Sequences, Room]:
-    """Returns what is read back of what was written down, as text, and its room."""
+    """Return what is read back of what was written down, as text, and its room."""
     room = Room()
     again = Sequences(room)
     for written in Sequences.written(sequences.copy()):

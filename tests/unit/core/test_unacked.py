@@ -23,7 +23,7 @@ SLOT = Slot(1)
 
 
 def unacked(count: int, run: int = 1) -> Unacked:
-    """Returns the tags 1 to `count`, all waiting, in runs of so many; each stands for the index that is its tag."""
+    """Return the tags 1 to `count`, all waiting, in runs of so many; each stands for the index that is its tag."""
     made = Unacked()
     for first in range(1, count + 1, run):
         made.handed_out(STREAM, SLOT, range(first, first + run), consumer_of(first))
@@ -32,12 +32,12 @@ def unacked(count: int, run: int = 1) -> Unacked:
 
 
 def consumer_of(number: int) -> Consumer:
-    """Returns a consumer of its own for each number: its run is not joined to the one before."""
+    """Return a consumer of its own for each number: its run is not joined to the one before."""
     return CLIENT.consumer(STREAM.queue, f"consumer-{number}")
 
 
 def tags(deliveries: Sequence[Delivery]) -> list[int]:
-    """Returns what the deliveries stand for."""
+    """Return what the deliveries stand for."""
     return [index for _stream, _slot, indexes, _consumer in deliveries for index in indexes]
 
 
@@ -109,7 +109,7 @@ class CountedList(list[Any]):
 
 
 def shuffled(count: int) -> list[int]:
-    """Returns the tags 1 to `count` in a random order, always the same."""
+    """Return the tags 1 to `count` in a random order, always the same."""
     order = list(range(1, count + 1))
     Random(6).shuffle(order)
     return order

@@ -15,7 +15,7 @@ from tests.unit.core.room import GUEST, Room, describe, put
 
 
 def kinds(room: Room) -> list[tuple[str, str]]:
-    """Returns the journalled changes by kind and name."""
+    """Return the journalled changes by kind and name."""
     return [(change["change"], change.get("name", change.get("queue", ""))) for change in room.journal]
 
 

@@ -11,14 +11,14 @@ from tests.unit.core.room import Room
 
 
 def limited(exchanges: int = 9, queues: int = 9, bindings: int = 9) -> Vhost:
-    """Returns a vhost with low limits."""
+    """Return a vhost with low limits."""
     vhost = Room().vhost
     vhost.limits = VhostLimits(exchanges, queues, bindings)
     return vhost
 
 
 def refusal(act: object, *arguments: object) -> str | None:
-    """Returns the text of a refusal, None when there was none."""
+    """Return the text of a refusal, None when there was none."""
     try:
         act(*arguments)  # type: ignore[operator]
     except ChannelError as error:

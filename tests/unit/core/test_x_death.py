@@ -14,12 +14,12 @@ NOW = datetime.fromtimestamp(NOW_S, UTC)
 
 
 def died(queue: str, reason: str = "rejected", expiration: str | None = None) -> Death:
-    """Returns a death of a message that was published to the queue by its name."""
+    """Return a death of a message that was published to the queue by its name."""
     return Death(queue, reason, "", (queue,), expiration, NOW_S)
 
 
 def event(queue: str, reason: str = "rejected", count: int = 1) -> dict[str, Any]:
-    """Returns the table of such a death."""
+    """Return the table of such a death."""
     return {"count": count, "reason": reason, "queue": queue, "time": NOW, "exchange": "", "routing-keys": [queue]}
 
 

@@ -44,7 +44,7 @@ class Watched:
         self.watch.start(cast("Any", self.turn), cast("Any", SimpleNamespace(engines={})))
 
     async def tick(self) -> None:
-        """Lets a second pass."""
+        """Let a second pass."""
         self.system_s += 1
         self.elapsed_s += 1
         self.watch.tick()
@@ -53,7 +53,7 @@ class Watched:
 
 
 def new_file() -> FullFile:
-    """Returns the file of an empty folder."""
+    """Return the file of an empty folder."""
     files = MemoryFiles()
     files.make_folder(FOLDER)
     return FullFile(files, FOLDER)

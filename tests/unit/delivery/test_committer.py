@@ -23,20 +23,20 @@ class Promise:
         self._then: list[Callable[[Any], None]] = []
 
     def done(self) -> bool:
-        """Tells whether it was kept or broken."""
+        """Return whether it was kept or broken."""
         return self._done
 
     def result(self) -> None:
-        """Raises what broke it."""
+        """Raise what broke it."""
         if self._error is not None:
             raise self._error
 
     def set_result(self, _value: None) -> None:
-        """Keeps it."""
+        """Keep it."""
         self._settle(None)
 
     def set_exception(self, error: Exception) -> None:
-        """Breaks it."""
+        """Break it."""
         self._settle(error)
 
     def add_done_callback(self, then: Callable[[Any], None]) -> None:
@@ -65,7 +65,7 @@ class Alarm:
         self.ring = ring
 
     def cancel(self) -> None:
-        """Keeps it from ringing."""
+        """Keep it from ringing."""
         self.cancelled = True
 
 
@@ -83,12 +83,12 @@ class FakeLog:
         return len(self.pending)
 
     def append(self) -> None:
-        """Takes the next record."""
+        """Take the next record."""
         self.last += 1
         self.pending.append(self.last)
 
     def take(self) -> list[int] | None:
-        """Returns what waits."""
+        """Return what waits."""
         batch, self.pending = self.pending, []
         return batch or None
 
@@ -96,7 +96,7 @@ class FakeLog:
         """Is called in a thread; here, when the test says so."""
 
     def complete(self, batch: list[int]) -> None:
-        """Notes a batch."""
+        """Note a batch."""
         self.completed += batch
 
 
@@ -110,7 +110,7 @@ class FakePublisher:
         self.waiting = False
 
     def publish(self, *, persistent: bool = True) -> None:
-        """Publishes a message."""
+        """Publish a message."""
         self.published += 1
         if persistent:
             self._room.log.append()
@@ -121,7 +121,7 @@ class FakePublisher:
             self._room.committer.wait(as_publisher)
 
     def confirm(self, upto: int) -> None:
-        """Hears a confirm."""
+        """Hear a confirm."""
         if upto > self.confirmed:
             self.confirmed = upto
             self._room.confirms.append((self.name, upto))
@@ -146,7 +146,7 @@ class Room:
     # -- the loop
 
     def run_in_executor(self, _threads: Any, write: Callable[[list[int]], None], batch: list[int]) -> Promise:
-        """Takes a write, which goes on until the test ends it."""
+        """Take a write, which goes on until the test ends it."""
         assert write == self.log.write
         assert all(promise.done() for promise, _ in self.writes), "one write at a time"
         promise = Promise()
@@ -154,29 +154,29 @@ class Room:
         return promise
 
     def create_future(self) -> Promise:
-        """Returns a promise."""
+        """Return a promise."""
         return Promise()
 
     def call_later(self, delay_s: float, ring: Callable[[], None]) -> Alarm:
-        """Sets a timer, which rings when the test says so."""
+        """Set a timer, which rings when the test says so."""
         self.alarms.append(Alarm(delay_s, ring))
         return self.alarms[-1]
 
     # -- the test
 
     def turn(self) -> None:
-        """Runs the turns that were asked for."""
+        """Run the turns that were asked for."""
         while self.scheduled:
             self.scheduled = 0
             self.committer.turn()
 
     def end_write(self, error: Exception | None = None) -> None:
-        """Ends the write that is under way."""
+        """End the write that is under way."""
         promise, _ = self.writes[-1]
         promise._settle(error)
 
     def drain(self) -> Generator[Any, None, None]:
-        """Begins a drain, and returns what goes on with it."""
+        """Begin a drain, and return what goes on with it."""
         draining = self.committer.drain().__await__()
         next(draining)
         return draining

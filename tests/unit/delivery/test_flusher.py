@@ -103,15 +103,15 @@ class Place:
         return [index for index in range(self.slot.length) if index in self.slot.acks]
 
     def take(self) -> list[int]:
-        """Takes everything the slot has."""
+        """Take everything the slot has."""
         return list(self.manager.take(self.slot, 1000))
 
     def deliver(self, *indexes: int) -> int:
-        """Delivers and returns how many were taken."""
+        """Deliver and return how many were taken."""
         return deliver(self.consumer, self.stream, self.slot, indexes)
 
     def sent(self) -> list[tuple[int | None, bool, bytes]]:
-        """Returns (tag, redelivered, body) of each whole delivery in the output."""
+        """Return (tag, redelivered, body) of each whole delivery in the output."""
         octets = b"".join(self.connection.out)
         found: list[tuple[int | None, bool, bytes]] = []
         while octets:

@@ -37,7 +37,7 @@ class Line:
 
 
 def lines(count: int) -> tuple[Look, list[Line]]:
-    """Returns a pager that has heard of so many streams, each with one message of 100 bytes."""
+    """Return a pager that has heard of so many streams, each with one message of 100 bytes."""
     pager = Look(cast("Any", None), 1 << 30, 10_000, cast("Any", SimpleNamespace(now_ms=0)))
     found = [Line(pager) for _ in range(count)]
     for line in found:
@@ -46,7 +46,7 @@ def lines(count: int) -> tuple[Look, list[Line]]:
 
 
 def settle_all(line: Line) -> None:
-    """Takes and settles what a stream has, and seals its slot, which goes with that."""
+    """Take and settle what a stream has, and seals its slot, which goes with that."""
     slot = line.manager.open
     line.manager.settle(slot, line.manager.take(slot, 10))
     line.manager.seal()
@@ -129,16 +129,16 @@ class Disk:
         self.log = SimpleNamespace(written=1 << 40)
 
     def extend(self, records: list[bytes]) -> list[int]:
-        """Gives each a position, all in one segment."""
+        """Give each a position, all in one segment."""
         self.spilled.append(len(records))
         return [SPILLED | at for at in range(1, len(records) + 1)]
 
     def page_out(self, _number: int, _first: int, _entries: list[Any], _due_ms: list[int]) -> None:
-        """Keeps nothing."""
+        """Keep nothing."""
 
 
 def full_pager(queues: int, messages: int, body: bytes, *, position: int = 0) -> tuple[Disk, Pager]:
-    """Returns a pager without a budget, and so many queues with so many messages each; a position is in the log."""
+    """Return a pager without a budget, and so many queues with so many messages each; a position is in the log."""
     disk = Disk()
     pager = Pager(cast("Any", disk), 0, 10_000, cast("Any", SimpleNamespace(now_ms=0)))
     envelope = SimpleNamespace(route=b"\0\0")

@@ -12,7 +12,7 @@ BODY = b"body"
 
 
 def revive(revival: Revival, key: str, header: bytes = HEADER, position: int = 7) -> Message:
-    """Returns a message as it is made from a block that holds it behind something else."""
+    """Return a message as it is made from a block that holds it behind something else."""
     route = encode_route("x", key)
     block = b"before" + bytes(16) + route + header + BODY + b"behind"
     route_at = 6 + 16

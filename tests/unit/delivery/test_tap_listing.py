@@ -10,7 +10,7 @@ from broker.store.seal_log import Cursor, Seal, SealView
 
 
 def view_of(seals: list[tuple[str, str, int, int]], cursors: dict[str, int]) -> SealView:
-    """Returns a view with seals from 1 on, given as vhost, tap, number and messages, and cursors of /'s tap t."""
+    """Return a view with seals from 1 on, given as vhost, tap, number and messages, and cursors of /'s tap t."""
     view = SealView()
     for seal, (vhost, tap, number, count) in enumerate(seals, 1):
         view.fold({"k": "seal", **Seal(seal, vhost, tap, number, 1, 1 + count, count, 0, 0, 100, 0).to_json()})

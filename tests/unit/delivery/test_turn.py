@@ -24,7 +24,7 @@ class Reader:
         """Has nothing to say."""
 
     def resume(self) -> None:
-        """Reads its piece, and waits when there is more."""
+        """Read its piece, and wait when there is more."""
         piece_bytes = min(self._turn.piece_bytes(), self.waiting_bytes)
         self._turn.left_bytes -= piece_bytes
         self.waiting_bytes -= piece_bytes

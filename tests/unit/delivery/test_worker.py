@@ -44,7 +44,7 @@ class Office:
         raise StoreFailed(FOLDER, "gone")
 
     def queue(self, name: str, messages: int = 0, consumers: int = 1, prefetch: int = 0) -> Queue:
-        """Declares a queue with messages `name-0`, `name-1` ... and wakes it.
+        """Declare a queue with messages `name-0`, `name-1` ... and wakes it.
 
         Its consumers are on channels 1, 2 ... and never ack; a prefetch is that of the first.
         """
@@ -95,7 +95,7 @@ class Office:
         return bodies
 
     def names(self) -> list[list[str]]:
-        """Returns the names of the queues by worker, in the order of the workers' own names."""
+        """Return the names of the queues by worker, in the order of the workers' own names."""
         ordered = sorted(self.workers.workers, key=lambda worker: worker.owner.worker)
         return [sorted(queue.name for queue in worker.queues) for worker in ordered]
 

@@ -21,7 +21,7 @@ class Looked:
         self.descriptor = 0
 
     def tick(self) -> None:
-        """Counts."""
+        """Count."""
         self.ticks += 1
 
 
@@ -33,7 +33,7 @@ def listener() -> Listener:
 
 
 def come(listener: Listener, count: int) -> list[Any]:
-    """Makes connections come and returns them."""
+    """Make connections come and return them."""
     transports: list[Any] = [Looked() for _ in range(count)]
     assert all(listener._made(transport) for transport in transports)
     return transports

@@ -24,7 +24,7 @@ async def threads() -> AsyncIterator[PasswordThreads]:
 
 
 async def answer(threads: PasswordThreads, job: object, delay_s: float = 0.0) -> bool:
-    """Returns what a check comes to."""
+    """Return what a check comes to."""
     future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
     threads.check(job, future.set_result, delay_s, HERE)  # type: ignore[arg-type]
     return await future

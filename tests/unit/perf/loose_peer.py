@@ -21,7 +21,7 @@ class LoosePeer:
 
 @contextmanager
 def loose_peer(channel: int = 1) -> Iterator[tuple[Peer, socket.socket]]:
-    """Gives a peer and the broker's end of its socket."""
+    """Give a peer and the broker's end of its socket."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     with ours, theirs:

@@ -15,7 +15,7 @@ from broker.routing.reference import matches
 
 
 def load(*words: str) -> Load:
-    """Returns what a throughput run would do."""
+    """Return what a throughput run would do."""
     return load_of(scenarios.options("throughput", words), 10.0)[1]
 
 

@@ -13,7 +13,7 @@ ALSO = {"relay.py": {"uvloop"}}  # a process of its own, which shows what an eve
 
 
 def imported(source: str) -> set[str]:
-    """Returns the packages that a source imports, our own as `broker.perf`."""
+    """Return the packages that a source imports, our own as `broker.perf`."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):

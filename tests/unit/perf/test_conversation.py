@@ -30,7 +30,7 @@ class Listener:
         self.accepted: list[socket.socket] = []
 
     def accept(self) -> socket.socket:
-        """Returns the broker's end of the next connection."""
+        """Return the broker's end of the next connection."""
         accepted, _ = self.listening.accept()
         accepted.settimeout(10)
         self.accepted.append(accepted)
@@ -55,13 +55,13 @@ def board() -> Iterator[Switchboard]:
 
 
 def asking(times: int = 1) -> Script:
-    """Opens channel 1 so many times."""
+    """Open channel 1 so many times."""
     for _ in range(times):
         yield wire.method(1, wire.CHANNEL_OPEN, b"\x00"), wire.CHANNEL_OPEN_OK
 
 
 def until_idle(board: Switchboard, talk: Conversation) -> None:
-    """Turns until a script ended."""
+    """Turn until a script ended."""
     wait_until(lambda: board.turn(0.05) is not None and not talk.busy, "the end of the script")
 
 

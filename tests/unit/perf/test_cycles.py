@@ -27,12 +27,12 @@ ON_A_QUEUE = {"bindings", "consumers"}
 
 
 def quota(cycles: int | None) -> Quota:
-    """Returns a quota that only its number ends."""
+    """Return a quota that only its number ends."""
     return Quota(cycles, float("inf"), Interruption(), Histogram(), Histogram())
 
 
 def said(script: Script) -> list[Any]:
-    """Returns the methods that a script says to a broker that agrees to everything."""
+    """Return the methods that a script says to a broker that agrees to everything."""
     methods = []
     try:
         request, _ = next(script)
@@ -47,7 +47,7 @@ def said(script: Script) -> list[Any]:
 
 
 def names(methods: list[Any]) -> list[str]:
-    """Returns what methods are called."""
+    """Return what methods are called."""
     return [method.name for method in methods]
 
 

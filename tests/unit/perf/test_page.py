@@ -51,7 +51,7 @@ class Reader(HTMLParser):
 
 
 def read(html: str) -> Reader:
-    """Returns a page as a browser takes it apart."""
+    """Return a page as a browser takes it apart."""
     reader = Reader()
     reader.feed(html)
     reader.close()
@@ -60,13 +60,13 @@ def read(html: str) -> Reader:
 
 
 def figures(html: str) -> dict[str, ET.Element]:
-    """Returns the pictures by their names."""
+    """Return the pictures by their names."""
     pictures = [ET.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL)]
     return {picture.attrib["aria-label"]: picture for picture in pictures}
 
 
 def lines(picture: ET.Element) -> list[list[tuple[float, float]]]:
-    """Returns the points of each line."""
+    """Return the points of each line."""
     return [
         [(float(x), float(y)) for x, y in (point.split(",") for point in line.attrib["points"].split())]
         for line in picture.iter("polyline")

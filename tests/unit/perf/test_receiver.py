@@ -17,13 +17,13 @@ from tests.unit.perf.loose_peer import loose_peer
 
 
 def delivery(tag: int, body: bytes) -> bytes:
-    """Returns a delivery as pamqp encodes it."""
+    """Return a delivery as pamqp encodes it."""
     method = commands.Basic.Deliver("ctag", tag, redelivered=False, exchange="x", routing_key="key")
     return frame.marshal(method, 2) + wire.content(2, body, persistent=False)
 
 
 def receiver(peer: Peer, demand: Demand, quota: Quota | None = None) -> tuple[Receiver, Watch]:
-    """Returns a receiver that has begun, and what it sees."""
+    """Return a receiver that has begun, and what it sees."""
     watch = Watch(demand.body_bytes)
     made = Receiver(peer, demand, watch, quota or Quota(None))
     watch.start(1)
@@ -32,7 +32,7 @@ def receiver(peer: Peer, demand: Demand, quota: Quota | None = None) -> tuple[Re
 
 
 def acks(end: socket.socket) -> list[tuple[int, bool]]:
-    """Returns the acks that arrived, as tag and multiple."""
+    """Return the acks that arrived, as tag and multiple."""
     try:
         rest = end.recv(1 << 16)
     except BlockingIOError:

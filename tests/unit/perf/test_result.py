@@ -19,7 +19,7 @@ TOP_KEYS = set(
 
 
 def _changed(path: str, value: Any) -> str:
-    """Returns the document of a result with one value put elsewhere."""
+    """Return the document of a result with one value put elsewhere."""
     document = json.loads(result().to_json())
     *above, last = path.split(".")
     place = document

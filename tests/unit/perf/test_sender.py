@@ -20,14 +20,14 @@ SPOOL_BYTES = 10_000
 
 
 def sender(peer: Peer, pace: Pace, at_ns: int = 0, size: int = 16) -> Sender:
-    """Returns a sender whose schedule began at `at_ns`."""
+    """Return a sender whose schedule began at `at_ns`."""
     made = Sender(peer, Spool(Material("x", ("key",), size), 0, SPOOL_BYTES), pace, Histogram())
     made.start(at_ns)
     return made
 
 
 def arrived(end: socket.socket) -> int:
-    """Returns how many messages arrived."""
+    """Return how many messages arrived."""
     received = b""
     while True:
         try:

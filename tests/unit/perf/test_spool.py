@@ -11,7 +11,7 @@ from broker.perf.stamp import STAMP
 
 
 def messages(spool: Spool) -> list[tuple[commands.Basic.Publish, bytes]]:
-    """Returns method and body of each message, as pamqp reads them."""
+    """Return method and body of each message, as pamqp reads them."""
     found = []
     for at in range(0, spool.length, spool.stride):
         rest, body, method, size = bytes(spool.buffer[at : at + spool.stride]), b"", None, 0

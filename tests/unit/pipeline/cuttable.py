@@ -36,7 +36,7 @@ class CuttableWay:
         self.cut()
 
     def cut(self) -> None:
-        """Ends every connection; new ones may come."""
+        """End every connection; new ones may come."""
         self.swallow = False
         while self._ends:
             self._close(self._ends.pop())

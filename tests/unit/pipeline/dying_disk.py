@@ -74,7 +74,7 @@ class DyingDisk(Disk):
         return super().remove(path)
 
     def lose_power(self, random: Random) -> None:
-        """Takes some of the names and of the bytes that were never synced."""
+        """Take some of the names and of the bytes that were never synced."""
         for path in self._unsynced_names:
             if random.random() < 0.5:
                 path.unlink(missing_ok=True)

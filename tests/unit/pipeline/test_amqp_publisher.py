@@ -46,14 +46,14 @@ def channel(broker: Broker) -> Iterator[BlockingChannel]:
 
 
 def address_of(broker: Broker, port: int | None = None, **changes: Any) -> AmqpAddress:
-    """Returns the address of a broker, or of the way to it."""
+    """Return the address of a broker, or of the way to it."""
     found = AmqpAddress.parse(broker.url)
     values = {name: getattr(found, name) for name in AmqpAddress.__slots__}
     return AmqpAddress(**{**values, "port": port or found.port, **changes})
 
 
 def octets_of(**properties: Any) -> bytes:
-    """Returns property octets from the flags on."""
+    """Return property octets from the flags on."""
     return header.ContentHeader(properties=commands.Basic.Properties(**properties)).marshal()[12:]
 
 
@@ -62,12 +62,12 @@ NUMBERED = PublisherOptions(producer="job")
 
 
 def rows(count: int, exchange: str = "x", key: str = "to.q", *, numbered: bool = True) -> list[Outgoing]:
-    """Returns so many messages, each with its number as body."""
+    """Return so many messages, each with its number as body."""
     return [(exchange, key, PERSISTENT, b"%d" % row, row if numbered else None, row) for row in range(count)]
 
 
 def bodies(count: int) -> list[bytes]:
-    """Returns their bodies."""
+    """Return their bodies."""
     return [b"%d" % row for row in range(count)]
 
 
@@ -196,7 +196,7 @@ def test_a_broker_that_does_not_come_back(broker: Broker, channel: BlockingChann
 
 
 def publish_all(publisher: AmqpPublisher, messages: list[Outgoing]) -> None:
-    """Publishes messages and waits for what becomes of them; the connection ends whatever it is."""
+    """Publish messages and wait for what becomes of them; the connection ends whatever it is."""
     try:
         publisher.publish(messages)
         publisher.drain()
@@ -210,7 +210,7 @@ class FillingDisk(MemoryFiles):
     free = 10 << 30
 
     def free_bytes(self, folder: Path) -> int:
-        """Returns what the test says."""
+        """Return what the test says."""
         return self.free
 
 

@@ -48,7 +48,7 @@ class FolderCatalog(StoreCatalog):
             raise SourceRefused("no broker runs there")
 
     def cursors(self) -> dict[str, int]:
-        """Returns where the cursor stands, by tap."""
+        """Return where the cursor stands, by tap."""
         return {cursor.tap: cursor.seal for cursor in self.view().cursors}
 
 
@@ -63,15 +63,15 @@ class World:
         self.now_s = 0.0
 
     def run(self, cursor: str = "archive", **options: Any) -> ArchiveRun:
-        """Returns an archive, as a job makes it."""
+        """Return an archive, as a job makes it."""
         return ArchiveRun(self.lake, self.catalog, cursor, say=self.said.append, clock_s=lambda: self.now_s, **options)
 
     def plan(self, run: ArchiveRun, batch: int, seal: int) -> None:
-        """Notes what a batch takes, as Spark does before it runs it."""
+        """Note what a batch takes, as Spark does before it runs it."""
         self._write(run, "offsets", batch, f'v1\n{{}}\n{{"v":1,"store":"{run.note.store}","seal":{seal}}}')
 
     def sink(self, run: ArchiveRun, batch: int, seals: Sequence[int]) -> None:
-        """Does what the sink does with the slots of a batch."""
+        """Do what the sink does with the slots of a batch."""
         target = LakeTarget(
             str(self.lake.path), None, run.note.query, BadShare.parse("0"), {run.note.store: run.note.skip},
             open_slot=lambda handle: open_slot(self.folder.slot_path(handle.seal).read_bytes(), handle.crc),
@@ -80,11 +80,11 @@ class World:
         target.commit([target.write(iter([slot_rows(found)]))], batch)
 
     def note(self, run: ArchiveRun, batch: int) -> None:
-        """Notes that a batch is committed."""
+        """Note that a batch is committed."""
         self._write(run, "commits", batch, 'v1\n{"nextBatchWatermarkMs":0}')
 
     def batch(self, run: ArchiveRun, batch: int, seals: Sequence[int]) -> None:
-        """Does a whole batch."""
+        """Do a whole batch."""
         self.plan(run, batch, max(seals))
         self.sink(run, batch, seals)
         self.note(run, batch)

@@ -172,7 +172,7 @@ def address(broker: BrokerProcess, login: str = "guest:guest") -> str:
 
 
 def publish(broker: BrokerProcess, count: int) -> None:
-    """Publishes messages, confirmed."""
+    """Publish messages, confirmed."""
     with pika.BlockingConnection(pika.URLParameters(broker.address.url)) as connection:
         channel = connection.channel()
         channel.confirm_delivery()

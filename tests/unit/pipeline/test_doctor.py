@@ -21,7 +21,7 @@ OLD = Refused("$JAVA_HOME", "/opt/old/bin/java", "Java 11.0.2; Spark takes newer
 def examined(
     monkeypatch: pytest.MonkeyPatch, *, packages: dict[str, str | None] | None = None, found: Java | None = GOOD
 ) -> Summary:
-    """Returns what the doctor says of a machine on which Spark does not start."""
+    """Return what the doctor says of a machine on which Spark does not start."""
     machine = Machine("3.11.2", 2, packages or {"pyspark": "4.3.0"}, 8 << 30, "/tmp", 50 << 30, "/bin/bash")
     monkeypatch.setattr(doctor, "look", lambda: machine)
     monkeypatch.setattr(java, "search", lambda _: Search(found, (OLD,)))

@@ -15,7 +15,7 @@ from broker.pipeline.spark.java_shim import shim_home, shim_text
 
 
 def fake_java(home: Path, version: str, *, vector: bool = True, release: bool = True, modules: bool = True) -> Path:
-    """Makes a Java home whose java answers as one of that version does, and echoes other arguments."""
+    """Make a Java home whose java answers as one of that version does, and echoes other arguments."""
     binary = home / "bin" / "java"
     binary.parent.mkdir(parents=True)
     quoted = shlex.quote(str(home))
@@ -37,7 +37,7 @@ esac
 
 
 def found(tmp_path: Path, *, home: Path | None = None, path: Path | None = None, package: Path | None = None) -> Search:
-    """Returns what a search finds in the places given."""
+    """Return what a search finds in the places given."""
     folder = tmp_path / "bin"
     folder.mkdir()
     if path is not None:
@@ -49,7 +49,7 @@ def found(tmp_path: Path, *, home: Path | None = None, path: Path | None = None,
 
 
 def reasons(result: Search) -> dict[str, str]:
-    """Returns why each place's Java was refused."""
+    """Return why each place's Java was refused."""
     return {each.source: each.reason for each in result.refused}
 
 

@@ -14,7 +14,7 @@ from broker.pipeline.spark.log import SparkLog
 
 
 def arguments_of(*words: str) -> argparse.Namespace:
-    """Returns what a job's parser makes of words."""
+    """Return what a job's parser makes of words."""
     parser = OneLineParser(prog="slotmq pipeline job")
     add_spark(parser)
     return parser.parse_args(words)

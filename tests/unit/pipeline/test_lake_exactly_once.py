@@ -24,7 +24,7 @@ ROWS = 30
 
 
 def broken(folder: SlotFolder, seal: int) -> None:
-    """Changes the last byte of the first body of a slot file."""
+    """Change the last byte of the first body of a slot file."""
     path = folder.slot_path(seal)
     block = bytearray(path.read_bytes())
     at = block.index(b"....")
@@ -41,12 +41,12 @@ def folder(tmp_path: Path) -> SlotFolder:
 
 
 def handles(folder: SlotFolder) -> list[SlotHandle]:
-    """Returns all slots."""
+    """Return all slots."""
     return [SlotHandle.of(folder.store, seal) for seal in folder.view.seals]
 
 
 def target(lake: Path, folder: SlotFolder, disk: DyingDisk) -> LakeTarget:
-    """Returns the sink as Spark makes it for tasks and commits."""
+    """Return the sink as Spark makes it for tasks and commits."""
     Lake(lake, create=True, disk=disk)
     return LakeTarget(
         lake=str(lake),
@@ -59,7 +59,7 @@ def target(lake: Path, folder: SlotFolder, disk: DyingDisk) -> LakeTarget:
 
 
 def archive(lake: Path, folder: SlotFolder, disk: DyingDisk, committed: set[int]) -> None:
-    """Does what Spark does: of each batch that it has not noted as committed the tasks, then the commit, then the note.
+    """Do what Spark does: of each batch that it has not noted as committed the tasks, then the commit, then the note.
 
     A batch is two slots, a task one of them.
     """
@@ -72,7 +72,7 @@ def archive(lake: Path, folder: SlotFolder, disk: DyingDisk, committed: set[int]
 
 
 def rows_of(lake: Lake, files: list[LakeFile]) -> list[int]:
-    """Returns the message ids in files, sorted."""
+    """Return the message ids in files, sorted."""
     found: list[int] = []
     for file in files:
         rows = pq.read_table(lake.message_table.data / file.path, columns=["offset"]).column("offset").to_pylist()
@@ -82,13 +82,13 @@ def rows_of(lake: Lake, files: list[LakeFile]) -> list[int]:
 
 
 def on_disk(lake: Lake) -> set[str]:
-    """Returns the files that are there, whatever the log says."""
+    """Return the files that are there, whatever the log says."""
     data = lake.message_table.data
     return {path.relative_to(data).as_posix() for path in data.rglob("*.parquet")}
 
 
 def check(lake_path: Path, folder: SlotFolder) -> None:
-    """Asserts that each row is there once, and after a sweep no file more than the log has."""
+    """Assert that each row is there once, and after a sweep no file more than the log has."""
     lake = Lake(lake_path)
     wanted = [message_id for seal in folder.view.seals for message_id in range(seal.first, seal.end)]
     damaged = folder.view.seals[1].first
@@ -103,7 +103,7 @@ def check(lake_path: Path, folder: SlotFolder) -> None:
 
 
 def calls_of_a_whole_run(tmp_path: Path, folder: SlotFolder) -> int:
-    """Returns how many file calls change the disk when nobody dies."""
+    """Return how many file calls change the disk when nobody dies."""
     disk = DyingDisk()
     archive(tmp_path / "whole", folder, disk, set())
     check(tmp_path / "whole", folder)

@@ -19,7 +19,7 @@ TARGET = 1000
 
 
 def file(date: str, name: str, size: int, *, compacted: bool = False) -> LakeFile:
-    """Returns a file of a size."""
+    """Return a file of a size."""
     return LakeFile(f"date={date}/{name}", date, size, size, 0, 1, 0, 0, compacted=compacted)
 
 

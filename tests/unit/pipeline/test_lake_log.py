@@ -32,18 +32,18 @@ class Clock:
 
 
 def file(path: str, rows: int = 10, first_ms: int = 0, last_ms: int = 0) -> LakeFile:
-    """Returns a file as the log has it."""
+    """Return a file as the log has it."""
     return LakeFile(path, path.partition("/")[0].removeprefix("date="), rows, 100, 1, 1, first_ms, last_ms)
 
 
 def entry(query: str, batch: int, *files: LakeFile, seals: tuple[int, int] | None = None, at_ms: int = NOW_MS) -> Entry:
-    """Returns an entry that adds files, and says which seals they hold."""
+    """Return an entry that adds files, and says which seals they hold."""
     sealed = () if seals is None else (SealRange(STORE, "/", "audit", (seals,)),)
     return Entry(query, batch, at_ms, add=files, sealed=sealed, rows=sum(one.rows for one in files))
 
 
 def log_of(tmp_path: Path, clock: Clock | None = None) -> Manifest:
-    """Returns a log."""
+    """Return a log."""
     return Manifest(tmp_path / "t" / "_log", Disk(), clock_ms=clock or Clock())
 
 

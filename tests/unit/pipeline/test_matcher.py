@@ -18,7 +18,7 @@ from broker.routing.reference import matches
 
 
 def properties(headers: dict[str, Any]) -> bytes:
-    """Returns encoded properties with these headers."""
+    """Return encoded properties with these headers."""
     return edit_header(b"\0" * (PROPERTIES_AT + 2), set_headers=headers)[PROPERTIES_AT:]
 
 

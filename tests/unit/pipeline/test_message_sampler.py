@@ -38,7 +38,7 @@ WORKLOAD = Workload(
 
 
 def rows(workload: Workload, drawing: Drawing) -> list[dict[str, Any]]:
-    """Returns all rows."""
+    """Return all rows."""
     sampler = MessageSampler(workload, drawing)
     return [row for batch in sampler.rows(range(sampler.blocks)) for row in batch.to_pylist()]
 

@@ -11,7 +11,7 @@ class Terminal(io.StringIO):
     """Keeps what is written, as a terminal."""
 
     def isatty(self) -> bool:
-        """Returns True."""
+        """Return True."""
         return True
 
 

@@ -10,7 +10,7 @@ from broker.pipeline.replay.replay_plan import STEP_ROWS, BadReplayState, Replay
 
 
 def slot(seal: int, rows: int, first_s: int = 0) -> SlotRows:
-    """Returns a slot whose rows came within a second."""
+    """Return a slot whose rows came within a second."""
     return SlotRows(seal, rows, first_s * 1_000_000, first_s * 1_000_000 + 999_999)
 
 

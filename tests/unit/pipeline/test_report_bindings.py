@@ -12,7 +12,7 @@ from broker.routing.reference import matches
 
 
 def topology(*bindings: tuple[str, str, str], kind: str = "topic", **arguments: str) -> Topology:
-    """Returns a topology of (exchange, key, queue), whose exchanges are of one type."""
+    """Return a topology of (exchange, key, queue), whose exchanges are of one type."""
     names = sorted({exchange for exchange, _, _ in bindings})
     return Topology(
         tuple(ExchangeEntry("/", name, kind, arguments) for name in names),
@@ -22,7 +22,7 @@ def topology(*bindings: tuple[str, str, str], kind: str = "topic", **arguments: 
 
 
 def told(made: Topology) -> list[tuple[str, str]]:
-    """Returns pairs of keys: the redundant one, and the one that covers it."""
+    """Return pairs of keys: the redundant one, and the one that covers it."""
     return [(binding.key, other.key) for binding, other in redundant_bindings(made)]
 
 

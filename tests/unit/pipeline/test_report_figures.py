@@ -53,7 +53,7 @@ def test_a_trend_is_the_line_that_fits_best() -> None:
 
 
 def days(counts: list[int]) -> dict[int, int]:
-    """Returns counts by day from Monday on."""
+    """Return counts by day from Monday on."""
     return {MONDAY_MS + at * DAY_MS: count for at, count in enumerate(counts)}
 
 
@@ -158,7 +158,7 @@ def test_moments_are_marked_at_round_times() -> None:
 
 
 def seal(number: int, count: int, at_ms: int, tap: str = "t") -> dict[str, Any]:
-    """Returns the line of a sealed slot."""
+    """Return the line of a sealed slot."""
     facts = {"number": 1, "first": 0, "end": count, "crc": 0, "bytes": count * 10, "last_ts_ms": at_ms}
     return {"k": "seal", "seal": number, "vhost": "/", "queue": tap, "count": count, "first_ts_ms": at_ms, **facts}
 

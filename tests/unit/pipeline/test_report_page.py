@@ -26,28 +26,28 @@ class Reader(HTMLParser):
         self.said: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Notes it."""
+        """Note it."""
         self.tags.append(tag)
         self.attributes += attrs
         if tag not in VOID:
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Notes one that is closed at once."""
+        """Note one that is closed at once."""
         self.tags.append(tag)
         self.attributes += attrs
 
     def handle_endtag(self, tag: str) -> None:
-        """Closes the last one, which has to be of that name."""
+        """Close the last one, which has to be of that name."""
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        """Notes text."""
+        """Note text."""
         self.said.append(data)
 
 
 def values(name: str = "a.b") -> dict[str, Any]:
-    """Returns a report in which everything has a value, and everything that has a name has this one."""
+    """Return a report in which everything has a value, and everything that has a name has this one."""
     heat = {"vhost": name, "exchange": name, "beginning": name, "messages": 3, "slices": [1, 0, 2]}
     tap = {
         "vhost": name, "tap": name, "cursor": name, "seal": 1, "slots": 4, "bytes": 9, "lag_slots": 2,
@@ -99,7 +99,7 @@ EMPTY = {
 
 
 def read(text: str) -> Reader:
-    """Returns what a page consists of."""
+    """Return what a page consists of."""
     reader = Reader()
     reader.feed(text)
     reader.close()

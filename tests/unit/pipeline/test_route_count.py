@@ -23,7 +23,7 @@ OLD = read_text("ex,a.*,q1\nex,b,q4\nex,b,q2\nother,#,q5\n")
 
 
 def rows(tally: Tally) -> dict[str, dict[Any, tuple[int, int]]]:
-    """Returns what was counted by kind and name."""
+    """Return what was counted by kind and name."""
     found: dict[str, dict[Any, tuple[int, int]]] = {}
     for kind, vhost, name, detail, number, messages, keys in tally.rows():
         what = number if kind == "binding" else name if kind == "total" else (vhost, name, detail)

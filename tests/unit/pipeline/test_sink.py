@@ -38,18 +38,18 @@ def broker() -> Iterator[Broker]:
 
 
 def columns_of(text: str) -> StructType:
-    """Returns columns as Spark has them, from names and types."""
+    """Return columns as Spark has them, from names and types."""
     pairs = [column.split(" ") for column in text.split(", ")]
     return from_arrow_schema(pa.schema([(name, TYPES[kind]) for name, kind in pairs]))
 
 
 def batch_of(*rows: dict[str, Any]) -> pa.RecordBatch:
-    """Returns rows with all columns of a message."""
+    """Return rows with all columns of a message."""
     return pa.RecordBatch.from_pylist([{**ROW, **row} for row in rows], ARROW_SCHEMA)
 
 
 def placed(count: int, seal: int = 3, **values: Any) -> list[dict[str, Any]]:
-    """Returns rows of one slot."""
+    """Return rows of one slot."""
     return [
         {"seal": seal, "slot": 100, "offset": 100 + row, "body": b"%d/%d" % (seal, row), **values}
         for row in range(count)
@@ -57,14 +57,14 @@ def placed(count: int, seal: int = 3, **values: Any) -> list[dict[str, Any]]:
 
 
 def written(broker: Broker, batches: list[pa.RecordBatch], **options: str) -> Published:
-    """Runs one task."""
+    """Run one task."""
     told = batch_writer({"url": broker.url, **options}, MESSAGE_COLUMNS, overwrite=False).write(iter(batches))
     assert isinstance(told, Published)
     return told
 
 
 def bodies(broker: Broker) -> list[bytes]:
-    """Returns the bodies in q."""
+    """Return the bodies in q."""
     broker.wait_idle()
     return [message.body for message in broker.queue("q").messages]
 
@@ -247,7 +247,7 @@ class RegisteringSession:
         self.dataSource = self
 
     def register(self, kind: Any) -> None:
-        """Takes a format."""
+        """Take a format."""
         self.formats[kind.name()] = kind
 
 

@@ -24,7 +24,7 @@ MIDNIGHT_MS = 1_700_006_400_000  # 2023-11-15
 
 
 def copied(folder: SlotFolder, lake: Path, *seals: int) -> Copied:
-    """Copies slots of a folder, all or those named."""
+    """Copy slots of a folder, all or those named."""
     catalog = open_catalog(path=str(folder.path))
     with SlotCopy(Disk(), lake, "q", lambda handle: open_handle(catalog, handle)) as copy:
         for seal in folder.view.seals:
@@ -34,7 +34,7 @@ def copied(folder: SlotFolder, lake: Path, *seals: int) -> Copied:
 
 
 def rows_of(lake: Path, table: str, path: str) -> list[dict[str, Any]]:
-    """Returns the rows of a file."""
+    """Return the rows of a file."""
     return list(pq.read_table(lake / table / "data" / path).to_pylist())
 
 

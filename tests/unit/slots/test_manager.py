@@ -10,7 +10,7 @@ OTHER = Owner("node-2", "worker-1")
 
 
 def manager(count: int, window: int = 4, **parts: object) -> SlotManager:
-    """Returns a manager that was given `count` messages."""
+    """Return a manager that was given `count` messages."""
     made = SlotManager(window, 1 << 30, **parts)  # type: ignore[arg-type]
     for number in range(count):
         made.publish(f"m{number}", 1)
@@ -18,7 +18,7 @@ def manager(count: int, window: int = 4, **parts: object) -> SlotManager:
 
 
 def take_all(made: SlotManager, owner: Owner, limit: int = 1000) -> list[int]:
-    """Takes what the manager gives this owner; returns the ids."""
+    """Take what the manager gives this owner; returns the ids."""
     ids: list[int] = []
     while limit and (slot := made.get(owner)) is not None:
         indexes = made.take(slot, limit)

@@ -9,7 +9,7 @@ from broker.slots.slot import FILL_MOVES, TENURE_MOVES, Fill, IllegalMove, Slot,
 
 
 def filled(count: int) -> Slot:
-    """Returns an open slot with `count` messages."""
+    """Return an open slot with `count` messages."""
     slot = Slot(1)
     assert slot.contents is not None
     slot.contents.extend(f"m{n}" for n in range(count))

@@ -27,18 +27,18 @@ class Room:
         self.reopen()
 
     def reopen(self, **options: Any) -> Recovered:
-        """Opens the store again, as after kill -9; returns what it recovered."""
+        """Open the store again, as after kill -9; returns what it recovered."""
         self.store, self.recovered = VhostStore.open(self.files, FOLDER, **{**self.options, **options})
         return self.recovered
 
     def append(self, *records: bytes) -> list[int]:
-        """Appends records and has them on disk; returns their positions."""
+        """Append records and has them on disk; returns their positions."""
         positions = [self.store.log.append(record) for record in records]
         self.commit()
         return positions
 
     def commit(self) -> None:
-        """Writes and syncs what waits."""
+        """Write and sync what waits."""
         log = self.store.log
         batch = log.take()
         if batch is not None:
@@ -46,7 +46,7 @@ class Room:
             log.complete(batch)
 
     def message(self, *queues: int, body: bytes = b"body") -> bytes:
-        """Returns the record of a message with the next id of each queue."""
+        """Return the record of a message with the next id of each queue."""
         targets = []
         for queue in queues:
             message_id = self.next_ids.get(queue, 1)
@@ -55,19 +55,19 @@ class Room:
         return encode_message(self.store.log.synced, 1, PERSISTENT, ROUTE, b"header", body, b"".join(targets))
 
     def publish(self, count: int, *queues: int) -> list[int]:
-        """Appends messages with bodies "1", "2" ...; returns their positions."""
+        """Append messages with bodies "1", "2" ...; returns their positions."""
         first = self.next_ids.get(queues[0], 1)
         return self.append(*[self.message(*queues, body=b"%d" % number) for number in range(first, first + count)])
 
     def checkpoint(self, *, clean: bool = False) -> None:
-        """Writes a checkpoint of what recovery found; nothing may have been appended since."""
+        """Write a checkpoint of what recovery found; nothing may have been appended since."""
         states = list(self.recovered.queues.values())
         number = self.recovered.next_queue_number
         position = self.store.log.position
         self.store.write_checkpoint(Checkpoint(position, clean, self.recovered.topology, states, number))
 
     def waiting(self, queue: int) -> dict[int, bytes]:
-        """Returns the unsettled messages of a queue as recovered, by id."""
+        """Return the unsettled messages of a queue as recovered, by id."""
         found: dict[int, bytes] = {}
         state = self.recovered.queues.get(queue)
         for slot in state.slots if state else ():

@@ -31,7 +31,7 @@ FULL = Checkpoint(
 
 
 def new_folder(files: MemoryFiles) -> CheckpointFolder:
-    """Returns the checkpoints of a folder as a new process finds them."""
+    """Return the checkpoints of a folder as a new process finds them."""
     files.make_folder(FOLDER)
     return CheckpointFolder(files, FOLDER)
 

@@ -15,7 +15,7 @@ STATE = ClockState(-1_767_225_600_000, 1_700_000_000_123)
 
 
 def new_file() -> tuple[MemoryFiles, ClockFile]:
-    """Returns the file of an empty folder."""
+    """Return the file of an empty folder."""
     files = MemoryFiles()
     files.make_folder(FOLDER)
     return files, ClockFile(files, FOLDER)

@@ -18,7 +18,7 @@ DEFINITIONS: dict[str, Any] = {"users": [{"name": "ü", "tags": []}], "vhosts": 
 
 
 def new_file(files: MemoryFiles) -> DefinitionsFile:
-    """Returns the definitions of a folder, as a new process does."""
+    """Return the definitions of a folder, as a new process does."""
     files.make_folder(FOLDER)
     return DefinitionsFile(files, FOLDER)
 

@@ -22,13 +22,13 @@ HEADER = (60).to_bytes(2, "big") + bytes(2) + (4).to_bytes(8, "big") + bytes(2)
 
 
 def held(message_id: int, due_ms: int, *, queue: int = 7, number: bytes = b"", body: bytes = b"body") -> bytes:
-    """Returns the record of a delayed message."""
+    """Return the record of a delayed message."""
     targets = number + due_target(due_ms) + TARGET.pack(queue, message_id)
     return encode_message(0, 1, PERSISTENT, ROUTE, HEADER, body, targets)
 
 
 def moments(room: Room, queue: int = 7) -> list[int]:
-    """Returns the moments of a queue's messages as recovered."""
+    """Return the moments of a queue's messages as recovered."""
     slots = room.recovered.queues[queue].slots
     return [due for slot in slots for due in room.store.read_due(queue, slot.first, slot.end)]
 

@@ -20,7 +20,7 @@ RECORD = encode_settled(0, 0, 1, [1])
 
 
 def new_log(files: MemoryFiles | None = None, *, segment_bytes: int = 1000, sync: bool = True) -> MessageLog:
-    """Returns a log that has begun."""
+    """Return a log that has begun."""
     files = files or MemoryFiles()
     files.make_folder(FOLDER)
     log = MessageLog(files, FOLDER, segment_bytes=segment_bytes, sync=sync)
@@ -29,7 +29,7 @@ def new_log(files: MemoryFiles | None = None, *, segment_bytes: int = 1000, sync
 
 
 def commit(log: MessageLog) -> None:
-    """Writes and syncs what waits."""
+    """Write and sync what waits."""
     batch = log.take()
     assert batch is not None
     log.write(batch)

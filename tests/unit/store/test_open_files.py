@@ -25,7 +25,7 @@ class CountedFiles(MemoryFiles):
 
 
 def new_files(*names: str) -> CountedFiles:
-    """Returns files of these names, none of them open."""
+    """Return files of these names, none of them open."""
     files = CountedFiles()
     files.make_folder(Path("/"))
     for name in names:

@@ -13,7 +13,7 @@ OLD = Struct(">QI12x")
 
 
 def old_format(entries: list[Entry | None]) -> bytes:
-    """Returns entries as versions before 0.2 wrote them."""
+    """Return entries as versions before 0.2 wrote them."""
     return b"".join([OLD.pack(*(entry or (0, 0))) for entry in entries])
 
 

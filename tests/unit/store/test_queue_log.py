@@ -11,7 +11,7 @@ FOLDER = Path("/queues")
 
 
 def new_logs(files: MemoryFiles | None = None) -> QueueLogs:
-    """Returns the queue logs of a folder."""
+    """Return the queue logs of a folder."""
     files = files or MemoryFiles()
     files.make_folder(FOLDER)
     return QueueLogs(files, FOLDER, sync=True)

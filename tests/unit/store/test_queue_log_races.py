@@ -21,13 +21,13 @@ class Meddling(MemoryFiles):
     before_remove: Callable[[], object] | None = None
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """Opens a file, after something else if it is to be synced."""
+        """Open a file, after something else if it is to be synced."""
         if write and self.before_sync:
             self.before_sync()
         return super().open(path, write=write, create=create)
 
     def remove(self, path: Path) -> None:
-        """Removes a file, after something else."""
+        """Remove a file, after something else."""
         if self.before_remove:
             self.before_remove()
         super().remove(path)

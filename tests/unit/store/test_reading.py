@@ -10,7 +10,7 @@ SIZE = len(RECORD)
 
 
 def read(places: list[int], held: dict[int, bytes]) -> tuple[list[tuple[int, int]], list[bytes | None]]:
-    """Returns the calls made and the records found for records at these places."""
+    """Return the calls made and the records found for records at these places."""
     calls = []
 
     def read_span(position: int, size: int) -> bytes:

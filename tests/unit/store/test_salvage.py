@@ -18,7 +18,7 @@ class Disk:
         self.calls = 0
 
     def read(self, offset: int, size: int) -> bytes:
-        """Returns bytes of it. Raises: StoreFailed."""
+        """Return bytes of it. Raises: StoreFailed."""
         self.calls += 1
         first, end = offset // SECTOR_BYTES, (offset + size - 1) // SECTOR_BYTES + 1
         if [sector for sector in self.bad if first <= sector < end]:

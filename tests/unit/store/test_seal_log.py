@@ -25,17 +25,17 @@ HEAD = {"k": "store", "format": 1, "store": STORE, "last_seal": 0}
 
 
 def seal(number: int, queue: int = 1, *, vhost: str = "/", tap: str = "audit") -> Seal:
-    """Returns a seal of ten messages."""
+    """Return a seal of ten messages."""
     return Seal(number, vhost, tap, queue, number * 10, number * 10 + 10, 10, number, number + 1, 500, number)
 
 
 def gap(number: int, queue: int = 1) -> Gap:
-    """Returns the gap that the seal of that number leaves."""
+    """Return the gap that the seal of that number leaves."""
     return Gap(number, "/", "audit", queue, number * 10, number * 10 + 10, 10, 500, "bytes")
 
 
 def view(*facts: Any) -> SealView:
-    """Returns the view of a log with those lines."""
+    """Return the view of a log with those lines."""
     found = SealView([HEAD])
     for fact in facts:
         fold(found, fact)
@@ -43,12 +43,12 @@ def view(*facts: Any) -> SealView:
 
 
 def fold(found: SealView, fact: Any) -> None:
-    """Takes one fact in as the line that it is."""
+    """Take one fact in as the line that it is."""
     found.fold(decode_line(encode_line(type(fact).__name__.lower(), fact.to_json())))
 
 
 def numbers(seals: list[Seal]) -> list[int]:
-    """Returns the sequence numbers."""
+    """Return the sequence numbers."""
     return [one.seal for one in seals]
 
 
@@ -192,7 +192,7 @@ def test_a_rewritten_log_adds_up_to_the_same() -> None:
 
 
 def change(found: SealView, chance: random.Random, last: int) -> int:
-    """Folds a line such as a broker might write next; returns the last seal."""
+    """Fold a line such as a broker might write next; returns the last seal."""
     queue = chance.randrange(1, 4)
     mine = found.of_queue(("/", queue))
     match chance.randrange(6):
@@ -209,7 +209,7 @@ def change(found: SealView, chance: random.Random, last: int) -> int:
 
 
 def facts(found: SealView) -> tuple[Any, ...]:
-    """Returns all that a view shows."""
+    """Return all that a view shows."""
     lost = [found.lost(number) for number in range(0, found.last_seal + 1, 3)]
     return (
         found.store,

@@ -24,7 +24,7 @@ Rows = list[Row]
 
 
 def written(rows: Rows, *, seal: int = 3, end: int | None = None) -> bytes:
-    """Returns a slot file with the rows."""
+    """Return a slot file with the rows."""
     files = MemoryFiles()
     files.folders.add(PATH.parent)
     file = files.open(PATH, create=True)
@@ -41,7 +41,7 @@ def written(rows: Rows, *, seal: int = 3, end: int | None = None) -> bytes:
 
 
 def row(number: int, body: bytes = b"body", key: bytes = b"a.b", flags: int = PERSISTENT) -> Row:
-    """Returns a row with the number as its place behind the first id."""
+    """Return a row with the number as its place behind the first id."""
     return Row(FIRST + number, 1000 + number, flags, b"topic", key, b"header", body)
 
 

@@ -20,13 +20,13 @@ ROUTE = encode_route("topic", "a.b")
 
 
 def opened(files: MemoryFiles) -> SlotFolder:
-    """Returns the folder as a start opens it."""
+    """Return the folder as a start opens it."""
     files.make_folder(FOLDER.parent)
     return SlotFolder.open(files, FOLDER)
 
 
 def sealed(folder: SlotFolder, *bodies: bytes, queue: int = 1, first: int = 1) -> Seal:
-    """Seals one slot file with the bodies."""
+    """Seal one slot file with the bodies."""
     draft = folder.draft("/", f"tap{queue}", queue, first)
     for number, body in enumerate(bodies):
         draft.writer.add(first + number, 1000 + number, 0, ROUTE, b"header", body)
@@ -34,7 +34,7 @@ def sealed(folder: SlotFolder, *bodies: bytes, queue: int = 1, first: int = 1) -
 
 
 def bodies(files: MemoryFiles, folder: SlotFolder) -> dict[int, list[bytes]]:
-    """Returns the bodies in each listed slot file."""
+    """Return the bodies in each listed slot file."""
     return {
         one.seal: [row.body for row in open_slot(files.read(folder.path(one.seal)), one.crc)]
         for one in folder.view.seals
@@ -42,7 +42,7 @@ def bodies(files: MemoryFiles, folder: SlotFolder) -> dict[int, list[bytes]]:
 
 
 def slot_names(files: MemoryFiles) -> list[str]:
-    """Returns the names of the slot files that are there."""
+    """Return the names of the slot files that are there."""
     return [name for name in files.list(FOLDER) if name.endswith(".slot")]
 
 
@@ -227,7 +227,7 @@ def test_snapshots_live_until_the_next_start() -> None:
 
 
 def put(files: MemoryFiles, path: Path, block: bytes | None) -> None:
-    """Puts bytes in the place of a file, or nothing."""
+    """Put bytes in the place of a file, or nothing."""
     files.remove(path)
     if block is not None:
         files.open(path, create=True).write_at(0, block)

@@ -12,7 +12,7 @@ WIDE = Cap(1 << 40, 365 * DAY_MS)
 
 
 def view(*facts: Seal | Cursor) -> SealView:
-    """Returns the view of a log with those lines."""
+    """Return the view of a log with those lines."""
     found = SealView()
     for fact in facts:
         found.fold({"k": type(fact).__name__.lower(), **fact.to_json()})
@@ -20,17 +20,17 @@ def view(*facts: Seal | Cursor) -> SealView:
 
 
 def seal(number: int, tap: str = "audit", *, queue: int = 1, size_bytes: int = 100, at_ms: int = 0) -> Seal:
-    """Returns a seal whose last message came at that time."""
+    """Return a seal whose last message came at that time."""
     return Seal(number, "/", tap, queue, 0, 1, 1, 0, at_ms, size_bytes, 0)
 
 
 def cursor(name: str, at: int, tap: str = "audit", vhost: str = "/") -> Cursor:
-    """Returns a cursor that has passed a seal."""
+    """Return a cursor that has passed a seal."""
     return Cursor(name, vhost, tap, at, 0)
 
 
 def planned(found: SealView, now_ms: int = 0, default: Cap = WIDE, **caps: Cap) -> tuple[list[int], list[Any]]:
-    """Returns the seals that go because all have passed, and those forced out, with the reason."""
+    """Return the seals that go because all have passed, and those forced out, with the reason."""
     plan = plan_deletions(found, {("/", tap): cap for tap, cap in caps.items()}, default, now_ms)
     return [one.seal for one in plan.passed], [(one.seal, reason) for one, reason in plan.forced]
 

@@ -10,7 +10,7 @@ from broker.store.spare_descriptors import SpareDescriptors
 
 
 def refusing(times: int, number: int = errno.EMFILE) -> tuple[list[int], object]:
-    """Returns a count of calls, and what opens something at the call after so many."""
+    """Return a count of calls, and what opens something at the call after so many."""
     calls = [0]
 
     def opens() -> str:

@@ -16,7 +16,7 @@ RECORD = encode_settled(0, 0, 1, [1])
 
 
 def new_spill(files: MemoryFiles) -> Spill:
-    """Returns a spill with segments of 200 bytes."""
+    """Return a spill with segments of 200 bytes."""
     files.make_folder(FOLDER)
     return Spill(files, FOLDER, segment_bytes=200)
 

@@ -14,12 +14,12 @@ from tests.unit.store.room import FOLDER, ROUTE, Room
 
 
 def state(number: int, first: int, end: int, *segments: int) -> QueueState:
-    """Returns a queue with one slot, nothing of it settled."""
+    """Return a queue with one slot, nothing of it settled."""
     return QueueState(number, end, [SlotState(first, end, segments=dict.fromkeys(segments, 1))])
 
 
 def checkpoint(room: Room, *queues: QueueState) -> None:
-    """Writes a checkpoint at the log's end."""
+    """Write a checkpoint at the log's end."""
     room.store.write_checkpoint(Checkpoint(room.store.log.position, False, [], list(queues), 10))
 
 
@@ -107,7 +107,7 @@ def test_a_message_of_many_queues_is_found_by_each() -> None:
 
 
 def count_reads(room: Room) -> list[int]:
-    """Returns a list that grows by the size of each piece of the log that is read."""
+    """Return a list that grows by the size of each piece of the log that is read."""
     calls = []
     read = room.store.log.read_span
 

@@ -34,12 +34,12 @@ SETTLED = encode_settled(5, 6, 7, [8])
 
 
 def message(queue: int, message_id: int, body: bytes = b"body") -> bytes:
-    """Returns the record of one message."""
+    """Return the record of one message."""
     return encode_message(0, 22, PERSISTENT, ROUTE, b"header", body, TARGET.pack(queue, message_id))
 
 
 def transaction(*records: bytes) -> bytes:
-    """Returns the record of a transaction."""
+    """Return the record of a transaction."""
     inner = [encode_inner(record) for record in records]
     return encode_transaction_head(3, inner) + b"".join(inner)
 

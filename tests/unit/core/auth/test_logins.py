@@ -32,7 +32,7 @@ class Threads:
         self.waiting.append((job, then, delay_s))
 
     def run(self) -> list[float]:
-        """Does what waits, and returns the delays that were asked for."""
+        """Do what waits, and return the delays that were asked for."""
         waiting, self.waiting = self.waiting, []
         for job, then, _delay_s in waiting:
             then(job())
@@ -40,19 +40,19 @@ class Threads:
 
 
 def people() -> Users:
-    """Returns a configured guest, one with umlauts, one without a password, and a stored user."""
+    """Return a configured guest, one with umlauts, one without a password, and a stored user."""
     users = Users([User("guest", "guest"), User("zo\u00eb", "p\u00e4ss"), User("open", "")])
     users.put(user_of({"name": "alice", "password": "s3cret"}))
     return users
 
 
 def plain(name: str, password: str) -> bytes:
-    """Returns a PLAIN answer."""
+    """Return a PLAIN answer."""
     return f"\0{name}\0{password}".encode()
 
 
 def amqplain(*fields: tuple[bytes, bytes, bytes]) -> bytes:
-    """Returns an AMQPLAIN answer of key, type octet and value."""
+    """Return an AMQPLAIN answer of key, type octet and value."""
     return b"".join(
         bytes((len(key),)) + key + kind + (len(value).to_bytes(4, "big") if kind in b"SxFA" else b"") + value
         for key, kind, value in fields
@@ -60,7 +60,7 @@ def amqplain(*fields: tuple[bytes, bytes, bytes]) -> bytes:
 
 
 def said(logins: Logins, mechanism: str, response: bytes, peer: Peer = HOME) -> str:
-    """Returns the name of who is let in, or the reason of the refusal."""
+    """Return the name of who is let in, or the reason of the refusal."""
     verdicts: list[Verdict] = []
     logins.decide(mechanism, response, peer, verdicts.append)
     (verdict,) = verdicts

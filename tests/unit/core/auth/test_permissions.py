@@ -21,7 +21,7 @@ TOPIC = Resource("exchange", "/", "amq.topic")
 
 
 def rights() -> Permissions:
-    """Returns those of one user of the settings, of alice, who has some, and of mallory, who has none."""
+    """Return those of one user of the settings, of alice, who has some, and of mallory, who has none."""
     users = Users([CONFIGURED])
     users.put(ALICE)
     users.put(MALLORY)

@@ -18,7 +18,7 @@ DOCUMENTED = "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"
 
 
 def right(users: Users, name: str, password: bytes) -> bool:
-    """Tells whether the password is right, whatever that costs."""
+    """Return whether the password is right, whatever that costs."""
     return users.knows(name, password) or prove(users.get(name), password)
 
 

@@ -16,14 +16,14 @@ Properties = commands.Basic.Properties
 def publish(
     client: Client, key: str, body: bytes = b"body", *, exchange: str = "", mandatory: bool = False, **properties: Any
 ) -> list[str]:
-    """Publishes on channel 1 and returns what comes back, each as `describe` says it."""
+    """Publish on channel 1 and return what comes back, each as `describe` says it."""
     frames = publish_frames(1, exchange, key, body, properties=Properties(**properties), mandatory=mandatory)
     client.machine.feed(frames)
     return [describe(method) for _, method in client.replies()]
 
 
 def declare(client: Client, *names: str, **arguments: Any) -> None:
-    """Declares durable queues, with arguments whose underscores stand for hyphens."""
+    """Declare durable queues, with arguments whose underscores stand for hyphens."""
     table = {name.replace("_", "-"): value for name, value in arguments.items()}
     for name in names:
         client.call(
@@ -32,17 +32,17 @@ def declare(client: Client, *names: str, **arguments: Any) -> None:
 
 
 def ready(room: Room, *names: str) -> list[int]:
-    """Returns how many messages are ready in each queue."""
+    """Return how many messages are ready in each queue."""
     return [room.vhost.queues[name].ready for name in names]
 
 
 def confirms(client: Client) -> list[str]:
-    """Returns the acks and nacks in the output as text, `+` behind one that is multiple."""
+    """Return the acks and nack in the output as text, `+` behind one that is multiple."""
     return [confirm_text(method) for _, method in client.replies()]
 
 
 def confirm_text(method: Method) -> str:
-    """Returns an ack or nack as `name tag`, `+` behind it when it is multiple, anything else as `describe` says it."""
+    """Return an ack or nack as `name tag`, `+` behind it when it is multiple, anything else as `describe` says it."""
     if isinstance(method, commands.Basic.Ack | commands.Basic.Nack):
         return f"{method.name.partition('.')[2].lower()} {method.delivery_tag}{'+' if method.multiple else ''}"
     return describe(method)

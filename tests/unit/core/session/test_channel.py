@@ -91,7 +91,7 @@ class BusyWorker(IdleWorker):
     """Hands out thousands of messages whenever it is asked before a method."""
 
     def serve_first(self, queue: Queue) -> int:
-        """Delivers much, of which nothing is seen here."""
+        """Deliver much, of which nothing is seen here."""
         queue.awake = False
         return 10 * DELIVERIES_PER_UNIT * ALLOWANCE
 

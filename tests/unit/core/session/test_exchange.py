@@ -193,7 +193,7 @@ def test_binding_with_nowait_is_not_answered(method: Method) -> None:
 
 
 def limited_client(configure: str, write: str, read: str) -> Client:
-    """Returns a client of bob, who has these rights and no other."""
+    """Return a client of bob, who has these rights and no other."""
     client = Room().enter()
     client.users.put(User("bob"))
     client.permissions.set("bob", "/", configure, write, read)

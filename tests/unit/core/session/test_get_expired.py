@@ -12,7 +12,7 @@ GET = commands.Basic.Get(queue="q")
 
 
 def expired(room: Room, count: int) -> Queue:
-    """Returns a queue at whose head so many messages have expired behind everybody's back."""
+    """Return a queue at whose head so many messages have expired behind everybody's back."""
     queue = room.vhost.declare_queue("q", arguments={"x-message-ttl": 10})
     put(queue, count)
     room.clock.now_ms = 11
@@ -20,13 +20,13 @@ def expired(room: Room, count: int) -> Queue:
 
 
 def next_turn(room: Room) -> None:
-    """Lets what waited for the next turn go on."""
+    """Let what waited for the next turn go on."""
     room.deadlines.begin_turn()
     room.deadlines.run(room.clock.now_ms)
 
 
 def answers(client: Client) -> list[str]:
-    """Returns the names of the methods that have come."""
+    """Return the names of the methods that have come."""
     return [method.name for _, method in client.replies()]
 
 

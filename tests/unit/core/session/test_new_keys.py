@@ -23,12 +23,12 @@ METHOD = 1
 
 
 def new_key() -> str:
-    """Returns a routing key that nobody has used."""
+    """Return a routing key that nobody has used."""
     return f"new.{next(NEW)}"
 
 
 def topic(room: Room, client: Client) -> None:
-    """Declares the topic exchange x with the queue q for all keys that begin with `new`, and publishes to it."""
+    """Declare the topic exchange x with the queue q for all keys that begin with `new`, and publishes to it."""
     client.call(1, commands.Exchange.Declare(exchange="x", exchange_type="topic"), commands.Exchange.DeclareOk)
     declare(client, "q")
     client.call(1, commands.Queue.Bind(queue="q", exchange="x", routing_key="new.#"), commands.Queue.BindOk)
@@ -37,7 +37,7 @@ def topic(room: Room, client: Client) -> None:
 
 
 def bob(room: Room) -> Client:
-    """Returns a client of a user without rights, whose changes the vhost hears."""
+    """Return a client of a user without rights, whose changes the vhost hears."""
     client = room.knock()
     client.users.put(User("bob", "", (), salted_sha256(b"secret", b"salt"), SHA256))
     client.permissions.listeners.append(lambda user, _vhost: room.vhost.rights_changed(user))
@@ -108,7 +108,7 @@ def test_properties_are_looked_at_though_the_key_leads_nowhere() -> None:
 
 
 def method(exchange: bytes, key: bytes, flags: bytes = b"\0") -> bytes:
-    """Returns the frame of a basic.publish with exactly these octets."""
+    """Return the frame of a basic.publish with exactly these octets."""
     return frame(METHOD, 1, struct.pack(">HHH", 60, 40, 0) + exchange + key + flags)
 
 

@@ -17,14 +17,14 @@ USER = "user_id property set to 'alice' but authenticated user was 'guest'"
 
 
 def confirming(room: Room) -> Client:
-    """Returns a client in confirm mode."""
+    """Return a client in confirm mode."""
     client = room.enter()
     client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
     return client
 
 
 def headers_in(queue: Queue) -> list[Any]:
-    """Returns the header tables of a queue's messages, as a consumer gets them."""
+    """Return the header tables of a queue's messages, as a consumer gets them."""
     return [
         decode_properties(message.header).headers
         for slot in queue.stream.manager.slots.values()

@@ -26,7 +26,7 @@ DEFAULT = "channel 403 ACCESS_REFUSED - operation not permitted on the default e
 
 
 def given(*methods: Method) -> Client:
-    """Returns a client whose methods were all answered."""
+    """Return a client whose methods were all answered."""
     client = Room().enter()
     for method in methods:
         ((_, reply),) = client.tell(1, method)
@@ -160,7 +160,7 @@ class AnyName(commands.Queue.Declare):
     """Is a declare of any name: pamqp would refuse what clients in other languages send."""
 
     def validate(self) -> None:
-        """Accepts it."""
+        """Accept it."""
 
 
 def test_a_name_keeps_every_letter_but_line_ends() -> None:

@@ -14,12 +14,12 @@ REPLY_TO = "amq.rabbitmq.reply-to"
 
 
 def consume(client: Client, tag: str = "t") -> None:
-    """Starts the reply consumer of channel 1."""
+    """Start the reply consumer of channel 1."""
     client.call(1, Basic.Consume(queue=REPLY_TO, consumer_tag=tag, no_ack=True), Basic.ConsumeOk)
 
 
 def ask(room: Room, client: Client) -> str:
-    """Publishes a question and returns the name that it can be answered to."""
+    """Publish a question and return the name that it can be answered to."""
     if "questions" not in room.vhost.queues:
         declare(client, "questions")
     publish(client, "questions", reply_to=REPLY_TO, correlation_id="7", headers={"x": 1})

@@ -32,12 +32,12 @@ class Operation(NamedTuple):
 
 
 def says(method: Any) -> Frames:
-    """Returns what sends a method."""
+    """Return what sends a method."""
     return lambda client: [describe(answer) for _, answer in client.tell(1, method)]
 
 
 def publishes(exchange: str, key: str, **properties: Any) -> Frames:
-    """Returns what publishes."""
+    """Return what publishes."""
     frames = publish_frames(1, exchange, key, b"body", properties=commands.Basic.Properties(**properties))
 
     def publish(client: Client) -> list[str]:
@@ -152,7 +152,7 @@ OPERATIONS: Final = (
 
 
 def room() -> Room:
-    """Returns a vhost that has what the operations are about."""
+    """Return a vhost that has what the operations are about."""
     made = Room()
     client = made.enter()
     arguments: Any
@@ -167,18 +167,18 @@ def room() -> Room:
 
 
 def pattern(granted: set[Need], kind: Kind, *, topics: bool = False) -> str:
-    """Returns the expression that grants these names and no other."""
+    """Return the expression that grants these names and no other."""
     names = [name.partition(" ") for which, name in granted if which == kind and name.startswith("topic ") == topics]
     return "^(" + "|".join(expression(name) for _, _, name in names) + ")$"
 
 
 def expression(name: str) -> str:
-    """Returns what matches a name, in which a star stands for anything."""
+    """Return what matches a name, in which a star stands for anything."""
     return re.escape(name).replace("\\*", ".*")
 
 
 def enter(made: Room, granted: set[Need]) -> Client:
-    """Returns a client of a user with these rights and no other."""
+    """Return a client of a user with these rights and no other."""
     client = made.knock()
     client.users.put(User("bob", "", (), salted_sha256(b"secret", b"salt"), SHA256))
     client.permissions.set("bob", "/", *(pattern(granted, kind) for kind in KINDS))
@@ -191,7 +191,7 @@ def enter(made: Room, granted: set[Need]) -> Client:
 
 
 def refusal(need: Need) -> str:
-    """Returns the close that names a right."""
+    """Return the close that names a right."""
     sort, _, name = need[1].partition(" ")
     if sort == "topic":
         what = f"topic '{name}' in exchange 'topics'"
@@ -201,7 +201,7 @@ def refusal(need: Need) -> str:
 
 
 def choices() -> Iterator[Any]:
-    """Yields each operation with each choice of what it needs."""
+    """Yield each operation with each choice of what it needs."""
     for operation in OPERATIONS:
         for held in product((True, False), repeat=len(operation.needs)):
             missing = [need[1] for need, is_held in zip(operation.needs, held, strict=True) if not is_held]

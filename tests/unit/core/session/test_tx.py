@@ -17,19 +17,19 @@ PARTIAL = "channel 406 PRECONDITION_FAILED - partial tx completion"
 
 
 def enter(room: Room) -> Client:
-    """Returns a client whose channel 1 is transactional."""
+    """Return a client whose channel 1 is transactional."""
     client = room.enter()
     client.call(1, Tx.Select(), Tx.SelectOk)
     return client
 
 
 def transactions(client: Client) -> TxSession:
-    """Returns the broker's side of channel 1's transactions."""
+    """Return the broker's side of channel 1's transactions."""
     return cast("SessionOfChannel", client.machine.channels[1].session).transactions
 
 
 def safe(room: Room) -> None:
-    """Says that all that waits is on disk."""
+    """Say that all that waits is on disk."""
     waiting, room.committer.waiting = room.committer.waiting, []
     for waiter in waiting:
         waiter.waiting = False
@@ -37,14 +37,14 @@ def safe(room: Room) -> None:
 
 
 def commit(room: Room, client: Client) -> list[str]:
-    """Commits and returns what comes back, in order, once it is safe."""
+    """Commit and return what comes back, in order, once it is safe."""
     before = client.tell(1, Tx.Commit())
     safe(room)
     return [describe(method) for _, method in [*before, *client.replies()]]
 
 
 def fetch(client: Client, queue: str) -> int | None:
-    """Fetches a message and returns its delivery tag, None when there is none."""
+    """Fetch a message and return its delivery tag, None when there is none."""
     ((_, method),) = client.tell(1, Basic.Get(queue=queue))
     return method.delivery_tag if isinstance(method, Basic.GetOk) else None
 
@@ -186,7 +186,7 @@ def test_rollback_drops_publishes() -> None:
 
 
 def three_fetched(room: Room) -> Client:
-    """Returns a transactional client with delivery tags 1 to 3 of the queue `q`."""
+    """Return a transactional client with delivery tags 1 to 3 of the queue `q`."""
     client = enter(room)
     declare(client, "q")
     for _ in range(3):

@@ -19,7 +19,7 @@ class SlowFile(File):
     closed = False
 
     def close(self) -> None:
-        """Notes it."""
+        """Note it."""
         self.closed = True
         super().close()
 
@@ -33,7 +33,7 @@ class SlowFiles(Files):
         self.opened: list[SlowFile] = []
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """Waits for the test."""
+        """Wait for the test."""
         self.asked.set()
         self.gate.wait(DEADLINE_S)
         self.opened.append(SlowFile(path, super().open(path, write=write, create=create)._descriptor))

@@ -11,7 +11,7 @@ from broker.net.http.routes import Call, Route, RouteTable
 
 
 async def answer(_call: Call) -> Answer:
-    """Answers anything."""
+    """Answer anything."""
     return Answer()
 
 

@@ -30,7 +30,7 @@ class Held:
         self.go = asyncio.Event()
 
     async def __call__(self, _request: HttpRequest, _client: Client) -> Answer:
-        """Waits, then answers."""
+        """Wait, then answer."""
         self.asked += 1
         await self.go.wait()
         return Answer(body=b"done")
