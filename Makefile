@@ -2,7 +2,8 @@
 #   make run     start the broker on 127.0.0.1:5672, store in ./data   (ARGS="--port 5673" passes flags on)
 #   make test    all tests                                             (ARGS="-k routing" passes flags on)
 #   make test-compiled   the broker's tests on what mypyc makes of the hot modules; passes over it where there is no C compiler
-#   make lint    ruff, formatting, types, floors
+#   make lint    ruff, formatting, types, import contracts, links of the documentation
+#   make docs    the documentation as a site in ./site
 #   make demo    336,776 flights through the broker, killed once on the way
 #   make demo-pipeline   the flights from a tap into a lake, asked and replayed by Spark
 #   make bench   S1 to S9: CPU microseconds per message, latency, restart, memory, beside RabbitMQ where it is installed;
@@ -19,7 +20,7 @@ COMPILED_TESTS := $(addprefix tests/,unit/test_compiled.py unit/amqp unit/core u
   unit/store protocol property integration/pika integration/raw integration/test_testing.py \
   fault/test_kill9.py fault/test_power_loss.py fault/test_broker_power_loss.py)
 
-.PHONY: setup run test test-compiled lint format bench bench-topics bench-growth bench-pipeline demo demo-pipeline torture fuzz
+.PHONY: setup run test test-compiled lint docs format bench bench-topics bench-growth bench-pipeline demo demo-pipeline torture fuzz
 .DEFAULT_GOAL := run
 .SUFFIXES:
 
@@ -42,6 +43,10 @@ lint: $(VENV)/.stamp-dev
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir build/lint-site
+
+docs: $(VENV)/.stamp-docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 format: $(VENV)/.stamp-dev
 	@$(BIN)/ruff check --fix
@@ -75,6 +80,7 @@ fuzz: $(VENV)/.stamp-dev
 
 EXTRAS_run :=
 EXTRAS_dev := [test,dev,demo,spark]
+EXTRAS_docs := [docs]
 EXTRAS_demo := [demo]
 EXTRAS_demo-pipeline := [demo,spark]
 EXTRAS_bench := [bench]
