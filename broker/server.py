@@ -11,45 +11,45 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker import __version__
+from broker.administration.administration import Administration
+from broker.administration.backups import Backups
+from broker.administration.opening import configured_users, open_all
+from broker.administration.rehearsal import Rehearsal
+from broker.core.alarms import Alarms
 from broker.core.auth.first_user import everybody_knows
 from broker.core.auth.permissions import Permissions
-from broker.core.auth.revocation import Revocation
 from broker.core.auth.usage import Usage
 from broker.core.auth.users import Users
-from broker.core.flow import Flow
-from broker.delivery.administration import Administration
-from broker.delivery.backups import Backups
+from broker.core.session.revocation import Revocation
 from broker.delivery.clock import SteadyClock
 from broker.delivery.clock_watch import ClockWatch
 from broker.delivery.engine import Engine
-from broker.delivery.machine import open_descriptors, resident_bytes
-from broker.delivery.opening import configured_users, open_all
+from broker.delivery.process_memory import open_descriptors, resident_bytes
 from broker.delivery.random_name import generate_name
-from broker.delivery.rehearsal import Rehearsal
-from broker.delivery.taps import Taps
 from broker.delivery.timers import Timers
 from broker.delivery.turn import Turn
 from broker.delivery.vhosts import Vhosts
 from broker.event_log import get_logger
 from broker.net.address import Bound
-from broker.net.alarms import Alarms, watermarks
+from broker.net.alarm_watch import AlarmWatch, watermarks
 from broker.net.certificate_watch import CertificateWatch
 from broker.net.control import ControlSocket
 from broker.net.control_verbs import control_verbs
 from broker.net.descriptors import descriptors_max
-from broker.net.intake import Intake
 from broker.net.listener import STEPS, Listener
 from broker.net.password_check import PasswordThreads, logins_of
+from broker.net.publisher_throttle import PublisherThrottle
 from broker.net.tls import TlsContext
 from broker.net.transport import Transport
 from broker.reload import Reload, SettingsSource
 from broker.settings import Settings
+from broker.slot_files.slot_folder import SlotFolder
 from broker.stopping import Stopping
 from broker.store.clock_file import ClockFile
 from broker.store.data_folder import DataFolder
 from broker.store.definitions_file import DefinitionsFile
 from broker.store.files import Files
-from broker.store.slot_folder import SlotFolder
+from broker.taps.taps import Taps
 
 if TYPE_CHECKING:
     from broker.net.http.server import HttpServer
@@ -94,7 +94,7 @@ class Broker:
         self.administration: Administration
         self.listener: Listener
         self.http: HttpServer | None = None
-        self.flow: Flow[Transport]
+        self.alarms: Alarms[Transport]
 
     async def start(self) -> None:
         """Recover what is on disk and begins to listen."""
@@ -132,14 +132,14 @@ class Broker:
         try:
             users = Users(configured_users(settings))
             permissions = Permissions(users)
-            self.flow = Flow(watermarks(settings))
-            self._intake = Intake(self.flow, self.vhosts.pending_bytes, STORE_BACKLOG_MAX_BYTES)
-            self.turn.after = self._intake.turn
+            self.alarms = Alarms(watermarks(settings))
+            self._throttle = PublisherThrottle(self.alarms, self.vhosts.pending_bytes, STORE_BACKLOG_MAX_BYTES)
+            self.turn.after = self._throttle.turn
             logins = logins_of(settings.auth, users, self._passwords.check)
             self.listener = Listener(
                 settings,
                 self.turn,
-                self._intake,
+                self._throttle,
                 logins=logins,
                 permissions=permissions,
                 usage=Usage(users),
@@ -162,7 +162,7 @@ class Broker:
                 self.vhosts, settings, self.turn, loop, generate=generate_name, fail=self._fail
             )
             await open_all(self.administration, rehearsal, self._folder, file, settings)
-            self._alarms = Alarms(self.flow, self._intake, self._folder.reserve)
+            self._alarm_watch = AlarmWatch(self.alarms, self._throttle, self._folder.reserve)
             verbs = control_verbs(
                 self.administration,
                 rehearsal,
@@ -196,7 +196,7 @@ class Broker:
                 self._timers.every(interval_s, action)
             while self._folder.reserve.take_piece():
                 pass
-            self._alarms.measure()
+            self._alarm_watch.measure()
             self.taps.start()
             if everybody_knows(users, logins.loopback_only):
                 _log.warning("guest.open", reason="guest may log in from anywhere; add a user of your own")
@@ -342,7 +342,7 @@ class Broker:
         self.taps.take_settings(settings)
         self._rehearsal.take_settings(settings)
         self.administration.vhosts_max = settings.limits.vhosts_max
-        self.flow.take(watermarks(settings))
+        self.alarms.take(watermarks(settings))
         if self.http is not None:
             self.http.take_settings(settings)
         await self._certificates.renew()
@@ -350,7 +350,7 @@ class Broker:
     def _periodic(self) -> list[tuple[Callable[[], float], Callable[[], None]]]:
         return [
             (lambda: 1 / STEPS, self.listener.step),
-            (lambda: self.settings.flow.check_interval_ms / 1000, self._alarms.measure),
+            (lambda: self.settings.flow.check_interval_ms / 1000, self._alarm_watch.measure),
             (lambda: 0.1, self.vhosts.page),
             (lambda: 0.1, self.taps.tick),
             (lambda: 1.0, self.vhosts.tick),
@@ -361,7 +361,7 @@ class Broker:
     def _unready(self) -> list[str]:
         """Return why the broker takes no work now."""
         failed = [] if self._failure is None else ["the broker has failed"]
-        return failed + [f"{alarm['kind']} alarm" for alarm in self._alarms.standing()]
+        return failed + [f"{alarm['kind']} alarm" for alarm in self._alarm_watch.standing()]
 
     def _facts(self) -> dict[str, Any]:
         return {
@@ -372,8 +372,8 @@ class Broker:
             "url": self.url,
             "http_url": None if self.http is None else self.http.url,
             "connections": len(self.listener.transports),
-            "connections_blocked": len(self.flow.blocked),
-            "alarms": self._alarms.standing(),
+            "connections_blocked": len(self.alarms.blocked),
+            "alarms": self._alarm_watch.standing(),
             "resident_bytes": resident_bytes(),
             "descriptors": open_descriptors(),
             "descriptors_max": descriptors_max(),

@@ -9,7 +9,7 @@ from typing import Any
 
 import aio_pika
 
-from broker.core.queue import Queue
+from broker.core.queue.queue import Queue
 from broker.server import Broker
 from broker.settings import Settings
 from broker.store.files import Files

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from pamqp import commands, header
 
+from broker.slot_files.seal_log import FORMAT, Cursor, Gap, Released, Seal, SealView, decode_lines, encode_line
+from broker.slot_files.slot_file import PERSISTENT, SlotFileWriter
 from broker.store.files import Files
 from broker.store.record import encode_route
-from broker.store.seal_log import FORMAT, Cursor, Gap, Released, Seal, SealView, decode_lines, encode_line
-from broker.store.slot_file import PERSISTENT, SlotFileWriter
 
 STORE: Final = "5107a0b1c2d3e4f5061728394a5b6c7d"
 START_MS: Final = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC: the timestamp of message 0

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import aio_pika
 
-from broker.store.slot_file import Row, SlotView, open_slot
+from broker.slot_files.slot_file import Row, SlotView, open_slot
 from tests.deadline import wait_until_async
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from broker.delivery.taps import Taps
+    from broker.taps.taps import Taps
     from broker.testing import Broker
 
 __all__ = ["bodies_of", "channel_of", "publish", "read_slot", "rows_of", "settled", "snapshot_rows", "there"]

@@ -7,11 +7,11 @@ from pathlib import Path
 from random import Random
 
 from broker.perf import wire
+from broker.slot_files.seal_log import Seal
+from broker.slot_files.slot_file import PERSISTENT
+from broker.slot_files.slot_folder import SlotFolder
 from broker.store.files import Files
 from broker.store.record import encode_route
-from broker.store.seal_log import Seal
-from broker.store.slot_file import PERSISTENT
-from broker.store.slot_folder import SlotFolder
 
 EXCHANGE = "bench"
 TAP = "bench"

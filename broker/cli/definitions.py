@@ -15,7 +15,7 @@ from broker.cli.control_client import Unanswered, ask
 from broker.cli.parser import BadUsage, add_command, add_folder, add_group, add_json
 from broker.cli.progress_line import ProgressLine, share_of
 from broker.cli.table import cell, counted, print_json
-from broker.core.json_text import read_json
+from broker.core.definitions.json_text import read_json
 
 __all__ = ["add_definitions"]
 

@@ -84,7 +84,7 @@ def _positive(text: str) -> int:
 
 
 def _condition(text: str) -> str:
-    from broker.core.condition import condition_of  # no other command should pay for its imports
+    from broker.core.moving.condition import condition_of  # no other command should pay for its imports
 
     try:
         condition_of(text)

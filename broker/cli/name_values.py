@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from broker.cli.parser import BadUsage
-from broker.core.json_text import read_json
+from broker.core.definitions.json_text import read_json
 
 __all__ = ["add_arguments_option", "name_and_text", "name_and_value", "table_of"]
 

@@ -10,7 +10,7 @@ from broker.cli.control_client import ask
 from broker.cli.limits import add_limits
 from broker.cli.listing import print_list
 from broker.cli.parser import BadUsage, add_command, add_folder, add_group, add_json, add_vhost
-from broker.core.json_text import read_json
+from broker.core.definitions.json_text import read_json
 
 __all__ = ["add_vhosts"]
 

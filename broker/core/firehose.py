@@ -14,16 +14,16 @@ from broker.amqp.content_header import FLAG_OF
 from broker.amqp.header_edit import cut_properties
 from broker.amqp.header_facts import plain_facts
 from broker.amqp.table_writer import counted, encode_entry, encode_short_text
-from broker.core.message import Envelope, Message
-from broker.core.message_fields import HeaderFields
+from broker.core.message.fields import HeaderFields
+from broker.core.message.message import Envelope, Message
 from broker.core.names import TRACE
-from broker.core.posting import charge_bytes, post
+from broker.core.publishing.posting import charge_bytes, post
 from broker.core.session.publication import further_keys
 
 if TYPE_CHECKING:
     from broker.amqp.header_facts import HeaderFacts
-    from broker.core.consumer import Consumer
-    from broker.core.queue import Queue
+    from broker.core.queue.consumer import Consumer
+    from broker.core.queue.queue import Queue
     from broker.core.session.connection import SessionOfConnection
     from broker.core.session.publication import Publication
     from broker.core.vhost import Vhost

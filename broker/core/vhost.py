@@ -8,23 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from broker.core import topology
 from broker.core.auth.users import User
-from broker.core.bindings import Bindings
-from broker.core.dead_letter import DeadLetters
-from broker.core.delayed import Delays
-from broker.core.exchanges import Exchanges
+from broker.core.delay.delayed import Delays
 from broker.core.firehose import Firehose
-from broker.core.message import Message
-from broker.core.policy import Policies
-from broker.core.policy_sweep import PolicySweep
-from broker.core.producers import ProducerLimits, Producers
-from broker.core.queue import Queue, QueuePorts
-from broker.core.queues import Queues
-from broker.core.reply_to import ReplyConsumers
+from broker.core.message.message import Message
+from broker.core.policy.policy import Policies
+from broker.core.policy.policy_sweep import PolicySweep
+from broker.core.publishing.dead_letter import DeadLetters
+from broker.core.publishing.producers import ProducerLimits, Producers
+from broker.core.publishing.reply_to import ReplyConsumers
+from broker.core.queue.queue import Queue, QueuePorts
+from broker.core.queue.rules import queue_rules
 from broker.core.resource import Resource
-from broker.core.rules import queue_rules
-from broker.core.topology import Change, Snapshot
+from broker.core.topology.bindings import Bindings
+from broker.core.topology.changes import Change, Snapshot, restore, snapshot
+from broker.core.topology.exchanges import Exchanges
+from broker.core.topology.queues import Queues
 from broker.core.vhost_limits import VhostLimits
 from broker.routing.cache import CacheLimits, PublishCache
 from broker.routing.engine_names import AUTO
@@ -34,8 +33,8 @@ from broker.routing.router import Router
 
 if TYPE_CHECKING:
     from broker.core.confirmable import Confirmable
-    from broker.core.session.entrance import Entrance
     from broker.core.session.publish_entry import PublishEntry
+    from broker.core.session.publish_target import PublishTarget
 
 __all__ = ["Committer", "Vhost"]
 
@@ -117,7 +116,7 @@ class Vhost:
         self.exchanges.predeclare()
         self._generate = generate
         self._cache_limits = cache_limits
-        self._caches: dict[str, PublishCache[PublishEntry, Entrance]] = {}
+        self._caches: dict[str, PublishCache[PublishEntry, PublishTarget]] = {}
 
     # -- look-ups -----------------------------------------------------------------------------------------------------
 
@@ -243,7 +242,7 @@ class Vhost:
         """
         self.delays.hold(exchange, message, delay_ms, number)
 
-    def publish_cache(self, user: User) -> PublishCache[PublishEntry, Entrance]:
+    def publish_cache(self, user: User) -> PublishCache[PublishEntry, PublishTarget]:
         """Return the cache of what this user's publishes come to; its rights are part of it."""
         cache = self._caches.get(user.name)
         if cache is None:
@@ -298,7 +297,7 @@ class Vhost:
 
     def topology(self) -> list[Change]:
         """Return the changes that make the durable exchanges, queues and bindings of this moment."""
-        return topology.snapshot(self)
+        return snapshot(self)
 
     def topology_snapshot(self) -> Snapshot:
         """Return the same to be told later. Cost: a glance at each of them."""
@@ -306,17 +305,17 @@ class Vhost:
 
     def restore(self, changes: Iterable[Change]) -> None:
         """Make what the changes in the store come to, without journalling it."""
-        topology.restore(self, changes)
+        restore(self, changes)
 
     def dismantle(self) -> Iterator[None]:
         """Let go of everything, because the vhost is deleted, and yield whenever others should have their turn."""
         self.sweep.end()
-        remains = self.bindings.remains
+        deferred = self.bindings.deferred
         for exchange in list(self.exchanges.values()):
-            remains.take(exchange.end())
-            while remains.busy:
+            deferred.take(exchange.end())
+            while deferred.busy:
                 yield
-                remains.turn()
+                deferred.turn()
         for place, queue in enumerate(list(self.queues.values()), 1):
             queue.delete()
             if place % QUEUES_AT_ONCE == 0:

@@ -18,7 +18,7 @@ from broker.store.spill import is_spilled
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from broker.core.stream import Stream
+    from broker.core.queue.stream import Stream
     from broker.core.vhost import Vhost
     from broker.delivery.committer import Committer
     from broker.delivery.pager import Pager

@@ -17,7 +17,7 @@ from broker.store.compaction import Move, SlotReference
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from broker.core.stream import Stream
+    from broker.core.queue.stream import Stream
     from broker.core.vhost import Vhost
     from broker.delivery.committer import Committer
     from broker.store.store import VhostStore

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.errors import StoreFailed
-from broker.core.deadlines import TURN_SHARE, Deadlines
-from broker.core.producers import ProducerLimits
-from broker.core.queue import QueuePorts
-from broker.core.recovered_queue import deleted_numbers, make_recovered
+from broker.core.publishing.producers import ProducerLimits
+from broker.core.queue.deadlines import TURN_SHARE, Deadlines
+from broker.core.queue.queue import QueuePorts
+from broker.core.topology.recovered_queue import deleted_numbers, make_recovered
 from broker.core.vhost import Vhost
 from broker.core.vhost_limits import VhostLimits
 from broker.delivery.checkpointer import Checkpointer
@@ -29,9 +29,9 @@ from broker.store.record import encode_topology
 from broker.store.segment import OFFSET_BITS
 
 if TYPE_CHECKING:
-    from broker.core.message import Message
-    from broker.core.queue import Queue
-    from broker.core.stream import Stream
+    from broker.core.message.message import Message
+    from broker.core.queue.queue import Queue
+    from broker.core.queue.stream import Stream
     from broker.delivery.turn import Turn
     from broker.settings import Settings
     from broker.store.checkpoint import QueueState

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from broker.amqp.codec import content_frames
 from broker.amqp.framing import LARGE_BYTES
-from broker.core.delivery_count import with_delivery_count
+from broker.core.message.delivery_count import with_delivery_count
 
 if TYPE_CHECKING:
-    from broker.core.consumer import Consumer
-    from broker.core.message import Message
-    from broker.core.stream import Stream
+    from broker.core.message.message import Message
+    from broker.core.queue.consumer import Consumer
+    from broker.core.queue.stream import Stream
     from broker.slots.slot import Slot
 
 __all__ = ["deliver", "rooms_of", "spread"]
@@ -52,7 +52,7 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
     assert contents is not None
     out = connection.out
     out_bytes = connection.out_bytes
-    high_water = consumer.outflow.high_water_bytes
+    high_water = consumer.output_window.high_water_bytes
     body_max = connection.frame_max - 8 if connection.frame_max else 1 << 62
     number = session.number
     tag = session.unacked.last_tag
@@ -114,7 +114,7 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
         if consumer.no_ack:
             stream.settle(slot, written)
         session.last_served = consumer
-        consumer.outflow.last_served = session
+        consumer.output_window.last_served = session
         connection.touch()
     return taken
 

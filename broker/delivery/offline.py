@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from broker.core.policy import Policies
+from broker.core.policy.policy import Policies
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost

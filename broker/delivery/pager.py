@@ -12,16 +12,16 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from broker.core.delayed import HoldingQueue, due_ms_of
+from broker.core.delay.delayed import HoldingQueue, due_ms_of
 from broker.slots.slot import Fill, Tenure
 from broker.store.queue_entry import Entry
 from broker.store.record import TARGET, encode_message
 from broker.store.spill import SPILLED
 
 if TYPE_CHECKING:
-    from broker.core.message import Message
-    from broker.core.queue import Clock
-    from broker.core.stream import Stream
+    from broker.core.message.message import Message
+    from broker.core.queue.queue import Clock
+    from broker.core.queue.stream import Stream
     from broker.slots.slot import Slot
     from broker.store.store import VhostStore
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bitarray import bitarray
 
-from broker.core.delayed import FETCH_BYTES, due_ms_of
-from broker.delivery.revival import Revival, weigh
+from broker.core.delay.delayed import FETCH_BYTES, due_ms_of
+from broker.delivery.message_loader import MessageLoader, weigh
 from broker.event_log import get_logger
 from broker.slots.slot import Tenure
 
 if TYPE_CHECKING:
-    from broker.core.message import Message
-    from broker.core.stream import Stream
+    from broker.core.message.message import Message
+    from broker.core.queue.stream import Stream
     from broker.slots.slot import Slot
     from broker.store.store import VhostStore
 
@@ -54,7 +54,7 @@ class SlotReader:
         self._reading = 0
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="slot-reader")
         self._waiting: dict[Slot, list[Callable[[], None]]] = {}
-        self._revival = Revival()
+        self._revival = MessageLoader()
         self.reads = 0
 
     @property

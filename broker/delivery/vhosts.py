@@ -14,7 +14,7 @@ from broker.store.damage import CorruptStore
 from broker.store.store import VhostStore
 
 if TYPE_CHECKING:
-    from broker.core.policy import Policies
+    from broker.core.policy.policy import Policies
     from broker.core.vhost import Vhost
     from broker.delivery.turn import Turn
     from broker.settings import Settings

@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.amqp.errors import StoreFailed
-from broker.core.round import BATCH_MESSAGES
+from broker.core.queue.consumer_ring import BATCH_MESSAGES
 from broker.delivery.flusher import deliver, rooms_of, spread
 from broker.event_log import get_logger
 from broker.slots.slot import Owner
 
 if TYPE_CHECKING:
-    from broker.core.consumer import Consumer
     from broker.core.firehose import Firehose
-    from broker.core.queue import Queue
+    from broker.core.queue.consumer import Consumer
+    from broker.core.queue.queue import Queue
+    from broker.core.queue.stream import Stream
     from broker.core.session.basic import BasicSession
-    from broker.core.stream import Stream
     from broker.delivery.reader import SlotReader
     from broker.slots.slot import Slot
 

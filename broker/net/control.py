@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from broker.core.json_text import read_json
+from broker.core.definitions.json_text import read_json
 from broker.event_log import get_logger
 from broker.net.control_address import SOCKET_NAME, socket_address
 from broker.net.control_request import Asker, ControlRefused, Request, Verb

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from broker.core.session.channel import SessionOfChannel
     from broker.core.vhost import Vhost
     from broker.delivery.turn import Turn
-    from broker.net.intake import Intake
+    from broker.net.publisher_throttle import PublisherThrottle
     from broker.net.tls import TlsContext
     from broker.settings import Settings
 
@@ -51,7 +51,7 @@ class Listener:
         self,
         settings: Settings,
         turn: Turn,
-        intake: Intake,
+        throttle: PublisherThrottle,
         *,
         logins: Logins,
         permissions: Permissions,
@@ -62,7 +62,7 @@ class Listener:
     ) -> None:
         self._settings = settings
         self._turn = turn
-        self._intake = intake
+        self._throttle = throttle
         self._logins = logins
         self._permissions = permissions
         self._usage = usage
@@ -144,7 +144,7 @@ class Listener:
 
     def blocked_sessions(self) -> list[SessionOfConnection]:
         """Return the session of each client that an alarm blocks."""
-        return [transport.session for transport in self._intake.blocked]
+        return [transport.session for transport in self._throttle.blocked]
 
     def force_close(self, matches: Callable[[SessionOfConnection], bool], reason: str) -> None:
         """Close the connections that match, because an operator said so. Source: RabbitMQ's reply code."""
@@ -243,7 +243,7 @@ class Listener:
         return Transport(
             self._machine,
             self._turn,
-            self._intake,
+            self._throttle,
             handshake_timeout_s=self._settings.server.handshake_timeout_ms / 1000,
             on_made=self._made,
             on_lost=self._lost,
@@ -270,7 +270,7 @@ class Listener:
             opened=self.channel_opened,
             is_down=self._is_down,
         )
-        session.outflow.high_water_bytes = self._settings.flow.high_water_bytes
+        session.output_window.high_water_bytes = self._settings.flow.high_water_bytes
         return session
 
     def _made(self, transport: Transport) -> bool:

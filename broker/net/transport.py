@@ -20,7 +20,7 @@ from broker.net.tls import peer_of
 if TYPE_CHECKING:
     from broker.core.session.connection import SessionOfConnection
     from broker.delivery.turn import Turn
-    from broker.net.intake import Intake
+    from broker.net.publisher_throttle import PublisherThrottle
 
 __all__ = ["Stop", "Transport"]
 
@@ -57,7 +57,6 @@ class Transport(asyncio.Protocol):
         "_finishing",
         "_handshake_timeout_s",
         "_heard",
-        "_intake",
         "_machine",
         "_on_lost",
         "_on_made",
@@ -65,6 +64,7 @@ class Transport(asyncio.Protocol):
         "_silent_s",
         "_socket",
         "_stops",
+        "_throttle",
         "_turn",
         "_unsaid_s",
         "connection",
@@ -80,7 +80,7 @@ class Transport(asyncio.Protocol):
         self,
         machine: Callable[[Transport], Connection],
         turn: Turn,
-        intake: Intake,
+        throttle: PublisherThrottle,
         *,
         handshake_timeout_s: float,
         on_made: Callable[[Transport], bool],
@@ -88,7 +88,7 @@ class Transport(asyncio.Protocol):
     ) -> None:
         self._machine = machine
         self._turn = turn
-        self._intake = intake
+        self._throttle = throttle
         self._handshake_timeout_s = handshake_timeout_s
         self._on_made = on_made
         self._on_lost = on_lost
@@ -114,7 +114,7 @@ class Transport(asyncio.Protocol):
         self._socket = transport
         self.peer = peer_of(transport)
         self.connection = self._machine(self)
-        transport.set_write_buffer_limits(high=self.session.outflow.high_water_bytes)
+        transport.set_write_buffer_limits(high=self.session.output_window.high_water_bytes)
         if not self._on_made(self):
             transport.abort()
             return
@@ -145,22 +145,22 @@ class Transport(asyncio.Protocol):
         """End the session: the client is gone, with or without good-bye."""
         if self._deadline is not None:
             self._deadline.cancel()
-        self.session.outflow.writable = False
+        self.session.output_window.writable = False
         try:
             self.connection.lost()
         except Exception as error:  # noqa: BLE001
             self._turn.fail(error)
-        self._intake.forget(self)
+        self._throttle.forget(self)
         self._on_lost(self)
         self._turn.schedule()
 
     def pause_writing(self) -> None:
         """Stop deliveries: the client does not read as fast as we write."""
-        self.session.outflow.writable = False
+        self.session.output_window.writable = False
 
     def resume_writing(self) -> None:
         """Go on with deliveries."""
-        self.session.outflow.writable = True
+        self.session.output_window.writable = True
         self._turn.touch(self)  # flush goes on with reading and delivering
 
     # -- the turn -----------------------------------------------------------------------------------------------------
@@ -178,11 +178,11 @@ class Transport(asyncio.Protocol):
         elif pieces:
             socket.writelines(pieces)
             # To set the limit is to have it looked at: some releases of asyncio's own loop forget that (gh-127655).
-            socket.set_write_buffer_limits(high=self.session.outflow.high_water_bytes)
+            socket.set_write_buffer_limits(high=self.session.output_window.high_water_bytes)
         if connection.state is CLOSED:
             self._finish()
             return
-        if not self.session.outflow.writable:
+        if not self.session.output_window.writable:
             if socket.get_write_buffer_size() > REPLIES_MAX_BYTES:
                 self.stop(Stop.OUTPUT)
             return
@@ -190,7 +190,7 @@ class Transport(asyncio.Protocol):
             if self._stops & Stop.HELD and not connection.held:
                 self.go(Stop.HELD)
             self.go(Stop.OUTPUT)
-        if self.session.outflow.starved:
+        if self.session.output_window.starved:
             self._feed_starved()
 
     def _finish(self) -> None:
@@ -220,9 +220,9 @@ class Transport(asyncio.Protocol):
 
     def _feed_starved(self) -> None:
         """Wake the consumers that were passed over because too much was unsent."""
-        outflow = self.session.outflow
-        if outflow.starved and outflow.writable:
-            outflow.starved = False
+        output_window = self.session.output_window
+        if output_window.starved and output_window.writable:
+            output_window.starved = False
             self.session.wake_consumers()
 
     def resume(self) -> None:
@@ -278,8 +278,8 @@ class Transport(asyncio.Protocol):
             self.stop(Stop.HELD)
         if connection.state is not RUNNING:
             return
-        if self.session.publishing or (self._intake.alarmed and connection.unfinished_bytes):
-            self._intake.published(self)
+        if self.session.publishing or (self._throttle.alarmed and connection.unfinished_bytes):
+            self._throttle.published(self)
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

@@ -12,14 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.store.files import File, Files
 from broker.store.segment import segment_path
 from broker.store.whole_file import replace_file
-
-if TYPE_CHECKING:
-    from broker.store.seal_log import SealView
 
 __all__ = ["REMOVED", "STAGING", "UNFINISHED", "Backup", "BackupStopped"]
 
@@ -93,16 +90,15 @@ class Backup:
             if entry not in known and not entry.startswith(REMOVED):
                 self._gather_tree(source / entry, self._staging / "vhosts" / entry)
 
-    def gather_slots(self, view: SealView, path_of: Callable[[int], Path]) -> None:
-        """Take the slot files and a log of them that has the same seals, while none are sealed or removed."""
+    def gather_slots(self, paths: Iterable[Path], log_lines: Iterable[bytes]) -> None:
+        """Take the slot files and write a log that lists the same seals, while none are sealed or removed."""
         target = self._staging / "slots"
         self._files.make_folder(target)
-        for seal in view.seals:
-            path = path_of(seal.seal)
+        for path in paths:
             self._take(path, target / path.name)
         file = self._files.open(target / "seals.log", create=True)
         try:
-            _write_lines(file, view.to_lines())
+            _write_lines(file, log_lines)
         finally:
             file.close()
 

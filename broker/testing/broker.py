@@ -25,7 +25,7 @@ from broker.testing.clock import VirtualClock
 from broker.testing.views import Published, QueueView, queue_view
 
 if TYPE_CHECKING:
-    from broker.core.queue import Queue
+    from broker.core.queue.queue import Queue
     from broker.core.session.channel import SessionOfChannel
     from broker.core.vhost import Vhost
 

@@ -11,9 +11,9 @@ from broker.amqp.content_header import decode_properties
 if TYPE_CHECKING:
     from pamqp.commands import Basic
 
-    from broker.core.message import Message
-    from broker.core.queue import Queue
-    from broker.core.stream import Stream
+    from broker.core.message.message import Message
+    from broker.core.queue.queue import Queue
+    from broker.core.queue.stream import Stream
     from broker.slots.slot import Slot
 
 __all__ = ["MessageView", "Published", "QueueView"]

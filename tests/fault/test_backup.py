@@ -19,15 +19,15 @@ import pika
 import pytest
 from pamqp import commands
 
+from broker.administration.backups import Backups
 from broker.amqp.errors import BrokerError
 from broker.cli.control_client import Unanswered, ask
-from broker.delivery.backups import Backups
 from broker.net.control_address import socket_address
+from broker.slot_files.slot_file import open_slot
 from broker.store.backup import STAGING, UNFINISHED
 from broker.store.damage import NoDataFolder
 from broker.store.data_folder import DataFolder
 from broker.store.files import File, Files
-from broker.store.slot_file import open_slot
 from tests.broker_process import BrokerProcess
 from tests.deadline import DEADLINE_S, wait_until
 from tests.fault.broker_clients import Client
@@ -313,7 +313,7 @@ async def test_a_stop_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """A backup that is cancelled, as by a stop of the broker, ends; its target is unfinished, and another can begin."""
     target = tmp_path / "backup"
     disk = SlowDisk(target)
-    monkeypatch.setattr("broker.delivery.backups.REPEAT_S", 0.01)
+    monkeypatch.setattr("broker.administration.backups.REPEAT_S", 0.01)
     heard: asyncio.Queue[str] = asyncio.Queue()
     async with running_broker(tmp_path / "data", disk) as broker:
         backups = Backups(broker._folder, broker.administration, broker.taps)

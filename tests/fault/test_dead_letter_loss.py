@@ -18,7 +18,7 @@ from pamqp import commands
 from structlog.testing import capture_logs
 
 from broker.amqp.errors import StoreFailed
-from broker.core.policy import Policy
+from broker.core.policy.policy import Policy
 from broker.server import Broker
 from tests.deadline import wait_until_async
 from tests.fault.broker_clients import Client

@@ -12,8 +12,8 @@ import pika
 import pytest
 from pamqp import commands
 
-from broker.delivery.taps import TapRefused
 from broker.store.data_folder import DataFolder
+from broker.taps.taps import TapRefused
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.fault.small_disk import SmallDisk
 from tests.raw_client import RawClient, publish_frames

@@ -11,7 +11,7 @@ import pytest
 from pamqp import commands
 from structlog.testing import capture_logs
 
-from broker.core.queue import Queue
+from broker.core.queue.queue import Queue
 from broker.slots.slot import Slot
 from tests.deadline import wait_until_async
 from tests.fault.broker_clients import RECEIPTS, TOPIC, Client, drain, prepare

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from broker.amqp.errors import StoreFailed
-from broker.store import seal_log_file
+from broker.slot_files import seal_log_file
+from broker.slot_files.seal_log import Cursor, Seal, decode_lines
+from broker.slot_files.slot_file import open_slot
+from broker.slot_files.slot_folder import SlotFolder
 from broker.store.record import encode_route
-from broker.store.seal_log import Cursor, Seal, decode_lines
-from broker.store.slot_file import open_slot
-from broker.store.slot_folder import SlotFolder
 from tests.fault.faulty_files import FaultyFiles, PowerLost
 
 FOLDER = Path("/srv/data/slots")

@@ -18,9 +18,9 @@ from structlog.testing import capture_logs
 
 from broker.amqp.errors import BrokerError
 from broker.cli.control_client import ask
-from broker.delivery.taps import TapRefused
-from broker.store.seal_log import SealView, decode_lines
-from broker.store.slot_file import open_slot
+from broker.slot_files.seal_log import SealView, decode_lines
+from broker.slot_files.slot_file import open_slot
+from broker.taps.taps import TapRefused
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
 from tests.fault.broker_life import Life, new_disk, new_history

@@ -12,9 +12,9 @@ from typing import Any, Final
 import pytest
 from pamqp import commands
 
-from broker.core.remains import CHUNK_BINDINGS
-from broker.core.session.allowance import ALLOWANCE
+from broker.core.session.method_budget import BUDGET_UNITS
 from broker.core.session.queue import UNITS
+from broker.core.topology.deferred_unbinding import CHUNK_BINDINGS
 from broker.core.vhost import Vhost
 from broker.server import Broker
 from tests.deadline import wait_until_async
@@ -26,7 +26,7 @@ Exchange, Queue, Connection = commands.Exchange, commands.Queue, commands.Connec
 
 MANY: Final = 5 * CHUNK_BINDINGS + 7
 KEYS: Final = [f"k.{number}.*" for number in range(MANY)]
-MOST_METHODS: Final = ALLOWANCE // UNITS + 1  # of one connection in one turn
+MOST_METHODS: Final = BUDGET_UNITS // UNITS + 1  # of one connection in one turn
 
 
 class Counted:
@@ -81,7 +81,7 @@ async def until_gone(broker: Broker, count: int = MANY) -> None:
     """Return when the indexes have lost so many bindings."""
 
     async def gone() -> bool:
-        return vhost_of(broker).bindings.remains.shed == count
+        return vhost_of(broker).bindings.deferred.shed == count
 
     await wait_until_async(gone, f"{count} bindings out of the index")
 
@@ -161,7 +161,7 @@ async def test_what_is_deleted_is_gone_for_clients_at_once(
     """It is counted, listed and free to be declared and bound again; the index loses it turn by turn."""
     async with bound(tmp_path, exclusive=exclusive) as (broker, client), client_of(broker) as channel:
         await talk(broker, lambda: publish(client, "k.1.x", [b"m"] * 3, exchange="x"))
-        counted = Counted(broker, lambda: vhost_of(broker).bindings.remains.shed)
+        counted = Counted(broker, lambda: vhost_of(broker).bindings.deferred.shed)
         await end(broker, client)
         assert vhost_of(broker).bindings.count == 0
         exchange = await channel.declare_exchange("x", "topic")
@@ -171,7 +171,7 @@ async def test_what_is_deleted_is_gone_for_clients_at_once(
         assert [binding.key for binding, _ in vhost_of(broker).queues["q"].arriving] == ["k.1.*"]
         await until_gone(broker)
         assert counted.most <= CHUNK_BINDINGS
-        assert not vhost_of(broker).bindings.remains.busy
+        assert not vhost_of(broker).bindings.deferred.busy
         assert [binding.key for binding in vhost_of(broker).exchanges["x"].bindings] == ["k.1.*"]
 
 
@@ -188,7 +188,7 @@ async def test_publishers_go_on_while_a_queue_of_many_bindings_is_deleted(tmp_pa
                 publish(publisher, "k.1.a", [b"2"] * 3, exchange="x")
                 publish(publisher, "k.2.a", [b"3"], exchange="x")
 
-            counted = Counted(broker, lambda: vhost_of(broker).bindings.remains.shed)
+            counted = Counted(broker, lambda: vhost_of(broker).bindings.deferred.shed)
             await talk(broker, publish_behind)
             await until_gone(broker)
             assert counted.most <= CHUNK_BINDINGS
@@ -216,15 +216,15 @@ async def test_a_deleted_vhost_goes_turn_by_turn(tmp_path: Path) -> None:
     async with bound(tmp_path, durable=True) as (broker, _client):
         vhost = vhost_of(broker)
         sheds: list[int] = []
-        turn = vhost.bindings.remains.turn
+        turn = vhost.bindings.deferred.turn
 
         def counted() -> None:
-            before = vhost.bindings.remains.shed
+            before = vhost.bindings.deferred.shed
             turn()
-            sheds.append(vhost.bindings.remains.shed - before)
+            sheds.append(vhost.bindings.deferred.shed - before)
 
-        slotted: Any = vhost.bindings.remains
-        vhost.bindings.remains = CountedRemains(slotted, counted)  # type: ignore[assignment]
+        slotted: Any = vhost.bindings.deferred
+        vhost.bindings.deferred = CountedRemains(slotted, counted)  # type: ignore[assignment]
         await broker.administration.delete_vhost("/")
         assert sum(sheds) == MANY
         assert max(sheds) <= CHUNK_BINDINGS
@@ -232,7 +232,7 @@ async def test_a_deleted_vhost_goes_turn_by_turn(tmp_path: Path) -> None:
 
 
 class CountedRemains:
-    """Remains whose turns are counted."""
+    """DeferredUnbinding whose turns are counted."""
 
     def __init__(self, remains: Any, turn: Callable[[], None]) -> None:
         self._remains = remains

@@ -16,8 +16,8 @@ import pytest
 from pamqp import commands
 from structlog.testing import capture_logs
 
-from broker.core.policy import Policy
-from broker.core.queue import Queue
+from broker.core.policy.policy import Policy
+from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.server import Broker
 from broker.slots.slot import Slot

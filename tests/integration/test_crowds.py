@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from pamqp import commands
 
-from broker.core.consumer import Consumer
-from broker.core.round import ROW_MESSAGES
+from broker.core.queue.consumer import Consumer
+from broker.core.queue.consumer_ring import ROW_MESSAGES
 from broker.net.transport import SMALL_READ_BYTES
 from broker.server import Broker
 from tests.deadline import DEADLINE_S, wait_until_async

@@ -10,10 +10,10 @@ import aio_pika
 import pytest
 from structlog.testing import capture_logs
 
+from broker.administration import definitions_import
 from broker.amqp.errors import ChannelError, StoreFailed
 from broker.cli.control_client import Unanswered, ask
 from broker.core.definitions.reading import BadDefinitions
-from broker.delivery import definitions_import
 from broker.server import Broker
 from broker.settings import Settings
 from broker.store.files import Files

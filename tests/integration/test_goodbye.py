@@ -117,7 +117,7 @@ async def test_a_client_that_closes_and_does_not_read_is_let_go(tmp_path: Path) 
 
             async def full() -> bool:
                 return len(broker.listener.transports) == 1 and any(
-                    not transport.session.outflow.writable for transport in broker.listener.transports
+                    not transport.session.output_window.writable for transport in broker.listener.transports
                 )
 
             await wait_until_async(full, "more output than the sockets take")

@@ -11,10 +11,10 @@ import aio_pika
 import pytest
 from structlog.testing import capture_logs
 
+from broker.administration.mover import carry_out
 from broker.cli.control_client import Unanswered, ask
-from broker.core.course import to_queue
-from broker.core.moving import Move, Tally
-from broker.delivery.mover import carry_out
+from broker.core.moving.course import to_queue
+from broker.core.moving.moving import Move, Tally
 from broker.server import Broker
 from tests.deadline import wait_until_async
 from tests.in_process import client_of, queue_of, running_broker

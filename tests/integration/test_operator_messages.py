@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
-from broker.core.flow import Watermark
+from broker.core.alarms import Watermark
 from broker.net.control_verbs import messages
 from broker.server import Broker
 from tests.broker_process import BrokerProcess
@@ -219,8 +219,8 @@ async def test_a_full_queue_and_an_alarm_refuse(broker: Broker, slotmq: Any, mon
         "1 message published to queue 'q'",
         "slotmq: 2 messages not published: a queue of the route is full",
     )
-    monkeypatch.setitem(broker.flow._watermarks, "disk", Watermark("disk", 1 << 62, "store.disk_free_min_bytes"))
-    broker._alarms.measure()
+    monkeypatch.setitem(broker.alarms._watermarks, "disk", Watermark("disk", 1 << 62, "store.disk_free_min_bytes"))
+    broker._alarm_watch.measure()
     assert (await slotmq("publish", "q", "m"))[2] == "slotmq: the disk alarm blocks publishing"
     await slotmq("declare", "queue", "other")
     assert await slotmq("move", "q", "--to", "other") == (

@@ -8,7 +8,7 @@ import aio_pika
 import pytest
 from pamqp.commands import Basic
 
-from broker.core.policy import Policy
+from broker.core.policy.policy import Policy
 from tests.in_process import client_of, queue_of, running_broker
 
 

@@ -53,7 +53,7 @@ class Miser(SlotManager):
 
 async def test_without_the_slot_manager_nothing_is_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slot manager that hands out nothing stops every way of getting a message, basic.get included."""
-    monkeypatch.setattr("broker.core.stream.SlotManager", Miser)
+    monkeypatch.setattr("broker.core.queue.stream.SlotManager", Miser)
     async with running_broker(tmp_path / "data") as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q", durable=True)
         await publish(channel, "q", range(3))

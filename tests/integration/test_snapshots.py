@@ -10,10 +10,10 @@ from typing import Any
 import aio_pika
 import pytest
 
-from broker.delivery.slot_rows import gather, let_go
-from broker.delivery.taps import TapRefused
+from broker.slot_files.slot_file import PERSISTENT, REDELIVERED
 from broker.store.files import Files
-from broker.store.slot_file import PERSISTENT, REDELIVERED
+from broker.taps.slot_rows import gather, let_go
+from broker.taps.taps import TapRefused
 from broker.testing import Broker
 from tests.deadline import DEADLINE_S
 from tests.in_process import client_of, queue_of, timed_broker

@@ -15,8 +15,8 @@ from aio_pika import Message
 
 from broker.amqp.errors import StoreFailed
 from broker.core.definitions.export import topology_of
-from broker.delivery.taps import TapRefused
 from broker.store.files import File, Files
+from broker.taps.taps import TapRefused
 from broker.testing import Broker
 from tests.deadline import wait_until_async
 from tests.in_process import timed_broker

@@ -10,7 +10,7 @@ from typing import Any
 import aio_pika
 import pytest
 
-from broker.delivery.taps import TapRefused
+from broker.taps.taps import TapRefused
 from tests.deadline import wait_until_async
 from tests.in_process import timed_broker
 from tests.tap_files import bodies_of, channel_of, publish, rows_of, settled, there

@@ -9,8 +9,8 @@ import aio_pika
 import pytest
 from aiormq.exceptions import ChannelAccessRefused
 
-from broker.core.policy import Policy
-from broker.store.slot_file import PERSISTENT
+from broker.core.policy.policy import Policy
+from broker.slot_files.slot_file import PERSISTENT
 from tests.in_process import timed_broker
 from tests.tap_files import bodies_of, channel_of, publish, rows_of, there
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 import pytest
 from pamqp import commands
 
-from broker.core.deadlines import TURN_SHARE
-from broker.core.policy import Policy
-from broker.core.session import allowance
+from broker.core.policy.policy import Policy
+from broker.core.queue.deadlines import TURN_SHARE
+from broker.core.session import method_budget
 from broker.server import Broker
 from tests.deadline import wait_until_async
 from tests.in_process import queue_of
@@ -209,7 +209,7 @@ async def test_a_publish_that_costs_more_than_a_share_is_made_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where no route is remembered, each publish to very many queues is resolved once, and those behind it follow."""
-    monkeypatch.setattr(allowance, "ALLOWANCE", 3)
+    monkeypatch.setattr(method_budget, "BUDGET_UNITS", 3)
     names = [f"q{number}" for number in range(24)]  # four units
 
     def work(client: RawClient) -> None:

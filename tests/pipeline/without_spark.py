@@ -20,7 +20,7 @@ from broker.pipeline.source.catalog import open_catalog, open_handle
 from broker.pipeline.source.schema import SLOTS_ARROW_SCHEMA
 from broker.pipeline.source.slot_format import SlotStream
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.store.slot_file import SlotView
+from broker.slot_files.slot_file import SlotView
 
 __all__ = ["archive"]
 

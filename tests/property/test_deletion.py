@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.core import remains
+from broker.core.topology import deferred_unbinding
 from broker.core.vhost import Vhost
 from broker.routing.engine_names import CHOICES
 from broker.routing.reference import matches
@@ -93,7 +93,7 @@ class World:
 
     def turn(self) -> None:
         """Run a turn of the loop: no more than a chunk leaves the indexes."""
-        left = self.vhost.bindings.remains
+        left = self.vhost.bindings.deferred
         before, had = left.shed, len(left)
         self.room.deadlines.begin_turn()
         self.room.deadlines.run(0)
@@ -164,13 +164,13 @@ def canonical(changes: list[dict[str, Any]]) -> list[str]:
 @settings(max_examples=40, deadline=None)
 def test_nobody_sees_what_a_deletion_leaves_behind(index: str, steps: list[tuple[Any, ...]]) -> None:
     """Amid publishes, binds, namesakes and restarts; and in the end nothing is left of anything."""
-    with patch.object(remains, "CHUNK_BINDINGS", CHUNK):
+    with patch.object(deferred_unbinding, "CHUNK_BINDINGS", CHUNK):
         world = World(index)
         for step in steps:
             world.step(*step)
         for name in (*QUEUES, *EXCHANGES):
             world.delete(name)
-        while world.vhost.bindings.remains:
+        while world.vhost.bindings.deferred:
             world.turn()
         for name in EXCHANGES:
             exchange: Any = world.vhost.exchanges[name]

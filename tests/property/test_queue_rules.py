@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from broker.amqp.header_facts import HeaderFacts
-from broker.core.deadlines import Deadlines
-from broker.core.message import Envelope, Message
-from broker.core.queue import Queue, QueuePorts
-from broker.core.rules import DROP_HEAD, REJECT_PUBLISH, QueueRules
-from broker.core.stream import Stream
+from broker.core.message.message import Envelope, Message
+from broker.core.queue.deadlines import Deadlines
+from broker.core.queue.queue import Queue, QueuePorts
+from broker.core.queue.rules import DROP_HEAD, REJECT_PUBLISH, QueueRules
+from broker.core.queue.stream import Stream
 from broker.slots.slot import Owner, Slot
 from broker.store.memory_files import MemoryFiles
 from broker.store.store import VhostStore

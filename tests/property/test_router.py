@@ -107,7 +107,7 @@ class World:
         self.limits = limits
         self.index = index
         self.queues = {name: Queue(name) for name in "qr"}
-        self.remains: list[Bundle] = []
+        self.deferred: list[Bundle] = []
         self.plan = Plan()
         self.exchanges: dict[str, Exchange] = {}
         self.router = Router(self.exchanges.get, cache_limits=limits)
@@ -133,7 +133,7 @@ class World:
         if exchange is None:
             return
         self.part(exchange)
-        self.remains += exchange.end()
+        self.deferred += exchange.end()
         assert not exchange.bindings
         del self.plan.types[name]
         self.plan.alternates.pop(name, None)
@@ -155,17 +155,17 @@ class World:
                 source.sever(bundle)
             else:
                 source.part(bundle)
-                self.remains.append(bundle)
+                self.deferred.append(bundle)
         assert not list(destination.arriving)
 
     def shed(self, most: int) -> None:
         """Have the indexes lose some keys of what was deleted."""
-        if self.remains:
-            bundle = self.remains[0]
+        if self.deferred:
+            bundle = self.deferred[0]
             count = len(bundle)
             assert bundle.source.shed(bundle, most) == min(count, most)
             if not bundle:
-                del self.remains[0]
+                del self.deferred[0]
 
     def set_alternate(self, name: str, alternate: str | None) -> None:
         """Give an exchange another alternate, as a policy does."""
@@ -261,7 +261,7 @@ def test_no_live_route_is_ever_wrong(limits: CacheLimits, index: str, changes: l
     for name in list(world.exchanges):
         world.delete(name)
     assert not any(route.live or route.made or route.parts for route in kept)
-    while world.remains:
+    while world.deferred:
         world.shed(2)
     assert not any(queue.incoming for queue in world.queues.values())
     assert not world.router._absent.made

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.amqp.errors import ChannelError
-from broker.core.unacked import Delivery, Unacked, by_slot
+from broker.core.queue.unacked import Delivery, Unacked, by_slot
 from broker.slots.slot import Slot
 from tests.unit.core.room import Room
 

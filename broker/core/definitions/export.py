@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.core.arguments import queue_type
 from broker.core.definitions.reading import OPERATOR_POLICY
 from broker.core.names import is_predeclared
-from broker.core.queue import Queue
+from broker.core.queue.queue import Queue
 
 if TYPE_CHECKING:
-    from broker.core.policy import Policy
+    from broker.core.policy.policy import Policy
     from broker.core.vhost import Vhost
     from broker.routing.exchange import Exchange
 

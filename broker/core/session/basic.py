@@ -11,16 +11,16 @@ from pamqp import commands
 
 from broker.amqp.codec import BasicGetOk
 from broker.amqp.errors import ChannelError, ConnectionFault
-from broker.core.consumer import UNLIMITED, Consumer, consumer_priority
-from broker.core.delivery_count import with_delivery_count
-from broker.core.message import Message
-from broker.core.unacked import Delivery, Unacked, by_slot
+from broker.core.message.delivery_count import with_delivery_count
+from broker.core.message.message import Message
+from broker.core.queue.consumer import UNLIMITED, Consumer, consumer_priority
+from broker.core.queue.unacked import Delivery, Unacked, by_slot
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
-    from broker.core.queue import Queue
+    from broker.core.queue.queue import Queue
+    from broker.core.queue.stream import Stream
     from broker.core.session.connection import SessionOfConnection
-    from broker.core.stream import Stream
     from broker.core.vhost import Vhost
     from broker.slots.slot import Slot
 
@@ -52,7 +52,7 @@ class BasicSession:
         "consumers_max",
         "last_served",
         "number",
-        "outflow",
+        "output_window",
         "outstanding",
         "prefetch_channel",
         "prefetch_consumer",
@@ -65,7 +65,7 @@ class BasicSession:
         self._session = session
         self._vhost = vhost
         self.connection = channel.connection
-        self.outflow = session.outflow
+        self.output_window = session.output_window
         self.number = channel.number
         self.last_served: Consumer | None = None
         self.closed = False

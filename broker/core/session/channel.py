@@ -9,7 +9,7 @@ from pamqp import commands
 
 from broker.amqp.access import AccessRequest, AccessRequestOk
 from broker.amqp.errors import ConnectionFault
-from broker.core.reply_to import DIRECT_REPLY_TO
+from broker.core.publishing.reply_to import DIRECT_REPLY_TO
 from broker.core.session.basic import BasicSession
 from broker.core.session.confirm import ConfirmSession
 from broker.core.session.exchange import ExchangeSession
@@ -21,12 +21,12 @@ from broker.core.vhost import Vhost
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
-    from broker.core.queue import Queue
+    from broker.core.queue.queue import Queue
     from broker.core.session.connection import SessionOfConnection
 
 __all__ = ["SessionOfChannel"]
 
-DELIVERIES_PER_UNIT: Final = 10  # so many messages are delivered in the ten microseconds of a unit of the allowance
+DELIVERIES_PER_UNIT: Final = 10  # so many messages are delivered in the ten microseconds of a unit of the method budget
 
 
 class SessionOfChannel:
@@ -180,7 +180,7 @@ class SessionOfChannel:
 
     def _pay(self, handed_out: int) -> None:
         if handed_out:
-            self.session.allowance.spend(handed_out // DELIVERIES_PER_UNIT)
+            self.session.method_budget.spend(handed_out // DELIVERIES_PER_UNIT)
 
     def _named(self, name: str) -> list[Queue]:
         """Return the queue that a client means, if there is one."""

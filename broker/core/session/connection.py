@@ -11,11 +11,11 @@ from broker.core.auth.logins import Logins, Verdict
 from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Kind, Permissions
 from broker.core.auth.users import User
-from broker.core.outflow import Outflow
-from broker.core.queue import Queue
+from broker.core.queue.queue import Queue
 from broker.core.resource import Resource
-from broker.core.session.allowance import Allowance
 from broker.core.session.channel import SessionOfChannel
+from broker.core.session.method_budget import MethodBudget
+from broker.core.session.output_window import OutputWindow
 from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 
@@ -32,7 +32,8 @@ _log = get_logger()
 class SessionOfConnection:
     """Is what a connection is to the broker, and the owner of its exclusive queues.
 
-    Invariant: `user` is set once authenticated, `vhost` and `allowance` once opened; no channel is opened before both.
+    Invariant: `user` is set once authenticated, `vhost` and `method_budget` once opened; no channel is opened
+        before both.
     `publishing` is set by the first publish, and `blocked` while an alarm keeps this connection from being read.
     """
 
@@ -41,10 +42,10 @@ class SessionOfConnection:
         "_logins",
         "_opened",
         "_vhosts",
-        "allowance",
         "connection",
+        "method_budget",
         "name",
-        "outflow",
+        "output_window",
         "peer",
         "permissions",
         "publishing",
@@ -67,14 +68,14 @@ class SessionOfConnection:
     ) -> None:
         """`opened` sees the session of each channel before its first method; `is_down` tells of vhosts that are."""
         self.connection = connection
-        self.outflow = Outflow(connection)
+        self.output_window = OutputWindow(connection)
         self.permissions = permissions
         self.usage = usage
         self.peer = peer
         self.publishing = False
         self.user: User | None = None
         self.vhost: Vhost | None = None
-        self.allowance: Allowance
+        self.method_budget: MethodBudget
         self._logins = logins
         self._opened = opened
         self._is_down = is_down
@@ -122,7 +123,7 @@ class SessionOfConnection:
         self.vhost = found
         found.connections += 1
         self.usage.open_connection(user.name)
-        self.allowance = Allowance(self.connection, found.ports)
+        self.method_budget = MethodBudget(self.connection, found.ports)
         _log.info("connection.opened", **self._facts)
 
     def open_channel(self, channel: Channel) -> SessionOfChannel:
@@ -173,7 +174,7 @@ class SessionOfConnection:
     def wake_consumers(self) -> None:
         """Has the queues of its consumers served: the client reads again. The channel served last is woken last."""
         sessions = [cast("SessionOfChannel", channel.session).basic for channel in self.connection.channels.values()]
-        last = self.outflow.last_served
+        last = self.output_window.last_served
         turn = sessions.index(last) + 1 if last in sessions else 0
         for session in sessions[turn:] + sessions[:turn]:
             session.wake()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ExchangeSession"]
 
-UNITS: Final = 3  # what each of these methods costs of a connection's allowance
+UNITS: Final = 3  # what each of these methods costs of a connection's method budget
 
 
 class ExchangeSession:
@@ -37,7 +37,7 @@ class ExchangeSession:
 
         Raises: 403, 404 when passive, 406.
         """
-        self._session.allowance.spend(UNITS)
+        self._session.method_budget.spend(UNITS)
         name = strip_name(method.exchange)
         resource = self._vhost.exchange_resource(name)
         if method.passive:
@@ -75,7 +75,7 @@ class ExchangeSession:
 
         Raises: 403, 406 when it is in use and must not be.
         """
-        self._session.allowance.spend(UNITS)
+        self._session.method_budget.spend(UNITS)
         name = strip_name(method.exchange)
         resource = self._vhost.exchange_resource(name)
         refuse_default(resource)
@@ -108,7 +108,7 @@ class ExchangeSession:
     def _ends(self, method: commands.Exchange.Bind | commands.Exchange.Unbind) -> tuple[str, str]:
         """Return destination and source of a method, rights checked."""
         destination, source = strip_name(method.destination), strip_name(method.source)
-        self._session.allowance.spend(UNITS)
+        self._session.method_budget.spend(UNITS)
         resources = self._vhost.exchange_resource(destination), self._vhost.exchange_resource(source)
         self._session.check(resources[0], "write")
         refuse_default(resources[0])

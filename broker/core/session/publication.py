@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Final
 from broker.amqp.content_header import MISSING, HeaderFacts, facts_of
 from broker.amqp.errors import ChannelError
 from broker.amqp.header_edit import edit_header
-from broker.core.delayed import delay_of
-from broker.core.message import Envelope
-from broker.core.message_fields import HeaderFields
-from broker.core.reply_to import DIRECT_REPLY_TO, REPLY_PREFIX
+from broker.core.delay.delayed import delay_of
+from broker.core.message.fields import HeaderFields
+from broker.core.message.message import Envelope
+from broker.core.publishing.reply_to import DIRECT_REPLY_TO, REPLY_PREFIX
 from broker.core.session.publish_entry import PublishEntry
 
 if TYPE_CHECKING:
-    from broker.core.producers import Producer
-    from broker.core.queue import Queue
-    from broker.core.reply_to import ReplyConsumer
+    from broker.core.publishing.producers import Producer
+    from broker.core.publishing.reply_to import ReplyConsumer
+    from broker.core.queue.queue import Queue
     from broker.core.session.connection import SessionOfConnection
     from broker.core.vhost import Vhost
     from broker.routing.exchange import Exchange

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from broker.core.message import Envelope
-    from broker.core.queue import Queue
-    from broker.core.stream import Stream
+    from broker.core.message.message import Envelope
+    from broker.core.queue.queue import Queue
+    from broker.core.queue.stream import Stream
     from broker.routing.exchange import Exchange
     from broker.routing.route import Route
 

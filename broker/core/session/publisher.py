@@ -11,29 +11,29 @@ from typing import TYPE_CHECKING, Final
 from broker.amqp.codec import BasicReturn
 from broker.amqp.content_header import PROPERTIES_AT
 from broker.amqp.framing import PUBLISH
-from broker.core.message import OVERHEAD_BYTES, Message
-from broker.core.posting import all_admit, charge_bytes, post
-from broker.core.sequences import BLOCK_SHIFT
+from broker.core.message.message import OVERHEAD_BYTES, Message
+from broker.core.publishing.posting import all_admit, charge_bytes, post
+from broker.core.publishing.sequences import BLOCK_SHIFT
+from broker.core.queue.stream import Stream, take_in
 from broker.core.session.publication import Publication, look_closely
 from broker.core.session.publish_entry import WIDE_QUEUES, PublishEntry
 from broker.core.session.recorder import Recorder
 from broker.core.session.resolver import Resolver
-from broker.core.stream import Stream, take_in
 from broker.store.record import TARGET
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
     from broker.amqp.header_facts import HeaderFacts
     from broker.amqp.producer_mark import ProducerMark
-    from broker.core.producers import Producer
-    from broker.core.reply_to import ReplyConsumer
+    from broker.core.publishing.producers import Producer
+    from broker.core.publishing.reply_to import ReplyConsumer
     from broker.core.session.connection import SessionOfConnection
     from broker.core.vhost import Vhost
 
 __all__ = ["Publisher"]
 
 pack_target: Final = TARGET.pack
-QUEUES_PER_UNIT: Final = 8  # so many queues take a message in the ten microseconds of a unit of the allowance
+QUEUES_PER_UNIT: Final = 8  # so many queues take a message in the ten microseconds of a unit of the method budget
 _CONFIRM: Final = Struct(">BHIHHQBB")  # basic.ack, basic.nack: type, channel, size, class, method, tag, bits, frame end
 _ACK: Final = 80
 _NACK: Final = 120
@@ -222,7 +222,7 @@ class Publisher:
 
     def _pay(self, entry: PublishEntry) -> bool:
         """Count what it cost to resolve a publish, and return whether the connection is to wait for its next turn."""
-        self._session.allowance.spend(1 + len(entry.queues) // QUEUES_PER_UNIT)
+        self._session.method_budget.spend(1 + len(entry.queues) // QUEUES_PER_UNIT)
         return self._connection.held
 
     # -- numbered publishes -------------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ class Publisher:
         charge = charge_bytes(header, body, len(queues))
         message = Message(envelope, header, body, charge, publication.facts, self._clock.now_ms)
         if len(queues) >= WIDE_QUEUES:
-            self._session.allowance.spend(len(queues) // QUEUES_PER_UNIT)
+            self._session.method_budget.spend(len(queues) // QUEUES_PER_UNIT)
         nowhere = publication.delay_ms is None and not publication.replies and all(queue.is_tap for queue in queues)
         number = b""
         if publication.producer is not None and not (nowhere and (publication.mandatory or not queues)):

@@ -14,9 +14,9 @@ from broker.amqp.codec import QueueDeclareOk
 from broker.amqp.errors import ChannelError
 from broker.core.arguments import named_exchange
 from broker.core.auth.permissions import Kind
-from broker.core.default_type import with_default_type
 from broker.core.names import refuse_default, refuse_reserved, strip_name
-from broker.core.queue import Queue
+from broker.core.queue.default_type import with_default_type
+from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["QueueSession"]
 
-UNITS: Final = 3  # what each of these methods costs of a connection's allowance
+UNITS: Final = 3  # what each of these methods costs of a connection's method budget
 UNITS_OF_QUEUE: Final = 8  # and to make or delete a queue
 
 
@@ -71,7 +71,7 @@ class QueueSession:
 
         Raises: 403, 404 when passive, 405, 406.
         """
-        self._session.allowance.spend(UNITS if method.passive else UNITS_OF_QUEUE)
+        self._session.method_budget.spend(UNITS if method.passive else UNITS_OF_QUEUE)
         name = strip_name(method.queue)
         queue = self._find_passively(name) if method.passive else self._make(name, method)
         self.last_declared = queue.name
@@ -139,7 +139,7 @@ class QueueSession:
 
     def _ends(self, method: commands.Queue.Bind | commands.Queue.Unbind) -> tuple[str, str, str]:
         """Return queue, exchange and binding key of a method, rights checked."""
-        self._session.allowance.spend(UNITS)
+        self._session.method_budget.spend(UNITS)
         queue = strip_name(self.name(method.queue))
         # An empty key beside an empty queue name is the name of the last declared queue too (rabbit_channel).
         key = method.routing_key or ("" if method.queue else self.last_declared)
@@ -169,7 +169,7 @@ class QueueSession:
 
         Raises: 403, 404 when no queue was declared, 405, 406.
         """
-        self._session.allowance.spend(UNITS_OF_QUEUE)
+        self._session.method_budget.spend(UNITS_OF_QUEUE)
         name = strip_name(self.name(method.queue))
         self._session.check(self._vhost.queue_resource(name), "configure")
         queues = self._vhost.queues

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 from broker.store.record import PERSISTENT, PREFIX_BYTES, TARGET, TARGET_BYTES, message_front
 
 if TYPE_CHECKING:
-    from broker.core.message import Message
+    from broker.core.message.message import Message
+    from broker.core.queue.stream import Stream
     from broker.core.session.publish_entry import PublishEntry
-    from broker.core.stream import Stream
     from broker.store.message_log import MessageLog
 
 __all__ = ["Recorder"]

@@ -12,7 +12,7 @@ from pamqp import commands
 from broker.amqp.codec import QueueDeclareOk
 from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.core.names import strip_name
-from broker.core.reply_to import REPLY_PREFIX, ReplyConsumer
+from broker.core.publishing.reply_to import REPLY_PREFIX, ReplyConsumer
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel

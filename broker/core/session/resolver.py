@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from broker.amqp.codec import publish_fields
 from broker.amqp.errors import ConnectionFault
-from broker.core.message import Envelope
-from broker.core.reply_to import REPLY_PREFIX
-from broker.core.session.entrance import Entrance
+from broker.core.message.message import Envelope
+from broker.core.publishing.reply_to import REPLY_PREFIX
 from broker.core.session.publish_entry import PublishEntry
+from broker.core.session.publish_target import PublishTarget
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
@@ -53,31 +53,31 @@ class Resolver:
         cache = self._cache
         try:
             at = 7 + payload[6]  # behind the exchange's name; the routing key is all of the rest but the flags
-            entrance = cache.exchanges.get(payload[6:at])
+            target = cache.exchanges.get(payload[6:at])
             if (
-                entrance is None
-                or not entrance.standing.live
+                target is None
+                or not target.standing.live
                 or at + payload[at] + 2 != len(payload)
                 or payload[-1] & _IMMEDIATE
             ):
-                entrance = self._enter(payload)
+                target = self._enter(payload)
             key = payload[at + 1 : -1].decode()
         except (IndexError, UnicodeDecodeError):
             publish_fields(payload)  # says what is wrong
             raise
-        if entrance.narrowed:
-            self._session.check_topic(entrance.resource, key, "write")
-        return self._find(payload, entrance, key)
+        if target.narrowed:
+            self._session.check_topic(target.resource, key, "write")
+        return self._find(payload, target, key)
 
-    def _find(self, payload: bytes, entrance: Entrance, key: str) -> PublishEntry:
+    def _find(self, payload: bytes, target: PublishTarget, key: str) -> PublishEntry:
         """Return what a publish comes to that may be made: what leads nowhere and is not to be cached costs little."""
-        exchange = entrance.exchange
+        exchange = target.exchange
         mandatory = payload[-1] & _MANDATORY == _MANDATORY
         dynamic = False
-        if entrance.plain:
+        if target.plain:
             route = exchange.route(key)
-            if not (route.destinations or route.live or mandatory or self._channel.facts.special) and entrance.named:
-                return entrance.nowhere
+            if not (route.destinations or route.live or mandatory or self._channel.facts.special) and target.named:
+                return target.nowhere
         else:
             router = self._vhost.router
             dynamic = router.dynamic(exchange)
@@ -87,11 +87,11 @@ class Resolver:
             self._vhost.sweep.update_rules(route.destinations)
         traced = self._vhost.firehose.active
         entry = PublishEntry(envelope, exchange, route, mandatory=mandatory, dynamic=dynamic, traced=traced)
-        if entrance.named or not key.startswith(REPLY_PREFIX):  # who waits for an answer changes without a route
+        if target.named or not key.startswith(REPLY_PREFIX):  # who waits for an answer changes without a route
             self._cache.offer(payload, entry)
         return entry
 
-    def _enter(self, payload: bytes) -> Entrance:
+    def _enter(self, payload: bytes) -> PublishTarget:
         """Return the exchange of a publish, and keep it in mind.
 
         Raises: ChannelError 403, 404; ConnectionFault 501, 502, 540.
@@ -99,6 +99,6 @@ class Resolver:
         name, _key, _mandatory, immediate = publish_fields(payload)
         if immediate:
             raise ConnectionFault(540, "immediate=true")
-        entrance = Entrance(self._session, self._vhost, name)
-        self._cache.know_exchange(payload[6 : 7 + payload[6]], entrance)
-        return entrance
+        target = PublishTarget(self._session, self._vhost, name)
+        self._cache.know_exchange(payload[6 : 7 + payload[6]], target)
+        return target

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Final
 from pamqp import commands
 
 from broker.amqp.errors import ChannelError
-from broker.core.rules import DROP_HEAD
+from broker.core.queue.rules import DROP_HEAD
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
-    from broker.core.queue import Queue
+    from broker.core.queue.queue import Queue
+    from broker.core.queue.stream import Stream
+    from broker.core.queue.unacked import Delivery
     from broker.core.session.basic import BasicSession
     from broker.core.session.publication import Publication
     from broker.core.session.publisher import Publisher
-    from broker.core.stream import Stream
-    from broker.core.unacked import Delivery
     from broker.core.vhost import Vhost
     from broker.slots.slot import Slot
 

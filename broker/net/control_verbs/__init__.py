@@ -21,12 +21,12 @@ from broker.net.control_verbs.users import user_verbs
 from broker.net.control_verbs.vhosts import vhost_verbs
 
 if TYPE_CHECKING:
-    from broker.delivery.administration import Administration
-    from broker.delivery.backups import Backups
-    from broker.delivery.rehearsal import Rehearsal
-    from broker.delivery.taps import Taps
+    from broker.administration.administration import Administration
+    from broker.administration.backups import Backups
+    from broker.administration.rehearsal import Rehearsal
     from broker.net.control_request import Verb
     from broker.net.listener import Listener
+    from broker.taps.taps import Taps
 
 __all__ = ["control_verbs"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from broker.net.control_request import ControlRefused, Request, Verb
 
 if TYPE_CHECKING:
-    from broker.delivery.backups import Backups
+    from broker.administration.backups import Backups
 
 __all__ = ["backup_verbs"]
 

@@ -6,19 +6,19 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from broker import __version__
+from broker.administration.definitions_import import DefinitionsImport
+from broker.administration.policy_changes import PolicyChanges
 from broker.core.definitions.export import topology_of, user_fields
 from broker.core.definitions.reading import read_document
-from broker.delivery.definitions_import import DefinitionsImport
-from broker.delivery.policy_changes import PolicyChanges
 from broker.net.control_request import ControlRefused, Request, Verb
 from broker.net.control_verbs.listing import gather
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from broker.administration.administration import Administration
+    from broker.administration.rehearsal import Rehearsal
     from broker.core.vhost import Vhost
-    from broker.delivery.administration import Administration
-    from broker.delivery.rehearsal import Rehearsal
 
 __all__ = ["definitions_verbs"]
 

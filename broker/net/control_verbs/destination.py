@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.names import is_short_text
-from broker.core.queue import Queue
+from broker.core.queue.queue import Queue
 from broker.net.control_request import ControlRefused
 
 if TYPE_CHECKING:

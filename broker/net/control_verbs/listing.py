@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from broker.amqp.control import State
 from broker.core.definitions.export import json_table
-from broker.core.queue import Queue
-from broker.core.queue_bytes import QueueBytes
+from broker.core.queue.queue import Queue
+from broker.core.queue.queue_bytes import QueueBytes
 from broker.net.control_request import Request, Verb
 from broker.net.control_verbs.queue_rates import QueueRates
 from broker.net.control_verbs.refusing import vhost_of
 
 if TYPE_CHECKING:
-    from broker.core.consumer import Consumer
+    from broker.administration.administration import Administration
+    from broker.core.queue.consumer import Consumer
     from broker.core.session.channel import SessionOfChannel
     from broker.core.session.connection import SessionOfConnection
     from broker.core.vhost import Vhost
-    from broker.delivery.administration import Administration
     from broker.net.listener import Listener
     from broker.routing.binding import Binding
     from broker.routing.exchange import Exchange

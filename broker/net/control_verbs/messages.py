@@ -8,15 +8,15 @@ from base64 import b64decode
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.administration.fetch import Fetched, fetch, requeue, settle
+from broker.administration.peek import Peeked
 from broker.amqp.content_header import facts_of
 from broker.amqp.header_edit import edit_header
 from broker.amqp.header_facts import MISSING
 from broker.amqp.header_writer import encode_header
-from broker.core.course import Outcome, land, to_exchange, to_queue
-from broker.core.message import Envelope, Message
-from broker.core.queue import Queue
-from broker.delivery.fetch import Fetched, fetch, requeue, settle
-from broker.delivery.peek import Peeked
+from broker.core.message.message import Envelope, Message
+from broker.core.moving.course import Outcome, land, to_exchange, to_queue
+from broker.core.queue.queue import Queue
 from broker.event_log import get_logger
 from broker.net.control_request import ControlRefused, Request, Verb
 from broker.net.control_verbs.destination import destination_of, queue_named, told
@@ -24,7 +24,7 @@ from broker.net.control_verbs.message_row import message_row
 from broker.net.control_verbs.refusing import vhost_of
 
 if TYPE_CHECKING:
-    from broker.delivery.administration import Administration
+    from broker.administration.administration import Administration
 
 __all__ = ["message_verbs"]
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.core.condition import every
-from broker.core.course import back_home, to_exchange, to_queue
-from broker.core.moving import Move, Tally
-from broker.core.queue import Queue
-from broker.delivery.mover import carry_out
+from broker.administration.mover import carry_out
+from broker.core.moving.condition import every
+from broker.core.moving.course import back_home, to_exchange, to_queue
+from broker.core.moving.moving import Move, Tally
+from broker.core.queue.queue import Queue
 from broker.event_log import get_logger
 from broker.net.control_request import LARGEST, ControlRefused, Request, Verb
 from broker.net.control_verbs.destination import destination_of, queue_named, told
 from broker.net.control_verbs.refusing import vhost_of
 
 if TYPE_CHECKING:
+    from broker.administration.administration import Administration
     from broker.core.vhost import Vhost
-    from broker.delivery.administration import Administration
     from broker.routing.exchange import Exchange
 
 __all__ = ["moving_verbs"]

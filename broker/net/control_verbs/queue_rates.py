@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from broker.core.queue import Queue
+    from broker.core.queue.queue import Queue
 
 __all__ = ["Counters", "QueueRates", "Rates"]
 

@@ -10,8 +10,8 @@ from broker.net.control_request import ControlRefused, Request, Verb
 from broker.store.damage import CorruptStore
 
 if TYPE_CHECKING:
+    from broker.administration.administration import Administration
     from broker.core.vhost import Vhost
-    from broker.delivery.administration import Administration
 
 __all__ = ["refusing", "vhost_of"]
 

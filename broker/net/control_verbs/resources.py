@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.delivery.peek import peek
+from broker.administration.peek import peek
 from broker.event_log import get_logger
 from broker.net.control_request import ControlRefused, Request, Verb
 from broker.net.control_verbs.message_row import message_row
 from broker.net.control_verbs.refusing import vhost_of
 
 if TYPE_CHECKING:
-    from broker.core.queue import Queue
+    from broker.administration.administration import Administration
+    from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
-    from broker.delivery.administration import Administration
     from broker.net.listener import Listener
 
 __all__ = ["resource_verbs"]

@@ -10,8 +10,8 @@ from broker.net.control_request import ControlRefused, Request, Verb
 from broker.net.control_verbs.refusing import vhost_of
 
 if TYPE_CHECKING:
-    from broker.core.stream import Stream
-    from broker.delivery.administration import Administration
+    from broker.administration.administration import Administration
+    from broker.core.queue.stream import Stream
     from broker.slots.slot import Slot
 
 __all__ = ["slot_verbs"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.net.control_request import LARGEST, ControlRefused, Request, Verb
 
 if TYPE_CHECKING:
-    from broker.delivery.taps import Taps
+    from broker.taps.taps import Taps
 
 __all__ = ["tap_verbs"]
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.table_writer import encode_table
-from broker.core.default_type import with_default_type
 from broker.core.names import check_exchange_type, is_short_text, refuse_reserved
-from broker.core.queue import Queue
+from broker.core.queue.default_type import with_default_type
+from broker.core.queue.queue import Queue
 from broker.event_log import get_logger
 from broker.net.control_request import ControlRefused, Request, Verb
 from broker.net.control_verbs.destination import destination_of, exchange_named
 from broker.net.control_verbs.refusing import vhost_of
 
 if TYPE_CHECKING:
+    from broker.administration.administration import Administration
     from broker.core.vhost import Vhost
-    from broker.delivery.administration import Administration
     from broker.routing.exchange import Exchange
 
 __all__ = ["topology_verbs"]

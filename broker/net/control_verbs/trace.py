@@ -16,9 +16,9 @@ from broker.net.control_verbs.refusing import vhost_of
 from broker.routing.listeners import Listeners
 
 if TYPE_CHECKING:
+    from broker.administration.administration import Administration
     from broker.core.firehose import Passage
-    from broker.core.queue_ports import Clock
-    from broker.delivery.administration import Administration
+    from broker.core.queue.ports import Clock
 
 __all__ = ["TraceWatch", "trace_verbs"]
 

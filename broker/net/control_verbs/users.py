@@ -9,7 +9,7 @@ from broker.core.limit_table import checked_limits
 from broker.net.control_request import ControlRefused, Request, Verb
 
 if TYPE_CHECKING:
-    from broker.delivery.administration import Administration
+    from broker.administration.administration import Administration
 
 __all__ = ["user_verbs"]
 

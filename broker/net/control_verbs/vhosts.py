@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.core.default_type import check_default_type
+from broker.administration.policy_changes import PolicyChanges
 from broker.core.definitions.reading import check_depth
-from broker.core.policy import Policy
+from broker.core.policy.policy import Policy
+from broker.core.queue.default_type import check_default_type
 from broker.core.vhost_limits import vhost_limits_table
-from broker.delivery.policy_changes import PolicyChanges
 from broker.net.control_request import Request, Verb
 
 if TYPE_CHECKING:
-    from broker.delivery.administration import Administration
+    from broker.administration.administration import Administration
 
 __all__ = ["vhost_verbs"]
 

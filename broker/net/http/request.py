@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote_to_bytes, urlsplit
 
-from broker.core.json_text import read_json
+from broker.core.definitions.json_text import read_json
 from broker.net.control_request import LARGEST, Request
 from broker.net.http.refusal import HttpRefused, bad_request
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from broker.core.queue.tap_queue import TAP_PREFIX
 from broker.core.resource import Resource
-from broker.core.tap_queue import TAP_PREFIX
 from broker.net.http.refusal import HttpRefused
 
 if TYPE_CHECKING:

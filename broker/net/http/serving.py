@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from broker.core.auth.logins import Logins
     from broker.core.auth.permissions import Permissions
     from broker.core.vhost import Vhost
-    from broker.delivery.taps import Taps
     from broker.net.tls import TlsContext
     from broker.settings import Settings
     from broker.store.files import Files
+    from broker.taps.taps import Taps
 
 __all__ = ["http_server"]
 

@@ -17,8 +17,8 @@ from broker.net.http.rights import HttpRights, tap_queue
 from broker.net.http.routes import Call, Route
 
 if TYPE_CHECKING:
-    from broker.delivery.taps import Taps
     from broker.net.http.file_reads import FileReads
+    from broker.taps.taps import Taps
 
 __all__ = ["slot_routes"]
 

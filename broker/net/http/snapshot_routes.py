@@ -15,10 +15,10 @@ from broker.net.http.routes import Call, Route
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
-    from broker.delivery.slot_snapshots import Snapshot
-    from broker.delivery.taps import Taps
     from broker.net.http.file_reads import FileReads
     from broker.net.http.rights import HttpRights
+    from broker.taps.slot_snapshots import Snapshot
+    from broker.taps.taps import Taps
 
 __all__ = ["snapshot_routes"]
 

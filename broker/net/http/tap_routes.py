@@ -13,7 +13,7 @@ from broker.net.http.routes import Call, Route
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
-    from broker.delivery.taps import Taps
+    from broker.taps.taps import Taps
 
 __all__ = ["tap_routes"]
 

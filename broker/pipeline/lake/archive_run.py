@@ -17,7 +17,7 @@ from broker.pipeline.lake.manifest import now_ms
 from broker.pipeline.lake.tap_cursors import TapCursors
 from broker.pipeline.source.catalog import Catalog
 from broker.pipeline.source.stream_offset import parted_text
-from broker.store.seal_log import Gap
+from broker.slot_files.seal_log import Gap
 
 __all__ = ["ArchiveRun", "Totals"]
 

@@ -20,7 +20,7 @@ from typing import Final
 from broker.pipeline.faults import LakeRefused, SourceRefused
 from broker.pipeline.lake.disk import Disk
 from broker.pipeline.source.stream_offset import StreamOffset
-from broker.store.seal_starts import SealStarts
+from broker.slot_files.seal_starts import SealStarts
 
 __all__ = ["ArchiveCheckpoint", "ArchiveNote", "Committed"]
 

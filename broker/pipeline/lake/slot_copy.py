@@ -21,7 +21,7 @@ from broker.pipeline.source.decoder import batches
 from broker.pipeline.source.schema import ARROW_SCHEMA, SCHEMA_VERSION
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_rows import SlotRows
-from broker.store.slot_file import BadSlotFile, SlotView
+from broker.slot_files.slot_file import BadSlotFile, SlotView
 
 __all__ = ["SlotCopy"]
 

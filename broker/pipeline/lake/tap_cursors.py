@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from broker.pipeline.faults import LakeRefused, SourceRefused
 from broker.pipeline.source.catalog import Catalog
-from broker.store.seal_log import Gap, QueueKey, Released, Seal
+from broker.slot_files.seal_log import Gap, QueueKey, Released, Seal
 
 __all__ = ["TapCursors"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from broker.store.seal_log import SealView
+from broker.slot_files.seal_log import SealView
 
 __all__ = ["consumer_rows", "tap_rows"]
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS
 from broker.pipeline.source.slot_rows import BadRow, Pick, SlotRows, bad_rows
-from broker.store.slot_file import SlotView
+from broker.slot_files.slot_file import SlotView
 
 __all__ = ["BATCH_MAX_BYTES", "BATCH_MAX_ROWS", "BadRow", "bad_rows", "batches", "decode"]
 

@@ -8,8 +8,8 @@ from urllib.parse import quote
 from broker.pipeline.faults import SlotMissing, SourceRefused
 from broker.pipeline.source.http_client import HttpClient, NotThere
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.store.seal_log import BadSealLine, SealView
-from broker.store.seal_starts import SealStarts
+from broker.slot_files.seal_log import BadSealLine, SealView
+from broker.slot_files.seal_starts import SealStarts
 
 __all__ = ["HttpCatalog"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from broker.pipeline.faults import SlotGap
 from broker.pipeline.source.positions import Position
-from broker.store.seal_log import Gap, QueueKey, Seal, SealView
+from broker.slot_files.seal_log import Gap, QueueKey, Seal, SealView
 
 __all__ = ["gap_text", "lost_since", "refuse_gaps"]
 

@@ -15,7 +15,7 @@ from broker.pipeline.source.decoder import batches
 from broker.pipeline.source.filters import Condition, chosen_rows
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_rows import SlotRows
-from broker.store.slot_file import BadSlotFile
+from broker.slot_files.slot_file import BadSlotFile
 
 __all__ = ["SlotRun", "read_run"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from broker.pipeline.faults import SourceRefused
-from broker.store.seal_log import BadSealLine, SealView, decode_lines
+from broker.slot_files.seal_log import BadSealLine, SealView, decode_lines
 
 __all__ = ["SealReader"]
 

@@ -21,7 +21,7 @@ from broker.pipeline.source.planner import Limits, admitted
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_source import SlotSource
 from broker.pipeline.source.stream_offset import StreamOffset
-from broker.store.seal_log import Gap, SealView
+from broker.slot_files.seal_log import Gap, SealView
 
 __all__ = ["SealStream"]
 

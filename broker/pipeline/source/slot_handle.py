@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from broker.store.seal_log import Seal
-from broker.store.slot_file import SlotMeta
+from broker.slot_files.seal_log import Seal
+from broker.slot_files.slot_file import SlotMeta
 
 __all__ = ["SlotHandle"]
 

@@ -10,8 +10,8 @@ from pamqp import header as pamqp_header
 
 from broker.amqp.content_header import Properties, decode_properties
 from broker.amqp.deaths import Publish, death_of, revived
-from broker.core.x_death import Death as RecordedDeath
-from broker.core.x_death import record_death
+from broker.core.message.x_death import Death as RecordedDeath
+from broker.core.message.x_death import record_death
 
 FIRST = RecordedDeath("work", "rejected", "ex", ("k1", "cc"), "5000", 1_790_000_000)
 SECOND = RecordedDeath("parking", "expired", "dlx", ("k1",), None, 1_790_000_100)

@@ -20,10 +20,10 @@ from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Permissions
 from broker.core.auth.usage import Usage
 from broker.core.auth.users import User, Users
-from broker.core.consumer import Consumer
-from broker.core.deadlines import Deadlines
-from broker.core.message import Envelope, Message
-from broker.core.queue import Queue, QueuePorts
+from broker.core.message.message import Envelope, Message
+from broker.core.queue.consumer import Consumer
+from broker.core.queue.deadlines import Deadlines
+from broker.core.queue.queue import Queue, QueuePorts
 from broker.core.session.basic import BasicSession
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.connection import SessionOfConnection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.amqp.connection import Connection
-from broker.core.consumer import UNLIMITED, Consumer
+from broker.core.queue.consumer import UNLIMITED, Consumer
 from tests.unit.core.room import Room
 
 CHANNEL = 3
@@ -55,18 +55,18 @@ def test_room_is_the_least_of_the_limits(prefetch: int, unacked: int, shared: in
 def test_there_is_no_room_while_the_client_does_not_read(no_ack: bool) -> None:
     """Output at high water, or a socket that takes no more, leaves no room, and is noted for whoever wakes it."""
     made, connection = consumer(10, no_ack=no_ack)
-    outflow = made.outflow
-    connection.out_bytes = outflow.high_water_bytes - 1
+    output_window = made.output_window
+    connection.out_bytes = output_window.high_water_bytes - 1
     assert made.room() > 0
-    assert not outflow.starved
+    assert not output_window.starved
     connection.out_bytes += 1
     assert made.room() == 0
-    assert outflow.starved
-    outflow.starved = False
+    assert output_window.starved
+    output_window.starved = False
     connection.out_bytes = 0
-    outflow.writable = False
+    output_window.writable = False
     assert made.room() == 0
-    assert outflow.starved
+    assert output_window.starved
 
 
 def test_the_head_of_a_delivery() -> None:

@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 
 from broker.amqp.content_header import decode_properties, facts_of
 from broker.amqp.header_edit import edit_header
-from broker.core.delayed import DELAY_MAX_MS, delay_of, due_ms_of
-from broker.core.message import Envelope, Message
-from broker.core.policy import Policy
-from broker.core.queue import Queue
+from broker.core.delay.delayed import DELAY_MAX_MS, delay_of, due_ms_of
+from broker.core.message.message import Envelope, Message
+from broker.core.policy.policy import Policy
+from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.slots.slot import Slot
 from broker.store.record import KIND_AT, MESSAGE, due_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.amqp.content_header import HeaderFacts
-from broker.core.expiry import expired_among
-from broker.core.message import Envelope, Message
+from broker.core.message.message import Envelope, Message
+from broker.core.queue.expiry import expired_among
 
 
 def message(expiration_ms: int | None) -> Message:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from broker.core.json_text import read_json
+from broker.core.definitions.json_text import read_json
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.core.policy import Policies, Policy
-from broker.core.policy_definition import check_definition
+from broker.core.policy.policy import Policies, Policy
+from broker.core.policy.policy_definition import check_definition
 from tests.unit.core.room import Room, put
 
 TTL = {"message-ttl": 1000}

@@ -9,10 +9,10 @@ import pytest
 from pamqp.commands import Basic, Channel, Confirm, Queue, Tx
 
 from broker.amqp.content_header import facts_of
-from broker.core.course import Outcome, land, to_exchange
-from broker.core.message import Envelope, Message
-from broker.core.policy import Policy
-from broker.core.policy_sweep import SLICE_UNITS, UNITS
+from broker.core.message.message import Envelope, Message
+from broker.core.moving.course import Outcome, land, to_exchange
+from broker.core.policy.policy import Policy
+from broker.core.policy.policy_sweep import SLICE_UNITS, UNITS
 from tests.unit.core.room import NO_PROPERTIES, Client, Room, put
 
 SLICE = SLICE_UNITS // UNITS

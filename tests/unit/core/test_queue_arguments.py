@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.amqp.errors import ChannelError
-from broker.core.queue import Queue
+from broker.core.queue.queue import Queue
 from tests.unit.core.room import Room
 
 TEN_YEARS_MS = 315_360_000_000

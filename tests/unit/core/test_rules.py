@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.core.rules import DROP_HEAD, PLAIN, QueueRules, queue_rules
+from broker.core.queue.rules import DROP_HEAD, PLAIN, QueueRules, queue_rules
 
 
 def test_nothing_said_is_plain() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.sequences import BLOCK_NUMBERS, Room, Sequences
+from broker.core.publishing.sequences import BLOCK_NUMBERS, Room, Sequences
 
 NEAR_BORDERS = st.builds(
     lambda block, place: block * BLOCK_NUMBERS + place,

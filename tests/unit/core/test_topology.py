@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from broker.core import topology
 from broker.core.arguments import from_json, to_json
+from broker.core.topology import changes
 from tests.unit.core.room import Room
 
 ARGUMENTS: dict[str, Any] = {
@@ -145,15 +145,15 @@ def test_a_snapshot_is_told_later_than_it_is_made(monkeypatch: pytest.MonkeyPatc
     vhost.declare_queue("q", durable=True)
     made: list[str] = []
 
-    def told(name: str, tell: Callable[[Any], topology.Change]) -> Callable[[Any], topology.Change]:
-        def telling(declared: Any) -> topology.Change:
+    def told(name: str, tell: Callable[[Any], changes.Change]) -> Callable[[Any], changes.Change]:
+        def telling(declared: Any) -> changes.Change:
             made.append(name)
             return tell(declared)
 
         return telling
 
     for name in ("exchange_declared", "queue_declared"):
-        monkeypatch.setattr(topology, name, told(name, getattr(topology, name)))
+        monkeypatch.setattr(changes, name, told(name, getattr(changes, name)))
     snapshot = vhost.topology_snapshot()
     vhost.delete_queue("q", None)  # the log has that behind the snapshot
     assert made == []

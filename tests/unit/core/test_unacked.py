@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from broker.amqp.errors import ChannelError
-from broker.core.consumer import Consumer
-from broker.core.unacked import Delivery, Unacked, by_slot
+from broker.core.queue.consumer import Consumer
+from broker.core.queue.unacked import Delivery, Unacked, by_slot
 from broker.slots.slot import Slot
 from tests.unit.core.room import Room
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.core.x_death import COUNT_MAX, Death, is_cycle, past_queues, record_death
+from broker.core.message.x_death import COUNT_MAX, Death, is_cycle, past_queues, record_death
 
 NOW_S = 1_700_000_000
 NOW = datetime.fromtimestamp(NOW_S, UTC)

@@ -8,7 +8,7 @@ from pamqp.body import ContentBody
 
 from broker.amqp.content_header import facts_of
 from broker.amqp.framing import LARGE_BYTES
-from broker.core.message import Envelope, Message
+from broker.core.message.message import Envelope, Message
 from broker.delivery.flusher import deliver, rooms_of, spread
 from broker.slots.slot import Slot
 from tests.unit.core.room import Room
@@ -153,7 +153,7 @@ def test_large_bodies_go_out_as_they_are(frame_max: int) -> None:
     sizes = [1, LARGE_BYTES - 1, LARGE_BYTES, 200_000, 131_064 + 5, 16]
     bodies = [bytes([place + 1]) * size for place, size in enumerate(sizes)]
     place = Place(*bodies, frame_max=frame_max)
-    place.session.outflow.high_water_bytes = 1 << 20
+    place.session.output_window.high_water_bytes = 1 << 20
     place.connection.take_output()
     assert place.deliver(*place.take()) == len(bodies)
     whole = b"".join(place.connection.out)
@@ -171,7 +171,7 @@ def test_large_bodies_go_out_as_they_are(frame_max: int) -> None:
 def test_deliveries_without_acks_are_settled_at_once() -> None:
     """Without acknowledgements the messages that went out are settled, take a tag, and wait for nothing."""
     place = Place(b"1", b"2", b"3", no_ack=True)
-    place.session.outflow.high_water_bytes = 1
+    place.session.output_window.high_water_bytes = 1
     assert place.deliver(*place.take()) == 1
     assert place.settled == [0]
     assert (place.consumer.unacked, place.session.outstanding) == (0, 0)
@@ -183,12 +183,12 @@ def test_deliveries_stop_at_high_water() -> None:
     """The message that passes high water goes out, those behind it do not; without any nobody is woken."""
     place = Place(*[b"x" * 1000] * 10)
     indexes = place.take()
-    place.session.outflow.high_water_bytes = 2500
+    place.session.output_window.high_water_bytes = 2500
     assert place.deliver(*indexes) == 3
     assert len(place.sent()) == 3
     assert place.connection.out_bytes >= 2500
     place.connection.take_output()
-    place.session.outflow.high_water_bytes = 0
+    place.session.output_window.high_water_bytes = 0
     assert place.deliver(*indexes[3:]) == 0
     assert place.wakes == 1
     assert place.session.unacked.last_tag == 3

@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 from broker.amqp.content_header import facts_of
 from broker.amqp.errors import StoreFailed
 from broker.amqp.framing import FRAME_BODY
-from broker.core.message import Envelope, Message
-from broker.core.queue import Queue
+from broker.core.message.message import Envelope, Message
+from broker.core.queue.queue import Queue
+from broker.core.queue.stream import Stream
 from broker.core.session.basic import BasicSession
-from broker.core.stream import Stream
 from broker.delivery.worker import FAILURES_MAX, FULL_QUEUES, QUEUE_COST, TURN_MESSAGES, Workers
 from broker.slots.slot import Slot
 from tests.unit.core.room import FOLDER, FRAME_HEAD, NO_PROPERTIES, Room
@@ -28,7 +28,7 @@ class Office:
         self.scheduled = 0
         self.room = Room()
         self.client = self.room.enter()
-        self.client.session.outflow.high_water_bytes = 1 << 30  # nobody takes the output
+        self.client.session.output_window.high_water_bytes = 1 << 30  # nobody takes the output
         self.client.open_channel(2)
         reader: Any = SimpleNamespace(read_ahead=lambda _stream, _slot: None, read=self._read)
         self.workers = Workers("node", count, reader, self._schedule)

@@ -19,8 +19,8 @@ from broker.pipeline.source.decoder import BATCH_MAX_BYTES, BATCH_MAX_ROWS, bad_
 from broker.pipeline.source.header_json import table_to_json
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS
 from broker.pipeline.source.slot_rows import SlotRows
+from broker.slot_files.slot_file import BadSlotFile, Row, SlotFileWriter, SlotView, open_slot
 from broker.store.memory_files import MemoryFiles
-from broker.store.slot_file import BadSlotFile, Row, SlotFileWriter, SlotView, open_slot
 from tests.unit.pipeline.test_header_json import TABLE, UNHURRIED
 
 STORE = "5107a0b1c2d3e4f5061728394a5b6c7d"

@@ -13,7 +13,7 @@ from broker.pipeline.report.broker_state import consumer_rows, tap_rows
 from broker.pipeline.report.forecast import AHEAD_DAYS, forecast, trend
 from broker.pipeline.report.scale import bytes_text, count_text, duration_text, moment_ticks, steps
 from broker.pipeline.report.time_slices import DAY_MS, HOUR_MS, filled, slice_ms, slice_name
-from broker.store.seal_log import SealView
+from broker.slot_files.seal_log import SealView
 
 MONDAY_MS = int(datetime(2026, 11, 16, tzinfo=UTC).timestamp() * 1000)
 

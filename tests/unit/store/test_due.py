@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.delivery.revival import Revival
+from broker.delivery.message_loader import MessageLoader
 from broker.store.compaction import SlotReference
 from broker.store.record import (
     PERSISTENT,
@@ -114,6 +114,6 @@ def test_scattered_messages_are_read_up_to_a_limit(limit_bytes: int, count: int)
     room.append(*[held(number, 5, body=b"%d" % number * 300) for number in range(1, 400)])
     room.reopen()
     ids = [300, 2, 399, 1, 150]
-    found = room.store.read_some(7, ids, room.store.log.segments, limit_bytes, Revival())
+    found = room.store.read_some(7, ids, room.store.log.segments, limit_bytes, MessageLoader())
     assert list(found) == sorted(ids[:count])
     assert all(message is not None and message.body == b"%d" % number * 300 for number, message in found.items())

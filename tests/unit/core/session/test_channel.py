@@ -6,9 +6,9 @@ import pytest
 from pamqp import commands
 
 from broker.amqp.codec import Method
-from broker.core.queue import Queue
-from broker.core.session.allowance import ALLOWANCE
+from broker.core.queue.queue import Queue
 from broker.core.session.channel import DELIVERIES_PER_UNIT
+from broker.core.session.method_budget import BUDGET_UNITS
 from tests.unit.core.room import IdleWorker, Room
 
 
@@ -93,7 +93,7 @@ class BusyWorker(IdleWorker):
     def serve_first(self, queue: Queue) -> int:
         """Deliver much, of which nothing is seen here."""
         queue.awake = False
-        return 10 * DELIVERIES_PER_UNIT * ALLOWANCE
+        return 10 * DELIVERIES_PER_UNIT * BUDGET_UNITS
 
 
 @pytest.mark.parametrize(

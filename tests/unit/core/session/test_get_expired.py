@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pamqp import commands
 
-from broker.core.deadlines import TURN_SHARE
-from broker.core.queue import Queue
+from broker.core.queue.deadlines import TURN_SHARE
+from broker.core.queue.queue import Queue
 from tests.unit.core.room import Client, Room, put
 
 GET = commands.Basic.Get(queue="q")

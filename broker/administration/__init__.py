@@ -1,0 +1,1 @@
+"""Administration: vhosts, users, rights, policies and definitions, changed and stored while the broker runs."""

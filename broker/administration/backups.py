@@ -1,0 +1,135 @@
+"""Takes backups of the running broker, one at a time, while clients are served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from broker.amqp.errors import StoreFailed
+from broker.event_log import get_logger
+from broker.store.backup import Backup, BackupStopped
+from broker.store.folder_name import folder_name
+
+if TYPE_CHECKING:
+    from broker.administration.administration import Administration
+    from broker.delivery.engine import Engine
+    from broker.store.data_folder import DataFolder
+    from broker.taps.taps import Taps
+
+__all__ = ["Backups"]
+
+_log = get_logger()
+REPEAT_S: Final = 5.0
+T = TypeVar("T")
+
+
+class Backups:
+    """Makes copies of the data folder."""
+
+    def __init__(self, folder: DataFolder, administration: Administration, taps: Taps) -> None:
+        self._folder = folder
+        self._administration = administration
+        self._taps = taps
+        self._busy = False
+
+    async def take(self, target: Path, told: Callable[[str, int, int], None]) -> dict[str, int]:
+        """Make a consistent copy of the data folder in a new or empty folder; return its files and bytes.
+
+        What was confirmed before is in it. `told` hears of each step how much is done, of how much. A backup that
+        fails leaves a target that no broker opens. Raises: ValueError when it cannot be made.
+        """
+        if self._busy:
+            raise ValueError("a backup is under way already")
+        self._busy = True
+        backup = Backup(self._folder.files, self._folder.path, target)
+        loop = asyncio.get_running_loop()
+        so_far = ("gathered vhosts", 0, 0)
+
+        def tell(step: str, done: int, total: int) -> None:
+            nonlocal so_far
+            so_far = (step, done, total)
+            told(*so_far)
+
+        def copied(done: int, total: int) -> None:
+            loop.call_soon_threadsafe(tell, "copied bytes", done, total)
+
+        async def repeat() -> None:
+            """Tell the same again: a large file takes longer than who asked waits for a word."""
+            while True:
+                await asyncio.sleep(REPEAT_S)
+                told(*so_far)
+
+        repeating = loop.create_task(repeat())
+        try:
+            await asyncio.to_thread(self._begin, backup, target)
+            _log.info("backup.started", target=str(target))
+            await _finished(backup, self._administration.alone(partial(self._gather, backup, tell)))
+            files, size_bytes = await _finished(backup, asyncio.to_thread(backup.copy, copied))
+        except (StoreFailed, BackupStopped) as error:
+            self._check()
+            reason = str(error) or "the broker is stopping"
+            _log.error("backup.failed", target=str(target), reason=reason)
+            raise ValueError(f"the backup failed: {reason}; what there is of it in {target} is unfinished") from error
+        finally:
+            await asyncio.to_thread(_clean, backup)
+            repeating.cancel()
+            self._busy = False
+        _log.info("backup.finished", target=str(target), files=files, bytes=size_bytes)
+        return {"files": files, "bytes": size_bytes}
+
+    def _begin(self, backup: Backup, target: Path) -> None:
+        """Raises: ValueError for a target that is no new or empty folder, or is within the data folder."""
+        files, folder = self._folder.files, self._folder.path.resolve()
+        if target.is_relative_to(folder) or folder.is_relative_to(target):
+            raise ValueError(f"{target}: a backup cannot be within the data folder, nor around it")
+        if files.exists(target) and not files.is_folder(target):
+            raise ValueError(f"{target}: not a folder")
+        if files.exists(target) and files.list(target):
+            raise ValueError(f"{target}: not empty; a backup needs a folder of its own")
+        backup.begin()
+
+    async def _gather(self, backup: Backup, told: Callable[[str, int, int], None]) -> None:
+        """Gather what the copy needs, while no user, right or vhost changes: the logs first, then the slot files.
+
+        A tap's message that moves from its log into a slot file meanwhile is in both then, and a start settles it.
+        """
+        engines = [self._administration.vhosts.engines[name] for name in sorted(self._administration.vhosts)]
+        for done, engine in enumerate(engines):
+            await engine.frozen(partial(_gather_store, backup, engine))
+            told("gathered vhosts", done + 1, len(engines))
+        names = {folder_name(engine.vhost.name) for engine in engines}
+        await asyncio.to_thread(backup.gather_others, names)
+        await self._taps.frozen(
+            lambda view: backup.gather_slots([self._taps.slot_path(seal.seal) for seal in view.seals], view.to_lines())
+        )
+        await asyncio.to_thread(backup.gather_settings)
+
+    def _check(self) -> None:
+        """Raises: what ended the broker, if it has ended: that is more than a backup that failed."""
+        for engine in self._administration.vhosts.engines.values():
+            engine.committer.check()
+
+
+def _gather_store(backup: Backup, engine: Engine) -> None:
+    backup.gather_store(folder_name(engine.vhost.name), dict(engine.store.log.segments))
+
+
+def _clean(backup: Backup) -> None:
+    try:
+        backup.clean()
+    except StoreFailed as error:
+        _log.warning("backup.not_cleaned", reason=str(error))  # the next start removes it
+
+
+async def _finished(backup: Backup, work: Coroutine[Any, Any, T]) -> T:
+    """Return what came of the work; whoever is cancelled while waiting ends the backup, and waits for that."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        backup.stopped = True
+        await asyncio.wait([task])
+        raise

@@ -1,0 +1,352 @@
+"""Takes a definitions document into the running broker: all of it, or nothing.
+
+First the whole document is rehearsed: each vhost that it speaks of is made once more in memory, as it is now, and the
+document's exchanges, queues and bindings are declared there by the same code that serves clients. Only when nothing was
+refused is any of it done in earnest, and what a crash ends in the middle of that is finished at the next start. Long
+documents are taken in pieces, with everybody else's turn in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.administration.administration import VHOST_LIMITS, Administration, policy_of
+from broker.administration.import_tally import ImportTally
+from broker.amqp.errors import ChannelError, ProtocolError
+from broker.core.auth.permissions import patterns
+from broker.core.auth.topic_permissions import topic_permission_of
+from broker.core.auth.users import User, user_of
+from broker.core.definitions.document import (
+    BindingEntry,
+    Document,
+    ExchangeEntry,
+    ParameterEntry,
+    PolicyEntry,
+    QueueEntry,
+)
+from broker.core.definitions.reading import BadDefinitions
+from broker.core.definitions.writing import document_fields
+from broker.core.policy.policy import Policies
+from broker.core.queue.default_type import default_type, ignored_default_type, with_default_type
+from broker.core.vhost_limits import vhost_limits_table
+from broker.event_log import get_logger
+
+if TYPE_CHECKING:
+    from broker.administration.rehearsal import Rehearsal
+    from broker.core.vhost import Vhost
+
+__all__ = ["DefinitionsImport"]
+
+Tell = Callable[[Mapping[str, Any]], None]
+Entry = ExchangeEntry | QueueEntry | BindingEntry
+
+TOPOLOGY: Final = ("exchanges", "queues", "bindings")  # in the order in which they need each other
+ENTRIES_AT_ONCE: Final = 100
+NAMED_MAX: Final = 100  # so many entries without effect are named in the log; the command names all
+NOT_FOUND: Final = 404
+USER_FIELDS: Final = ("name", "password_hash", "hashing_algorithm", "password", "limits")
+BROKERS_OWN: Final = "amq."  # RabbitMQ passes over such entries too: they are there, or may not be declared
+
+_log = get_logger()
+
+
+class DefinitionsImport:
+    """Takes one document.
+
+    Raises: BadDefinitions, naming the entry, when any of it cannot be; then nothing is changed.
+    """
+
+    def __init__(
+        self,
+        document: Document,
+        administration: Administration,
+        rehearse: Rehearsal,
+        tell: Tell,
+        *,
+        skip_refused: bool = False,
+    ) -> None:
+        """`skip_refused` passes over exchanges, queues and bindings that are refused, instead of refusing the rest."""
+        self._document = document
+        self._administration = administration
+        self._rehearse = rehearse
+        self._tell = tell
+        self._users: list[User] = []
+        self._undo: list[Callable[[], Any]] = []
+        self._skip_refused = skip_refused
+        self._refused: dict[tuple[str, int], str] = {}
+        self.skipped: list[str] = []
+        self._tally: ImportTally | None = None
+
+    async def run(self) -> dict[str, int]:
+        """Take the document and return how many entries of each kind it has, once all of it is on disk.
+
+        `skipped` then says what was passed over, and `outcome` what came of the rest.
+        """
+        await self._administration.alone(self._take)
+        document = self._kept()
+        counts = {name: len(getattr(document, name)) for name in document.__slots__ if name != "unknown"}
+        for reason in self.skipped:
+            _log.warning("definitions.entry_skipped", reason=reason)
+        outcome = self.outcome()
+        unused = outcome.pop("without_effect")
+        _log.info("definitions.imported", **outcome, without_effect=unused[:NAMED_MAX], skipped=len(self.skipped))
+        return counts
+
+    def outcome(self) -> dict[str, Any]:
+        """Return what the import made and changed, what was there already, and what has no effect, by name."""
+        assert self._tally is not None, "ask after the import"
+        return self._tally.fields()
+
+    async def _take(self) -> None:
+        self._document = replace(self._document, queues=tuple(self._typed_queues()))
+        await self._check()
+        administration = self._administration
+        administration.importing = await asyncio.to_thread(document_fields, self._kept(), self._users)
+        self._tally = ImportTally(self._document, administration.document())
+        await administration.save()  # from here on a crash is no way out: the next start goes on
+        made = []
+        try:
+            for vhost in self._document.vhosts:
+                if vhost.name not in administration.vhosts:
+                    await administration.make_vhost(vhost.name, vhost.facts)
+                    made.append(vhost.name)
+            skipped = await self._declare_all(
+                "importing", administration.vhosts.__getitem__, self._undo, tally=self._tally
+            )
+            self.skipped = [*self._ignored(), *self._refused.values(), *skipped]
+        except (BadDefinitions, ValueError):
+            for undo in reversed(self._undo):
+                undo()
+            for name in made:
+                administration.drop_vhost(name)
+                await administration.vhosts.remove(name)
+            await administration.vhosts.drain()  # what is refused must not come back
+            administration.importing = None
+            await administration.save()
+            raise
+        administration.take(self._document, self._users)  # checked, and nobody else had a turn: it cannot be refused
+        self._tally.compare(administration.document())
+        await administration.vhosts.drain()
+        administration.importing = None
+
+    def _typed_queues(self) -> Iterator[QueueEntry]:
+        """Yield the queues; those that the document gives no type have that of their vhost, as it will be."""
+        types = {name: vhost.default_queue_type for name, vhost in self._administration.vhosts.items()}
+        types |= {vhost.name: default_type(vhost.facts) for vhost in self._document.vhosts}
+        for entry in self._document.queues:
+            if entry.type is not None:
+                yield entry
+                continue
+            arguments = with_default_type(
+                entry.arguments,
+                types.get(entry.vhost),
+                durable=entry.durable,
+                exclusive=False,
+                auto_delete=entry.auto_delete,
+            )
+            yield replace(entry, arguments=arguments)
+
+    def _ignored(self) -> Iterator[str]:
+        for number, vhost in enumerate(self._document.vhosts):
+            reason = ignored_default_type(vhost.facts)
+            if reason is not None:
+                yield f"vhosts[{number}]: {reason}"
+
+    # -- the check ----------------------------------------------------------------------------------------------------
+
+    async def _check(self) -> None:
+        administration, document = self._administration, self._document
+        for name, offline in administration.vhosts.offline.items():
+            if name in {vhost.name for vhost in document.vhosts}:
+                raise BadDefinitions(f"Virtual host '{name}' is down: {offline.reason}")
+        known = {*administration.vhosts, *(vhost.name for vhost in document.vhosts)}
+        for part in ("permissions", "topic_permissions", "policies", "parameters", "exchanges", "queues", "bindings"):
+            for number, entry in enumerate(getattr(document, part)):
+                if entry.vhost in administration.vhosts.offline:
+                    reason = administration.vhosts.offline[entry.vhost].reason
+                    raise BadDefinitions(
+                        f"{_place(part, number, entry)}: Virtual host '{entry.vhost}' is down: {reason}"
+                    )
+                if entry.vhost not in known:
+                    raise BadDefinitions(f"{_place(part, number, entry)}: Virtual host '{entry.vhost}' does not exist")
+        names = dict.fromkeys(vhost.name for vhost in document.vhosts if vhost.name not in administration.vhosts)
+        try:
+            administration.check_new_vhosts(names)
+        except ValueError as error:
+            raise BadDefinitions(f"vhosts: {error}") from None
+        await self._check_users()
+        self._check_rights()
+        self._check_policies()
+        self._check_limits()
+        async with self._rehearse(document.topology_vhosts) as copies:
+            await self._declare_all("checking", copies.__getitem__, [], self._refused)
+        if self._refused and not self._skip_refused:
+            first, *others = self._refused.values()
+            raise BadDefinitions(f"{first}{f' (and {len(others)} more entries are refused)' if others else ''}")
+
+    async def _check_users(self) -> None:
+        for number, entry in enumerate(self._document.users):
+            fields = {name: getattr(entry, name) for name in USER_FIELDS} | {"tags": list(entry.tags)}
+            try:
+                if entry.password:  # a hash is slow by intent
+                    self._users.append(await asyncio.to_thread(user_of, fields))
+                else:
+                    self._users.append(user_of(fields))
+            except ValueError as error:
+                raise BadDefinitions(f"users[{number}]: {error}") from None
+
+    def _check_rights(self) -> None:
+        known = {*self._administration.users, *(user.name for user in self._users)}
+        document = self._document
+        for number, right in enumerate(document.permissions):
+            try:
+                if right.user not in known:
+                    raise ValueError(f"User '{right.user}' does not exist")
+                patterns(right.configure, right.write, right.read)
+            except ValueError as error:
+                raise BadDefinitions(f"permissions[{number}]: {error}") from None
+        for number, topic in enumerate(document.topic_permissions):
+            try:
+                if topic.user not in known:
+                    raise ValueError(f"User '{topic.user}' does not exist")
+                topic_permission_of({name: getattr(topic, name) for name in topic.__slots__})
+            except ValueError as error:
+                raise BadDefinitions(f"topic_permissions[{number}]: {error}") from None
+
+    def _check_policies(self) -> None:
+        nowhere = Policies(lambda: None)
+        for number, entry in enumerate(self._document.policies):
+            try:
+                nowhere.set(policy_of(entry), operator=entry.operator)
+            except ValueError as error:
+                raise BadDefinitions(f"{_place('policies', number, entry)}: {error}") from None
+
+    def _check_limits(self) -> None:
+        tables = [
+            (f"vhosts[{number}]", entry.facts.get("limits")) for number, entry in enumerate(self._document.vhosts)
+        ] + [
+            (_place("parameters", number, entry), entry.value)
+            for number, entry in enumerate(self._document.parameters)
+            if entry.component == VHOST_LIMITS
+        ]
+        for place, table in tables:
+            try:
+                vhost_limits_table(table)
+            except ValueError as error:
+                raise BadDefinitions(f"{place}: {error}") from None
+
+    # -- exchanges, queues, bindings ----------------------------------------------------------------------------------
+
+    async def _declare_all(
+        self,
+        step: str,
+        vhost_of: Callable[[str], Vhost],
+        undo: list[Callable[[], Any]],
+        refused: dict[tuple[str, int], str] | None = None,
+        tally: ImportTally | None = None,
+    ) -> list[str]:
+        """Declare everything and return which bindings had an end that is not there.
+
+        Those are passed over, as RabbitMQ does: its 3.x exports leave out internal exchanges and keep their bindings.
+        What is refused is noted in `refused`. Raises: BadDefinitions where there is no such place.
+        """
+        skipped: list[str] = []
+        total = len(self._document.exchanges) + len(self._document.queues) + len(self._document.bindings)
+        for done, (part, number, entry) in enumerate(self._topology()):
+            if done % ENTRIES_AT_ONCE == 0:
+                self._tell({"step": step, "done": done, "total": total})
+                await asyncio.sleep(0)
+            vhost = vhost_of(entry.vhost)
+            try:
+                before = len(undo)
+                if isinstance(entry, ExchangeEntry):
+                    _declare_exchange(vhost, entry, undo)
+                elif isinstance(entry, QueueEntry):
+                    _declare_queue(vhost, entry, undo)
+                else:
+                    _bind(vhost, entry, undo)
+                if tally is not None:
+                    tally.declared(part, new=len(undo) > before)
+            except (ProtocolError, ValueError) as error:
+                if (
+                    isinstance(entry, BindingEntry)
+                    and isinstance(error, ChannelError)
+                    and error.reply_code == NOT_FOUND
+                ):
+                    skipped.append(f"{part}[{number}]: {error}")
+                elif refused is not None:
+                    refused[part, number] = f"{part}[{number}]: {error}"
+                else:
+                    raise BadDefinitions(f"{part}[{number}]: {error}") from None
+        self._tell({"step": step, "done": total, "total": total})
+        return skipped
+
+    def _topology(self) -> Iterator[tuple[str, int, Entry]]:
+        for part in TOPOLOGY:
+            entries: Sequence[Entry] = getattr(self._document, part)
+            for number, entry in enumerate(entries):
+                if (part, number) not in self._refused:
+                    yield part, number, entry
+
+    def _kept(self) -> Document:
+        """Return the document without what was refused."""
+        if not self._refused:
+            return self._document
+        kept: dict[str, list[Entry]] = {part: [] for part in TOPOLOGY}
+        for part, _number, entry in self._topology():
+            kept[part].append(entry)
+        return replace(self._document, **{part: tuple(entries) for part, entries in kept.items()})  # type: ignore[arg-type]
+
+
+def _place(part: str, number: int, entry: Any) -> str:
+    """Return where an entry is: operator policies are among the parameters, so their numbers say nothing."""
+    if isinstance(entry, ParameterEntry):
+        return f"{part}: {entry.component} '{entry.name}'"
+    if isinstance(entry, PolicyEntry):
+        return f"operator policy '{entry.name}'" if entry.operator else f"{part}[{number}] '{entry.name}'"
+    return f"{part}[{number}]"
+
+
+def _declare_exchange(vhost: Vhost, entry: ExchangeEntry, undo: list[Callable[[], Any]]) -> None:
+    if not entry.name or entry.name.startswith(BROKERS_OWN):
+        return
+    new = entry.name not in vhost.exchanges
+    vhost.declare_exchange(
+        entry.name,
+        entry.type,
+        durable=entry.durable,
+        auto_delete=entry.auto_delete,
+        internal=entry.internal,
+        arguments=dict(entry.arguments),
+    )
+    if new:
+        undo.append(lambda: vhost.delete_exchange(entry.name))
+
+
+def _declare_queue(vhost: Vhost, entry: QueueEntry, undo: list[Callable[[], Any]]) -> None:
+    if not entry.name or entry.name.startswith(BROKERS_OWN):
+        return
+    new = entry.name not in vhost.queues
+    vhost.declare_queue(
+        entry.name, durable=entry.durable, auto_delete=entry.auto_delete, arguments=dict(entry.arguments)
+    )
+    if new:
+        undo.append(lambda: vhost.delete_queue(entry.name, None))
+
+
+def _bind(vhost: Vhost, entry: BindingEntry, undo: list[Callable[[], Any]]) -> None:
+    if not entry.source:  # the default exchange: each queue is bound to it by its name already
+        return
+    bindings, before = vhost.bindings, vhost.bindings.count
+    ends = (entry.destination, entry.source, entry.routing_key, dict(entry.arguments))
+    if entry.to_exchange:
+        bindings.bind_exchange(*ends)
+    else:
+        bindings.bind_queue(*ends, None)
+    if bindings.count > before:
+        undo.append(
+            lambda: bindings.unbind_exchange(*ends) if entry.to_exchange else bindings.unbind_queue(*ends, None)
+        )

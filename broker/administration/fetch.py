@@ -1,0 +1,77 @@
+"""Takes messages out of a queue for an operator, who says later whether they were received."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.administration.load import load
+from broker.core.moving.walk import Walk
+
+if TYPE_CHECKING:
+    from broker.core.message.message import Message
+    from broker.core.queue.queue import Queue
+    from broker.core.queue.stream import Stream
+    from broker.delivery.engine import Engine
+    from broker.slots.slot import Slot
+
+__all__ = ["Fetched", "fetch", "requeue", "settle"]
+
+
+class Fetched(NamedTuple):
+    """A message that is unacked until it is settled or requeued."""
+
+    stream: Stream
+    slot: Slot
+    place: int
+    message: Message
+    redelivered: bool
+
+
+async def fetch(engine: Engine, queue: Queue, count: int, bytes_max: int, fetched: list[Fetched]) -> None:
+    """Take up to `count` messages, or as many as make `bytes_max`, and add them to `fetched` one by one.
+
+    What has expired stays, to expire in its place.
+    Raises: what `load` raises.
+    """
+    walk = Walk(queue)
+    left_bytes = bytes_max
+    clock = engine.vhost.ports.clock
+    while len(fetched) < count and left_bytes > 0 and (found := walk.find()) is not None:
+        stream, slot, indexes = found
+        if slot.contents is None:
+            await load(engine, stream, slot)
+            continue
+        for index in indexes:
+            if len(fetched) == count or left_bytes <= 0:
+                break
+            walk.pass_by(slot, index)
+            message: Message | None = slot.contents[index]
+            if message is None or walk.expired(message, clock.now_ms):
+                continue
+            stream.manager.pick(slot, index)
+            fetched.append(Fetched(stream, slot, index, message, slot.redelivered(index)))
+            left_bytes -= len(message.header) + len(message.body)
+    if queue.timed and not queue.deleted:
+        queue.look()  # another message is at the head now
+
+
+def settle(engine: Engine, fetched: Iterable[Fetched]) -> None:
+    """Settle messages that were received."""
+    for (stream, slot), indexes in _by_slot(fetched).items():
+        stream.settle(slot, indexes)
+    engine.log_settled()
+
+
+def requeue(engine: Engine, fetched: Iterable[Fetched]) -> None:
+    """Put messages back in their places, redelivered."""
+    for (stream, slot), indexes in _by_slot(fetched).items():
+        stream.requeue(slot, indexes)
+    engine.log_settled()
+
+
+def _by_slot(fetched: Iterable[Fetched]) -> dict[tuple[Stream, Slot], list[int]]:
+    groups: dict[tuple[Stream, Slot], list[int]] = {}
+    for one in fetched:
+        groups.setdefault((one.stream, one.slot), []).append(one.place)
+    return groups

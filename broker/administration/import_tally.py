@@ -1,0 +1,99 @@
+"""What came of the entries of a definitions document: made, changed, there already, or without effect."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.administration.administration import VHOST_LIMITS
+from broker.core.definitions.reading import OPERATOR_POLICY
+from broker.core.policy.policy_definition import keys_without_effect
+
+if TYPE_CHECKING:
+    from broker.core.definitions.document import Document
+
+__all__ = ["ImportTally"]
+
+# What tells the entries of a part from each other, in a document and in what the administration writes down.
+IDENTITIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "users": ("name",),
+    "vhosts": ("name",),
+    "permissions": ("user", "vhost"),
+    "topic_permissions": ("user", "vhost", "exchange"),
+    "policies": ("vhost", "name"),
+    "parameters": ("vhost", "component", "name"),
+    "global_parameters": ("name",),
+}
+Key = tuple[str, ...]
+
+
+class ImportTally:
+    """Counts entries by kind: `made` were not there, `changed` were there with other values, `present` as they are.
+
+    Shapes: `before` is `Administration.document()` as it was before the import.
+    """
+
+    def __init__(self, document: Document, before: Mapping[str, Any]) -> None:
+        self._document = document
+        self._before = _by_key(before)
+        self.made: Counter[str] = Counter()
+        self.changed: Counter[str] = Counter()
+        self.present: Counter[str] = Counter()
+        self.without_effect: list[str] = []
+
+    def declared(self, part: str, *, new: bool) -> None:
+        """Count an exchange, a queue or a binding; one that is there is as the document has it, or refused."""
+        (self.made if new else self.present)[part] += 1
+
+    def compare(self, after: Mapping[str, Any]) -> None:
+        """Count what belongs to the whole broker, and name what changes nothing. Cost: O(everything written down)."""
+        rows = _by_key(after)
+        for part, key in _keys(self._document):
+            row, old = rows.get(key), self._before.get(key)
+            if row is None:  # nothing of it was written down
+                self.without_effect.append(f"{part.removesuffix('s')} of a user of the settings: {', '.join(key[1:])}")
+            elif old is None:
+                self.made[part] += 1
+            else:
+                (self.present if row == old else self.changed)[part] += 1
+        self.without_effect += _without_effect(self._document)
+
+    def fields(self) -> dict[str, Any]:
+        """Return all of it for the log and the command line."""
+        counts = {"made": self.made, "changed": self.changed, "present": self.present}
+        return {**{name: dict(count) for name, count in counts.items()}, "without_effect": self.without_effect}
+
+
+def _by_key(written: Mapping[str, Any]) -> dict[Key, Any]:
+    return {
+        (part, *(str(row.get(name, "")) for name in names)): row
+        for part, names in IDENTITIES.items()
+        for row in written[part]
+    }
+
+
+def _keys(document: Document) -> Iterator[tuple[str, Key]]:
+    """Yield part and key of each entry; operator policies are written down among the parameters."""
+    for part, names in IDENTITIES.items():
+        for entry in getattr(document, part):
+            if part == "policies" and entry.operator:
+                yield part, ("parameters", entry.vhost, OPERATOR_POLICY, entry.name)
+            else:
+                yield part, (part, *(getattr(entry, name) for name in names))
+
+
+def _without_effect(document: Document) -> Iterator[str]:
+    """Yield what is kept and exported again, and what nothing here acts on."""
+    for parameter in document.parameters:
+        if parameter.component != VHOST_LIMITS:
+            yield f"parameter {parameter.component} '{parameter.name}' in vhost '{parameter.vhost}'"
+    for one in document.global_parameters:
+        yield f"global parameter '{one.name}'"
+    for policy in document.policies:
+        keys = keys_without_effect(policy.definition)
+        if keys:
+            kind = "operator policy" if policy.operator else "policy"
+            yield f"{', '.join(keys)} of {kind} '{policy.name}' in vhost '{policy.vhost}'"
+    for name in document.unknown:
+        yield f"the list '{name}', which is not known here and is not kept"

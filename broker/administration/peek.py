@@ -1,0 +1,89 @@
+"""Looks at the next messages of a queue without taking them: nothing moves, nothing counts as delivered.
+
+What lies on disk is read past the slots, so that a look into a long queue brings nothing of it into memory to stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from broker.slots.slot import Tenure
+
+if TYPE_CHECKING:
+    from broker.core.queue.queue import Queue
+    from broker.core.queue.stream import Stream
+    from broker.slots.slot import Slot
+
+__all__ = ["Peeked", "peek"]
+
+
+@dataclass(frozen=True, slots=True)
+class Peeked:
+    """A message as it is."""
+
+    message_id: int
+    priority_level: int
+    exchange: str
+    key: str
+    header: bytes
+    body: bytes
+    redelivered: bool
+
+
+class Content(Protocol):
+    """A message, in memory or as it was read from disk."""
+
+    header: bytes
+    body: bytes
+
+
+async def peek(queue: Queue, count: int) -> list[Peeked]:
+    """Return up to `count` ready messages, those that are delivered next first: the highest priority, then by id.
+
+    Raises: StoreFailed, CorruptRecord when what lies on disk cannot be read.
+    Cost: one read for each slot that is not in memory.
+    """
+    found: list[Peeked] = []
+    for stream in reversed(queue.streams):
+        for slot in list(stream.manager.slots.values()):
+            if len(found) >= count:
+                return found
+            if slot.tenure is not Tenure.DELETED:
+                found += await _peek_slot(stream, slot, count - len(found))
+    return found
+
+
+async def _peek_slot(stream: Stream, slot: Slot, limit: int) -> list[Peeked]:
+    wanted = sorted(slot.ready_indexes())[:limit]
+    if not wanted:
+        return []
+    redelivered = {index for index in wanted if slot.recovered or slot.counts.get(index, 0)}
+    contents = slot.contents
+    if contents is not None:
+        held = [(index, contents[index]) for index in wanted]
+        return [
+            _peeked(stream, slot, index, message.envelope.exchange, message.envelope.key, message, redelivered)
+            for index, message in held
+            if message is not None
+        ]
+    store, segments = stream.store, tuple(slot.segments)
+    for segment in segments:
+        store.add_live(segment, 1)  # the files stay until they are read, whatever becomes of the slot
+    try:
+        stored = await asyncio.to_thread(store.read_slot, stream.number, slot.first, slot.end, wanted, segments)
+    finally:
+        for segment in segments:
+            store.drop_live(segment, 1)
+    return [
+        _peeked(stream, slot, index, message.exchange, message.key, message, redelivered)
+        for index in wanted
+        if (message := stored[index]) is not None
+    ]
+
+
+def _peeked(
+    stream: Stream, slot: Slot, index: int, exchange: str, key: str, content: Content, redelivered: set[int]
+) -> Peeked:
+    return Peeked(slot.first + index, stream.level, exchange, key, content.header, content.body, index in redelivered)

@@ -1,0 +1,129 @@
+"""Memory and disk alarms as values, and who is blocked while one stands.
+
+Pure: whoever measures calls `measure`, whoever owns the sockets stops reading those that `block` names. Consumers go
+on, so that the queues can drain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Final, Generic, Literal, TypeVar
+
+__all__ = ["Alarm", "Alarms", "Watermark"]
+
+Kind = Literal["memory", "disk"]
+C = TypeVar("C", bound=Hashable)
+
+CLEAR_DIVISOR: Final = 10  # an alarm ends a tenth of its limit away from it, or it would come and go with each message
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Is one limit that was passed: what the operator has to know to act.
+
+    Units: `value_bytes` used memory or free disk space when it was raised; `limit_bytes` the limit it passed.
+    """
+
+    kind: Kind
+    value_bytes: int
+    limit_bytes: int
+    setting: str
+
+    def fields(self) -> dict[str, str | int]:
+        """Return the keys of the warning `alarm.raised`, among them the setting that moves the limit."""
+        return {
+            "kind": self.kind,
+            "value_bytes": self.value_bytes,
+            "limit_bytes": self.limit_bytes,
+            "setting": self.setting,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """Is a limit on one resource, named by the setting that moves it. A limit of 0 never alarms.
+
+    Memory must stay under its limit, free disk space over it.
+    """
+
+    kind: Kind
+    limit_bytes: int
+    setting: str
+
+    def passed(self, value_bytes: int) -> bool:
+        """Return whether a measured value raises the alarm."""
+        if not self.limit_bytes:
+            return False
+        return value_bytes >= self.limit_bytes if self.kind == "memory" else value_bytes < self.limit_bytes
+
+    def recovered(self, value_bytes: int) -> bool:
+        """Return whether a measured value is far enough from the limit for the alarm to end."""
+        if not self.limit_bytes:  # it was taken away while the alarm stood
+            return True
+        margin = self.limit_bytes // CLEAR_DIVISOR
+        if self.kind == "memory":
+            return value_bytes < self.limit_bytes - margin
+        return value_bytes >= self.limit_bytes + margin
+
+
+class Alarms(Generic[C]):
+    """Holds the standing alarms and the connections that are blocked because of them.
+
+    Invariant: `blocked` is empty when no alarm stands.
+    """
+
+    __slots__ = ("_watermarks", "alarms", "blocked")
+
+    def __init__(self, watermarks: Iterable[Watermark]) -> None:
+        self._watermarks = {watermark.kind: watermark for watermark in watermarks}
+        self.alarms: dict[Kind, Alarm] = {}
+        self.blocked: set[C] = set()
+
+    def take(self, watermarks: Iterable[Watermark]) -> None:
+        """Go by other limits from the next measurement on; an alarm that stands is judged by them too."""
+        self._watermarks = {watermark.kind: watermark for watermark in watermarks}
+
+    def measure(self, kind: Kind, value_bytes: int) -> bool:
+        """Take a measured value, and return whether that raised or cleared the alarm of its kind.
+
+        Look into `alarms` for which; then call `block` or `unblock`.
+        """
+        watermark = self._watermarks[kind]
+        if kind in self.alarms:
+            if not watermark.recovered(value_bytes):
+                return False
+            del self.alarms[kind]
+            return True
+        if not watermark.passed(value_bytes):
+            return False
+        self.alarms[kind] = Alarm(kind, value_bytes, watermark.limit_bytes, watermark.setting)
+        return True
+
+    @property
+    def reason(self) -> str:
+        """What connection.blocked tells the client, in RabbitMQ's words: low on memory, low on disk, or both."""
+        return "low on " + " & ".join(sorted(self.alarms, reverse=True))
+
+    def block(self, publishers: Iterable[C]) -> list[C]:
+        """Return those of the publishing connections that are to be blocked now and were not.
+
+        Call it with all publishers when an alarm was raised, and with one when it publishes for the first time.
+        """
+        if not self.alarms:
+            return []
+        fresh = [publisher for publisher in publishers if publisher not in self.blocked]
+        self.blocked.update(fresh)
+        return fresh
+
+    def unblock(self) -> list[C]:
+        """Return the connections to be unblocked: all of them when no alarm stands any more, else none."""
+        if self.alarms:
+            return []
+        freed = list(self.blocked)
+        self.blocked.clear()
+        return freed
+
+    def forget(self, connection: C) -> None:
+        """Forget a connection that ended."""
+        self.blocked.discard(connection)

@@ -1,0 +1,1 @@
+"""Delayed messages: queues that hold messages until they are due."""

@@ -1,0 +1,323 @@
+"""Delayed messages: what exchanges of the type x-delayed-message keep until it is due.
+
+Each such exchange has a queue of its own in which its messages wait, so they are stored, counted, listed and purged
+like all others. What is due is routed as the exchange would route it at that moment.
+Source: the plugin rabbitmq_delayed_message_exchange.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.amqp.content_header import facts_of
+from broker.amqp.header_edit import edit_header
+from broker.amqp.header_facts import MISSING
+from broker.core.delay.due_moments import DueMoments, Moment, SlotMoments
+from broker.core.message.fields import HeaderFields
+from broker.core.message.message import Message
+from broker.core.publishing.posting import charge_bytes, post
+from broker.core.queue.queue import Queue
+from broker.core.topology import changes
+from broker.event_log import get_logger
+from broker.slots.slot import Slot, Tenure
+from broker.store.record import due_target
+
+if TYPE_CHECKING:
+    from broker.core.vhost import Vhost
+    from broker.routing.exchange import Exchange
+
+__all__ = ["DELAY_MAX_MS", "FETCH_BYTES", "Delays", "HoldingQueue", "delay_of", "due_ms_of", "is_holding_name"]
+
+_log = get_logger()
+
+HOLDING_PREFIX: Final = "amq.delayed."
+DELAY_MAX_MS: Final = (1 << 32) - 1  # the plugin's: the longest timer of Erlang
+RELEASE_SHARE: Final = 4  # what one message that is due takes of the turn's share
+LOOK_SHARE: Final = 16  # ... and a look into a slot
+FETCH_MESSAGES: Final = 256  # that are due are read at once, about a turn's share; or
+FETCH_BYTES: Final = 4 << 20  # ... so much of them, and at least one
+
+
+def is_holding_name(name: str) -> bool:
+    """Return whether a queue of that name holds delayed messages; no client can declare such a name."""
+    return name.startswith(HOLDING_PREFIX)
+
+
+def delay_of(value: Any) -> int | None:
+    """Return the delay that an x-delay header asks for, None when there is none.
+
+    Units: milliseconds.
+    Source: the plugin, get_delay/1: text is read as a number, a fraction cut off; what is beyond 32 bits is no delay.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | str | float | Decimal):
+        return None
+    try:
+        delay_ms = int(value)
+    except (ValueError, OverflowError):
+        return None
+    return delay_ms if 0 < delay_ms <= DELAY_MAX_MS else None
+
+
+class HoldingQueue(Queue):
+    """The queue in which the messages of one exchange wait. Their own time to live begins when they leave it.
+
+    Which queues a message goes to is known only when it is due. One of them may persist all that it accepts, so the
+    holding queue of a durable exchange does too.
+    """
+
+    __slots__ = ()
+
+    kept = True
+    persists_all = True
+
+    def expires_ms(self, message: Message) -> None:
+        """Return that nothing expires here."""
+
+
+class Delay:
+    """Releases the messages of one holding queue when they are due.
+
+    A slot on disk stays there. Which of its messages come next is read from its entries in the queue log, and a message
+    itself when it is due, many with one read.
+    Invariant: messages are released in the order of their moments. Nothing is released before the slots that were there
+        at the start have told their first moment.
+    Cost: memory by slots, and for at most FETCH_MESSAGES messages or FETCH_BYTES.
+    """
+
+    __slots__ = ("_fetched", "_moments", "_reading", "_unread", "_vhost", "exchange", "queue")
+
+    def __init__(self, vhost: Vhost, exchange: Exchange, queue: Queue) -> None:
+        self._vhost = vhost
+        self.exchange = exchange
+        self._moments = DueMoments()
+        self._unread: deque[Slot] = deque()  # of before the start
+        self._fetched: deque[tuple[int, Slot, Message | None]] = deque()  # due, and read
+        self._reading = False
+        self.queue = queue
+
+    def hold(self, message: Message, delay_ms: int, number: bytes = b"") -> None:
+        """Keep a message for a while."""
+        self._forget_purged()
+        due_ms = message.timestamp_ms + delay_ms
+        post(self._vhost, message, (self.queue,), number=number + due_target(due_ms))
+        manager = self.queue.stream.manager
+        message_id = manager.next_id - 1
+        slot = next(slot for slot in reversed(manager.slots.values()) if slot.first <= message_id)
+        self._moments.add(slot, message_id, due_ms)
+        self._arm()
+
+    def gather(self, slots: Iterable[Slot]) -> None:
+        """Find out when the messages are due that were held before the broker started."""
+        self._unread.extend(slots)
+        self._gather()
+
+    def _gather(self) -> None:
+        while self._unread:
+            slot = self._unread[0]
+            if slot.contents is None and not _is_gone(slot):
+                self._read_moments(slot, self._gathered)
+                return
+            self._gathered(slot, _in_memory(slot))
+        self._arm()
+
+    def _gathered(self, slot: Slot, moments: Iterable[Moment]) -> None:
+        self._unread.popleft()
+        self._moments.begin(slot, moments)
+
+    def close(self) -> None:
+        """Forget everything, as the exchange is gone."""
+        self._forget()
+        self._vhost.ports.deadlines.cancel(self)
+
+    def _arm(self) -> None:
+        deadlines = self._vhost.ports.deadlines
+        next_ms = self._vhost.ports.clock.now_ms if self._fetched else self._moments.next_ms
+        if self._reading or next_ms is None:
+            deadlines.cancel(self)
+        else:
+            deadlines.set(self, next_ms, self.release)
+
+    def release(self) -> None:
+        """Route what is due, as far as the turn's share goes."""
+        self._forget_purged()
+        now_ms, deadlines = self._vhost.ports.clock.now_ms, self._vhost.ports.deadlines
+        while deadlines.left > 0 and not self._reading:
+            if self._fetched:
+                deadlines.left -= RELEASE_SHARE
+                self._release(*self._fetched.popleft())
+            elif (known := self._moments.hidden(now_ms)) is not None:
+                deadlines.left -= LOOK_SHARE
+                self._look(known, now_ms)
+            elif (taken := self._moments.take(now_ms)) is not None:
+                self._fetch(taken, now_ms)
+            else:
+                break
+        self._arm()
+
+    # -- what lies on disk --------------------------------------------------------------------------------------------
+
+    def _look(self, known: SlotMoments, now_ms: int) -> None:
+        """Has the next messages of a slot kept one by one."""
+        slot = known.slot
+        if _is_gone(slot):
+            self._moments.forget(slot)
+        elif slot.contents is None:
+            self._read_moments(slot, lambda _slot, moments: self._moments.look(known, moments, now_ms))
+        else:
+            self._moments.look(known, _in_memory(slot), now_ms)
+
+    def _read_moments(self, slot: Slot, then: Callable[[Slot, Iterable[Moment]], None]) -> None:
+        self._reading = True
+        self._vhost.ports.moments(self.queue.stream, slot, partial(self._moments_were_read, slot, then))
+
+    def _moments_were_read(
+        self, slot: Slot, then: Callable[[Slot, Iterable[Moment]], None], due_ms: Sequence[int]
+    ) -> None:
+        self._reading = False
+        if not self.queue.deleted:
+            gone = _is_gone(slot)
+            ready: Iterable[int] = () if gone else slot.acks.unsettled(0, slot.length)
+            then(slot, [(due_ms[index], slot.first + index) for index in ready])
+            self._gather()
+
+    def _fetch(self, first: tuple[int, int, Slot], now_ms: int) -> None:
+        """Read messages that are due, if their slots lie on disk; the first is known."""
+        batch = [first]
+        while len(batch) < FETCH_MESSAGES and (taken := self._moments.take(now_ms)) is not None:
+            batch.append(taken)
+        wanted = [(message_id, slot) for _, message_id, slot in batch if _is_on_disk(slot, message_id)]
+        if wanted:
+            self._reading = True
+            self._vhost.ports.fetch(self.queue.stream, wanted, partial(self._were_fetched, batch))
+        else:
+            self._were_fetched(batch, {})
+
+    def _were_fetched(self, batch: Sequence[tuple[int, int, Slot]], found: Mapping[int, Message | None]) -> None:
+        """Take what was read, up to the first that was not: the rest is read later."""
+        self._reading = False
+        if self.queue.deleted:
+            return
+        for place, (_, message_id, slot) in enumerate(batch):
+            if message_id in found:
+                self._fetched.append((message_id, slot, found[message_id]))
+            elif slot.contents is not None:
+                self._fetched.append((message_id, slot, slot.contents[message_id - slot.first]))
+            elif _is_on_disk(slot, message_id):
+                for moment in batch[place:]:
+                    self._moments.put_back(*moment)
+                break
+        self._arm()
+
+    # -- release ------------------------------------------------------------------------------------------------------
+
+    def _release(self, message_id: int, slot: Slot, message: Message | None) -> None:
+        stream, index = self.queue.stream, message_id - slot.first
+        if _is_gone(slot) or index in slot.acks:  # purged
+            return
+        if message is not None:
+            self._send(message)
+        else:
+            _log.error("messages.lost", queue=self.queue.name, slot=slot.first, count=1)
+        if not self.queue.deleted:
+            # Behind the record of the message where it went: a crash between the two gives it twice, never not at all.
+            stream.lose(slot, (index,))
+            if _is_gone(slot):
+                self._moments.forget(slot)
+
+    def _send(self, held: Message) -> None:
+        """Route a message as if it was published now, with its x-delay negated, as the plugin does."""
+        vhost = self._vhost
+        header = edit_header(held.header, set_headers={"x-delay": -(delay_of(held.facts.delay) or 0)})
+        copies = () if held.facts.cc is MISSING else [key for key in held.facts.cc if isinstance(key, str)]
+        queues = vhost.router.match(self.exchange, held.envelope.key, HeaderFields(header), copies)
+        if queues:
+            charge = charge_bytes(header, held.body, len(queues))
+            now_ms = vhost.ports.clock.now_ms
+            post(vhost, Message(held.envelope, header, held.body, charge, facts_of(header), now_ms), queues)
+
+    def _forget_purged(self) -> None:
+        if not self.queue.ready and not self._reading:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._moments.clear()
+        self._unread.clear()
+        self._fetched.clear()
+
+
+def due_ms_of(message: Message | None) -> int:
+    """Return when a message of a holding queue is due, 0 for one that is gone."""
+    return 0 if message is None else message.timestamp_ms + (delay_of(message.facts.delay) or 0)
+
+
+def _is_gone(slot: Slot) -> bool:
+    """Return whether a slot was deleted."""
+    return slot.tenure is Tenure.DELETED
+
+
+def _in_memory(slot: Slot) -> Iterable[Moment]:
+    """Yield the moments of the ready messages of a slot that is in memory."""
+    for index, message in enumerate(slot.contents or ()):
+        if message is not None:
+            yield due_ms_of(message), slot.first + index
+
+
+def _is_on_disk(slot: Slot, message_id: int) -> bool:
+    """Return whether a message is there and not in memory."""
+    return slot.contents is None and not _is_gone(slot) and message_id - slot.first not in slot.acks
+
+
+class Delays:
+    """Holds the delays of a vhost by the names of their exchanges."""
+
+    __slots__ = ("_by_name", "_vhost")
+
+    def __init__(self, vhost: Vhost) -> None:
+        self._vhost = vhost
+        self._by_name: dict[str, Delay] = {}
+
+    def hold(self, exchange: Exchange, message: Message, delay_ms: int, number: bytes = b"") -> None:
+        """Keep a message of an exchange for a while; of one that is gone by now, it is gone too."""
+        delay = self._by_name.get(exchange.name)
+        if delay is not None and delay.exchange is exchange:
+            delay.hold(message, delay_ms, number)
+
+    def open(self, exchange: Exchange) -> None:
+        """Make the holding queue of an exchange, as durable as the exchange."""
+        queues = self._vhost.queues
+        name = HOLDING_PREFIX + exchange.name
+        queue = queues.get(name)
+        if queue is None:
+            queue = queues.add(
+                name,
+                number=queues.next_number,
+                durable=exchange.durable,
+                exclusive_owner=None,
+                auto_delete=False,
+                arguments={},
+            )
+            if queue.durable:
+                self._vhost.journal(changes.queue_declared(queue))
+        self._by_name[exchange.name] = Delay(self._vhost, exchange, queue)
+
+    def close(self, exchange: Exchange) -> None:
+        """Delete the holding queue of an exchange and what is in it."""
+        delay = self._by_name.pop(exchange.name)
+        delay.close()
+        self._vhost.queues.drop(delay.queue)
+
+    def restored(self) -> None:
+        """Take up what the store had. A crash may have come between an exchange and its queue: both go or stay."""
+        vhost = self._vhost
+        for exchange in list(vhost.exchanges.values()):
+            if exchange.delayed and exchange.name not in self._by_name:
+                self.open(exchange)
+                delay = self._by_name[exchange.name]
+                delay.gather(list(delay.queue.stream.manager.slots.values()))
+        held = {delay.queue.name for delay in self._by_name.values()}
+        for name in [name for name in vhost.queues if is_holding_name(name) and name not in held]:
+            vhost.queues.drop(vhost.queues[name])

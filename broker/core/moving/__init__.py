@@ -1,0 +1,1 @@
+"""Moving messages between queues on an operator's order."""

@@ -1,0 +1,58 @@
+"""Conditions on messages, as operators write them: `key=order.#`, `exchange=logs`, `header:region=eu`, `body~error`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.amqp.header_edit import read_headers
+from broker.routing.engines.pairwise import words_match
+from broker.routing.pattern import parse_pattern, split_words
+
+if TYPE_CHECKING:
+    from broker.core.message.message import Message
+
+__all__ = ["Condition", "condition_of", "every"]
+
+Condition = Callable[["Message"], bool]
+FORMS: Final = "key=PATTERN, exchange=NAME, header:NAME=VALUE or body~TEXT"
+
+
+def every(texts: Sequence[str]) -> Condition:
+    """Return the condition that all of some conditions hold; without any it always does. Raises: ValueError."""
+    conditions = [condition_of(text) for text in texts]
+    return lambda message: all(condition(message) for condition in conditions)
+
+
+def condition_of(text: str) -> Condition:
+    """Return what a condition says. Raises: ValueError, with the forms that there are."""
+    if text.startswith("key="):
+        return _key(text.removeprefix("key="))
+    if text.startswith("exchange="):
+        exchange = text.removeprefix("exchange=")
+        return lambda message: message.envelope.exchange == exchange
+    if text.startswith("header:"):
+        name, equals, value = text.removeprefix("header:").partition("=")
+        if name and equals:
+            return lambda message: _header_text(message.header, name) == value
+    if text.startswith("body~") and text != "body~":
+        octets = text.removeprefix("body~").encode("utf-8", "surrogateescape")
+        return lambda message: octets in message.body
+    raise ValueError(f"'{text}' is no condition: it is {FORMS}")
+
+
+def _key(pattern: str) -> Condition:
+    """Return the condition that the routing key matches a binding key of a topic exchange."""
+    words = parse_pattern(pattern).words
+    return lambda message: words_match(words, split_words(message.envelope.key))
+
+
+def _header_text(header: bytes, name: str) -> str | None:
+    """Return the value of a header as an operator would write it, None where there is none, or a table or an array."""
+    value: Any = read_headers(header, name).get(name)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float | Decimal) else None

@@ -1,0 +1,135 @@
+"""Courses: where a message goes that an operator publishes or moves, without a client and its rights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.amqp.content_header import HeaderFacts, facts_of
+from broker.amqp.deaths import death_of, revived
+from broker.core.delay.delayed import delay_of
+from broker.core.message.envelope_cache import EnvelopeCache
+from broker.core.message.fields import HeaderFields
+from broker.core.message.message import Envelope, Message
+from broker.core.names import is_short_text
+from broker.core.publishing.posting import all_admit, charge_bytes, post
+from broker.core.session.publication import further_keys
+
+if TYPE_CHECKING:
+    from broker.core.queue.queue import Queue
+    from broker.core.vhost import Vhost
+    from broker.routing.exchange import Exchange
+
+__all__ = ["Course", "Landing", "Outcome", "back_home", "land", "to_exchange", "to_queue"]
+
+
+class Outcome(Enum):
+    """What became of a message."""
+
+    TAKEN = "taken"
+    UNROUTABLE = "unroutable"
+    """No queue is there for it, those of taps aside."""
+    REFUSED = "refused"
+    """A queue of its route is full and rejects publishes."""
+
+
+class Landing(NamedTuple):
+    """A message as its new queues are to have it.
+
+    Shapes: `exchange` keeps it for `delay_ms` where that is set; else it goes to `queues`.
+    """
+
+    envelope: Envelope
+    header: bytes
+    facts: HeaderFacts
+    queues: Sequence[Queue]
+    exchange: Exchange | None = None
+    delay_ms: int | None = None
+
+
+Course = Callable[[Message], Landing | None]
+"""Returns where a message goes, None for one that is to stay where it is."""
+
+
+def to_queue(queue: Queue) -> Course:
+    """Return the course into one queue: the message is entered as it is, its exchange and routing key included."""
+    queues = (queue,)
+    return lambda message: Landing(message.envelope, message.header, message.facts, queues)
+
+
+def to_exchange(vhost: Vhost, exchange: Exchange, key: str | None) -> Course:
+    """Return the course through an exchange, by a routing key, or by the message's own and those of its header CC."""
+    envelopes = EnvelopeCache()
+
+    def course(message: Message) -> Landing:
+        facts = message.facts
+        keys = [message.envelope.key, *further_keys(facts)] if key is None else [key]
+        delay_ms = delay_of(facts.delay) if exchange.delayed else None
+        queues: Sequence[Queue] = ()
+        if delay_ms is None:
+            queues = vhost.router.queues(exchange, keys, HeaderFields(message.header))
+        return Landing(envelopes.of(exchange.name, keys[0]), message.header, facts, queues, exchange, delay_ms)
+
+    return course
+
+
+def back_home(
+    vhost: Vhost, *, into_exchange: bool, reasons: Collection[str] = (), died_in: Collection[str] = ()
+) -> Course:
+    """Return the course of dead letters to where they died last: that queue, or the exchange they had come through.
+
+    The first entry of x-death says where. The headers of deaths go, an expiration comes back, and x-replayed counts.
+    Messages that have not died stay, and those of other reasons and queues where some are named.
+    """
+    envelopes = EnvelopeCache()
+
+    def course(message: Message) -> Landing | None:
+        death = death_of(message.header)
+        if death is None or (reasons and death.reason not in reasons) or (died_in and death.queue not in died_in):
+            return None
+        was = death.published
+        header = revived(message.header, death, was)
+        if not all(map(is_short_text, (was.exchange, *was.keys))):  # a publisher may have made them up
+            return Landing(message.envelope, header, message.facts, ())
+        queues: Sequence[Queue] = ()
+        if into_exchange:
+            exchange = vhost.exchanges.get(was.exchange)
+            if exchange is not None:
+                queues = vhost.router.queues(exchange, was.keys, HeaderFields(header))
+        else:
+            queue = vhost.queues.reachable(death.queue)
+            queues = () if queue is None else (queue,)
+        return Landing(envelopes.of(was.exchange, was.key), header, facts_of(header), queues)
+
+    return course
+
+
+def _nothing_to_take() -> bool:
+    """Have a message that was nowhere before published."""
+    return True
+
+
+def land(vhost: Vhost, landing: Landing, body: bytes, *, take: Callable[[], bool] = _nothing_to_take) -> Outcome | None:
+    """Give a message to its new queues, all of them or none; return what became of it.
+
+    `take` takes the message from where it was, before anything else is done, and tells whether it was there still;
+    without it nothing is done and None returned.
+    """
+    queues = [queue for queue in landing.queues if not queue.deleted]
+    if landing.delay_ms is None and all(queue.is_tap for queue in queues):
+        return Outcome.UNROUTABLE
+    charge = charge_bytes(landing.header, body, len(queues))
+    now_ms = vhost.ports.clock.now_ms
+    message = Message(landing.envelope, landing.header, body, charge, landing.facts, now_ms)
+    if vhost.sweep.pending:
+        vhost.sweep.update_rules(queues)
+    if not all_admit(message, queues):
+        return Outcome.REFUSED
+    if not take():
+        return None
+    if landing.delay_ms is not None and landing.exchange is not None:
+        vhost.delay(landing.exchange, message, landing.delay_ms)
+    else:
+        post(vhost, message, queues, admitted=True)
+    return Outcome.TAKEN

@@ -1,0 +1,141 @@
+"""Moving messages from one queue to others of the vhost, a batch in each transaction of the log.
+
+A batch takes messages from their queue, gives them to their new queues and settles them, all in one step of the loop
+and in one record. So nobody sees a message twice or not at all, and a crash leaves each where it was or where it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from broker.core.moving.course import Course, Landing, Outcome, land
+from broker.core.moving.walk import Walk
+
+if TYPE_CHECKING:
+    from broker.core.message.message import Message
+    from broker.core.queue.queue import Queue
+    from broker.core.queue.stream import Stream
+    from broker.core.vhost import Vhost
+    from broker.slots.slot import Slot
+
+__all__ = ["Move", "Tally"]
+
+BATCH_LOOKS: Final = 256  # messages looked at, which may not be wanted,
+BATCH_COPIES: Final = 100  # ... or given to queues, which costs some ten microseconds for each,
+BATCH_BYTES: Final = 1 << 20  # ... or written: a batch is a millisecond or two of the loop
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts what became of the messages that were looked at. Those that were not moved are where they were."""
+
+    looked: int = 0
+    moved: int = 0
+    unroutable: int = 0
+    refused: int = 0
+
+    @property
+    def unwanted(self) -> int:
+        """How many were not to be moved."""
+        return self.looked - self.moved - self.unroutable - self.refused
+
+
+class Move:
+    """Moves the messages that a queue has when it begins, in their order.
+
+    Consumers of the queue go on: what they take first is theirs, and what they hold unacked stays with them. A message
+    that has expired is left to expire.
+    Shapes: `alone` says that there is one target: once that is full, all that follow would be refused.
+    """
+
+    __slots__ = ("_alone", "_course", "_limit", "_vhost", "_walk", "_wanted", "done", "full", "source", "tally")
+
+    def __init__(
+        self,
+        vhost: Vhost,
+        source: Queue,
+        course: Course,
+        *,
+        wanted: Callable[[Message], bool],
+        limit: int | None = None,
+        alone: bool = False,
+    ) -> None:
+        self._vhost = vhost
+        self._course = course
+        self._wanted = wanted
+        self._limit = limit
+        self._alone = alone
+        self._walk = Walk(source)
+        self.source = source
+        self.tally = Tally()
+        self.full = False
+        self.done = False
+
+    def batch(self) -> tuple[Stream, Slot] | None:
+        """Move some messages; return a slot that has to be read from disk first, if there is one."""
+        found = None if self.full or self.tally.moved == self._limit else self._walk.find()
+        if found is None:
+            self.done = True
+            return None
+        stream, slot, indexes = found
+        if slot.contents is None:
+            return stream, slot
+        ports = self._vhost.ports
+        moved: list[int] = []
+        with ports.store.log.group():
+            try:
+                self._move_some(stream, slot, slot.contents, indexes, moved)
+            finally:  # what has its record in the new queues is gone from this one, whatever the next one had in it
+                if moved:
+                    stream.settle(slot, moved)
+                    ports.log_settlements()
+        if self.source.timed and not self.source.deleted:
+            self.source.look()  # another message is at the head now
+        return None
+
+    def _move_some(
+        self, stream: Stream, slot: Slot, contents: list[Message | None], indexes: Sequence[int], moved: list[int]
+    ) -> None:
+        """Give messages of a slot to their new queues, and add the indexes of those that were taken to `moved`."""
+        tally, deadlines = self.tally, self._vhost.ports.deadlines
+        now_ms = self._vhost.ports.clock.now_ms
+        copies = size_bytes = 0
+        for index in indexes[:BATCH_LOOKS]:
+            if copies >= BATCH_COPIES or size_bytes >= BATCH_BYTES or deadlines.left <= 0:
+                break
+            if self.full or tally.moved == self._limit:
+                break
+            self._walk.pass_by(slot, index)
+            message = contents[index]
+            if message is None:  # it could not be read, which was logged
+                continue
+            wanted = not self._walk.expired(message, now_ms) and self._wanted(message)
+            landing = self._course(message) if wanted else None
+            outcome = None
+            if landing is not None:
+                outcome = self._land(landing, message, stream, slot, index)
+                if outcome is None:  # a consumer has it
+                    continue
+                copies += max(len(landing.queues), 1)
+            tally.looked += 1
+            if outcome is Outcome.TAKEN:
+                moved.append(index)
+                tally.moved += 1
+                size_bytes += len(message.header) + len(message.body)
+            elif outcome is Outcome.UNROUTABLE:
+                tally.unroutable += 1
+            elif outcome is Outcome.REFUSED:
+                tally.refused += 1
+                self.full = self._alone
+
+    def _land(self, landing: Landing, message: Message, stream: Stream, slot: Slot, index: int) -> Outcome | None:
+        def take() -> bool:
+            try:
+                stream.manager.pick(slot, index)
+            except ValueError:  # a full queue had its consumers served, and this one was for them
+                return False
+            return True
+
+        return land(self._vhost, landing, message.body, take=take)

@@ -1,0 +1,75 @@
+"""A walk over the ready messages of a queue, for code that takes some of them without being a consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from broker.slots.slot import Tenure
+
+if TYPE_CHECKING:
+    from broker.core.message.message import Message
+    from broker.core.queue.queue import Queue
+    from broker.core.queue.stream import Stream
+    from broker.slots.slot import Slot
+
+__all__ = ["Walk"]
+
+
+class _Stretch:
+    """What is left to visit of one stream. Shapes: `slots` has the next slot at its end; ids go up to, not including,
+    `end`.
+    """
+
+    __slots__ = ("end", "next_id", "slots", "stream")
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.slots = list(reversed(stream.manager.slots.values()))
+        self.next_id = 0
+        self.end = stream.manager.next_id
+
+
+class Walk:
+    """Visits the messages that a queue holds when the walk begins, in the order of their delivery.
+
+    It takes and holds nothing: between two calls consumers, limits and expiry go on, and what they took is passed over.
+    What is published or requeued behind the walk is not visited, so a walk ends even when the messages that it finds
+    come back.
+    Cost: one look at each slot, and a scan of the slot's ready messages per call.
+    """
+
+    __slots__ = ("_stretches", "queue")
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self._stretches = [_Stretch(stream) for stream in queue.streams]
+
+    def find(self) -> tuple[Stream, Slot, Sequence[int]] | None:
+        """Return the next slot that holds ready messages, with their indexes; None at the end of the walk.
+
+        The slot may lie on disk. The same messages are found again until `pass_by` names them.
+        """
+        while self._stretches and not self.queue.deleted:
+            stretch = self._stretches[-1]
+            while stretch.slots:
+                slot = stretch.slots[-1]
+                if slot.tenure is not Tenure.DELETED and slot.ready:
+                    low, high = stretch.next_id - slot.first, stretch.end - slot.first
+                    indexes = [index for index in slot.ready_indexes() if low <= index < high]
+                    if indexes:
+                        return stretch.stream, slot, indexes
+                stretch.slots.pop()
+            self._stretches.pop()
+        return None
+
+    def pass_by(self, slot: Slot, index: int) -> None:
+        """Go on behind a message of the slot that was found last."""
+        self._stretches[-1].next_id = slot.first + index + 1
+
+    def expired(self, message: Message, now_ms: int) -> bool:
+        """Return whether a message that was found waits for nothing but to be dropped, once it is at the head."""
+        if not self.queue.timed:
+            return False
+        expires_ms = self.queue.expires_ms(message)
+        return expires_ms is not None and expires_ms <= now_ms

@@ -1,0 +1,1 @@
+"""Policies: definitions, which one applies, and the sweep that applies a change."""

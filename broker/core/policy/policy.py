@@ -1,0 +1,191 @@
+"""Policies: what an operator says about all queues and exchanges whose names match a pattern. Texts: RabbitMQ.
+
+Of the policies that match, the one with the highest priority holds; an operator policy holds beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from broker.core.arguments import queue_type
+from broker.core.bounded_pattern import BoundedPattern
+from broker.core.policy.policy_definition import check_definition, erlang_term, fits_queue_type
+from broker.core.queue.queue import Queue
+from broker.routing.exchange import Exchange
+
+__all__ = ["Policies", "Policy"]
+
+# What a policy may apply to: whether to exchanges, and to which types of queues.
+APPLY_TO: Final[dict[str, tuple[bool, tuple[str, ...]]]] = {
+    "all": (True, ("classic", "quorum")),
+    "exchanges": (True, ()),
+    "queues": (False, ("classic", "quorum")),
+    "classic_queues": (False, ("classic",)),  # this and the next two: RabbitMQ 3.12
+    "quorum_queues": (False, ("quorum",)),
+    "streams": (False, ()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One policy, as somebody wrote it: nothing in it is checked."""
+
+    name: str
+    pattern: str
+    apply_to: str
+    definition: Mapping[str, Any]
+    priority: float = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the policy as RabbitMQ's definitions have it."""
+        return {
+            "name": self.name,
+            "pattern": self.pattern,
+            "apply-to": self.apply_to,
+            "definition": dict(self.definition),
+            "priority": self.priority,
+        }
+
+
+class _Rule:
+    """A policy in force."""
+
+    __slots__ = ("_exchanges", "_pattern", "_queue_types", "policy")
+
+    def __init__(self, policy: Policy, *, operator: bool) -> None:
+        """Raises: ValueError with RabbitMQ's text for whatever cannot be."""
+        self.policy = policy
+        self._pattern = _pattern(policy.pattern)
+        priority: object = policy.priority
+        if isinstance(priority, bool) or not isinstance(priority, int | float):
+            reason = f"priority should be a number, actually was {erlang_term(priority)}"
+            raise ValueError(reason)  # noqa: TRY004 - what somebody sent is wrong, not the caller
+        if policy.apply_to not in APPLY_TO:
+            choices = "', '".join(APPLY_TO)
+            raise ValueError(f"apply-to '{policy.apply_to}' unrecognised; should be one of '{choices}'")
+        self._exchanges, self._queue_types = APPLY_TO[policy.apply_to]
+        check_definition(policy.definition, operator=operator)
+
+    @property
+    def rank(self) -> tuple[float, str]:
+        """The place among the others, the least first."""
+        return -self.policy.priority, self.policy.name
+
+    @property
+    def timeouts(self) -> int:
+        """How many names its pattern ran out of time for."""
+        return self._pattern.slow
+
+    def matches_queue(self, queue: Queue) -> bool:
+        """Return whether the policy may hold for a queue."""
+        kind = queue_type(queue.arguments)
+        if kind not in self._queue_types or not fits_queue_type(self.policy.definition, kind):
+            return False
+        return self._pattern.search(queue.name)
+
+    def matches_exchange(self, exchange: Exchange) -> bool:
+        """Return whether the policy may hold for an exchange."""
+        return self._exchanges and self._pattern.search(exchange.name)
+
+
+def _pattern(text: object) -> BoundedPattern:
+    if not isinstance(text, str):
+        reason = f"pattern should be a binary but was {erlang_term(text)}"
+        raise ValueError(reason)  # noqa: TRY004 - what somebody sent is wrong, not the caller
+    try:
+        return BoundedPattern(text)
+    except ValueError as error:
+        raise ValueError(f"pattern should be regular expression but is invalid: {error}") from None
+
+
+class Policies:
+    """Holds the policies of one vhost, and its operator policies, by name.
+
+    Invariant: a change is whole before `apply` hears of it, which brings it into force. With `later` whoever made the
+        change does that, once it is written down.
+    Cost: one search per policy and name until one matches.
+    """
+
+    __slots__ = ("_apply", "_ranked", "_rules")
+
+    def __init__(self, apply: Callable[[], None]) -> None:
+        self._apply = apply
+        self._rules: dict[bool, dict[str, _Rule]] = {False: {}, True: {}}
+        self._ranked: dict[bool, Sequence[_Rule]] = {False: (), True: ()}
+
+    @property
+    def count(self) -> int:
+        """How many policies there are of both kinds."""
+        return sum(map(len, self._ranked.values()))
+
+    @property
+    def timeouts(self) -> int:
+        """How often a pattern of theirs ran out of time. Cost: a glance at each."""
+        return sum([rule.timeouts for ranked in self._ranked.values() for rule in ranked])
+
+    def get(self, name: str, *, operator: bool = False) -> Policy | None:
+        """Return the policy of a name, if there is one."""
+        rule = self._rules[operator].get(name)
+        return None if rule is None else rule.policy
+
+    def list(self, *, operator: bool = False) -> Sequence[Policy]:
+        """Return the policies, the one that goes before the others first."""
+        return [rule.policy for rule in self._ranked[operator]]
+
+    def set(self, policy: Policy, *, operator: bool = False, later: bool = False) -> None:
+        """Add a policy, in place of one of the same name.
+
+        Raises: ValueError with RabbitMQ's text for whatever cannot be, with nothing changed.
+        """
+        self._rules[operator][policy.name] = _Rule(policy, operator=operator)
+        self._changed(later=later)
+
+    def clear(self, name: str, *, operator: bool = False, later: bool = False) -> bool:
+        """Remove a policy and return whether it was there."""
+        if self._rules[operator].pop(name, None) is None:
+            return False
+        self._changed(later=later)
+        return True
+
+    def for_queue(self, queue: Queue, *, operator: bool = False) -> Policy | None:
+        """Return the policy that holds for a queue."""
+        return next((rule.policy for rule in self._ranked[operator] if rule.matches_queue(queue)), None)
+
+    def for_exchange(self, exchange: Exchange, *, operator: bool = False) -> Policy | None:
+        """Return the policy that holds for an exchange."""
+        return next((rule.policy for rule in self._ranked[operator] if rule.matches_exchange(exchange)), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all policies, as RabbitMQ's definitions have them."""
+        return {
+            "policies": [policy.to_json() for policy in self.list()],
+            "operator_policies": [policy.to_json() for policy in self.list(operator=True)],
+        }
+
+    def from_json(self, kept: Mapping[str, Any]) -> None:
+        """Take what `to_json` returned in place of what is there. Raises: ValueError, with nothing changed."""
+        self._rules = {
+            operator: {
+                entry["name"]: _Rule(
+                    Policy(
+                        entry["name"],
+                        entry["pattern"],
+                        entry.get("apply-to", "all"),
+                        entry["definition"],
+                        entry.get("priority", 0),
+                    ),
+                    operator=operator,
+                )
+                for entry in kept.get(part, ())
+            }
+            for operator, part in ((False, "policies"), (True, "operator_policies"))
+        }
+        self._changed()
+
+    def _changed(self, *, later: bool = False) -> None:
+        for operator, by_name in self._rules.items():
+            self._ranked[operator] = sorted(by_name.values(), key=lambda rule: rule.rank)
+        if not later:
+            self._apply()

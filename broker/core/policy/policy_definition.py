@@ -1,0 +1,166 @@
+"""What a policy may say: its keys and what their values may be. Texts: RabbitMQ, rabbit_policies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from broker.core.names import is_short_text
+from broker.core.queue.rules import DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX
+
+__all__ = ["check_definition", "fits_queue_type", "keys_without_effect"]
+
+Check = Callable[[Any], bool]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_natural(value: Any) -> bool:
+    return _is_integer(value) and value >= 0
+
+
+def _is_positive(value: Any) -> bool:
+    return _is_integer(value) and value > 0
+
+
+def _is_any(_value: Any) -> bool:
+    return True
+
+
+def _one_of(*choices: Any) -> Check:
+    return lambda value: not isinstance(value, bool) and value in choices
+
+
+def _is_age(value: Any) -> bool:
+    return isinstance(value, str) and value[:-1].isdigit() and int(value[:-1]) > 0 and value[-1] in "YMDhms"
+
+
+# What a value has to be, and what RabbitMQ says when it is not.
+_LIMITS: Final[dict[str, tuple[Check, str]]] = {
+    "message-ttl": (_is_natural, "message TTL"),
+    "expires": (_is_positive, "queue expiry"),
+    "max-length": (_is_natural, "maximum length"),
+    "max-length-bytes": (_is_natural, "maximum length in bytes"),
+    "max-in-memory-length": (_is_natural, "maximum memory in bytes"),
+    "max-in-memory-bytes": (_is_natural, "maximum memory in bytes"),
+    "delivery-limit": (_is_natural, "delivery limit"),
+    "overflow": (_one_of(DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX), "overflow value"),  # RabbitMQ 4: operator too
+    "target-group-size": (_is_natural, "target group size"),
+}
+_KEYS: Final[dict[str, tuple[Check, str]]] = {
+    **_LIMITS,
+    "alternate-exchange": (_is_text, "alternate exchange name"),
+    "dead-letter-exchange": (_is_text, "dead letter exchange name"),
+    "dead-letter-routing-key": (is_short_text, "dead letter routing key"),
+    "dead-letter-strategy": (_one_of("at-most-once", "at-least-once"), "dead letter strategy"),
+    # From here on: known to RabbitMQ and its plugins, kept, and without a meaning here.
+    "queue-mode": (_one_of("default", "lazy"), "queue-mode value"),
+    "queue-version": (_one_of(1, 2), "queue-version value"),
+    "queue-leader-locator": (
+        _one_of("client-local", "random", "least-leaders", "balanced"),
+        "queue leader locator value",
+    ),
+    "initial-cluster-size": (_is_natural, "cluster size"),
+    "max-age": (_is_age, "max age"),
+    "stream-max-segment-size-bytes": (_is_natural, "segment size"),
+    "stream-filter-size-bytes": (_is_natural, "filter size"),
+    "max-segment-size": (_is_natural, "segment size"),
+    "consumer-timeout": (_is_positive, "consumer timeout"),
+    **dict.fromkeys(
+        (
+            "queue-master-locator",
+            "ha-mode",
+            "ha-params",
+            "ha-sync-mode",
+            "ha-sync-batch-size",
+            "ha-promote-on-shutdown",
+            "ha-promote-on-failure",
+            "federation-upstream",
+            "federation-upstream-set",
+            "federation-upstream-pattern",
+            "shards-per-node",
+            "routing-key",
+            "remote-dc-replicate",
+        ),
+        (_is_any, ""),
+    ),
+}
+_IN_EFFECT: Final = frozenset(
+    "message-ttl expires max-length max-length-bytes delivery-limit overflow alternate-exchange dead-letter-exchange "
+    "dead-letter-routing-key dead-letter-strategy".split()  # by either strategy a dead letter is not lost on its way
+)
+# RabbitMQ passes over a whole policy when a queue's type has no use for one of its keys (unsupported_policies).
+_USELESS: Final[dict[str, frozenset[str]]] = {
+    "classic": frozenset(
+        {
+            "delivery-limit",
+            "dead-letter-strategy",
+            "max-age",
+            "stream-max-segment-size-bytes",
+            "queue-leader-locator",
+            "initial-cluster-size",
+        }
+    ),
+    "quorum": frozenset(
+        {
+            "queue-mode",
+            "queue-master-locator",
+            "ha-mode",
+            "ha-params",
+            "ha-sync-mode",
+            "ha-promote-on-shutdown",
+            "ha-promote-on-failure",
+            "max-age",
+            "stream-max-segment-size-bytes",
+            "initial-cluster-size",
+        }
+    ),
+}
+
+
+def check_definition(definition: Any, *, operator: bool) -> None:
+    """Let a definition through that RabbitMQ would take.
+
+    Raises: ValueError with RabbitMQ's text, for the first value that cannot be, else for the keys that nobody knows.
+    """
+    if not isinstance(definition, Mapping):
+        raise ValueError(f"definition must be a dictionary: {erlang_term(definition)}")  # noqa: TRY004
+    if not definition:
+        raise ValueError("no policy provided")
+    known = _LIMITS if operator else _KEYS
+    for key, value in definition.items():
+        if key in known and not known[key][0](value):
+            raise ValueError(f"{erlang_term(value)} is not a valid {known[key][1]}")
+    unknown = {key: definition[key] for key in sorted(definition) if key not in known}
+    if unknown:
+        pairs = ",".join(f"{{{erlang_term(key)},{erlang_term(value)}}}" for key, value in unknown.items())
+        raise ValueError(f"[{pairs}] are not recognised policy settings")
+
+
+def keys_without_effect(definition: Mapping[str, Any]) -> list[str]:
+    """Return the keys that are known, kept and exported, and that nothing here acts on."""
+    return sorted(set(definition) - _IN_EFFECT)
+
+
+def fits_queue_type(definition: Mapping[str, Any], queue_type: str) -> bool:
+    """Return whether a policy with this definition may hold for a queue of this type."""
+    return _USELESS.get(queue_type, frozenset()).isdisjoint(definition)
+
+
+def erlang_term(value: Any) -> str:
+    """Return a JSON value as RabbitMQ prints it."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, str):
+        return f'<<"{value}">>'
+    if isinstance(value, list):
+        return f"[{','.join(erlang_term(item) for item in value)}]"
+    if isinstance(value, Mapping):
+        return f"#{{{','.join(f'{erlang_term(key)} => {erlang_term(item)}' for key, item in value.items())}}}"
+    return str(value)

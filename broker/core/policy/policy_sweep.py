@@ -1,0 +1,134 @@
+"""A change of policies, applied to the queues and exchanges of a vhost a slice per turn of the loop.
+
+A hundred thousand queues take seconds. Clients are served in between, and whatever one of them asks for is brought up
+to date first, so that nobody can tell that others still wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from broker.core.queue.ports import QueuePorts
+    from broker.core.queue.queue import Queue
+    from broker.core.vhost import Vhost
+    from broker.routing.exchange import Exchange
+
+__all__ = ["SLICE_UNITS", "UNITS", "PolicySweep"]
+
+SLICE_UNITS: Final = 200  # of about ten microseconds
+UNITS: Final = 4  # what one of them costs under a few policies
+POLICIES_PER_UNIT: Final = 4  # a search takes some microseconds
+
+
+class PolicySweep:
+    """Applies the policies of this moment to what was there when they changed.
+
+    Invariant: ``pending`` while something is left. What is declared meanwhile has the policies of its moment, and
+        another change begins the sweep anew. Policies are written down as a whole, so a start goes over everything
+        again, wherever a sweep was at the end of the broker.
+    Cost: a slice takes no more than SLICE_UNITS of a turn's share, and ends early with a pattern that ran out of time.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_deadlines",
+        "_exchanges",
+        "_followers",
+        "_queues",
+        "_unsettled",
+        "_vhost",
+        "pending",
+        "slices",
+    )
+
+    def __init__(self, vhost: Vhost, ports: QueuePorts) -> None:
+        self._vhost = vhost
+        self._clock = ports.clock
+        self._deadlines = ports.deadlines
+        self._queues: dict[str, Queue] = {}
+        self._exchanges: dict[str, Exchange] = {}
+        self._unsettled: list[Queue] = []  # have their rules, and are still to be brought within them
+        self._followers: list[Callable[[], None]] = []
+        self.pending = False
+        self.slices = 0
+
+    def __len__(self) -> int:
+        """Return how many queues and exchanges are left."""
+        return len(self._queues) + len(self._exchanges)
+
+    def begin(self) -> None:
+        """Begin to apply the policies, with the first slice at once: a small vhost follows them from here on."""
+        self._queues = dict(self._vhost.queues)
+        self._exchanges = dict(self._vhost.exchanges)
+        self.pending = True
+        self._vhost.drop_publish_caches()
+        self.turn()
+
+    def follow(self, done: Callable[[], None]) -> None:
+        """Call `done` when everything follows the policies, also those that are changed until then."""
+        if self.pending:
+            self._followers.append(done)
+        else:
+            done()
+
+    def update(self, queue: Queue) -> None:
+        """Let a queue that somebody asked for follow the policies now."""
+        if self._queues.pop(queue.name, None) is queue:
+            self._vhost.apply_policies_to_queue(queue)
+
+    def update_rules(self, queues: Iterable[Queue]) -> None:
+        """Let queues that a message was routed to have their rules now.
+
+        What is too much in them is dropped in a turn: they may be in the middle of taking messages.
+        """
+        for queue in queues:
+            if self._queues.pop(queue.name, None) is queue and self._vhost.apply_policies_to_queue(queue, settle=False):
+                self._unsettled.append(queue)
+
+    def update_exchange(self, exchange: Exchange) -> None:
+        """Let an exchange that somebody asked for follow the policies now."""
+        if self._exchanges.pop(exchange.name, None) is exchange:
+            self._apply_to_exchange(exchange)
+
+    def turn(self) -> None:
+        """Apply the policies to the next slice."""
+        self.slices += 1
+        vhost = self._vhost
+        policies = vhost.policies
+        units = UNITS + policies.count // POLICIES_PER_UNIT
+        timeouts = policies.timeouts
+        deadlines = self._deadlines
+        floor = deadlines.left - SLICE_UNITS
+        while deadlines.left > max(floor, 0) and policies.timeouts == timeouts:
+            deadlines.left -= units
+            if self._unsettled:
+                self._unsettled.pop().settle_in()
+            elif self._exchanges:
+                self._apply_to_exchange(self._exchanges.popitem()[1])
+            elif self._queues:
+                queue = self._queues.popitem()[1]
+                if not queue.deleted:
+                    vhost.apply_policies_to_queue(queue)
+            else:
+                self._end()
+                return
+        deadlines.set(self, self._clock.now_ms, self.turn)
+
+    def end(self) -> None:
+        """Leave the rest as it is: the vhost is deleted."""
+        self._queues, self._exchanges, self._unsettled = {}, {}, []
+        self._end()
+
+    def _apply_to_exchange(self, exchange: Exchange) -> None:
+        self._vhost.apply_policies_to_exchange(exchange)
+        if not self._exchanges:  # what publishes were resolved to may lead through others than their own exchange
+            self._vhost.drop_publish_caches()
+
+    def _end(self) -> None:
+        self.pending = False
+        self._deadlines.cancel(self)
+        followers, self._followers = self._followers, []
+        for done in followers:
+            done()

@@ -1,0 +1,1 @@
+"""Publishing by the broker itself: posting to queues, dead letters, direct replies, producer sequences."""

@@ -1,0 +1,231 @@
+"""Producers: publishers that number what they publish, so that a number counts once however often it comes.
+
+A producer has a name, which belongs to the user who used it first, and a number of its own, which stands beside the
+sequence in the record of each of its messages: message and sequence are in the log together or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.amqp.errors import ChannelError
+from broker.core.publishing.sequences import Room, Sequences, block_of
+from broker.store.record import PRODUCER, TARGET
+
+if TYPE_CHECKING:
+    from broker.core.queue.deadlines import Deadlines
+    from broker.core.queue.ports import Clock
+
+__all__ = ["Producer", "ProducerLimits", "Producers"]
+
+DAY_MS: Final = 86_400_000
+LOOKS_PER_EXPIRY: Final = 16  # so often within the time of an expiry somebody looks for what has expired
+BLOCKS_PER_CHANGE: Final = 64  # a change is encoded in one piece, and nobody else runs meanwhile
+
+Change = dict[str, Any]
+_LOOK: Final = ("producers", "look")  # the key of the one deadline
+pack_target: Final = TARGET.pack
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerLimits:
+    """How many producers a vhost remembers, for how long unused, and in how much memory."""
+
+    producers_max: int = 10_000
+    expiry_ms: int = 7 * DAY_MS
+    max_bytes: int = 64 << 20
+
+
+class Producer:
+    """Is one producer of a vhost.
+
+    Invariant: ``number`` is no other producer's, ever; with the bit PRODUCER it is ``mark``, which names this one in a
+        record's targets.
+    """
+
+    __slots__ = ("claimed_ms", "forgotten", "mark", "name", "number", "owner", "sequences")
+
+    def __init__(self, name: str, owner: str, number: int, claimed_ms: int, room: Room) -> None:
+        self.name = name
+        self.owner = owner
+        self.number = number
+        self.mark = number | PRODUCER
+        self.claimed_ms = claimed_ms
+        self.forgotten = False
+        self.sequences = Sequences(room)
+
+    def target(self, sequence: int) -> bytes:
+        """Return what stands in front of the targets of a numbered message's record."""
+        return pack_target(self.mark, sequence)
+
+
+class Producers:
+    """Holds the producers of a vhost by name.
+
+    Invariant: `journal` hears of a producer before a record names its number.
+    """
+
+    __slots__ = (
+        "_by_name",
+        "_clock",
+        "_deadlines",
+        "_full_until_ms",
+        "_journal",
+        "_limits",
+        "_next_number",
+        "_room",
+        "_told_ms",
+        "_vhost_name",
+    )
+
+    def __init__(
+        self,
+        vhost_name: str,
+        clock: Clock,
+        deadlines: Deadlines,
+        journal: Callable[[Change], None],
+        limits: ProducerLimits,
+    ) -> None:
+        self._vhost_name = vhost_name
+        self._clock = clock
+        self._deadlines = deadlines
+        self._journal = journal
+        self._limits = limits
+        self._by_name: dict[str, Producer] = {}
+        self._next_number = 1
+        self._room = Room()
+        self._full_until_ms = 0  # when there was no room: until then no block that was there expires
+        self._told_ms = 0  # when they were written down last
+
+    def of(self, name: str, user_name: str) -> Producer:
+        """Return the producer of that name, which becomes this user's if it is nobody's.
+
+        Raises: ChannelError 403 when it is another user's, 406 when there are too many already.
+        """
+        producer = self._by_name.get(name)
+        if producer is None:
+            producer = self._claim(name, user_name)
+        elif producer.owner != user_name:
+            raise ChannelError(
+                403, f"access to producer '{name}' in vhost '{self._vhost_name}' refused for user '{user_name}'"
+            )
+        return producer
+
+    def check_room(self, producer: Producer, sequence: int) -> None:
+        """Refuse a number for which there is no room. Raises: ChannelError 406.
+
+        Cost: a look at all blocks, but while none of them can have expired since the last one.
+        """
+        if block_of(sequence) in producer.sequences.blocks or self._room.used_bytes < self._limits.max_bytes:
+            return
+        now_ms = self._clock.now_ms
+        if now_ms > self._full_until_ms:
+            self.forget_unused(but=producer)
+            used = (block.used_ms for known in self._by_name.values() for block in known.sequences.blocks.values())
+            self._full_until_ms = min(used, default=now_ms) + self._limits.expiry_ms
+        if self._room.used_bytes >= self._limits.max_bytes:
+            raise ChannelError(
+                406,
+                f"cannot take x-seq {sequence} of producer '{producer.name}': "
+                f"producer bytes limit in vhost '{self._vhost_name}' ({self._limits.max_bytes}) is reached",
+            )
+
+    def forget_unused(self, but: Producer | None = None) -> None:
+        """Forget producers, and numbers of others, that were not used for so long, and looks again later.
+
+        One that is about to be used is not forgotten, only what it used before.
+        """
+        now_ms, expiry_ms = self._clock.now_ms, self._limits.expiry_ms
+        for producer in list(self._by_name.values()):
+            producer.sequences.forget(now_ms - expiry_ms)
+            if producer is not but and not producer.sequences.blocks and producer.claimed_ms < now_ms - expiry_ms:
+                producer.forgotten = True
+                del self._by_name[producer.name]
+        if self._by_name:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        at_ms = self._clock.now_ms + self._limits.expiry_ms // LOOKS_PER_EXPIRY + 1
+        self._deadlines.set(_LOOK, at_ms, self.forget_unused)
+
+    def _claim(self, name: str, user_name: str) -> Producer:
+        limit = self._limits.producers_max
+        if len(self._by_name) >= limit:
+            self.forget_unused()
+        if len(self._by_name) >= limit:
+            raise ChannelError(
+                406,
+                f"cannot claim producer '{name}': producer limit in vhost '{self._vhost_name}' ({limit}) is reached",
+            )
+        producer = self._add(name, user_name, self._next_number, self._clock.now_ms)
+        self._journal(_claimed(producer))
+        return producer
+
+    def _add(self, name: str, owner: str, number: int, claimed_ms: int) -> Producer:
+        self._next_number = max(self._next_number, number + 1)
+        producer = self._by_name[name] = Producer(name, owner, number, claimed_ms, self._room)
+        if self._deadlines.at_ms(_LOOK) is None:
+            self._look_again()
+        return producer
+
+    # -- written down -------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Callable[[], Iterator[Change]]:
+        """Return what tells the changes that make the producers of this moment, later and in a thread.
+
+        Cost: a copy of the bits; numbers that came in order have none.
+        """
+        next_number = self._next_number
+        copies = []
+        for producer in self._by_name.values():
+            producer.sequences.shrink(self._told_ms)
+            copies.append((producer.number, _claimed(producer), producer.sequences.copy()))
+        self._told_ms = self._clock.now_ms
+
+        def changes() -> Iterator[Change]:
+            if next_number > 1:
+                yield {"change": "producer_numbers", "next": next_number}
+            for number, claimed, copy in copies:
+                yield claimed
+                for at in range(0, len(copy), BLOCKS_PER_CHANGE):
+                    blocks = list(Sequences.written(copy[at : at + BLOCKS_PER_CHANGE]))
+                    yield {"change": "producer_blocks", "producer": number, "blocks": blocks}
+
+        return changes
+
+    def restore(self, changes: list[Change]) -> None:
+        """Take up the producers that the store had.
+
+        What was used since the last checkpoint was used just now; the log does not say it more exactly.
+        """
+        by_number: dict[int, Producer] = {}
+        now_ms = self._clock.now_ms
+        for change in changes:
+            kind = change["change"]
+            if kind == "producer_claimed":
+                number = change["producer"]
+                if number not in by_number:
+                    by_number[number] = self._add(change["name"], change["owner"], number, change["at_ms"])
+            elif kind == "producer_numbers":
+                self._next_number = max(self._next_number, change["next"])
+            elif (producer := by_number.get(change["producer"])) is None:
+                continue  # it was forgotten
+            elif kind == "producer_blocks":
+                for block in change["blocks"]:
+                    producer.sequences.read(block)
+            else:
+                for first, end in change["runs"]:
+                    producer.sequences.add_range(first, end, now_ms)
+        self.forget_unused()
+
+
+def _claimed(producer: Producer) -> Change:
+    return {
+        "change": "producer_claimed",
+        "producer": producer.number,
+        "name": producer.name,
+        "owner": producer.owner,
+        "at_ms": producer.claimed_ms,
+    }

@@ -1,0 +1,1 @@
+"""Queues: streams of messages, rules, limits, expiry, consumers and what they have unacked."""

@@ -1,0 +1,169 @@
+"""The consumers of one queue, and whose turn it is: priorities first, then round robin; or a single active one."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from broker.core.queue.consumer import Consumer
+
+__all__ = ["BATCH_MESSAGES", "ConsumerRing"]
+
+BATCH_MESSAGES: Final = 256  # so many are dealt out at a time
+ROW_MESSAGES: Final = 16  # so many one of very many consumers gets in a row, where there are enough for all of them
+
+
+class ConsumerRing:
+    """Holds a queue's consumers in the order of their turns.
+
+    A consumer that was found without room is *parked*: it is not asked again until `unpark` says that it may have some.
+    So a round costs what it serves, however many consumers there are.
+    Those that are parked longest come first when several are unparked together.
+    Invariant: with a single active consumer, ``active`` is one of them as long as there is one; it stays the one until
+        it leaves, even when one of a higher priority comes. A consumer stands on its priority's ring exactly while it
+        is not ``parked``.
+    """
+
+    __slots__ = ("_alone", "_consumers", "_lap", "_parkings", "_rings", "_row", "_single_active", "active", "present")
+
+    def __init__(self, *, single_active: bool = False) -> None:
+        self._consumers: dict[Consumer, None] = {}
+        self._rings: dict[int, deque[Consumer]] = {}  # by priority, the highest first; the left end's turn is next
+        self._alone: Consumer | None = None  # the only one there is: most queues have one
+        self._row = 1  # so many messages each gets in this lap, while there are many
+        self._lap = 0  # so many consumers are left of it
+        self._parkings = 0  # how often a consumer was parked
+        self._single_active = single_active
+        self.active: Consumer | None = None
+        self.present = False  # whether there is one: asked for each message, so an attribute and not a call
+
+    def __len__(self) -> int:
+        return len(self._consumers)
+
+    def __iter__(self) -> Iterator[Consumer]:
+        """Iterate in the order in which they came."""
+        return iter(self._consumers)
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether one consumer keeps the queue to itself."""
+        return self._alone is not None and self._alone.exclusive
+
+    def add(self, consumer: Consumer) -> None:
+        """Add a consumer at the end: behind the one that was served last."""
+        self._consumers[consumer] = None
+        self._count()
+        if consumer.priority not in self._rings:
+            self._rings[consumer.priority] = deque()
+            self._rings = dict(sorted(self._rings.items(), reverse=True))
+        self._rings[consumer.priority].append(consumer)
+        if self._single_active and self.active is None:
+            self.active = consumer
+
+    def remove(self, consumer: Consumer) -> None:
+        """Remove a consumer; where one is active at a time the next of the highest priority follows it.
+
+        Cost: n consumers of its priority.
+        """
+        del self._consumers[consumer]
+        self._count()
+        if consumer.parked:
+            consumer.parked = 0
+        else:
+            self._rings[consumer.priority].remove(consumer)
+        if consumer is self.active:
+            self.active = max(self._consumers, key=lambda other: other.priority, default=None)
+
+    def clear(self) -> list[Consumer]:
+        """Remove all consumers and return them."""
+        gone = list(self._consumers)
+        for consumer in gone:
+            consumer.parked = 0
+        self._consumers.clear()
+        self._rings.clear()
+        self.active = None
+        self._count()
+        return gone
+
+    def able(self) -> bool:
+        """Return whether some consumer can take a message now; nobody loses a turn by that."""
+        consumer = self._alone or self.active
+        if consumer is not None:
+            return consumer.room() > 0
+        for ring in self._rings.values():
+            while ring:
+                if ring[0].room() > 0:
+                    return True
+                self._park(ring.popleft())
+        return False
+
+    def next(self, ready: int) -> list[Consumer]:
+        """Return the consumers that share the next messages, the one whose turn it is first.
+
+        They have room and the highest priority of those that do. No more of them are returned than the `ready`
+        messages need; a long backlog is dealt out in rows, which spares each consumer's connection a write per message.
+        A single one has had its turn with that; of several, `served` says who had.
+        Cost: those that are returned, and those that are parked.
+        """
+        consumer = self._alone or self.active
+        if consumer is not None:
+            return [consumer] if consumer.room() > 0 else []
+        if ready < BATCH_MESSAGES:
+            most = ready
+            if not most:
+                return []
+        else:
+            if self._lap <= 0:
+                self._lap = len(self._consumers) or 1
+                self._row = min(max(ready // self._lap, 1), ROW_MESSAGES)
+            most = -(-BATCH_MESSAGES // self._row)
+        for ring in self._rings.values():
+            if ring and (able := self._able(ring, most)):
+                self._lap -= len(able)
+                return able
+        return []
+
+    def served(self, consumer: Consumer) -> None:
+        """Note who was served last: of its priority, those behind it have their turn first.
+
+        Cost: those that were served with it; n consumers if it has gone meanwhile.
+        """
+        ring = self._rings.get(consumer.priority)
+        if ring is None or consumer.parked:
+            return
+        for _ in range(len(ring)):
+            ring.rotate(-1)
+            if ring[-1] is consumer:
+                return
+
+    def unpark(self, consumer: Consumer) -> None:
+        """Hear that a parked consumer may have room again; its turn comes last."""
+        consumer.parked = 0
+        self._rings[consumer.priority].append(consumer)
+
+    def _able(self, ring: deque[Consumer], most: int) -> list[Consumer]:
+        """Return up to `most` consumers with room, and park those without that stand between them."""
+        able: list[Consumer] = []
+        for _ in range(len(ring)):
+            consumer = ring.popleft()
+            if consumer.room() > 0:
+                able.append(consumer)
+                if len(able) >= most:
+                    break
+            else:
+                self._park(consumer)
+        if len(able) == 1:
+            ring.append(able[0])  # nobody has to be told that it was served
+        else:
+            ring.extendleft(reversed(able))
+        return able
+
+    def _park(self, consumer: Consumer) -> None:
+        self._parkings += 1
+        consumer.parked = self._parkings
+
+    def _count(self) -> None:
+        self.present = bool(self._consumers)
+        self._alone = next(iter(self._consumers)) if len(self._consumers) == 1 else None

@@ -1,0 +1,158 @@
+"""The arguments of a queue that is about to be created. Order of checks and texts: RabbitMQ 4.3, rabbit_amqqueue.
+
+Arguments that nobody knows are kept and mean nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from broker.amqp.errors import ChannelError
+from broker.amqp.expiration import EXPIRATION_MAX_MS
+from broker.core.arguments import amqp_type, named_exchange, queue_type, text
+from broker.core.names import SHORT_TEXT_MAX_BYTES, is_short_text
+from broker.core.queue.rules import DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX
+from broker.core.resource import Resource
+
+__all__ = ["check_queue_arguments", "compared_arguments"]
+
+CLASSIC: Final = "classic"
+QUORUM: Final = "quorum"
+STREAM: Final = "stream"
+QUEUE_TYPES: Final = (CLASSIC, QUORUM, STREAM)
+PRIORITY_MAX: Final = 255
+INT_64_MAX: Final = (1 << 63) - 1
+
+Check = Callable[[Any, Mapping[str, Any]], str | None]
+"""Takes a value and all arguments; returns the reason why the value cannot be, as RabbitMQ prints it."""
+
+
+def _choice(reason: str, choices: tuple[str, ...], value: Any, _arguments: Mapping[str, Any]) -> str | None:
+    if amqp_type(value) != "longstr":
+        return f"{{unacceptable_type,{amqp_type(value)}}}"
+    return None if value in choices else reason.format(text(value))
+
+
+def _anything(_value: Any, _arguments: Mapping[str, Any]) -> None:
+    """Any value will do."""
+
+
+def _text(value: Any, _arguments: Mapping[str, Any]) -> str | None:
+    return None if amqp_type(value) == "longstr" else f"{{unacceptable_type,{amqp_type(value)}}}"
+
+
+def _boolean(value: Any, _arguments: Mapping[str, Any]) -> str | None:
+    return None if isinstance(value, bool) else f"{{unacceptable_type,{amqp_type(value)}}}"
+
+
+def _integer(value: Any, _arguments: Mapping[str, Any]) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return f'"expected integer, got {amqp_type(value)}"'
+    return None
+
+
+def _natural(most: int, value: Any, arguments: Mapping[str, Any], *, excess: str = "max_value_exceeded") -> str | None:
+    reason = _integer(value, arguments)
+    if reason is None and value < 0:
+        reason = f"{{value_negative,{value}}}"
+    elif reason is None and value > most:
+        reason = f"{{{excess},{value}}}"
+    return reason
+
+
+_time = partial(_natural, EXPIRATION_MAX_MS, excess="value_too_large")
+_count = partial(_natural, INT_64_MAX)
+
+
+def _positive(check: Check, value: Any, arguments: Mapping[str, Any]) -> str | None:
+    reason = check(value, arguments)
+    return "{value_zero,0}" if reason is None and value == 0 else reason
+
+
+def _dead_letter_key(value: Any, arguments: Mapping[str, Any]) -> str | None:
+    """A key that no frame can hold is refused here, where RabbitMQ only fails to deliver what died with it."""
+    reason = _text(value, arguments)
+    if reason is None and not is_short_text(value):
+        reason = f'"expected UTF-8 of at most {SHORT_TEXT_MAX_BYTES} bytes"'
+    return "routing_key_but_no_dlx_defined" if reason is None and "x-dead-letter-exchange" not in arguments else reason
+
+
+def _version(value: Any, arguments: Mapping[str, Any]) -> str | None:
+    reason = _natural(INT_64_MAX, value, arguments)
+    return f"\"unsupported queue version '{value}'\"" if reason is None and value not in (1, 2) else reason
+
+
+_BOTH: Final = (CLASSIC, QUORUM)
+_overflow = partial(_choice, "invalid_overflow", (DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX))
+_type = partial(_choice, "\"unsupported queue type '{}'\"", QUEUE_TYPES)
+_strategy = partial(_choice, "invalid_dlx_strategy", ("at-most-once", "at-least-once"))
+_locator = partial(_choice, "invalid_queue_locator_arg", ("client-local", "random", "least-leaders", "balanced"))
+
+# In the order in which RabbitMQ checks and compares them: which types of queues have it, and what it may be.
+_ARGUMENTS: Final[dict[str, tuple[tuple[str, ...], Check]]] = {
+    "x-expires": (_BOTH, partial(_positive, _time)),
+    "x-message-ttl": (_BOTH, _time),
+    "x-dead-letter-exchange": (_BOTH, _text),
+    "x-dead-letter-routing-key": (_BOTH, _dead_letter_key),
+    "x-dead-letter-strategy": ((QUORUM,), _strategy),
+    "x-max-length": (_BOTH, _count),
+    "x-max-length-bytes": (_BOTH, _count),
+    "x-max-in-memory-length": ((QUORUM,), _count),
+    "x-max-in-memory-bytes": ((QUORUM,), _count),
+    "x-max-priority": ((CLASSIC,), partial(_natural, PRIORITY_MAX)),
+    "x-overflow": (_BOTH, _overflow),
+    "x-queue-mode": ((CLASSIC,), _anything),  # RabbitMQ 4 has one mode, and takes any
+    "x-queue-version": ((CLASSIC,), _version),
+    "x-single-active-consumer": (_BOTH, _boolean),
+    "x-queue-type": (_BOTH, _type),
+    "x-quorum-initial-group-size": ((QUORUM,), partial(_positive, _count)),
+    "x-max-age": ((), _text),
+    "x-stream-max-segment-size-bytes": ((), _count),
+    "x-initial-cluster-size": ((), _count),
+    "x-queue-leader-locator": ((QUORUM,), _locator),
+    "x-delivery-limit": ((QUORUM,), _integer),  # RabbitMQ takes anything; RabbitMQ 4 knows -1 as no limit
+    "x-queue-master-locator": ((CLASSIC,), _text),
+}
+
+
+def compared_arguments(arguments: Mapping[str, Any]) -> list[str]:
+    """Return the names of the arguments in which a second declare must not differ, for a queue with these."""
+    kind = queue_type(arguments)
+    return [name for name, (types, _) in _ARGUMENTS.items() if kind in types]
+
+
+def check_queue_arguments(
+    resource: Resource, arguments: Mapping[str, Any], *, durable: bool, exclusive: bool, auto_delete: bool
+) -> None:
+    """Check the arguments of a queue that is about to be created.
+
+    Raises: 406 for a bad value, an argument or property that a queue of its type cannot have, and a stream.
+    """
+    named_exchange(resource, arguments, "x-dead-letter-exchange")
+    if "x-queue-type" in arguments:
+        _check(resource, arguments, "x-queue-type")
+    kind = queue_type(arguments)
+    if kind == STREAM:
+        raise ChannelError(
+            406,
+            f"invalid arg 'x-queue-type' for {resource}: \"streams are not supported; a durable queue of type 'quorum' "
+            'keeps its messages until they are acknowledged"',
+        )
+    for name, (types, _) in _ARGUMENTS.items():
+        if name in arguments and kind not in types:
+            raise ChannelError(406, f"invalid arg '{name}' for {resource} of queue type rabbit_{kind}_queue")
+    for name in _ARGUMENTS:
+        if name in arguments:
+            _check(resource, arguments, name)
+    if kind == QUORUM:
+        for wrong, word in ((auto_delete, "auto-delete"), (exclusive, "exclusive-owner"), (not durable, "non-durable")):
+            if wrong:
+                raise ChannelError(406, f"invalid property '{word}' for {resource}")
+
+
+def _check(resource: Resource, arguments: Mapping[str, Any], name: str) -> None:
+    reason = _ARGUMENTS[name][1](arguments[name], arguments)
+    if reason is not None:
+        raise ChannelError(406, f"invalid arg '{name}' for {resource}: {reason}")

@@ -1,0 +1,377 @@
+"""A stream: dense message ids, a slot manager, and one number in the store (street steps 7, 8, 12 and 13).
+
+A queue without priorities is one stream; a priority queue is one per level. What happens to a message that was handed
+out (settled, requeued, buried) happens here, and is noted for the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from broker.core.arguments import queue_type
+from broker.core.message.message import Message
+from broker.core.queue.queue_arguments import QUORUM
+from broker.event_log import get_logger
+from broker.slots.manager import SlotManager
+from broker.slots.slot import Slot, Tenure
+from broker.store.record import encode_purged, encode_queue_deleted, encode_requeued, encode_settled
+
+if TYPE_CHECKING:
+    from broker.core.queue.queue import Queue, QueuePorts
+    from broker.store.checkpoint import QueueState
+    from broker.store.store import VhostStore
+
+__all__ = ["Stream", "take_in"]
+
+_log = get_logger()
+
+BATCH_MESSAGES: Final = 100  # so many are buried between two looks at the share of the turn
+NO_SEGMENT: Final = -1  # the messages have no record in the log
+
+
+class Stream:
+    """One level of a queue.
+
+    Invariant: ``number`` is that of its message ids in the store, and of no other stream ever. Every message of a
+        stream with ``persists_all`` has a record in the log, whatever its delivery mode.
+    """
+
+    __slots__ = (
+        "_entering",
+        "_first_entering",
+        "_pending",
+        "_ports",
+        "deleted",
+        "durable",
+        "last_segment",
+        "last_slot",
+        "level",
+        "manager",
+        "number",
+        "octets",
+        "persists_all",
+        "queue",
+    )
+
+    def __init__(self, queue: Queue, level: int, number: int, ports: QueuePorts) -> None:
+        self.queue = queue
+        self.level = level
+        self.number = number
+        self.octets = number.to_bytes(8, "big")  # as the targets of a record have it
+        self.durable = queue.durable
+        self.persists_all = queue.durable and (queue.persists_all or queue_type(queue.arguments) == QUORUM)
+        self.deleted = False
+        self.last_segment = -1  # the log segment that last_slot is known to count in
+        self.last_slot: Slot | None = None
+        self._ports = ports
+        self._entering: list[Message] = []  # between enter() and take_in()
+        self._first_entering = 0
+        self._pending: list[int] = []  # ids settled in this loop turn, to be logged as one record
+        self.manager = SlotManager(
+            ports.window_messages,
+            ports.window_bytes,
+            on_open=self._slot_opened,
+            on_delete=self._slot_deleted,
+        )
+
+    def __repr__(self) -> str:
+        return f"Stream({self.queue.name!r}, level={self.level}, number={self.number})"
+
+    @property
+    def store(self) -> VhostStore:
+        """Where its messages lie when they are on disk."""
+        return self._ports.store
+
+    def restore(self, state: QueueState, *, redelivered: bool) -> None:
+        """Take the messages that recovery found; all of them lie on disk."""
+        slots = [
+            Slot.restored(
+                found.first,
+                found.end - found.first,
+                found.settled,
+                found.counts,
+                set(found.segments),
+                charge_bytes=found.size_bytes,
+                recovered=redelivered or found.redelivered,
+            )
+            for found in state.slots
+        ]
+        self.manager.restore(state.next_id, slots)
+        if self.manager.size_of is not None:
+            self.count_sizes(self.manager.size_of)
+
+    # -- accept -------------------------------------------------------------------------------------------------------
+
+    def accept(self, message: Message) -> int:
+        """Take a message without a record in the log and return the id it got."""
+        if self.durable:
+            self.manager.open.mixed = True
+        message_id = self.manager.publish(message, message.charge)
+        queue = self.queue
+        if queue.consumers.present and not queue.awake:
+            queue.worker.wake(queue)
+        return message_id
+
+    def accept_logged(self, message: Message, segment: int) -> int:
+        """Take a message whose record is about to be appended to log segment `segment`; returns the id it got."""
+        slot = self.manager.open
+        if segment != self.last_segment or slot is not self.last_slot:
+            self.last_segment = segment
+            self.last_slot = slot
+            self.refer(slot, segment)
+        message_id = self.manager.publish(message, message.charge)
+        queue = self.queue
+        if queue.consumers.present and not queue.awake:
+            queue.worker.wake(queue)
+        return message_id
+
+    def enter(self, message: Message, touched: list[Stream]) -> int:
+        """Put a message before the door and return the id it gets; take_in() lets in all that stands there. HOT.
+
+        Shapes: the stream adds itself to ``touched`` when its first comes.
+        Invariant: nobody looks at the queue before take_in().
+        """
+        entering = self._entering
+        if not entering:
+            self._first_entering = self.manager.next_id
+            touched.append(self)
+        entering.append(message)
+        return self._first_entering + len(entering) - 1
+
+    def take_in(self, segment: int, *, persistent: bool) -> None:
+        """Take what has entered.
+
+        Shapes: the records of it are in log segment `segment`; messages that are not `persistent` have one only where
+            the stream persists all.
+        """
+        messages = self._entering
+        self._entering = []
+        manager = self.manager
+        slot = manager.open
+        manager.publish_all(messages, [message.charge for message in messages])
+        if self.durable:
+            self._note_records(slot, segment if persistent or self.persists_all else NO_SEGMENT)
+        queue = self.queue
+        if queue.consumers.present and not queue.awake:
+            queue.worker.wake(queue)
+
+    def _note_records(self, slot: Slot, segment: int) -> None:
+        """Note for what was published from `slot` on where its records are, if anywhere."""
+        end = self.manager.next_id
+        if segment == NO_SEGMENT:
+            slot.mixed = True
+        elif slot is not self.last_slot or segment != self.last_segment:
+            self.refer(slot, segment)
+        while slot.end < end:
+            slot = self.manager.slots[slot.end]
+            if segment == NO_SEGMENT:
+                slot.mixed = True
+            else:
+                self.refer(slot, segment)
+        if segment != NO_SEGMENT:
+            self.last_segment = segment
+            self.last_slot = slot
+
+    def refer(self, slot: Slot, segment: int) -> None:
+        """Count a slot among those that keep a segment, of the log or of the spill, on disk."""
+        if segment not in slot.segments:
+            slot.segments.add(segment)
+            self._ports.store.add_live(segment, 1)
+
+    # -- what was handed out ------------------------------------------------------------------------------------------
+
+    def settle(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Settle messages that were handed out: acked, dropped or delivered without acknowledgement.
+
+        Those that have a record get one record of their settlement at the end of the loop turn.
+        """
+        if self.deleted:
+            return
+        if self.durable:
+            self._note_settled(slot, indexes)
+        self.manager.settle(slot, indexes)
+
+    def bury(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
+        """Settle messages that were handed out, and dead-letters them where the queue says so.
+
+        Those that lie on disk stay unacked until they were read. The dead letter's record is appended before the
+        settlement's: a crash between the two duplicates, and loses nothing.
+        """
+        if self.deleted or not indexes:
+            return
+        if self.queue.rules.dead_letter_exchange is not None:
+            if slot.contents is None:
+                self._ports.read(self, slot, lambda: self._bury_again(slot, indexes, reason))
+                return
+            bury = self._ports.bury
+            for index in indexes:
+                message: Message | None = slot.contents[index]
+                if message is not None:  # None: it could not be read any more, which was logged
+                    bury(self.queue, message, reason)
+        self.settle(slot, indexes)
+
+    def bury_in_turn(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
+        """Bury as `bury` does, in each turn as much as its share allows; the rest stays unacked until then.
+
+        The end of the queue does not keep it from its grave.
+        """
+        if self.queue.rules.dead_letter_exchange is None or slot.contents is None:
+            self.bury(slot, indexes, reason)
+        else:
+            self._bury_batches(slot, indexes, [slot.contents[index] for index in indexes], reason)
+
+    def _bury_batches(
+        self, slot: Slot, indexes: Sequence[int], messages: Sequence[Message | None], reason: str
+    ) -> None:
+        deadlines = self._ports.deadlines
+        while indexes:
+            if deadlines.left <= 0:
+                go_on = partial(self._bury_batches, slot, indexes, messages, reason)
+                deadlines.set((slot, indexes[0]), self._ports.clock.now_ms, go_on)
+                return
+            for message in messages[:BATCH_MESSAGES]:
+                if message is not None:
+                    self._ports.bury(self.queue, message, reason)
+            self.settle(slot, indexes[:BATCH_MESSAGES])
+            indexes, messages = indexes[BATCH_MESSAGES:], messages[BATCH_MESSAGES:]
+
+    def _bury_again(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
+        if slot.tenure is not Tenure.DELETED:
+            self.bury(slot, indexes, reason)
+
+    def requeue(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Put messages back in their place, redelivered; those that came back too often are dead-lettered.
+
+        What cannot be read any more is lost: its slot came back from the disk without it.
+        """
+        if self.deleted:
+            return
+        contents = slot.contents
+        if contents is not None and (lost := [index for index in indexes if contents[index] is None]):
+            _log.error("messages.lost", queue=self.queue.name, slot=slot.first, count=len(lost))
+            self.settle(slot, lost)
+            indexes = [index for index in indexes if index not in slot.acks]
+            if not indexes:
+                return
+        limit = self.queue.rules.delivery_limit
+        worn: list[int] = []
+        if limit is not None:
+            worn = [index for index in indexes if slot.counts.get(index, 0) >= limit]
+            if worn:
+                indexes = [index for index in indexes if slot.counts.get(index, 0) < limit]
+        self.manager.requeue(slot, indexes)
+        if self.durable:
+            logged = self._logged_of(slot, indexes)
+            if logged:
+                log, first = self._ports.store.log, slot.first
+                counts = {first + index: slot.counts[index] for index in logged}
+                log.append(encode_requeued(log.synced, self._ports.clock.now_ms, self.number, counts))
+        self.bury_in_turn(slot, worn, "delivery_limit")
+        self.queue.returned()
+
+    def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Settle ready messages wherever they stand: those that cannot be read any more, or that were released."""
+        self.manager.lose(slot, indexes)
+        if self.durable:
+            self._note_settled(slot, indexes)
+
+    def lose_sealed(self, end: int) -> None:
+        """Settle what lies below an id, and gives that id to the next message if it would get a lower one.
+
+        Invariant: nothing was published since the start.
+        """
+        if self.manager.next_id < end:
+            self.manager.skip_to(end)
+        for slot in list(self.manager.slots.values()):
+            indexes = list(slot.acks.unsettled(0, min(slot.length, end - slot.first))) if slot.first < end else []
+            if indexes:
+                self.lose(slot, indexes)
+
+    def purge(self) -> int:
+        """Drop every ready message and return how many; the unacked ones stay."""
+        manager = self.manager
+        count = manager.ready
+        if not count:
+            return 0
+        upto = manager.next_id - 1
+        manager.purge()
+        if self.durable:
+            store = self._ports.store
+            unacked = [slot.first + index for slot in manager.slots.values() for index in slot.unacked()]
+            store.log.append(encode_purged(store.log.synced, self._ports.clock.now_ms, self.number, upto, unacked))
+        return count
+
+    def log_settlements(self) -> None:
+        """Append one record for all that was settled in this loop turn."""
+        ids, self._pending = self._pending, []
+        if ids and not self.deleted:
+            log = self._ports.store.log
+            log.append(encode_settled(log.synced, self._ports.clock.now_ms, self.number, ids))
+
+    def delete(self) -> None:
+        """Drop everything, for good."""
+        self.deleted = True
+        self.manager.clear()
+        self._pending.clear()
+        store = self._ports.store
+        if self.durable:
+            store.log.append(encode_queue_deleted(store.log.synced, self._ports.clock.now_ms, self.number))
+        store.forget_queue(self.number, at_once=not self.durable)
+
+    # -- sizes --------------------------------------------------------------------------------------------------------
+
+    def count_sizes(self, size_of: Callable[[Message], int]) -> None:
+        """Count what the ready messages amount to; those on disk as soon as they were measured."""
+        for slot in self.manager.count_sizes(size_of):
+            self._ports.measure(self, slot)
+
+    def _note_settled(self, slot: Slot, indexes: Sequence[int]) -> None:
+        pending = self._pending
+        if not pending:
+            self._ports.settled.append(self)
+        first = slot.first
+        logged = self._logged_of(slot, indexes)
+        if isinstance(logged, range):
+            pending.extend(range(first + logged.start, first + logged.stop))
+        else:
+            pending.extend([first + index for index in logged])
+
+    @staticmethod
+    def _logged_of(slot: Slot, indexes: Sequence[int]) -> Sequence[int]:
+        """Return those of the messages that have a record in the log.
+
+        A transient message's id is given again after a crash, so the log must not say anything about it.
+        """
+        if not slot.mixed:
+            return indexes
+        contents = slot.contents
+        if contents is None:
+            return [index for index in indexes if not slot.is_volatile(index)]
+        logged = []
+        for index in indexes:
+            message: Message | None = contents[index]
+            if message is None:  # it could not be read
+                if not slot.is_volatile(index):
+                    logged.append(index)
+            elif message.logged:
+                logged.append(index)
+        return logged
+
+    def _slot_opened(self, slot: Slot) -> None:
+        self._ports.kept(self, slot)
+
+    def _slot_deleted(self, slot: Slot) -> None:
+        store = self._ports.store
+        for segment in slot.segments:
+            store.drop_live(segment, 1)
+        if slot.logged:
+            store.drop_entries(self.number, slot.first, slot.end, at_once=not self.durable)
+
+
+def take_in(streams: list[Stream], segment: int, *, persistent: bool) -> None:
+    """Has streams take what has entered, and forgets them."""
+    for stream in streams:
+        stream.take_in(segment, persistent=persistent)
+    streams.clear()

@@ -1,0 +1,90 @@
+"""The queue of a tap: what it heard on an exchange waits in it until it is in a slot file.
+
+A tap listens; it is not bound. So it changes nothing of what clients see, and an exchange that is deleted and declared
+again has its taps again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.core.queue.queue import Queue
+
+if TYPE_CHECKING:
+    from broker.core.message.message import Message
+
+__all__ = ["TAP_PREFIX", "TapQueue", "is_tap_name", "tap_arguments"]
+
+TAP_PREFIX: Final = "amq.tap."
+_EXCHANGE: Final = "x-tap-exchange"
+_PATTERN: Final = "x-tap-pattern"
+_MAX_BYTES: Final = "x-tap-max-bytes"
+_MAX_AGE: Final = "x-tap-max-age"
+_FIRST_ID: Final = "x-tap-first-id"
+
+
+def is_tap_name(name: str) -> bool:
+    """Return whether a queue of that name is a tap's; no client can declare such a name."""
+    return name.startswith(TAP_PREFIX)
+
+
+def tap_arguments(exchange: str, pattern: str, max_bytes: int, max_age_ms: int, first_id: int) -> dict[str, Any]:
+    """Return the arguments in which the queue of a tap keeps what the tap is."""
+    return {
+        _EXCHANGE: exchange,
+        _PATTERN: pattern,
+        _MAX_BYTES: max_bytes,
+        _MAX_AGE: max_age_ms,
+        _FIRST_ID: first_id,
+    }
+
+
+class TapQueue(Queue):
+    """The queue of one tap. No client can use it, no policy holds for it, and nothing expires in it."""
+
+    __slots__ = ()
+
+    kept = True
+    is_tap = True
+
+    @property
+    def tap(self) -> str:
+        """The tap's name."""
+        return self.name.removeprefix(TAP_PREFIX)
+
+    @property
+    def exchange(self) -> str:
+        """The name of the exchange that it listens to."""
+        return str(self.arguments.get(_EXCHANGE, ""))
+
+    @property
+    def pattern(self) -> str:
+        """The topic pattern of the routing keys that it hears."""
+        return str(self.arguments.get(_PATTERN, "#"))
+
+    @property
+    def max_bytes(self) -> int:
+        """How long its slot files may be in all."""
+        return int(self.arguments[_MAX_BYTES])
+
+    @property
+    def max_age_ms(self) -> int:
+        """How old its slot files may be."""
+        return int(self.arguments[_MAX_AGE])
+
+    @property
+    def first_id(self) -> int:
+        """The id that its first message gets: one of its name that was removed had those below."""
+        return int(self.arguments.get(_FIRST_ID, 0))
+
+    def is_same(self, exchange: str, pattern: str, max_bytes: int | None, max_age_ms: int | None) -> bool:
+        """Return whether a tap that is asked for is this one; a cap that is left out may be any."""
+        return (self.exchange, self.pattern, self.max_bytes, self.max_age_ms) == (
+            exchange,
+            pattern,
+            self.max_bytes if max_bytes is None else max_bytes,
+            self.max_age_ms if max_age_ms is None else max_age_ms,
+        )
+
+    def expires_ms(self, message: Message) -> None:
+        """Return that nothing expires here."""

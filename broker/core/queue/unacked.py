@@ -1,0 +1,318 @@
+"""The delivery tags of one channel and what they stand for (street step 12)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from broker.amqp.errors import ChannelError
+
+if TYPE_CHECKING:
+    from broker.core.queue.consumer import Consumer
+    from broker.core.queue.stream import Stream
+    from broker.slots.slot import Slot
+
+__all__ = ["Delivery", "Unacked", "by_slot"]
+
+EMPTY_MAX: Final = 32  # so many runs without a message may lie about, and beyond that as many as there are others
+
+# Delivered, unsettled messages of one slot (ascending indexes, a range when none is missing between them), and who has
+# them (None: fetched by basic.get).
+Delivery: TypeAlias = "tuple[Stream, Slot, Sequence[int], Consumer | None]"
+
+
+class Run:
+    """Keeps what one consumer was handed of one slot under consecutive delivery tags.
+
+    Shapes: ``indexes[tag - first]`` is the message of a tag, ``first <= tag <= last``; they are a range exactly when
+        they are dense.
+    Invariant: ``left`` of its messages wait, and ``low`` is the tag of the first of them. ``gone`` marks tags above
+        ``low`` that do not wait any more; it is made for the first of them.
+    """
+
+    __slots__ = ("consumer", "first", "gone", "indexes", "last", "left", "low", "slot", "stream")
+
+    def __init__(
+        self, first: int, stream: Stream, slot: Slot, indexes: Sequence[int], consumer: Consumer | None
+    ) -> None:
+        self.first = self.low = first
+        self.left = len(indexes)
+        self.last = first + self.left - 1
+        self.stream = stream
+        self.slot = slot
+        self.indexes = indexes
+        self.consumer = consumer
+        self.gone: bytearray | None = None
+
+    def remove(self, tag: int) -> None:
+        """Remove one message that waits. Cost: the tags removed before that come next."""
+        self.left -= 1
+        gone = self.gone
+        if tag != self.low:
+            if gone is None:
+                gone = self.gone = bytearray(self.last - self.first + 1)
+            gone[tag - self.first] = 1
+        elif gone is None:
+            self.low = tag + 1
+        elif self.left:
+            self.low = self.first + gone.find(0, tag - self.first + 1)
+
+    def remove_up_to(self, tag: int) -> Delivery:
+        """Remove and return the messages that wait under the tags up to one that does. Cost: those tags."""
+        indexes = self.waiting(tag)
+        self.left -= len(indexes)
+        if self.left:
+            gone = self.gone
+            self.low = tag + 1 if gone is None else self.first + gone.find(0, tag - self.first + 1)
+        return (self.stream, self.slot, indexes, self.consumer)
+
+    def waiting(self, tag: int) -> Sequence[int]:
+        """Return the indexes of the messages that wait under the tags up to one."""
+        indexes, gone = self.indexes, self.gone
+        start = self.low - self.first
+        stop = tag - self.first + 1
+        if gone is not None:
+            return dense([indexes[place] for place in range(start, stop) if not gone[place]])
+        return indexes if stop - start == len(indexes) else dense(indexes[start:stop])
+
+    def tags(self) -> list[int]:
+        """Return the tags that wait."""
+        first, gone = self.first, self.gone
+        return [tag for tag in range(self.low, self.last + 1) if gone is None or not gone[tag - first]]
+
+
+class Unacked:
+    """Numbers deliveries and keeps those that wait for an acknowledgement, as runs.
+
+    Cost: nothing per message but a mark for one that is acknowledged before its elders; a tag out of turn costs a
+        search among the runs.
+    Invariant: tags ascend over ``runs``. ``_empty`` of these have nothing left, among them all before ``_front``, which
+        is where the oldest message waits.
+    """
+
+    __slots__ = ("_count", "_empty", "_front", "aside", "last_tag", "runs")
+
+    def __init__(self) -> None:
+        self.last_tag = 0
+        self.runs: list[Run] = []
+        self._front = 0
+        self._empty = 0
+        self._count = 0
+        self.aside: dict[int, Delivery] = {}  # acknowledged in a transaction that was not committed yet
+
+    def __len__(self) -> int:
+        """Return how many messages wait."""
+        return self._count
+
+    def handed_out(self, stream: Stream, slot: Slot, indexes: Sequence[int], consumer: Consumer | None) -> None:
+        """Note messages that go out under the tags that follow the last one, and that need an acknowledgement.
+
+        Shapes: ``indexes`` ascend; they are kept, and must stay as they are.
+        """
+        count = len(indexes)
+        if not count:
+            return
+        tag = self.last_tag + 1
+        self.last_tag += count
+        self._count += count
+        if not isinstance(indexes, range) or indexes.step != 1:
+            indexes = dense(indexes)
+        runs = self.runs
+        if runs:
+            run = runs[-1]
+            if run.slot is slot and run.consumer is consumer and run.last + 1 == tag and run.gone is None and run.left:
+                held = run.indexes
+                if isinstance(held, range) and held.stop == indexes[0] and isinstance(indexes, range):
+                    run.indexes = range(held.start, indexes.stop)  # it goes on where the last one ends
+                    run.last += count
+                    run.left += count
+                    return
+        runs.append(Run(tag, stream, slot, indexes, consumer))
+
+    def add(self, stream: Stream, slot: Slot, index: int) -> int:
+        """Give the next delivery tag to a message that was fetched and needs an acknowledgement."""
+        self.handed_out(stream, slot, range(index, index + 1), None)
+        return self.last_tag
+
+    def take(self, tag: int, *, multiple: bool) -> list[Delivery]:
+        """Remove and return the deliveries that an acknowledgement names, in the order of their tags.
+
+        Shapes: tag 0 with multiple names all of them.
+        Raises: ChannelError 406 for a tag that is not waiting.
+        """
+        if multiple:
+            return self._take_up_to(tag) if tag else self.take_all()
+        run = self._run_of(tag)
+        index = run.indexes[tag - run.first]
+        if run.low == tag and run.gone is None:  # the usual one: in its turn
+            run.low = tag + 1
+            run.left -= 1
+        else:
+            run.remove(tag)
+        self._count -= 1
+        if not run.left:
+            self._empty += 1
+            self._drop_empty()
+        return [(run.stream, run.slot, range(index, index + 1), run.consumer)]
+
+    def take_all(self) -> list[Delivery]:
+        """Remove and return everything that waits."""
+        taken = [run.remove_up_to(run.last) for run in self.runs if run.left]
+        self._count = 0
+        self._drop_empty()
+        return taken
+
+    @property
+    def oldest(self) -> int | None:
+        """The tag that has waited longest, None when nothing waits."""
+        return self.runs[self._front].low if self._count else None
+
+    def indexes_of(self, slot: Slot) -> list[int]:
+        """List the messages of one slot that wait. Cost: the runs, and what it lists."""
+        waiting = [run.waiting(run.last) for run in self.runs if run.slot is slot and run.left]
+        waiting += [indexes for _stream, held, indexes, _consumer in self.aside.values() if held is slot]
+        return list(chain.from_iterable(waiting))
+
+    def streams(self) -> Iterable[Stream]:
+        """Return the streams of which messages wait, each once. Cost: the runs."""
+        return dict.fromkeys([run.stream for run in self.runs if run.left])
+
+    def _run_of(self, tag: int) -> Run:
+        """Return the run in which a tag waits. Raises: ChannelError 406 when it does not."""
+        if self._count:
+            run = self.runs[self._front]
+            if tag > run.last:
+                run = self.runs[self._search(tag)]
+            if run.low <= tag <= run.last and run.left:
+                gone = run.gone
+                if gone is None or not gone[tag - run.first]:
+                    return run
+        raise ChannelError(406, f"unknown delivery tag {tag}")
+
+    def _search(self, tag: int) -> int:
+        """Return the place of the last run that begins at a tag or below it; the front one does."""
+        runs = self.runs
+        low, high = self._front, len(runs) - 1  # runs[low] begins there or below, runs[high + 1] beyond
+        if runs[high].first <= tag:
+            return high
+        while low < high:
+            middle = (low + high + 1) // 2
+            if runs[middle].first <= tag:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _take_up_to(self, tag: int) -> list[Delivery]:
+        end = self._run_of(tag)
+        runs = self.runs
+        taken = []
+        front = self._front
+        run = runs[front]
+        while run is not end:
+            if run.left:
+                taken.append(run.remove_up_to(run.last))
+                self._empty += 1
+            front += 1
+            run = runs[front]
+        taken.append(end.remove_up_to(tag))
+        self._front = front
+        for _stream, _slot, indexes, _consumer in taken:
+            self._count -= len(indexes)
+        if not end.left:
+            self._empty += 1
+            self._drop_empty()
+        return taken
+
+    def _drop_empty(self) -> None:
+        """Has the front be a run that has something left, and lets go of the others when they are too many.
+
+        Cost: in the mean a few steps for each run that became empty.
+        """
+        runs = self.runs
+        if not self._count:
+            runs.clear()
+            self._front = self._empty = 0
+            return
+        front = self._front
+        while not runs[front].left:
+            front += 1
+        self._front = front
+        if self._empty > EMPTY_MAX and 2 * self._empty > len(runs):
+            runs[:] = [run for run in runs if run.left]
+            self._front = self._empty = 0
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def set_aside(self, tag: int, *, multiple: bool) -> list[int]:
+        """Set the deliveries that an acknowledgement names aside, one by one, and return their tags.
+
+        Raises: ChannelError 406 for a tag that is not waiting, which one set aside is not.
+        """
+        tags = self._tags(tag or self.last_tag) if multiple else [tag]
+        self.aside.update(zip(tags, one_by_one(self.take(tag, multiple=multiple)), strict=True))
+        return tags
+
+    def take_aside(self, tags: Iterable[int]) -> list[Delivery]:
+        """Remove and return deliveries that were set aside."""
+        return [self.aside.pop(tag) for tag in tags]
+
+    def put_back(self) -> None:
+        """Has everything set aside wait again, in its place. Cost: everything that waits."""
+        if not self.aside:
+            return
+        last_tag = self.last_tag
+        messages = dict(zip(self._tags(last_tag), one_by_one(self.take_all()), strict=True))
+        messages.update(self.aside)
+        self.aside.clear()
+        for tag in sorted(messages):
+            stream, slot, indexes, consumer = messages[tag]
+            self.last_tag = tag - 1
+            self.handed_out(stream, slot, indexes, consumer)
+        self.last_tag = last_tag
+
+    def _tags(self, upto: int) -> list[int]:
+        """List the tags that wait, up to one. Cost: what it lists, and one run more."""
+        tags: list[int] = []
+        for place in range(self._front, len(self.runs)):
+            run = self.runs[place]
+            if run.first > upto:
+                break
+            if run.left:
+                tags += [tag for tag in run.tags() if tag <= upto]
+        return tags
+
+
+def dense(indexes: Sequence[int]) -> Sequence[int]:
+    """Return ascending indexes as a range when none is missing between them, else as a list."""
+    if indexes[-1] - indexes[0] == len(indexes) - 1:
+        return range(indexes[0], indexes[-1] + 1)
+    return list(indexes) if isinstance(indexes, range) else indexes
+
+
+def one_by_one(deliveries: Iterable[Delivery]) -> list[Delivery]:
+    """Return deliveries of one message each."""
+    return [
+        (stream, slot, range(index, index + 1), consumer)
+        for stream, slot, indexes, consumer in deliveries
+        for index in indexes
+    ]
+
+
+def by_slot(deliveries: Sequence[Delivery]) -> list[tuple[Stream, Slot, Sequence[int]]]:
+    """Group deliveries by slot, in the order in which these come first; the indexes of each ascend."""
+    if len(deliveries) == 1:
+        stream, slot, indexes, _consumer = deliveries[0]
+        return [(stream, slot, indexes)]
+    groups: dict[Slot, tuple[Stream, list[Sequence[int]]]] = {}
+    for stream, slot, indexes, _consumer in deliveries:
+        group = groups.get(slot)
+        if group is None:
+            groups[slot] = (stream, [indexes])
+        else:
+            group[1].append(indexes)
+    return [
+        (stream, slot, parts[0] if len(parts) == 1 else dense(sorted(chain.from_iterable(parts))))
+        for slot, (stream, parts) in groups.items()
+    ]

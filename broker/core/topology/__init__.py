@@ -1,0 +1,1 @@
+"""Exchanges, queues and bindings of a vhost: declared, deleted, journalled and restored."""

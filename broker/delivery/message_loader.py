@@ -1,0 +1,90 @@
+"""Messages as they come back from disk into memory: what neighbours have in common is made once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from broker.amqp.content_header import HeaderFacts, facts_of
+from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
+from broker.store.reading import Maker
+from broker.store.record import route_names
+
+__all__ = ["MessageLoader", "weigh"]
+
+ENVELOPES_MAX: Final = 16_384  # some 400 bytes each; fewer than the routes that take turns on a queue help nobody
+HEADERS_MAX: Final = 1024
+HEADER_MAX_BYTES: Final = 512
+
+_Known = tuple[bytes, HeaderFacts, int]  # a content header, and what a message without a body counts with it
+
+
+class MessageLoader(Maker[Message]):
+    """Makes the messages of slots that are read back. It runs in the threads, several at a time.
+
+    Invariant: each cache is right whatever another thread did to it in between; an entry may be made twice.
+    """
+
+    __slots__ = ("_envelopes", "_headers", "_last")
+
+    def __init__(self) -> None:
+        self._envelopes: dict[bytes, Envelope] = {}  # by route
+        self._headers: dict[bytes, _Known] = {}
+        self._last: _Known | None = None
+
+    def make(
+        self,
+        position: int,
+        size: int,
+        timestamp_ms: int,
+        flags: int,
+        block: bytes,
+        targets_at: int,
+        route_at: int,
+        header_at: int,
+        body_at: int,
+        stop: int,
+    ) -> Message:
+        """Return a message that knows its record. HOT."""
+        route = block[route_at:header_at]
+        envelope = self._envelopes.get(route)
+        if envelope is None:
+            envelope = self._envelope(route)
+        header = block[header_at:body_at]
+        known = self._last
+        if known is None or known[0] != header:
+            known = self._last = self._known(header)
+        header, facts, charge = known
+        message = Message(envelope, header, block[body_at:stop], charge + stop - body_at, facts, timestamp_ms)
+        message.position = position
+        message.record_bytes = size
+        return message
+
+    def _envelope(self, route: bytes) -> Envelope:
+        if len(self._envelopes) >= ENVELOPES_MAX:
+            self._envelopes.clear()
+        exchange, key = route_names(route)
+        envelope = self._envelopes[route] = Envelope(exchange, key, route)
+        return envelope
+
+    def _known(self, header: bytes) -> _Known:
+        known = self._headers.get(header)
+        if known is None:
+            facts = facts_of(header)
+            known = (header, facts, OVERHEAD_BYTES + len(header))
+            if len(header) <= HEADER_MAX_BYTES and facts.mark is None:
+                if len(self._headers) >= HEADERS_MAX:
+                    self._headers.clear()
+                self._headers[header] = known
+        return known
+
+
+def weigh(messages: Sequence[Message | None]) -> tuple[int, int]:
+    """Return what messages are charged in all, in bytes, and how many of them are None."""
+    charge = missing = 0
+    for message in messages:
+        if message is None:
+            missing += 1
+        else:
+            charge += message.charge
+    return charge, missing

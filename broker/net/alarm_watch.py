@@ -1,0 +1,55 @@
+"""Measures memory and disk, raises and clears the alarms, and has the intake act on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from broker.core.alarms import Alarms, Watermark
+from broker.delivery.process_memory import memory_limit_bytes, resident_bytes
+from broker.event_log import get_logger
+
+if TYPE_CHECKING:
+    from broker.net.publisher_throttle import PublisherThrottle
+    from broker.net.transport import Transport
+    from broker.settings import Settings
+    from broker.store.reserve import Reserve
+
+__all__ = ["AlarmWatch", "watermarks"]
+
+_log = get_logger()
+
+
+class AlarmWatch:
+    """Looks at memory and disk every so often, and has the data folder take its reserve back when the disk has room."""
+
+    def __init__(self, alarms: Alarms[Transport], throttle: PublisherThrottle, reserve: Reserve) -> None:
+        self._alarms = alarms
+        self._throttle = throttle
+        self._reserve = reserve
+
+    def measure(self) -> None:
+        """Look once, and tell whom it concerns when an alarm came or went."""
+        changed = self._alarms.measure("memory", resident_bytes())
+        self._reserve.take_piece()
+        changed |= self._alarms.measure("disk", self._reserve.free_bytes())
+        if not changed:
+            return
+        for alarm in self._alarms.alarms.values():
+            _log.warning("alarm.raised", **alarm.fields())
+        if not self._alarms.alarms:
+            _log.info("alarm.cleared")
+        self._throttle.alarms_changed()
+
+    def standing(self) -> list[dict[str, Any]]:
+        """Return what each standing alarm is about."""
+        return [alarm.fields() for alarm in self._alarms.alarms.values()]
+
+
+def watermarks(settings: Settings) -> list[Watermark]:
+    """Return the limits that the settings ask for."""
+    memory, store = settings.memory, settings.store
+    if memory.alarm_bytes:
+        limit = Watermark("memory", memory.alarm_bytes, "memory.alarm_bytes")
+    else:
+        limit = Watermark("memory", int(memory_limit_bytes() * memory.alarm_ratio), "memory.alarm_ratio")
+    return [limit, Watermark("disk", store.disk_free_min_bytes, "store.disk_free_min_bytes")]

@@ -1,0 +1,85 @@
+"""The throttle: who may publish now. Alarms and a store that lags behind stop the reading of publishers, and of nobody
+else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pamqp import commands
+
+from broker.net.transport import Stop
+
+if TYPE_CHECKING:
+    from broker.core.alarms import Alarms
+    from broker.net.transport import Transport
+
+__all__ = ["PublisherThrottle"]
+
+
+class PublisherThrottle:
+    """Blocks publishers while an alarm is raised, and pauses them while too much waits to be written.
+
+    Units: ``backlog_max_bytes`` is what may wait in memory for the log file.
+    Invariant: connections that only consume are never stopped here.
+    """
+
+    def __init__(self, alarms: Alarms[Transport], pending_bytes: Callable[[], int], backlog_max_bytes: int) -> None:
+        self._alarms = alarms
+        self._pending_bytes = pending_bytes
+        self._backlog_max_bytes = backlog_max_bytes
+        self._publishers: set[Transport] = set()
+        self._lagging: set[Transport] = set()
+        self._behind = False  # more waited at the end of the last turn than may
+
+    @property
+    def alarmed(self) -> bool:
+        """Whether an alarm stands."""
+        return bool(self._alarms.alarms)
+
+    @property
+    def blocked(self) -> frozenset[Transport]:
+        """The connections that an alarm blocks."""
+        return frozenset(self._alarms.blocked)
+
+    def published(self, transport: Transport) -> None:
+        """Hear that a connection which publishes, or is in the middle of its first message, was read."""
+        if self._alarms.alarms:
+            self._block([transport])
+        elif self._behind:
+            self._lagging.add(transport)
+            transport.stop(Stop.STORE)
+        self._publishers.add(transport)
+
+    def turn(self) -> None:
+        """Let paused publishers go on once the store has caught up."""
+        if not self._publishers:
+            return
+        pending_bytes = self._pending_bytes()
+        self._behind = pending_bytes > self._backlog_max_bytes
+        if self._lagging and pending_bytes <= self._backlog_max_bytes // 2:
+            lagging, self._lagging = self._lagging, set()
+            for transport in lagging:
+                transport.go(Stop.STORE)
+
+    def alarms_changed(self) -> None:
+        """Block every publisher when an alarm was raised, and unblocks them when none is left."""
+        self._block(list(self._publishers))
+        for transport in self._alarms.unblock():
+            if transport.connection.has_capability("connection.blocked"):
+                transport.connection.send(0, commands.Connection.Unblocked())
+            transport.go(Stop.ALARM)
+
+    def forget(self, transport: Transport) -> None:
+        """Forget a connection that is gone."""
+        self._publishers.discard(transport)
+        self._lagging.discard(transport)
+        self._alarms.forget(transport)
+
+    def _block(self, publishers: list[Transport]) -> None:
+        """Block publishers that are not blocked yet and tell them why. Source: RabbitMQ, connection.blocked."""
+        for transport in self._alarms.block(publishers):
+            if transport.connection.has_capability("connection.blocked"):
+                transport.connection.send(0, commands.Connection.Blocked(self._alarms.reason))
+            transport.stop(Stop.ALARM)

@@ -1,0 +1,69 @@
+"""A slot file that is being written: nobody reads it before it is finished."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.slot_files.slot_file import SlotFileWriter, SlotMeta
+from broker.store.files import File, Files
+
+__all__ = ["SlotDraft"]
+
+
+class SlotDraft:
+    """One slot file on its way to the disk. All methods are *blocking*.
+
+    Shapes: rows go to ``writer``, which knows seal, queue and first id. Raises: each method StoreFailed.
+    """
+
+    __slots__ = ("_done", "_file", "_files", "path", "writer")
+
+    def __init__(self, files: Files, path: Path, file: File, writer: SlotFileWriter) -> None:
+        self.path = path
+        self.writer = writer
+        self._files = files
+        self._file = file
+        self._done: tuple[SlotMeta, int, int] | None = None
+
+    @classmethod
+    def begin(
+        cls,
+        files: Files,
+        path: Path,
+        store: str,
+        seal: int,
+        vhost: str,
+        queue: str,
+        number: int,
+        first: int,
+        incarnation: str,
+    ) -> SlotDraft:
+        """Return a draft without rows; what has the path already goes."""
+        files.remove(path)  # a draft that could not be removed when it was abandoned
+        file = files.open(path, create=True)
+        return cls(files, path, file, SlotFileWriter(file, store, seal, vhost, queue, number, first, incarnation))
+
+    def complete(self, end: int) -> None:
+        """Write what a whole file needs behind its rows; `finish` does it otherwise. Once more changes nothing.
+
+        After StoreFailed, as when the disk is full, the draft may be abandoned and its messages be written again.
+        """
+        if self._done is None:
+            self._done = self.writer.finish(end)
+
+    def finish(self, end: int, *, sync: bool) -> tuple[SlotMeta, int, int]:
+        """Return the meta, the length in bytes and the checksum of the file, which is whole now; its name is unsynced.
+
+        After StoreFailed, which a sync may raise, nothing more may be written.
+        """
+        self.complete(end)
+        assert self._done is not None
+        if sync:
+            self._file.sync()
+        self._file.close()
+        return self._done
+
+    def abandon(self) -> None:
+        """Remove the file."""
+        self._file.close()
+        self._files.remove(self.path)

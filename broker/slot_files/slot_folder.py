@@ -1,0 +1,201 @@
+"""The folder of the slot files: DATA/slots, with the log that says which of them count.
+
+    seals.log                 see `seal_log`
+    <seal, 20 digits>.slot    see `slot_file`; with .damaged behind it one that an operator should look at
+    snapshots/                see `snapshot_folder`
+
+A slot file is on disk, and its name too, before its line is written; its release is on disk before it is removed. So
+what is listed is there, and what is not listed goes at the next start. Only a whole file behind the last seal is taken
+in instead: a reader may have seen its line before an accident tore that, and no seal may ever stand for two files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from broker.event_log import get_logger
+from broker.slot_files.seal_log import Gap, QueueKey, Released, Seal, SealView
+from broker.slot_files.seal_log_file import SealLog
+from broker.slot_files.slot_draft import SlotDraft
+from broker.slot_files.slot_file import BadSlotFile, SlotMeta, open_slot
+from broker.slot_files.snapshot_folder import SnapshotFolder
+from broker.store.files import Files
+
+__all__ = ["SlotFolder"]
+
+MISSING: Final = "missing"
+DAMAGED: Final = "damaged"
+
+_NAME: Final = re.compile(r"(\d{20})\.slot(\.unfinished)?")
+
+_log = get_logger()
+
+
+class SlotFolder:
+    """The slot files of a data folder, for the one process that writes them. All methods are *blocking*; one thread.
+
+    Shapes: ``log`` takes the changes that need no slot file (cursors); ``log.view`` is for any thread.
+    Invariant: after StoreFailed nothing more may be sealed.
+    """
+
+    def __init__(
+        self, files: Files, folder: Path, log: SealLog, *, sync: bool, ahead_ms: int = 0, incarnation: str = ""
+    ) -> None:
+        self.folder = folder
+        self._ahead_ms = ahead_ms
+        self.log = log
+        self.snapshots = SnapshotFolder(files, folder / "snapshots", log.view.store, incarnation)
+        self._incarnation = incarnation
+        self._files = files
+        self._sync = sync
+
+    @classmethod
+    def open(
+        cls, files: Files, folder: Path, *, sync: bool = True, ahead_ms: int = 0, incarnation: str = ""
+    ) -> SlotFolder:
+        """Make the folder if need be and return it, without what an accident or an old snapshot left in it.
+
+        Shapes: `incarnation` is the start of the broker, which the files that it makes name.
+        A slot file that is listed and not there, or of another length, becomes a gap.
+        Raises: CorruptFile when the log of the seals is damaged; StoreFailed.
+        """
+        files.make_folder(folder)
+        if sync:
+            files.sync_folder(folder.parent)
+        log = SealLog.open(files, folder, sync=sync)
+        opened = cls(files, folder, log, sync=sync, ahead_ms=ahead_ms, incarnation=incarnation)
+        opened._sweep()
+        opened.snapshots.open()
+        return opened
+
+    @property
+    def view(self) -> SealView:
+        """What the log of the seals adds up to."""
+        return self.log.view
+
+    def free_bytes(self) -> int:
+        """Return how much the disk still takes."""
+        return self._files.free_bytes(self.folder)
+
+    def path(self, seal: int) -> Path:
+        """Return where the slot file of a seal is, was or will be."""
+        return self.folder / f"{seal:020}.slot"
+
+    def draft(self, vhost: str, queue: str, number: int, first: int) -> SlotDraft:
+        """Begin the slot file of the next seal; there is one at a time. Raises: StoreFailed."""
+        seal = self.log.next_seal
+        path, store = self.path(seal), self.view.store
+        return SlotDraft.begin(self._files, path, store, seal, vhost, queue, number, first, self._incarnation)
+
+    def seal(self, draft: SlotDraft, end: int, ahead_ms: int = 0) -> Seal:
+        """Finish the slot file; when this returns, it and its line are on disk. Raises: StoreFailed.
+
+        Units: `ahead_ms` as of `Seal`.
+        """
+        meta, size_bytes, crc = draft.finish(end, sync=self._sync)
+        if self._sync:
+            self._files.sync_folder(self.folder)
+        seal = _seal_of(meta, size_bytes, crc, ahead_ms)
+        self.log.append_seal(seal)
+        return seal
+
+    def remove(self, passed: Iterable[Seal], forced: Iterable[tuple[Seal, str]] = ()) -> None:
+        """Remove slot files; each of those that are forced out leaves a gap, with its reason.
+
+        Shapes: of each queue all that are there up to one. Raises: StoreFailed.
+        """
+        gone = list(passed)
+        for seal, reason in forced:
+            self.log.append_gap(_gap_of(seal, reason))
+            gone.append(seal)
+        last: dict[QueueKey, Seal] = {}
+        for seal in gone:
+            if seal.key not in last or last[seal.key].seal < seal.seal:
+                last[seal.key] = seal
+        for seal in last.values():
+            self.log.release(Released(seal.vhost, seal.queue, seal.number, seal.seal, seal.end))
+        for seal in gone:
+            self._files.remove(self.path(seal.seal))
+
+    def close(self) -> None:
+        """Close the log. Once more changes nothing."""
+        self.log.close()
+
+    # -- what an accident leaves --------------------------------------------------------------------------------------
+
+    def _sweep(self) -> None:
+        last_seal = self.view.last_seal
+        there = set()
+        for name in self._files.list(self.folder):
+            match = _NAME.fullmatch(name)
+            if match is None:
+                continue
+            path, seal = self.folder / name, int(match[1])
+            if match[2] is None and (self.view.seal(seal) or (seal > last_seal and self._take_in(path, seal))):
+                there.add(seal)
+            else:
+                _log.info("slot_file.orphan_removed", path=str(path))
+                self._files.remove(path)
+        for one in self.view.seals:
+            path = self.path(one.seal)
+            if one.seal not in there:
+                self._give_up(one, MISSING)
+            elif self._files.size(path) != one.bytes:
+                self._files.rename(path, path.with_name(f"{path.name}.damaged"))
+                self._give_up(one, DAMAGED)
+
+    def _take_in(self, path: Path, seal: int) -> bool:
+        """List a file if it is a whole one with that seal; tells whether it was."""
+        block = self._files.read(path)
+        try:
+            view = open_slot(block)
+        except BadSlotFile:
+            return False
+        meta = view.meta
+        if (meta.store, meta.seal) != (self.view.store, seal) or view.verify():
+            return False
+        # A failed sync may have left its bytes in the page cache alone: a copy is on disk when it says so.
+        unfinished = path.with_name(f"{path.name}.unfinished")
+        self._files.remove(unfinished)
+        file = self._files.open(unfinished, create=True)
+        try:
+            file.write_at(0, block)
+            if self._sync:
+                file.sync()
+        finally:
+            file.close()
+        self._files.rename(unfinished, path)
+        if self._sync:
+            self._files.sync_folder(self.folder)
+        self.log.append_seal(_seal_of(meta, len(block), view.crc, self._ahead_ms))
+        _log.info("slot_file.taken_in", path=str(path), seal=seal, messages=meta.count)
+        return True
+
+    def _give_up(self, seal: Seal, reason: str) -> None:
+        _log.error("slot_file.lost", path=str(self.path(seal.seal)), seal=seal.seal, reason=reason)
+        self.log.append_gap(_gap_of(seal, reason))
+
+
+def _seal_of(meta: SlotMeta, size_bytes: int, crc: int, ahead_ms: int) -> Seal:
+    return Seal(
+        meta.seal,
+        meta.vhost,
+        meta.queue,
+        meta.number,
+        meta.first,
+        meta.end,
+        meta.count,
+        meta.first_ts_ms,
+        meta.last_ts_ms,
+        size_bytes,
+        crc,
+        ahead_ms,
+        meta.incarnation,
+    )
+
+
+def _gap_of(seal: Seal, reason: str) -> Gap:
+    return Gap(seal.seal, seal.vhost, seal.queue, seal.number, seal.first, seal.end, seal.count, seal.bytes, reason)

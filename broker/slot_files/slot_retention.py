@@ -1,0 +1,69 @@
+"""Which slot files may go: those that every cursor of their tap has passed, and those that a cap forces out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from broker.slot_files.seal_log import Seal, SealView
+
+__all__ = ["Cap", "Deletions", "plan_deletions"]
+
+TapKey = tuple[str, str]  # vhost and tap
+
+
+class Cap(NamedTuple):
+    """What a tap may keep. Units: all slot files of the tap together; the age is that of a file's last message."""
+
+    max_bytes: int
+    max_age_ms: int
+
+
+class Deletions(NamedTuple):
+    """Which slot files go, in the order of their seals. Shapes: ``forced`` come with the reason of their gap."""
+
+    passed: list[Seal]
+    forced: list[tuple[Seal, str]]
+
+
+def plan_deletions(view: SealView, caps: Mapping[TapKey, Cap], default: Cap, now_ms: int) -> Deletions:
+    """Return which slot files may go now; those of a tap without a cap of its own are held to the default.
+
+    Units: `now_ms` is of the broker's clock.
+    Shapes: of each queue all up to one seal, as `SlotFolder.remove` wants them.
+    Invariant: a file that some cursor of its tap needs, or that has no cursor yet, goes by a cap only.
+    Cost: proportional to the queues and to what goes, but for the bytes, which are added up.
+    """
+    passed: list[Seal] = []
+    forced: list[tuple[Seal, str]] = []
+    places: dict[TapKey, int] = {}
+    for cursor in view.cursors:
+        key = cursor.vhost, cursor.tap
+        places[key] = min(cursor.seal, places.get(key, cursor.seal))
+    for tap, seals in _by_tap(view).items():
+        cap = caps.get(tap, default)
+        place = places.get(tap, 0)
+        held_bytes = sum(seal.bytes for seal in seals)
+        for seal in seals:
+            if seal.seal <= place:
+                passed.append(seal)
+            elif held_bytes > cap.max_bytes:
+                forced.append((seal, "bytes"))
+            elif now_ms - seal.last_ts_ms - seal.ahead_ms > cap.max_age_ms:
+                forced.append((seal, "age"))
+            else:
+                break
+            held_bytes -= seal.bytes
+    return Deletions(sorted(passed, key=_number), sorted(forced, key=lambda one: one[0].seal))
+
+
+def _by_tap(view: SealView) -> dict[TapKey, list[Seal]]:
+    """Return the seals of each tap in rising order; one that was removed and added again has several queues."""
+    found: dict[TapKey, list[Seal]] = {}
+    for seal in view.seals:
+        found.setdefault((seal.vhost, seal.queue), []).append(seal)
+    return found
+
+
+def _number(seal: Seal) -> int:
+    return seal.seal

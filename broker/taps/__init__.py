@@ -1,0 +1,1 @@
+"""Taps: messages that an exchange routed, written into slot files for cursors to read."""

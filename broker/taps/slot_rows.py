@@ -1,0 +1,161 @@
+"""What goes from a stream into one slot file: chosen in the loop, read and copied in a thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from broker.amqp.content_header import measure_header
+from broker.amqp.header_facts import MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX
+from broker.core.message.message import OVERHEAD_BYTES, Message
+from broker.slot_files.slot_file import PERSISTENT, REDELIVERED
+from broker.store.spill import SPILLED
+
+if TYPE_CHECKING:
+    from broker.amqp.header_facts import HeaderFacts
+    from broker.core.queue.stream import Stream
+    from broker.slot_files.slot_file import SlotFileWriter
+    from broker.slots.slot import Slot
+    from broker.store.record import StoredMessage
+    from broker.store.store import VhostStore
+
+__all__ = ["Piece", "copy_pieces", "gather", "let_go"]
+
+ROWS_AT_ONCE: Final = 200  # half a millisecond; then whoever waits for the interpreter may have it
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some messages of one slot.
+
+    Shapes: ``held`` are those messages, None when the slot lies on disk; then ``segments`` are pinned until `let_go`.
+        ``end`` is the id behind what the piece speaks for: the messages before it that are missing are settled.
+    """
+
+    slot: Slot
+    indexes: Sequence[int]
+    end: int
+    held: list[Message | None] | None
+    redelivered: frozenset[int]
+    segments: tuple[int, ...]
+
+
+def gather(
+    stream: Stream,
+    firsts: Iterable[int],
+    *,
+    above: int = 0,
+    below: int,
+    most_rows: int,
+    most_bytes: int,
+    recount: bool = True,
+) -> list[Piece]:
+    """Return messages of a stream's slots that are ready or unacked, the first ones that fit; one fits always.
+
+    Shapes: `firsts` names the slots by their first ids, those that are gone are passed over; the ids are above <= id <
+        below. Without `recount` nobody is told what may have been delivered before.
+    Cost: n slots, and a copy of the references of what is in memory; the bytes are their share of the memory, now or
+        before they were paged out.
+    """
+    pieces: list[Piece] = []
+    rows = size_bytes = 0
+    for first in firsts:
+        slot = stream.manager.slots.get(first)
+        if slot is None:
+            continue
+        upto = min(slot.length, below - first)
+        start = max(above - first, 0)
+        indexes: Sequence[int] = range(start, upto)
+        if slot.acks.count:
+            indexes = list(slot.acks.unsettled(start, upto))
+        whole = len(indexes) <= most_rows - rows
+        if not whole:
+            indexes = indexes[: most_rows - rows]
+        if indexes:
+            end = first + (upto if whole else indexes[-1] + 1)
+            piece = _piece(stream, slot, indexes, end, recount=recount)
+            pieces.append(piece)
+            rows += len(indexes)
+            size_bytes += max(slot.bytes // slot.length - OVERHEAD_BYTES, 0) * len(indexes)
+        if rows >= most_rows or size_bytes >= most_bytes:
+            break
+    return pieces
+
+
+def let_go(store: VhostStore, pieces: Sequence[Piece]) -> None:
+    """End what keeps the pieces' messages on disk."""
+    for piece in pieces:
+        for segment in piece.segments:
+            store.drop_live(segment, 1)
+
+
+def copy_pieces(
+    store: VhostStore, number: int, pieces: Sequence[Piece], file: SlotFileWriter, most_bytes: int, ahead_ms: int
+) -> int:
+    """Add the messages of the pieces to a slot file, as far as it should grow. *Blocking.*
+
+    Returns the id behind the last one that is in it. What lies on disk is read slot by slot. The rows have the time of
+    day, which the broker's clock is `ahead_ms` ahead of.
+    Raises: CorruptRecord, StoreFailed.
+    """
+    end = file.first
+    add = file.add
+    until_turn = ROWS_AT_ONCE
+    for piece in pieces:
+        first, redelivered = piece.slot.first, piece.redelivered
+        for index, message in zip(piece.indexes, _contents(store, number, piece), strict=True):
+            if message is None:  # it could not be read, which was logged
+                continue
+            if file.size_bytes >= most_bytes and file.rows:
+                return end
+            if isinstance(message, Message):
+                flags, route = message.facts.persistent * PERSISTENT, message.envelope.route
+            else:
+                flags, route = _flags(message), message.route
+            if index in redelivered:
+                flags |= REDELIVERED
+            add(first + index, message.timestamp_ms - ahead_ms, flags, route, message.header, message.body)
+            end = first + index + 1
+            until_turn -= 1
+            if not until_turn:
+                until_turn = ROWS_AT_ONCE
+                time.sleep(0)
+        end = piece.end
+    return end
+
+
+def _piece(stream: Stream, slot: Slot, indexes: Sequence[int], end: int, *, recount: bool) -> Piece:
+    contents = slot.contents
+    redelivered: frozenset[int] = frozenset()
+    if recount:
+        redelivered = frozenset(indexes if slot.recovered else slot.counts)
+    if contents is not None:
+        if isinstance(indexes, range):
+            return Piece(slot, indexes, end, contents[indexes.start : indexes.stop], redelivered, ())
+        return Piece(slot, indexes, end, [contents[index] for index in indexes], redelivered, ())
+    segments = tuple(slot.segments)
+    for segment in segments:
+        stream.store.add_live(segment, 1)  # the files stay until they are read, whatever becomes of the slot
+    return Piece(slot, indexes, end, None, redelivered, segments)
+
+
+def _contents(store: VhostStore, number: int, piece: Piece) -> Sequence[Message | StoredMessage | None]:
+    """Return the messages of a piece, read from disk where they are not in memory. *Blocking.*"""
+    if piece.held is not None:
+        return piece.held
+    found = store.read_slot(number, piece.slot.first, piece.slot.end, piece.indexes, piece.segments)
+    return [found[index] for index in piece.indexes]
+
+
+def _flags(stored: StoredMessage) -> int:
+    """Return the flag that a message was persistent, which the spill does not tell."""
+    if stored.position < SPILLED:
+        return stored.flags & PERSISTENT
+    return PERSISTENT if _measure(stored.header).persistent else 0
+
+
+def _measure(header: bytes) -> HeaderFacts:
+    """Return the facts of a header without the cache, which belongs to the loop."""
+    return measure_header(header, MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX)

@@ -1,0 +1,314 @@
+"""The slot writer: one task and one thread that move what taps heard into slot files.
+
+What a file is to hold is chosen in the loop, and on disk in the log before the file is written; it is settled in the
+tap's queue when the file and its line are on disk. A crash between the two leaves it in both: `Engine.restore` settles
+what slot files have, or had: the seal log knows that of files that are gone, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final, TypeVar
+from weakref import WeakSet
+
+from broker.amqp.errors import StoreFailed
+from broker.core.message.message import OVERHEAD_BYTES
+from broker.event_log import get_logger
+from broker.store.damage import CorruptStore
+from broker.taps.slot_rows import copy_pieces, gather, let_go
+
+if TYPE_CHECKING:
+    from broker.core.queue.ports import Clock
+    from broker.core.queue.stream import Stream
+    from broker.core.queue.tap_queue import TapQueue
+    from broker.delivery.engine import Engine
+    from broker.settings_storage import Taps
+    from broker.slot_files.seal_log import Seal
+    from broker.slot_files.slot_folder import SlotFolder
+    from broker.store.store import VhostStore
+    from broker.taps.slot_rows import Piece
+
+__all__ = ["SlotWriter"]
+
+_log = get_logger()
+
+RETRY_S: Final = 2.0  # after a file that could not be written, as the disk is full
+SLOTS_AT_ONCE: Final = 4  # are settled between two turns of the loop: under a millisecond
+T = TypeVar("T")
+
+
+class NotWritten(Exception):
+    """A slot file could not be written; nothing of it is left, and nothing was settled."""
+
+
+class SlotWriter:
+    """Seals the messages of taps, a file at a time, in the order in which they became due.
+
+    A tap is due when it has a file's worth of messages or bytes, when the oldest has waited for the window, or when
+    somebody asked for what it has by now.
+    Invariant: one file is under way at a time: whoever writes one holds ``turn``.
+    """
+
+    def __init__(
+        self,
+        folder: SlotFolder,
+        engines: Mapping[str, Engine],
+        settings: Taps,
+        clock: Clock,
+        fail: Callable[[BaseException], None],
+        keep_free_bytes: int,
+    ) -> None:
+        """`keep_free_bytes` of the disk are left to the logs: without them no broker could start on a full disk."""
+        self._folder = folder
+        self._keep_free_bytes = keep_free_bytes
+        self._engines = engines
+        self._settings = settings
+        self._clock = clock
+        self._fail = fail
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="slot-writer")
+        self.turn = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._ends = False
+        self._leaving: WeakSet[Engine] = WeakSet()  # they end, and nobody says when they have
+        self._due: dict[TapQueue, Engine] = {}
+        self._since_ms: dict[TapQueue, int] = {}  # when what waits in a tap was first seen, about
+        self._asked: dict[TapQueue, list[tuple[int, asyncio.Future[None]]]] = {}
+        self._retry_at_s = 0.0
+        self.sealed = 0
+
+    def take_settings(self, settings: Taps) -> None:
+        """Go by changed settings, from the next file on."""
+        self._settings = settings
+
+    @property
+    def busy(self) -> bool:
+        """Whether a file is under way or due."""
+        return self.turn.locked() or bool(self._due)
+
+    def start(self) -> None:
+        """Start the task."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def tick(self) -> None:
+        """Look which taps are due; called ten times a second. Cost: the vhosts and the taps."""
+        if self._ends or asyncio.get_running_loop().time() < self._retry_at_s:
+            return
+        now_ms = self._clock.now_ms
+        known, self._since_ms = self._since_ms, {}
+        for engine in self._engines.values():
+            for queue in engine.vhost.queues.taps.values():
+                if queue.ready:
+                    self._since_ms[queue] = known.get(queue, now_ms)
+                    if self._is_due(queue):
+                        self._due.setdefault(queue, engine)
+        if self._due:
+            self._wake.set()
+
+    async def flush(self, engine: Engine, queue: TapQueue) -> None:
+        """Return when everything that a tap has by now is in slot files.
+
+        Raises: StoreFailed when it cannot be written, or the broker stops; what ended the broker.
+        """
+        if self._ends:
+            raise self._stopping()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asked.setdefault(queue, []).append((queue.stream.manager.next_id, future))
+        self._due.setdefault(queue, engine)
+        self._wake.set()
+        await future
+
+    async def alone(self, do: Callable[[], T]) -> T:
+        """Return what a *blocking* call does in the writer's thread, while no file is under way."""
+        async with self.turn:
+            return await self.in_thread(do)
+
+    async def in_thread(self, do: Callable[[], T]) -> T:
+        """Return what a *blocking* call does in the writer's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, do)
+
+    async def leave(self, engine: Engine) -> None:
+        """Has nothing to do with a vhost any more, whose store is about to go, once this returns."""
+        self._leaving.add(engine)
+        async with self.turn:
+            pass
+
+    def left(self, engine: Engine) -> bool:
+        """Return whether nothing may be read of a vhost any more: it is deleted, or the broker stops."""
+        return self._ends or engine in self._leaving
+
+    async def close(self) -> None:
+        """End the task behind the file that is under way; what waits is for the next start."""
+        self._ends = True
+        self._wake.set()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        async with self.turn:  # of a snapshot
+            pass
+
+    def abort(self) -> None:
+        """End the thread; what it is at is ended by the store."""
+        self._ends = True
+        if self._task is not None:
+            self._task.cancel()
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    # -- the task -----------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            while not self._ends:
+                await self._wake.wait()
+                self._wake.clear()
+                await self._seal_due()
+        except Exception as error:  # noqa: BLE001 - a lost store, or a defect: nothing may be confirmed after it
+            self._ends = True
+            self._refuse_all(error)
+            self._fail(error)
+        else:
+            self._refuse_all(self._stopping())
+
+    def _stopping(self) -> StoreFailed:
+        return StoreFailed(self._folder.folder, "the broker stops")
+
+    async def _seal_due(self) -> None:
+        while self._due and not self._ends:
+            queue = next(iter(self._due))
+            engine = self._due.pop(queue)
+            try:
+                async with self.turn:
+                    if engine in self._leaving:
+                        self._refuse(queue, StoreFailed(self._folder.folder, "the vhost is deleted or down"))
+                        continue
+                    if not queue.deleted and (queue in self._asked or self._is_due(queue)):
+                        await self._seal(engine, queue)
+            except NotWritten as error:
+                self._retry_at_s = asyncio.get_running_loop().time() + RETRY_S
+                _log.error("slot_file.not_written", tap=queue.tap, vhost=engine.vhost.name, reason=str(error.__cause__))
+                self._refuse(queue, error.__cause__ or error)
+                continue
+            self._answer(queue)
+            if queue in self._asked or self._is_due(queue):
+                self._due[queue] = engine  # behind the others
+
+    async def _seal(self, engine: Engine, queue: TapQueue) -> None:
+        """Move a file's worth of a tap's messages into one. Raises: NotWritten; StoreFailed."""
+        stream = queue.stream
+        stream.manager.seal()
+        settings = self._settings
+        pieces = gather(
+            stream,
+            stream.manager.slots,
+            below=stream.manager.next_id,
+            most_rows=settings.window_messages,
+            most_bytes=settings.window_bytes,
+            recount=False,
+        )
+        if not pieces:
+            return
+        try:
+            await engine.committer.drain()
+            seal, end = await self.in_thread(lambda: self._write(engine.vhost.name, queue, engine.store, pieces))
+        except CorruptStore as error:
+            if not stream.deleted:
+                self._leaving.add(engine)
+                self._refuse(queue, error)
+                engine.fail(error)
+            return  # or its records went with it
+        finally:
+            let_go(engine.store, pieces)
+        await self._settle(engine, stream, end)
+        self._since_ms[queue] = self._clock.now_ms
+        if seal is not None:
+            self.sealed += 1
+            _log.debug(
+                "slot_file.sealed", seal=seal.seal, vhost=seal.vhost, tap=seal.queue, count=seal.count, bytes=seal.bytes
+            )
+
+    def _write(self, vhost: str, queue: TapQueue, store: VhostStore, pieces: list[Piece]) -> tuple[Seal | None, int]:
+        """Write and seal one file. *Blocking.* Returns its seal and the id behind its last message.
+
+        Raises: NotWritten; StoreFailed when nothing may be written any more; CorruptStore.
+        """
+        first = pieces[0].slot.first + pieces[0].indexes[0]
+        number = queue.stream.number
+        try:
+            free_bytes = self._folder.free_bytes()
+            if free_bytes < self._keep_free_bytes + self._settings.window_bytes:
+                raise StoreFailed(
+                    self._folder.folder, f"the disk has {free_bytes} bytes free, which are left to the logs"
+                )
+            draft = self._folder.draft(vhost, queue.tap, number, first)
+            try:
+                ahead_ms = self._clock.ahead_ms
+                end = copy_pieces(store, number, pieces, draft.writer, self._settings.window_bytes, ahead_ms)
+                if draft.writer.rows:
+                    draft.complete(end)  # here, where a disk that is full may still refuse
+            except BaseException:
+                draft.abandon()
+                raise
+        except CorruptStore:
+            raise
+        except StoreFailed as error:
+            raise NotWritten from error
+        if not draft.writer.rows:  # none of them could be read, which was logged
+            draft.abandon()
+            return None, end
+        return self._folder.seal(draft, end, ahead_ms), end
+
+    async def _settle(self, engine: Engine, stream: Stream, end: int) -> None:
+        """Settle what lies below an id, a few slots between two turns of the loop."""
+        manager = stream.manager
+        firsts = list(takewhile(end.__gt__, manager.slots))
+        for at in range(0, len(firsts), SLOTS_AT_ONCE):
+            for first in firsts[at : at + SLOTS_AT_ONCE]:
+                slot = manager.slots.get(first)
+                if slot is not None and not stream.deleted:
+                    upto = min(slot.length, end - first)
+                    stream.settle(slot, manager.take(slot, upto - slot.acks.settled_between(0, upto)))
+            engine.log_settled()
+            await asyncio.sleep(0)
+
+    # -- what is due --------------------------------------------------------------------------------------------------
+
+    def _is_due(self, queue: TapQueue) -> bool:
+        settings = self._settings
+        if not queue.ready:
+            return False
+        now_ms = self._clock.now_ms
+        age_ms = now_ms - self._since_ms.get(queue, now_ms)
+        if age_ms >= settings.window_ms or queue.ready >= settings.window_messages:
+            return True
+        size_bytes = 0
+        for slot in queue.stream.manager.slots.values():
+            size_bytes += max(slot.bytes - OVERHEAD_BYTES * slot.length, 0)
+            if size_bytes >= settings.window_bytes:
+                return True
+        return False
+
+    def _answer(self, queue: TapQueue) -> None:
+        """Tell those who asked for what is in slot files by now."""
+        front = queue.stream.manager.front()
+        upto = queue.stream.manager.next_id if front is None else front.first + front.front(1)[0]
+        waiting = []
+        for asked, future in self._asked.pop(queue, ()):
+            if queue.deleted or asked <= upto:
+                if not future.done():
+                    future.set_result(None)
+            else:
+                waiting.append((asked, future))
+        if waiting:
+            self._asked[queue] = waiting
+
+    def _refuse(self, queue: TapQueue, error: BaseException) -> None:
+        for _, future in self._asked.pop(queue, ()):
+            if not future.done():
+                future.set_exception(error)
+
+    def _refuse_all(self, error: BaseException) -> None:
+        self._due.clear()
+        for queue in list(self._asked):
+            self._refuse(queue, error)

@@ -1,0 +1,75 @@
+"""What there is to say of each tap, as JSON can say it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from broker.core.queue.tap_queue import TAP_PREFIX
+
+if TYPE_CHECKING:
+    from broker.core.vhost import Vhost
+    from broker.slot_files.seal_log import Gap, Released, Seal, SealView
+
+__all__ = ["end_of", "tap_rows"]
+
+Row = dict[str, Any]
+
+
+def end_of(view: SealView, vhost: str, tap: str) -> int:
+    """Return the id behind the last message that was in a slot file of a tap of that name, 0 for none."""
+    known: list[Seal | Gap | Released] = [*view.seals, *view.gaps, *view.released.values()]
+    return max((one.end for one in known if (one.vhost, one.queue) == (vhost, tap)), default=0)
+
+
+def tap_rows(vhost: Vhost, view: SealView) -> Iterator[Row]:
+    """Yield the taps of a vhost, and the removed ones of which there are slot files.
+
+    Shapes: ``waiting`` messages are in no slot file yet, ``messages`` are in slot files, ``slots`` of them. What a
+        cursor has yet to pass is its lag.
+    Cost: the slot files of the vhost, however many cursors there are.
+    """
+    seals: dict[str, list[Seal]] = {queue.tap: [] for queue in vhost.queues.taps.values()}
+    for key in view.queues:  # of a tap that was removed and added again the older one has the lower number
+        found = view.of_queue(key) if key[0] == vhost.name else []
+        if found:
+            seals.setdefault(found[0].queue, []).extend(found)
+    for name in sorted(seals):
+        yield _row(vhost, view, name, seals[name])
+
+
+def _row(vhost: Vhost, view: SealView, name: str, seals: Sequence[Seal]) -> Row:
+    queue = vhost.queues.taps.get(TAP_PREFIX + name)
+    exchange = None if queue is None else vhost.exchanges.get(queue.exchange)
+    numbers = [seal.seal for seal in seals]
+    messages = [0, *accumulate(seal.count for seal in seals)]  # in the first n files
+    return {
+        "vhost": vhost.name,
+        "name": name,
+        "exchange": None if queue is None else queue.exchange,
+        "pattern": None if queue is None else queue.pattern,
+        "removed": queue is None,
+        "listens": exchange is not None and queue in exchange.listeners.patterns,
+        "max_bytes": None if queue is None else queue.max_bytes,
+        "max_age_ms": None if queue is None else queue.max_age_ms,
+        "waiting": 0 if queue is None else queue.ready,
+        "slots": len(seals),
+        "messages": messages[-1],
+        "bytes": sum(seal.bytes for seal in seals),
+        "first_seal": seals[0].seal if seals else None,
+        "last_seal": seals[-1].seal if seals else None,
+        "cursors": [
+            {
+                "name": cursor.name,
+                "seal": cursor.seal,
+                "incarnation": view.starts.of(cursor.seal),
+                "at_ms": cursor.at_ms,
+                "lag_slots": len(seals) - passed,
+                "lag_messages": messages[-1] - messages[passed],
+            }
+            for cursor in view.cursors_of(vhost.name, name)
+            for passed in (bisect_right(numbers, cursor.seal),)
+        ],
+    }

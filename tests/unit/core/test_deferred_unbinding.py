@@ -1,0 +1,295 @@
+"""The bindings of what was deleted: gone for everybody at once, and for the indexes chunk by chunk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from broker.core.queue.deadlines import TURN_SHARE
+from broker.core.topology.deferred_unbinding import CHUNK_BINDINGS
+from broker.core.vhost import Vhost
+from broker.routing.exchange import Exchange
+from broker.routing.route import Route
+from tests.unit.core.room import Room
+
+MANY = 3 * CHUNK_BINDINGS + 1
+TYPES = ("direct", "fanout", "topic", "headers", "x-consistent-hash")
+
+
+def keys(kind: str = "topic", count: int = MANY) -> list[str]:
+    """Return binding keys that a type of exchange takes."""
+    return [f"{number + 1}" if kind == "x-consistent-hash" else f"k.{number}.*" for number in range(count)]
+
+
+def bind(vhost: Vhost, queue: str, exchange: str, count: int = MANY) -> None:
+    """Bind a queue by many keys."""
+    for key in keys(vhost.exchanges[exchange].type, count):
+        vhost.bind(queue, exchange, key)
+
+
+def turn(room: Room) -> int:
+    """Run what is due in one turn, and return how many bindings the indexes have lost in it."""
+    before = room.vhost.bindings.deferred.shed
+    room.deadlines.begin_turn()
+    room.deadlines.run(room.clock.now_ms)
+    return room.vhost.bindings.deferred.shed - before
+
+
+def cached(vhost: Vhost, exchange: str, key: str) -> Route:
+    """Return the route of a key that was asked for often enough to be remembered."""
+    for _ in range(2):
+        vhost.router.route(vhost.exchanges[exchange], key)
+    route = vhost.router.route(vhost.exchanges[exchange], key)
+    assert route.live
+    return route
+
+
+def reached(exchange: Exchange, key: str) -> list[str]:
+    """Return the names of the queues that a key leads to."""
+    found = exchange.match_headers({}) if exchange.by_headers else exchange.route(key).destinations
+    return sorted(queue.name for queue in found)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_queue_of_many_bindings_goes_at_once_and_leaves_the_index_in_chunks(kind: str) -> None:
+    """No turn takes more than a chunk, and as many turns as there are chunks take all."""
+    room = Room()
+    vhost = room.vhost
+    exchange = vhost.declare_exchange("x", kind)
+    for queue in ("q", "other"):
+        vhost.declare_queue(queue)
+    bind(vhost, "q", "x")
+    vhost.bind("other", "x", keys(kind)[7])
+    assert vhost.delete_queue("q", None) == 0
+    assert vhost.bindings.count == len(exchange.bindings) == 1
+    assert reached(exchange, "k.7.*") == ["other"]
+    room.deadlines.begin_turn()
+    assert [turn(room) for _ in range(5)] == [CHUNK_BINDINGS, CHUNK_BINDINGS, CHUNK_BINDINGS, 1, 0]
+    assert len(vhost.bindings.deferred) == 0
+    assert room.deadlines.next_ms is None
+    assert reached(exchange, "k.7.*") == ["other"]
+    vhost.unbind("other", "x", keys(kind)[7])
+    for attribute in ("bindings", "bundles", "_parted", "_keys", "_index", "_destinations", "_predicates", "_buckets"):
+        assert len(getattr(exchange, attribute, ())) == 0, attribute
+
+
+def test_the_routes_to_a_deleted_queue_end_and_no_others() -> None:
+    """Whoever remembers one has to ask again from that moment on; what led elsewhere is still right."""
+    vhost = Room().vhost
+    vhost.declare_exchange("x", "topic")
+    for queue in ("q", "other"):
+        vhost.declare_queue(queue)
+    bind(vhost, "q", "x")
+    vhost.bind("other", "x", "z.#")
+    vhost.bind("other", "x", "k.2.#")
+    touched, shared, untouched = (cached(vhost, "x", key) for key in ("k.1.a", "k.2.a", "z.a"))
+    assert len(shared.destinations) == 2
+    vhost.delete_queue("q", None)
+    assert not touched.live
+    assert not shared.live
+    assert untouched.live
+    assert [queue.name for queue in cached(vhost, "x", "k.2.a").destinations] == ["other"]
+
+
+def test_a_queue_of_few_bindings_is_gone_at_once() -> None:
+    """They take their part of the turn's share; what it has no room for waits for the turns to come."""
+    room = Room()
+    vhost = room.vhost
+    exchange = vhost.declare_exchange("x", "topic")
+    names = [f"q{number}" for number in range(2 * TURN_SHARE // CHUNK_BINDINGS)]
+    for name in names:
+        vhost.declare_queue(name)
+        bind(vhost, name, "x", CHUNK_BINDINGS)
+    for number, name in enumerate(names, 1):
+        vhost.delete_queue(name, None)
+        at_once = min(number * CHUNK_BINDINGS, TURN_SHARE)
+        assert len(vhost.bindings.deferred) == number * CHUNK_BINDINGS - at_once
+        assert room.deadlines.left == TURN_SHARE - at_once
+    assert not exchange.route("k.1.a").destinations
+    turns = 0
+    while turn(room):
+        turns += 1
+    assert turns == TURN_SHARE // CHUNK_BINDINGS
+
+
+def test_a_namesake_may_be_bound_at_once_by_the_same_keys() -> None:
+    """What is left of the former life takes nothing from the new one, neither its routes nor its bindings."""
+    room = Room()
+    vhost = room.vhost
+    exchange = vhost.declare_exchange("x", "topic")
+    vhost.declare_queue("q")
+    bind(vhost, "q", "x")
+    vhost.delete_queue("q", None)
+    again = vhost.declare_queue("q")
+    bind(vhost, "q", "x", 9)
+    while True:
+        assert exchange.route("k.3.a").destinations == (again,)
+        assert not exchange.route("k.9.a").destinations
+        assert len(list(again.arriving)) == len(exchange.bindings) == vhost.bindings.count == 9
+        if not turn(room):
+            break
+    for key in keys(count=9):
+        vhost.unbind("q", "x", key)
+    assert not exchange.bundles
+    assert not len(exchange._index)  # type: ignore[attr-defined]
+
+
+def test_a_deleted_exchange_leaves_its_destinations_at_once() -> None:
+    """A namesake is bound to the same queue by the same keys meanwhile, and keeps those."""
+    room = Room()
+    vhost = room.vhost
+    old = vhost.declare_exchange("x", "topic")
+    queue = vhost.declare_queue("q")
+    bind(vhost, "q", "x")
+    route = cached(vhost, "x", "k.1.a")
+    vhost.delete_exchange("x")
+    assert not route.live
+    assert not list(queue.arriving)
+    assert vhost.bindings.count == 0
+    new = vhost.declare_exchange("x", "topic")
+    bind(vhost, "q", "x", 2)
+    assert [turn(room) for _ in range(5)] == [CHUNK_BINDINGS, CHUNK_BINDINGS, CHUNK_BINDINGS, 1, 0]
+    assert [(binding.key, source) for binding, source in queue.arriving] == [(key, new) for key in keys(count=2)]
+    assert list(queue.incoming) == [new]
+    assert not len(old._index)  # type: ignore[attr-defined]
+    assert new.route("k.1.a").destinations == (queue,)
+
+
+def delete_exchange_first(vhost: Vhost) -> None:
+    """Delete the exchange, then the queue."""
+    vhost.delete_exchange("x")
+    vhost.delete_queue("q", None)
+
+
+def delete_queue_first(vhost: Vhost) -> None:
+    """Delete the queue, then the exchange."""
+    vhost.delete_queue("q", None)
+    vhost.delete_exchange("x")
+
+
+@pytest.mark.parametrize("delete", [delete_exchange_first, delete_queue_first])
+def test_both_ends_may_go_before_the_index_is_empty(delete: Callable[[Vhost], None]) -> None:
+    """Each binding is taken out once, whichever end went first."""
+    room = Room()
+    vhost = room.vhost
+    exchange = vhost.declare_exchange("x", "topic")
+    vhost.declare_queue("q")
+    bind(vhost, "q", "x")
+    delete(vhost)
+    assert vhost.bindings.count == 0
+    room.deadlines.begin_turn()
+    while turn(room):
+        pass
+    assert vhost.bindings.deferred.shed == MANY
+    assert not len(exchange._index)  # type: ignore[attr-defined]
+
+
+def test_an_exchange_that_led_to_thousands_of_queues_takes_its_chunks_too() -> None:
+    """Each of them loses its one binding in some turn, and has none from the first moment on."""
+    room = Room()
+    vhost = room.vhost
+    vhost.declare_exchange("x", "topic")
+    queues = [vhost.declare_queue(f"q{number}") for number in range(MANY)]
+    for queue in queues:
+        vhost.bind(queue.name, "x", "same.*")
+    vhost.delete_exchange("x")
+    assert not any(list(queue.arriving) for queue in queues)
+    assert [turn(room) for _ in range(5)] == [CHUNK_BINDINGS, CHUNK_BINDINGS, CHUNK_BINDINGS, 1, 0]
+    assert not any(queue.incoming for queue in queues)
+
+
+def test_a_deleted_destination_exchange_leaves_its_source_in_chunks() -> None:
+    """Its source leads nowhere at once, though it knows the keys for some turns yet."""
+    room = Room()
+    vhost = room.vhost
+    source = vhost.declare_exchange("x", "topic")
+    vhost.declare_exchange("y", "fanout")
+    vhost.declare_queue("q")
+    vhost.bind("q", "y", "")
+    for key in keys():
+        vhost.bind_exchange("y", "x", key)
+    route = cached(vhost, "x", "k.1.a")
+    vhost.delete_exchange("y")
+    assert not route.live
+    assert not source.onward
+    assert not vhost.router.route(source, "k.1.a").destinations
+    room.deadlines.begin_turn()
+    while turn(room):
+        pass
+    assert not len(source._index)  # type: ignore[attr-defined]
+
+
+def drop(vhost: Vhost) -> None:
+    """Delete the queue as a client does."""
+    vhost.delete_queue("q", None)
+
+
+def expire(vhost: Vhost) -> None:
+    """Delete the queue because nobody used it."""
+    vhost.queue_unused(vhost.queues["q"])
+
+
+def disconnect(vhost: Vhost) -> None:
+    """Delete the queue because its connection ended."""
+    vhost.owner_gone("owner")
+
+
+@pytest.mark.parametrize("delete", [drop, expire, disconnect])
+def test_auto_delete_exchanges_go_at_once_one_after_the_other(delete: Callable[[Vhost], None]) -> None:
+    """However the queue goes: what led to it by many keys has no binding left, nor has what led there."""
+    room = Room()
+    vhost = room.vhost
+    for name in ("a", "b"):
+        vhost.declare_exchange(name, "topic", auto_delete=True, durable=True)
+    owner = "owner" if delete is disconnect else None
+    vhost.declare_queue("q", exclusive=owner is not None, owner=owner)
+    for key in keys():
+        vhost.bind("q", "b", key, owner=owner)
+        vhost.bind_exchange("b", "a", key)
+    journal = len(room.journal)
+    delete(vhost)
+    assert [change["name"] for change in room.journal[journal:]] == ["b", "a"]
+    assert not {"a", "b"} & set(vhost.exchanges)
+    assert vhost.bindings.count == 0
+    room.deadlines.begin_turn()
+    while turn(room):
+        pass
+    assert vhost.bindings.deferred.shed == 2 * MANY
+    assert not vhost.bindings.deferred
+
+
+def test_a_crash_amid_the_chunks_finds_the_deletion_whole() -> None:
+    """Neither the journal nor a snapshot of any moment has a binding of what was deleted."""
+    room = Room()
+    vhost = room.vhost
+    vhost.declare_exchange("x", "topic", durable=True)
+    for queue in ("q", "other"):
+        vhost.declare_queue(queue, durable=True)
+    bind(vhost, "q", "x")
+    vhost.bind("other", "x", "z")
+    vhost.delete_queue("q", None)
+    for _ in range(2):
+        for history in (room.journal, vhost.topology()):
+            again = Room().vhost
+            again.restore(json.loads(json.dumps(history)))
+            assert list(again.queues) == ["other"]
+            assert [binding.key for binding in again.exchanges["x"].bindings] == ["z"]
+            assert not again.bindings.deferred
+        assert turn(room)
+
+
+def test_what_is_deleted_counts_for_no_limit() -> None:
+    """A vhost that is full takes new bindings as soon as a queue is deleted."""
+    room = Room()
+    vhost = room.vhost
+    vhost.declare_exchange("x", "topic")
+    vhost.declare_queue("q")
+    bind(vhost, "q", "x")
+    assert vhost.bindings.count == MANY
+    vhost.delete_queue("q", None)
+    vhost.declare_queue("q")
+    bind(vhost, "q", "x")
+    assert vhost.bindings.count == MANY
+    assert len(vhost.bindings.deferred) == MANY

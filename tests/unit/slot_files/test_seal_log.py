@@ -1,0 +1,245 @@
+"""The lines of a seal log: what they add up to, and what a reader can no longer have."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from broker.slot_files.seal_log import (
+    BadSealLine,
+    Cursor,
+    Gap,
+    Released,
+    Seal,
+    SealView,
+    decode_line,
+    decode_lines,
+    encode_line,
+)
+from tests.slot_folders import STORE
+
+HEAD = {"k": "store", "format": 1, "store": STORE, "last_seal": 0}
+
+
+def seal(number: int, queue: int = 1, *, vhost: str = "/", tap: str = "audit") -> Seal:
+    """Return a seal of ten messages."""
+    return Seal(number, vhost, tap, queue, number * 10, number * 10 + 10, 10, number, number + 1, 500, number)
+
+
+def gap(number: int, queue: int = 1) -> Gap:
+    """Return the gap that the seal of that number leaves."""
+    return Gap(number, "/", "audit", queue, number * 10, number * 10 + 10, 10, 500, "bytes")
+
+
+def view(*facts: Any) -> SealView:
+    """Return the view of a log with those lines."""
+    found = SealView([HEAD])
+    for fact in facts:
+        fold(found, fact)
+    return found
+
+
+def fold(found: SealView, fact: Any) -> None:
+    """Take one fact in as the line that it is."""
+    found.fold(decode_line(encode_line(type(fact).__name__.lower(), fact.to_json())))
+
+
+def numbers(seals: list[Seal]) -> list[int]:
+    """Return the sequence numbers."""
+    return [one.seal for one in seals]
+
+
+def test_a_line_comes_back() -> None:
+    """A line is read as it was written, with a name that has every kind of character, and it is one line."""
+    name = 'tab\there\nline "quoted" \u2028 é 漢 \U0001f600'
+    line = encode_line("cursor", Cursor(name, "/", "audit", 3, 99).to_json())
+    assert line.count(b"\n") == 1
+    assert Cursor.from_json(decode_line(line)) == Cursor(name, "/", "audit", 3, 99)
+
+
+def test_every_damaged_byte_of_a_line_is_noticed() -> None:
+    """A line with any one bit wrong is refused."""
+    line = encode_line("seal", seal(1).to_json())[:-1]
+    for at in range(len(line)):
+        for bit in range(8):
+            wrong = line[:at] + bytes([line[at] ^ 1 << bit]) + line[at + 1 :]
+            with pytest.raises(BadSealLine):
+                decode_line(wrong)
+
+
+def test_an_unfinished_line_is_left_for_later() -> None:
+    """Of a log that is cut anywhere, all whole lines are read, and the place is told from which to go on."""
+    lines = [encode_line("store", HEAD), *(encode_line("seal", seal(number).to_json()) for number in (1, 2))]
+    block = b"".join(lines)
+    ends = [sum(map(len, lines[:count])) for count in range(4)]
+    for size in range(len(block) + 1):
+        found, good_bytes = decode_lines(block[:size])
+        assert good_bytes == max(end for end in ends if end <= size)
+        assert len(found) == ends.index(good_bytes)
+
+
+def test_damage_before_a_good_line_is_no_torn_tail() -> None:
+    """A bad line with a good one behind it is reported with its place; a bad last line is an unfinished one."""
+    head, first, second = (encode_line("store", HEAD), *(encode_line("seal", seal(n).to_json()) for n in (1, 2)))
+    bad = first.replace(b"audit", b"other")
+    with pytest.raises(BadSealLine, match=f"the line at byte {len(head)} is damaged: its checksum is wrong"):
+        decode_lines(head + bad + second)
+    assert decode_lines(head + bad)[1] == len(head)
+
+
+def test_after_shows_what_is_there() -> None:
+    """A reader gets the seals behind its own, in order, of the queues it asks for, as many as it asks for."""
+    found = view(seal(1), seal(2, 2), seal(3), seal(5, 1, vhost="other"), seal(6))
+    assert numbers(found.seals) == numbers(found.after(0)) == [1, 2, 3, 5, 6]
+    assert numbers(found.after(2)) == [3, 5, 6]
+    assert numbers(found.after(0, limit=2)) == [1, 2]
+    assert found.after(0, limit=0) == []
+    assert numbers(found.after(0, queues={("/", 1)})) == [1, 3, 6]
+    assert numbers(found.after(1, queues={("/", 1), ("other", 1)}, limit=2)) == [3, 5]
+    assert found.after(6) == []
+    assert found.last_seal == 6
+    assert found.queues == [("/", 1), ("/", 2), ("other", 1)]
+
+
+def test_what_was_released_is_gone() -> None:
+    """A release takes the files of its queue up to its seal, and no others; it never goes back."""
+    found = view(seal(1), seal(2, 2), seal(3), seal(4), Released("/", "audit", 1, 3))
+    assert numbers(found.seals) == [2, 4]
+    fold(found, Released("/", "audit", 1, 1))
+    assert found.released["/", 1].seal == 3
+    assert found.last_seal == 4
+    fold(found, Released("/", "audit", 1, 4))
+    fold(found, Released("/", "audit", 2, 2))
+    assert (found.seals, found.queues, found.last_seal) == ([], [], 4)
+
+
+def test_what_a_reader_has_lost() -> None:
+    """A reader behind what is gone is told the gaps it missed, of its queues; one that had passed is told nothing."""
+    found = view(seal(1), seal(2), seal(3, 2), seal(4), gap(2), Released("/", "audit", 1, 2))
+    assert found.lost(0) == found.lost(1) == [gap(2)]
+    assert found.lost(2) == []
+    assert found.lost(0, queues={("/", 2)}) == []
+
+
+def test_a_reader_that_never_had_a_cursor_is_told_too() -> None:
+    """Where files went because every cursor had passed, a reader behind them is told up to where."""
+    found = view(seal(1), seal(2), seal(3), Released("/", "audit", 1, 2))
+    assert found.lost(1) == [Gap(2, "/", "audit", 1, 0, 0, 0, 0, "released")]
+    assert found.lost(2) == []
+
+
+def test_only_the_newest_gaps_are_kept() -> None:
+    """A thousand gaps are kept; a reader behind the older ones still learns that something is lost."""
+    found = view()
+    for number in range(1, 1502):
+        fold(found, seal(number))
+        fold(found, gap(number))
+    fold(found, Released("/", "audit", 1, 1501))
+    assert [one.seal for one in found.gaps] == list(range(502, 1502))
+    assert [one.seal for one in found.lost(0)][:1] == [502]
+
+
+def test_cursors() -> None:
+    """A cursor is known by name, vhost and tap; the last line of each counts."""
+    found = view(
+        Cursor("lake", "/", "audit", 1, 5), Cursor("lake", "/", "other", 2, 6), Cursor("lake", "/", "audit", 3, 7)
+    )
+    assert found.cursor("lake", "/", "audit") == Cursor("lake", "/", "audit", 3, 7)
+    assert found.cursors_of("/", "audit") == [Cursor("lake", "/", "audit", 3, 7)]
+    found.fold({"k": "cursor_removed", "name": "lake", "vhost": "/", "tap": "audit"})
+    found.fold({"k": "cursor_removed", "name": "lake", "vhost": "/", "tap": "audit"})
+    assert found.cursors == [Cursor("lake", "/", "other", 2, 6)]
+
+
+def test_seals_rise() -> None:
+    """A seal that comes twice or too late is damage, also when its predecessor is gone already."""
+    found = view(seal(4), Released("/", "audit", 1, 4))
+    for number in (3, 4):
+        with pytest.raises(BadSealLine):
+            fold(found, seal(number))
+
+
+def test_lines_of_later_versions() -> None:
+    """Unknown kinds and fields are passed over; another format of the whole log is refused."""
+    found = view(seal(1))
+    found.fold({"k": "weather", "sun": True})
+    found.fold({"k": "seal", **seal(2).to_json(), "colour": "red"})
+    assert found.seals == [seal(1), seal(2)]
+    with pytest.raises(BadSealLine, match="newer SlotMQ, format 3; this version reads up to 2"):
+        SealView([{**HEAD, "format": 3}])
+    with pytest.raises(BadSealLine, match="it has no 'crc'"):
+        found.fold({"k": "seal", **{name: value for name, value in seal(3).to_json().items() if name != "crc"}})
+
+
+def test_a_rewritten_log_adds_up_to_the_same() -> None:
+    """After any history the live lines give the same view again, and every later line does the same to both."""
+    chance = random.Random(5)
+    for _ in range(30):
+        found, last = view(), 0
+        for _ in range(chance.randrange(60)):
+            last = change(found, chance, last)
+        again = SealView(map(decode_line, found.to_lines()))
+        for _ in range(20):
+            assert facts(again) == facts(found)
+            state = chance.getstate()
+            change(found, chance, last)
+            chance.setstate(state)
+            last = change(again, chance, last)
+        assert again.live_lines() == len(list(again.to_lines()))
+
+
+def change(found: SealView, chance: random.Random, last: int) -> int:
+    """Fold a line such as a broker might write next; returns the last seal."""
+    queue = chance.randrange(1, 4)
+    mine = found.of_queue(("/", queue))
+    match chance.randrange(6):
+        case 0 | 1 | 2:
+            last += chance.randrange(1, 3)
+            fold(found, seal(last, queue))
+        case 3 if mine:
+            fold(found, replace(gap(mine[0].seal, queue)))
+        case 4 if mine:
+            fold(found, Released("/", "audit", queue, chance.choice(mine).seal))
+        case _:
+            fold(found, Cursor(f"c{queue}", "/", "audit", last, 0))
+    return last
+
+
+def facts(found: SealView) -> tuple[Any, ...]:
+    """Return all that a view shows."""
+    lost = [found.lost(number) for number in range(0, found.last_seal + 1, 3)]
+    return (
+        found.store,
+        found.last_seal,
+        found.seals,
+        found.gaps,
+        dict(found.released),
+        found.cursors,
+        found.queues,
+        lost,
+    )
+
+
+def test_who_wrote_a_seal_outlives_its_line_and_tells_histories_apart() -> None:
+    """Two copies that went on from seal 2: what a reader of one passed is known to be none of the other's."""
+    old = {"k": "store", "format": 1, "store": STORE}
+    before = [old, {"k": "seal", **seal(1).to_json()}, {"k": "seal", **replace(seal(2), incarnation="x").to_json()}]
+    del before[1]["incarnation"]  # as format 1 has it
+    ours, theirs = SealView(before), SealView(before)
+    for number in (3, 4):
+        ours.fold({"k": "seal", **replace(seal(number), incarnation="x").to_json()})
+    theirs.fold({"k": "seal", **replace(seal(3), incarnation="y").to_json()})
+    for each in (ours, theirs):
+        each.fold({"k": "released", **Released("/", "audit", 1, 3, 40).to_json()})
+    again = [SealView(map(decode_line, each.to_lines())) for each in (ours, theirs)]
+    for one, other in ((ours, theirs), again):
+        assert [one.starts.of(number) for number in (0, 1, 2, 3, 4)] == ["", "", "x", "x", "x"]
+        assert [other.starts.of(number) for number in (1, 2, 3)] == ["", "x", "y"]
+        assert not any(other.parted(*place) for place in [(0, "z"), (1, ""), (2, "x"), (3, "y"), (3, None)])
+        assert all(other.parted(*place) for place in [(3, "x"), (4, "x"), (4, None), (2, "y"), (1, "x")])
+        assert [other.shared(*place) for place in [(4, "x"), (1, ""), (4, ""), (3, "z"), (9, None)]] == [2, 1, 1, 0, 3]
+        assert one.shared(9, "x") == 4
+        assert other.live_lines() == len(list(other.to_lines()))

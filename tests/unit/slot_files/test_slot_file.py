@@ -1,0 +1,200 @@
+"""Slot files: what is written is read back, and what is not as it was written is named."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.slot_files.slot_file import INDEX_ROW, PERSISTENT, REDELIVERED, BadSlotFile, Row, SlotFileWriter, open_slot
+from broker.store.files import Files
+from broker.store.memory_files import MemoryFiles
+from broker.store.record import encode_route
+from tests.slot_folders import STORE
+
+PATH = Path("/1.slot")
+FIRST = 10
+
+Rows = list[Row]
+
+
+def written(rows: Rows, *, seal: int = 3, end: int | None = None) -> bytes:
+    """Return a slot file with the rows."""
+    files = MemoryFiles()
+    files.folders.add(PATH.parent)
+    file = files.open(PATH, create=True)
+    writer = SlotFileWriter(file, STORE, seal, "/é", "audit", 7, FIRST)
+    for row in rows:
+        route = encode_route(row.exchange.decode(), row.key.decode())
+        writer.add(row.message_id, row.timestamp_ms, row.flags, route, row.header, row.body)
+    meta, size_bytes, crc = writer.finish(FIRST + len(rows) if end is None else end)
+    block = files.read(PATH)
+    assert len(block) == size_bytes
+    view = open_slot(block, crc)
+    assert view.meta == meta
+    return block
+
+
+def row(number: int, body: bytes = b"body", key: bytes = b"a.b", flags: int = PERSISTENT) -> Row:
+    """Return a row with the number as its place behind the first id."""
+    return Row(FIRST + number, 1000 + number, flags, b"topic", key, b"header", body)
+
+
+names = st.text(max_size=60).map(str.encode)
+some_rows = st.lists(
+    st.builds(
+        Row,
+        st.integers(0, (1 << 64) - 1),
+        st.integers(-(1 << 63), (1 << 63) - 1),
+        st.sampled_from([0, PERSISTENT, REDELIVERED, PERSISTENT | REDELIVERED]),
+        names,
+        names,
+        st.binary(max_size=50),
+        st.binary(max_size=300),
+    ),
+    max_size=20,
+)
+
+
+@given(some_rows)
+def test_any_rows_come_back(rows: Rows) -> None:
+    """Rows of any ids, routes, headers and bodies are read back as they were written, and none is damaged."""
+    view = open_slot(written(rows))
+    assert list(view) == rows
+    assert [view.row(number) for number in range(len(view))] == rows
+    assert view.verify() == []
+    stamps = [one.timestamp_ms for one in rows] or [0]
+    assert (view.meta.count, view.meta.first_ts_ms, view.meta.last_ts_ms) == (len(rows), min(stamps), max(stamps))
+
+
+def test_the_documented_layout() -> None:
+    """A reader that knows the offsets of the module's text, and not the module, finds everything."""
+    block = written([row(0, b"one"), row(2, b"three", b"k" * 200, REDELIVERED)], end=15)
+    assert struct.unpack_from("<8sHHI16sQQQQ", block) == (
+        b"SLOTMQ\0S",
+        1,
+        64,
+        0,
+        bytes.fromhex(STORE),
+        3,
+        7,
+        FIRST,
+        0,
+    )
+    index_at, meta_at, rows, meta_len, rows_crc, index_crc, meta_crc, zeros, magic = struct.unpack(
+        "<QQIIIII20s8s", block[-64:]
+    )
+    assert (rows, zeros, magic) == (2, bytes(20), b"SLOTMQ\0E")
+    assert (rows_crc, index_crc, meta_crc) == (
+        crc32c(block[:index_at]),
+        crc32c(block[index_at:meta_at]),
+        crc32c(block[meta_at : meta_at + meta_len]),
+    )
+    second = struct.unpack_from("<QqIIIIBBBB4s", block, index_at + 40)
+    at = second[2]
+    whole = b"\x05topic\xc8" + b"k" * 200 + b"header" + b"three"
+    assert second == (12, 1002, at, 6, 5, crc32c(whole), 5, 200, REDELIVERED, 0, bytes(4))
+    assert block[at:index_at] == whole
+    assert block[meta_at : meta_at + meta_len].decode() == (
+        f'{{"store":"{STORE}","seal":3,"vhost":"/é","queue":"audit","number":7,'
+        '"first":10,"end":15,"count":2,"first_ts_ms":1000,"last_ts_ms":1002,"incarnation":""}'
+    )
+
+
+def test_more_than_a_block(tmp_path: Path) -> None:
+    """A file of several blocks, with a body longer than one, is read back from a map of it."""
+    path = tmp_path / "1.slot"
+    file = Files().open(path, create=True)
+    writer = SlotFileWriter(file, STORE, 1, "/", "audit", 1, 0)
+    bodies = [bytes([number % 251]) * (3 << 20 if number == 40 else 50_000) for number in range(80)]
+    for number, body in enumerate(bodies):
+        writer.add(number, number, 0, encode_route("", "q"), b"", body)
+    _, size_bytes, crc = writer.finish(80)
+    file.close()
+    with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert len(mapped) == size_bytes
+        view = open_slot(mapped, crc)
+        assert view.verify() == []
+        assert [one.body for one in view] == bodies
+        view.buffer.release()
+
+
+def test_a_file_never_reaches_two_gibibytes() -> None:
+    """A row that would make a place need the 32nd bit is refused, and the file goes on without it."""
+    files = MemoryFiles()
+    files.folders.add(PATH.parent)
+    writer = SlotFileWriter(files.open(PATH, create=True), STORE, 1, "/", "audit", 1, 0)
+    writer._at = (1 << 31) - 1 - len(b"\x00\x00header" + b"x" * 9)
+    with pytest.raises(OverflowError):
+        writer.add(1, 0, 0, encode_route("", ""), b"header", b"x" * 9)
+    assert writer.rows == 0
+    writer.add(1, 0, 0, encode_route("", ""), b"header", b"x" * 8)
+    assert writer.rows == 1
+
+
+def test_verify_names_the_damaged_rows() -> None:
+    """Each byte of the rows belongs to one row, which verify names when it is wrong, and no other."""
+    rows = [row(number, b"x" * (5 + number)) for number in range(4)]
+    block = written(rows)
+    view = open_slot(block)
+    owner = {}
+    for number, entry in enumerate(INDEX_ROW.iter_unpack(view.index)):
+        for at in range(entry[2], entry[2] + 2 + entry[3] + entry[4] + entry[6] + entry[7]):
+            owner[at] = number
+    assert sorted(owner) == list(range(64, view.index_at))
+    for at, number in owner.items():
+        damaged = bytearray(block)
+        damaged[at] ^= 0x10
+        assert open_slot(bytes(damaged)).verify() == [number]
+    damaged = bytearray(block)
+    for number in (1, 3):
+        damaged[next(at for at in owner if owner[at] == number)] ^= 1
+    found = open_slot(bytes(damaged))
+    assert found.verify() == [1, 3]
+    assert [found.row(number) for number in (0, 2)] == [rows[0], rows[2]]
+
+
+def test_any_bit_outside_the_rows_is_noticed() -> None:
+    """A flipped bit in header, index, meta or tail makes the file unreadable; only the checksum of the rows is not
+    needed, as each has its own.
+    """
+    rows = [row(0), row(1)]
+    block = written(rows)
+    crc = crc32c(block[-64:])
+    index_at = open_slot(block).index_at
+    rows_crc = range(len(block) - 64 + 24, len(block) - 64 + 28)
+    for at in [*range(64), *range(index_at, len(block))]:
+        for bit in range(8):
+            damaged = bytearray(block)
+            damaged[at] ^= 1 << bit
+            if at in rows_crc:
+                view = open_slot(bytes(damaged))
+                assert (view.verify(), list(view)) == ([], rows)
+                with pytest.raises(BadSlotFile, match="not the file that was sealed"):
+                    open_slot(bytes(damaged), crc)
+                continue
+            with pytest.raises(BadSlotFile):
+                open_slot(bytes(damaged))
+
+
+def test_a_cut_file_is_noticed() -> None:
+    """A file that lacks bytes at its end, or has more, is no slot file."""
+    block = written([row(0), row(1)])
+    for size in range(len(block)):
+        with pytest.raises(BadSlotFile):
+            open_slot(block[:size])
+    with pytest.raises(BadSlotFile):
+        open_slot(block + block[-64:])
+
+
+def test_a_later_format_is_named() -> None:
+    """A file of a later format says so, and not that it is damaged."""
+    block = bytearray(written([row(0)]))
+    block[8] = 2
+    with pytest.raises(BadSlotFile, match="newer SlotMQ, format 2; this version reads up to 1"):
+        open_slot(bytes(block))

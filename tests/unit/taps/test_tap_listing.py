@@ -1,0 +1,37 @@
+"""What is listed of a tap's slot files and cursors."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from broker.slot_files.seal_log import Cursor, Seal, SealView
+from broker.taps.tap_listing import tap_rows
+
+
+def view_of(seals: list[tuple[str, str, int, int]], cursors: dict[str, int]) -> SealView:
+    """Return a view with seals from 1 on, given as vhost, tap, number and messages, and cursors of /'s tap t."""
+    view = SealView()
+    for seal, (vhost, tap, number, count) in enumerate(seals, 1):
+        view.fold({"k": "seal", **Seal(seal, vhost, tap, number, 1, 1 + count, count, 0, 0, 100, 0).to_json()})
+    for name, seal in cursors.items():
+        view.fold({"k": "cursor", **Cursor(name, "/", "t", seal, 0).to_json()})
+    return view
+
+
+def test_a_tap_has_the_slot_files_of_all_its_queues() -> None:
+    """One that was removed and added again goes on behind the old one; lags count what each cursor has yet to pass."""
+    seals = [("/", "t", 1, 3), ("v", "t", 9, 50), ("/", "u", 2, 70), ("/", "t", 1, 4), ("/", "t", 3, 5)]
+    view = view_of(seals, {"new": 0, "between": 2, "last": 4, "done": 5})
+    vhost: Any = SimpleNamespace(name="/", queues=SimpleNamespace(taps={}), exchanges={})
+    t, u = tap_rows(vhost, view)
+    assert [t[key] for key in ("name", "removed", "slots", "messages", "bytes", "first_seal", "last_seal")] == [
+        "t", True, 3, 12, 300, 1, 5
+    ]  # fmt: skip
+    assert (u["name"], u["slots"], u["messages"]) == ("u", 1, 70)
+    assert {cursor["name"]: (cursor["lag_slots"], cursor["lag_messages"]) for cursor in t["cursors"]} == {
+        "new": (3, 12),
+        "between": (2, 9),
+        "last": (1, 5),
+        "done": (0, 0),
+    }
