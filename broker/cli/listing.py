@@ -10,6 +10,7 @@ from broker.cli.broker_folder import folder_of
 from broker.cli.control_client import ask
 from broker.cli.parser import BadUsage, add_command, add_folder, add_json
 from broker.cli.table import cell, print_json, print_rows
+from broker.cli.taps import cursor_text
 
 __all__ = ["COLUMNS", "add_listing", "print_list"]
 
@@ -104,6 +105,8 @@ def _status(arguments: argparse.Namespace) -> int:
 def _shown(name: str, value: Any) -> str:
     if name == "alarms":
         return ", ".join(f"low on {alarm['kind']}" for alarm in value) or "none"
+    if name == "cursors":
+        return cell(", ".join(f"{row['tap']} in {row['vhost']} {cursor_text(row)}" for row in value)) or "none"
     if name == "vhosts_down":
         return cell(", ".join(f"{row['vhost']} ({row['reason']})" for row in value)) or "none"
     if name == "queues_recovered":

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from broker.cli.broker_folder import folder_of
 from broker.cli.control_client import ask
 from broker.cli.parser import BadUsage, add_command, add_folder, add_group, add_json, add_vhost
-from broker.cli.table import print_json, print_rows
+from broker.cli.table import counted, print_json, print_rows
 
-__all__ = ["add_taps", "age_ms", "size_bytes"]
+__all__ = ["add_taps", "age_ms", "cursor_text", "size_bytes"]
 
 TAP_COLUMNS: Final = (
     "vhost", "name", "exchange", "pattern", "waiting", "slots", "messages", "bytes", "first_seal", "last_seal",
     "cursors",
 )  # fmt: skip
-CURSOR_COLUMNS: Final = ("vhost", "tap", "name", "seal", "lag_slots", "lag_messages")
+CURSOR_COLUMNS: Final = ("vhost", "tap", "name", "seal", "lag_slots", "lag_messages", "lag_bytes", "lag_s")
 SIZES: Final = {
     "": 1,
     "kb": 10**3,
@@ -77,6 +78,13 @@ def age_ms(text: str) -> int:
     return _quantity(text, AGES_MS, "an age such as 7d, 12h or 90s")
 
 
+def cursor_text(cursor: Mapping[str, Any]) -> str:
+    """Return where a cursor stands and its lag: `archive:42 (3 slots, 48123 bytes, 12 s behind)`."""
+    slots, size, age = counted(cursor["lag_slots"], "slots"), counted(cursor["lag_bytes"], "bytes"), cursor["lag_s"]
+    lag = f"{slots}, {size}, {age:.0f} s behind" if cursor["lag_slots"] else "up to date"
+    return f"{cursor['name']}:{cursor['seal']} ({lag})"
+
+
 def _quantity(text: str, units: dict[str, int], meaning: str) -> int:
     found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-z]*)", text.strip().lower(), re.ASCII)
     if found is None or found[2] not in units or float(found[1]) * units[found[2]] < 1:
@@ -131,7 +139,7 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(rows)
         return 0
-    shown = [{**row, "cursors": [f"{one['name']}:{one['seal']}" for one in row["cursors"]]} for row in rows]
+    shown = [{**row, "cursors": [cursor_text(one) for one in row["cursors"]]} for row in rows]
     print_rows(shown, TAP_COLUMNS, as_json=False)
     return 0
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from broker.core.queue.tap_queue import TAP_PREFIX
+from broker.slot_files.cursor_lag import LagTable
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.slot_files.seal_log import Gap, Released, Seal, SealView
 
-__all__ = ["end_of", "tap_rows"]
+__all__ = ["cursor_rows", "end_of", "tap_rows"]
 
 Row = dict[str, Any]
 
@@ -24,11 +23,12 @@ def end_of(view: SealView, vhost: str, tap: str) -> int:
     return max((one.end for one in known if (one.vhost, one.queue) == (vhost, tap)), default=0)
 
 
-def tap_rows(vhost: Vhost, view: SealView) -> Iterator[Row]:
+def tap_rows(vhost: Vhost, view: SealView, now_ms: int) -> Iterator[Row]:
     """Yield the taps of a vhost, and the removed ones of which there are slot files.
 
     Shapes: ``waiting`` messages are in no slot file yet, ``messages`` are in slot files, ``slots`` of them. What a
-        cursor has yet to pass is its lag.
+        cursor has yet to pass is its `Lag`.
+    Units: `now_ms` is the time of day.
     Cost: the slot files of the vhost, however many cursors there are.
     """
     seals: dict[str, list[Seal]] = {queue.tap: [] for queue in vhost.queues.taps.values()}
@@ -37,14 +37,19 @@ def tap_rows(vhost: Vhost, view: SealView) -> Iterator[Row]:
         if found:
             seals.setdefault(found[0].queue, []).extend(found)
     for name in sorted(seals):
-        yield _row(vhost, view, name, seals[name])
+        yield _row(vhost, view, name, seals[name], now_ms)
 
 
-def _row(vhost: Vhost, view: SealView, name: str, seals: Sequence[Seal]) -> Row:
+def cursor_rows(taps: Iterable[Row]) -> list[Row]:
+    """Return the cursors of the taps that were listed, each with its lag."""
+    return [{"vhost": tap["vhost"], "tap": tap["name"], **cursor} for tap in taps for cursor in tap["cursors"]]
+
+
+def _row(vhost: Vhost, view: SealView, name: str, seals: Sequence[Seal], now_ms: int) -> Row:
     queue = vhost.queues.taps.get(TAP_PREFIX + name)
     exchange = None if queue is None else vhost.exchanges.get(queue.exchange)
-    numbers = [seal.seal for seal in seals]
-    messages = [0, *accumulate(seal.count for seal in seals)]  # in the first n files
+    lags = LagTable(seals)
+    kept = lags.behind(0, now_ms)
     return {
         "vhost": vhost.name,
         "name": name,
@@ -56,8 +61,8 @@ def _row(vhost: Vhost, view: SealView, name: str, seals: Sequence[Seal]) -> Row:
         "max_age_ms": None if queue is None else queue.max_age_ms,
         "waiting": 0 if queue is None else queue.ready,
         "slots": len(seals),
-        "messages": messages[-1],
-        "bytes": sum(seal.bytes for seal in seals),
+        "messages": kept["lag_messages"],
+        "bytes": kept["lag_bytes"],
         "first_seal": seals[0].seal if seals else None,
         "last_seal": seals[-1].seal if seals else None,
         "cursors": [
@@ -66,10 +71,8 @@ def _row(vhost: Vhost, view: SealView, name: str, seals: Sequence[Seal]) -> Row:
                 "seal": cursor.seal,
                 "incarnation": view.starts.of(cursor.seal),
                 "at_ms": cursor.at_ms,
-                "lag_slots": len(seals) - passed,
-                "lag_messages": messages[-1] - messages[passed],
+                **lags.behind(cursor.seal, now_ms),
             }
             for cursor in view.cursors_of(vhost.name, name)
-            for passed in (bisect_right(numbers, cursor.seal),)
         ],
     }

@@ -219,8 +219,8 @@ class Taps:
     def listing(self, vhost: str | None = None) -> list[dict[str, Any]]:
         """Return what there is to say of each tap, of one vhost or of all; of removed ones while there are files."""
         names = sorted(self._vhosts) if vhost is None else [self._vhost(vhost).name]
-        view = self.view
-        return [row for name in names for row in tap_rows(self._vhosts[name], view)]
+        view, now_ms = self.view, self._clock.now_ms - self._clock.ahead_ms
+        return [row for name in names for row in tap_rows(self._vhosts[name], view, now_ms)]
 
     async def seal(self, vhost: str | None = None, tap: str | None = None) -> int:
         """Return the last seal once everything that taps have by now is in slot files."""

@@ -123,7 +123,10 @@ async def test_slot_files_stay_until_every_cursor_has_passed(tmp_path: Path) -> 
         assert [(one.name, one.seal) for one in taps.view.cursors] == [("one", 3), ("two", 1)]
         with pytest.raises(TapRefused, match="the last seal is 4"):
             await taps.set_cursor("two", "/", "x", 5)
-        assert [row["lag_messages"] for row in taps.listing()[0]["cursors"]] == [1, 3]
+        clock.advance(5)
+        lags = [(row["lag_slots"], row["lag_messages"], row["lag_s"]) for row in taps.listing()[0]["cursors"]]
+        assert [lag[:2] for lag in lags] == [(1, 1), (3, 3)]
+        assert all(lag_s >= 5 for _, _, lag_s in lags)
     async with timed_broker(tmp_path, clock=clock) as broker, channel_of(broker) as channel:
         taps = broker.server.taps
         await settled(broker, taps)

@@ -47,7 +47,7 @@ def control_verbs(
     `reload` reads the settings again, `stop` begins to stop and tells what it waits for.
     """
     verbs = {
-        **slot_verbs(administration, facts),
+        **slot_verbs(administration, taps, facts),
         **listing_verbs(administration, listener),
         **resource_verbs(administration, listener),
         **message_verbs(administration, facts),

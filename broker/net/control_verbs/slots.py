@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.net.control_request import ControlRefused, Request, Verb
 from broker.net.control_verbs.refusing import vhost_of
+from broker.taps.tap_listing import cursor_rows
 
 if TYPE_CHECKING:
     from broker.administration.administration import Administration
     from broker.core.queue.stream import Stream
     from broker.slots.slot import Slot
+    from broker.taps.taps import Taps
 
 __all__ = ["slot_verbs"]
 
 ROWS_MAX: Final = 10_000  # slots in one answer; a longer queue says how many there are in all
 
 
-def slot_verbs(administration: Administration, facts: Callable[[], Mapping[str, Any]]) -> dict[str, Verb]:
+def slot_verbs(administration: Administration, taps: Taps, facts: Callable[[], Mapping[str, Any]]) -> dict[str, Verb]:
     """Return the verbs. `facts` gives what only the server knows."""
 
     def slots(request: Request) -> dict[str, Any]:
@@ -57,6 +59,7 @@ def slot_verbs(administration: Administration, facts: Callable[[], Mapping[str, 
             "ready": sum(queue.ready for queue in queues),
             "unacked": sum(queue.unacked for queue in queues),
             "slots": sum(len(stream.manager.slots) for queue in queues for stream in queue.streams),
+            "cursors": cursor_rows(taps.listing()),
         }
 
     def health(_request: Request) -> None:

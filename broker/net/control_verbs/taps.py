@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.net.control_request import LARGEST, ControlRefused, Request, Verb
+from broker.taps.tap_listing import cursor_rows
 
 if TYPE_CHECKING:
     from broker.taps.taps import Taps
@@ -59,11 +60,7 @@ def tap_verbs(taps: Taps) -> dict[str, Verb]:
         await taps.remove_cursor(request.text("name"), request.text("vhost", "/"), request.text("tap"))
 
     def cursors(request: Request) -> list[dict[str, Any]]:
-        return [
-            {"vhost": tap["vhost"], "tap": tap["name"], **cursor}
-            for tap in taps.listing(request.optional("vhost"))
-            for cursor in tap["cursors"]
-        ]
+        return cursor_rows(taps.listing(request.optional("vhost")))
 
     return {
         "tap_add": tap_add,

@@ -91,7 +91,7 @@ def taps_section(values: Values) -> Section:
                 row["lag_slots"],
                 row["lag_messages"],
                 bytes_text(row["lag_bytes"]),
-                duration_text(row["age_s"]) if row["lag_slots"] else "-",
+                duration_text(row["lag_s"]) if row["lag_slots"] else "-",
                 row["lost_slots"],
                 row["slots"],
             )

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from broker.slot_files.cursor_lag import LagTable
 from broker.slot_files.seal_log import SealView
 
 __all__ = ["consumer_rows", "tap_rows"]
 
 
 def tap_rows(view: SealView, now_ms: int) -> list[dict[str, Any]]:
-    """Return a row for each cursor of a tap, and one for each tap without; the furthest behind come first.
-
-    Units: `age_s` is how long the oldest message that the cursor has not passed has been there.
-    """
+    """Return a row for each cursor of a tap, and one for each tap without; the furthest behind come first."""
     rows = []
     seals: dict[tuple[str, str], list[Any]] = {}
     for seal in view.seals:
@@ -23,9 +21,8 @@ def tap_rows(view: SealView, now_ms: int) -> list[dict[str, Any]]:
         seals.setdefault((cursor.vhost, cursor.tap), [])
     for (vhost, tap), held in seals.items():
         places: list[tuple[str | None, int]] = [(one.name, one.seal) for one in view.cursors_of(vhost, tap)]
+        lags = LagTable(held)
         for name, at in places or [(None, 0)]:
-            behind = [seal for seal in held if seal.seal > at]
-            oldest_ms = min((seal.first_ts_ms for seal in behind), default=now_ms)
             rows.append(
                 {
                     "vhost": vhost,
@@ -34,10 +31,7 @@ def tap_rows(view: SealView, now_ms: int) -> list[dict[str, Any]]:
                     "seal": at,
                     "slots": len(held),
                     "bytes": sum(seal.bytes for seal in held),
-                    "lag_slots": len(behind),
-                    "lag_messages": sum(seal.count for seal in behind),
-                    "lag_bytes": sum(seal.bytes for seal in behind),
-                    "age_s": max(0, now_ms - oldest_ms) / 1000,
+                    **lags.behind(at, now_ms),
                     "lost_slots": sum((gap.vhost, gap.queue) == (vhost, tap) and gap.seal > at for gap in view.gaps),
                 }
             )

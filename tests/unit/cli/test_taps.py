@@ -9,7 +9,7 @@ import pytest
 
 from broker.cli.main import main
 from broker.cli.parser import BadUsage
-from broker.cli.taps import age_ms, size_bytes
+from broker.cli.taps import age_ms, cursor_text, size_bytes
 from broker.testing import Broker
 
 
@@ -54,9 +54,11 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
             ["default", "", "#", "0"],
             ["s", "amq.topic", "stock.#", "0"],
         ]
-        assert slotmq("tap", "list")[1].split("\t")[-1] == "a:0,b:0"
+        assert slotmq("tap", "list")[1].split("\t")[-1] == "a:0 (up to date),b:0 (up to date)"
         (row,) = [row for row in json.loads("".join(slotmq("tap", "list", "--json"))) if row["name"] == "s"]
         assert (row["max_bytes"], row["max_age_ms"], row["listens"]) == (10_000_000, 7_200_000, True)
+        assert [row["name"] for row in json.loads("".join(slotmq("status", "--json")))["cursors"]] == ["a", "b"]
+        assert "  s in / a:0 (up to date), s in / b:0 (up to date)" in "\n".join(slotmq("status"))
         assert slotmq("tap", "seal") == ["0"]
         assert slotmq("tap", "seal", "s") == ["0"]
         slotmq("cursor", "set", "c", "s", "0")
@@ -71,6 +73,13 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert slotmq("cursor", "list") == []
         assert main(["tap", "add", "amq.topic", "#", "--max-age", "soon", "--data-dir", str(tmp_path)]) == 2
         assert "'soon' should be an age such as 7d" in capsys.readouterr().err
+
+
+def test_where_a_cursor_stands() -> None:
+    """Its lag is said in slots, bytes and seconds, or that there is none."""
+    cursor = {"name": "a", "seal": 7, "lag_slots": 1, "lag_bytes": 2048, "lag_s": 12.3}
+    assert cursor_text(cursor) == "a:7 (1 slot, 2048 bytes, 12 s behind)"
+    assert cursor_text({**cursor, "lag_slots": 0}) == "a:7 (up to date)"
 
 
 def test_the_queue_of_a_tap_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

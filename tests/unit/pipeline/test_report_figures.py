@@ -175,8 +175,8 @@ def test_a_cursor_is_behind_by_what_it_has_not_passed() -> None:
     rows = {(row["tap"], row["cursor"]): row for row in tap_rows(view, 10_000)}
     assert set(rows) == {("t", "slow"), ("t", "done"), ("other", None)}
     slow = rows["t", "slow"]
-    assert (slow["lag_slots"], slow["lag_messages"], slow["lag_bytes"], slow["age_s"]) == (2, 18, 180, 8)
-    assert (rows["t", "done"]["lag_slots"], rows["t", "done"]["age_s"]) == (0, 0)
+    assert (slow["lag_slots"], slow["lag_messages"], slow["lag_bytes"], slow["lag_s"]) == (2, 18, 180, 8)
+    assert (rows["t", "done"]["lag_slots"], rows["t", "done"]["lag_s"]) == (0, 0)
     assert rows["other", None]["lag_messages"] == 9
 
 

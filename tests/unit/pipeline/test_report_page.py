@@ -51,7 +51,7 @@ def values(name: str = "a.b") -> dict[str, Any]:
     heat = {"vhost": name, "exchange": name, "beginning": name, "messages": 3, "slices": [1, 0, 2]}
     tap = {
         "vhost": name, "tap": name, "cursor": name, "seal": 1, "slots": 4, "bytes": 9, "lag_slots": 2,
-        "lag_messages": 20, "lag_bytes": 300, "age_s": 4000.0, "lost_slots": 0,
+        "lag_messages": 20, "lag_bytes": 300, "lag_s": 4000.0, "lost_slots": 0,
     }  # fmt: skip
     held = {"vhost": name, "queue": name, "ready": 5, "unacked": 3, "consumers": 2, "held": [2, 1], "skew": 1.33}
     return {

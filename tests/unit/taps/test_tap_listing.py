@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from broker.slot_files.seal_log import Cursor, Seal, SealView
-from broker.taps.tap_listing import tap_rows
+from broker.taps.tap_listing import cursor_rows, tap_rows
 
 
 def view_of(seals: list[tuple[str, str, int, int]], cursors: dict[str, int]) -> SealView:
@@ -24,14 +24,11 @@ def test_a_tap_has_the_slot_files_of_all_its_queues() -> None:
     seals = [("/", "t", 1, 3), ("v", "t", 9, 50), ("/", "u", 2, 70), ("/", "t", 1, 4), ("/", "t", 3, 5)]
     view = view_of(seals, {"new": 0, "between": 2, "last": 4, "done": 5})
     vhost: Any = SimpleNamespace(name="/", queues=SimpleNamespace(taps={}), exchanges={})
-    t, u = tap_rows(vhost, view)
+    t, u = tap_rows(vhost, view, 7_000)
     assert [t[key] for key in ("name", "removed", "slots", "messages", "bytes", "first_seal", "last_seal")] == [
         "t", True, 3, 12, 300, 1, 5
     ]  # fmt: skip
     assert (u["name"], u["slots"], u["messages"]) == ("u", 1, 70)
-    assert {cursor["name"]: (cursor["lag_slots"], cursor["lag_messages"]) for cursor in t["cursors"]} == {
-        "new": (3, 12),
-        "between": (2, 9),
-        "last": (1, 5),
-        "done": (0, 0),
-    }
+    lags = {row["name"]: [row[f"lag_{unit}"] for unit in ("slots", "messages", "bytes", "s")] for row in t["cursors"]}
+    assert lags == {"new": [3, 12, 300, 7], "between": [2, 9, 200, 7], "last": [1, 5, 100, 7], "done": [0, 0, 0, 0]}
+    assert [(row["vhost"], row["tap"], row["name"]) for row in cursor_rows([t, u])][:1] == [("/", "t", "new")]
