@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -137,6 +138,87 @@ def test_a_stream_is_published_once(spark: SparkSession, broker: Broker, tmp_pat
     run()
     assert bodies(broker) == FOUND
     assert len(spark.read.parquet(*BadRecordLog(bad).files()).collect()) == ROWS // 50
+
+
+MINUTES = 600  # of each file
+KILLED = """
+import os, sys
+from pathlib import Path
+from broker.pipeline import session
+from tests.pipeline.test_sink import count_minutes, killing
+
+url, source, checkpoint = sys.argv[1:]
+conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "1", "%s": "100"}
+spark = session(master="local[2]", conf=conf)
+count_minutes(spark, url, Path(source), Path(checkpoint), killing(url, os.getpgrp()))
+"""
+
+
+def count_minutes(spark: SparkSession, url: str, source: Path, checkpoint: Path, task: Any = None) -> None:
+    """Publish how many rows each minute has, once it is over, through a task of the test's own."""
+    from pyspark.sql import functions as sf
+
+    stream = spark.readStream.schema("ts timestamp").option("maxFilesPerTrigger", 1).parquet(str(source))
+    counts = stream.withWatermark("ts", "0 seconds").groupBy(sf.window("ts", "1 minute")).count()
+    minute = sf.expr("unix_seconds(window.start) div 60").alias("minute")
+    body = sf.rpad(sf.concat_ws(" ", minute, "count"), 2000, " ")  # long enough for Spark to hand on what it has
+    frame = counts.select(minute, body.alias("body"))
+    if task is not None:
+        frame = frame.mapInArrow(task, frame.schema)
+    options = {"url": url, "exchange": "", "routingKey": "q", "producer": "counts", "sequenceColumn": "minute"}
+    writer = frame.writeStream.format("slotmq").trigger(availableNow=True)
+    writer.options(**options, checkpointLocation=str(checkpoint)).start().awaitTermination()
+
+
+def killing(url: str, group: int) -> Any:
+    """Return a task that kills a group of processes when some minutes of the second file are in the queue."""
+
+    def task(batches: Iterator[Any]) -> Iterator[Any]:
+        import os
+        import signal
+        import time
+
+        import pika
+
+        for number, batch in enumerate(batches):
+            if number == 4 and batch.column("minute")[0].as_py() >= MINUTES:
+                with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+                    channel = connection.channel()
+                    end = time.monotonic() + 60
+                    while channel.queue_declare("q", passive=True).method.message_count < MINUTES:
+                        assert time.monotonic() < end
+                        time.sleep(0.01)
+                os.killpg(group, signal.SIGKILL)
+            yield batch
+
+    return task
+
+
+@pytest.mark.slow
+def test_an_aggregate_is_published_once(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """A stream that counts dies by kill -9 in the midst of a batch; the next run sends the batch again, and the broker
+    drops what it has by the numbers of the user's own column.
+    """
+    import pyarrow.parquet as pq
+
+    source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
+    source.mkdir()
+    for part in range(2):
+        minutes = pa.array([60_000_000 * (part * MINUTES + row // 2) for row in range(2 * MINUTES)])
+        pq.write_table(pa.table({"ts": minutes.cast(pa.timestamp("us", "UTC"))}), source / f"{part}.parquet")
+    command = [sys.executable, "-c", KILLED % BATCH_ROWS, broker.url, str(source), str(checkpoint)]
+    killed = subprocess.run(command, check=False, cwd=Path(__file__).parents[2], timeout=200, start_new_session=True)
+    assert killed.returncode == -signal.SIGKILL
+    over = 2 * MINUTES - 1  # no later row says that the last minute is over
+    assert MINUTES <= len(counted(broker)) < over
+    count_minutes(spark, broker.url, source, checkpoint)
+    assert counted(broker) == [(minute, 2) for minute in range(over)]
+
+
+def counted(broker: Broker) -> list[tuple[int, ...]]:
+    """Return the minutes and counts in q, sorted."""
+    broker.wait_idle()
+    return sorted(tuple(map(int, message.body.split())) for message in broker.queue("q").messages)
 
 
 def test_what_cannot_be_published_is_one_line(spark: SparkSession, broker: Broker) -> None:

@@ -18,7 +18,7 @@ __all__ = ["SinkOptions"]
 
 NAMES: Final = (
     "url", "exchange", "routingKey", "window", "producer", "mandatory", "badRecords", "rate", "persistent",
-    "nackAttempts", "retrySeconds",
+    "nackAttempts", "retrySeconds", "sequenceColumn",
 )  # fmt: skip
 BY_SPARK: Final = ("checkpointLocation",)  # of a stream, and Spark's own
 WINDOW_MAX: Final = 65_535
@@ -29,7 +29,8 @@ FLAGS: Final = {"true": True, "false": False}
 class SinkOptions:
     """Where rows are published, and how.
 
-    Shapes: `exchange` and `routing_key` are for rows that say none; `persistent` None leaves each its delivery mode;
+    Shapes: `exchange` and `routing_key` are for rows that say none; `sequence` is the column that numbers rows, None
+        where their place in a slot does; `persistent` None leaves each its delivery mode;
         `bad_records` is the folder for what is refused for good, None where that is an error; `checkpoint` that of a
         stream, where it is named and is a folder.
     """
@@ -38,6 +39,7 @@ class SinkOptions:
     publisher: PublisherOptions
     exchange: str | None
     routing_key: str | None
+    sequence: str | None
     persistent: bool | None
     bad_records: Path | None
     checkpoint: Path | None
@@ -51,6 +53,9 @@ class SinkOptions:
         producer = given.get("producer", "")
         if len(producer.encode()) > PRODUCER_MAX_BYTES:
             raise SinkRefused(f"the option producer has more than {PRODUCER_MAX_BYTES} bytes")
+        sequence = given.get("sequenceColumn")
+        if sequence is not None and not producer:
+            raise SinkRefused("the option sequenceColumn numbers the messages of a producer: name one with producer")
         try:
             address = AmqpAddress.parse(given["url"])
         except BadAddress as bad:
@@ -68,6 +73,7 @@ class SinkOptions:
             ),
             exchange=given.get("exchange"),
             routing_key=given.get("routingKey"),
+            sequence=sequence,
             persistent=_flag(given, "persistent", default=None),
             bad_records=_folder(given, "badRecords"),
             checkpoint=_folder(given, "checkpointLocation"),

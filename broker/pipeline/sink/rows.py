@@ -40,8 +40,12 @@ def check_columns(columns: dict[str, str], options: SinkOptions) -> None:
 
     Raises: SinkRefused.
     """
+    sequence = options.sequence
+    if sequence is not None and columns.get(sequence) not in WHOLE:
+        found = f"not {columns[sequence]}" if sequence in columns else "and there is none"
+        raise SinkRefused(f"the column {sequence!r} of the option sequenceColumn should be a whole number, {found}")
     for name, kind in columns.items():
-        if name in NOT_SENT:
+        if name in NOT_SENT or (name == sequence and name not in TYPES):
             continue
         if name not in TYPES:
             raise SinkRefused(f"the column {name!r} means nothing to a message: drop it, or give it one of the names")
@@ -54,18 +58,18 @@ def check_columns(columns: dict[str, str], options: SinkOptions) -> None:
     if "exchange" not in columns and options.exchange is None:
         raise SinkRefused("there is no column 'exchange', and no option exchange")
     missing = [name for name in PLACE if name not in columns]
-    if options.publisher.producer and missing:
+    if options.publisher.producer and sequence is None and missing:
         raise SinkRefused(
             f"the producer numbers rows by the columns seal, slot and offset, and there is no {missing[0]!r}: "
-            "without the option producer they are published at least once"
+            "name a column of your own with sequenceColumn, or leave out the producer to publish at least once"
         )
 
 
 class SinkRows:
     """Makes messages of rows; what can be none is handed to `refused`.
 
-    Shapes: a message is known by the place of its row, its seal, slot and offset, and the store and incarnation
-        of that seal, as far as there are such columns.
+    Shapes: a message is known by the place of its row: its seal, slot and offset, as far as there are such columns,
+        and, where they number it, the store and incarnation of that seal.
     """
 
     def __init__(self, options: SinkOptions, refused: Callable[[Refused], object]) -> None:
@@ -73,6 +77,9 @@ class SinkRows:
         self._refused = refused
         self._octets = PropertyOctets(persistent=options.persistent)
         self._numbers = bool(options.publisher.producer)
+        self._bad_sequence = "the offset is not one of the slot"
+        if options.sequence is not None:
+            self._bad_sequence = f"the column {options.sequence!r} should be a number from 0 on"
         self._good: dict[tuple[str | None, str | None], str] = {}  # routes that were looked at, and what is wrong
 
     def messages(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
@@ -87,8 +94,10 @@ class SinkRows:
             bodies = [None if body is None else body.encode() for body in bodies]
         properties = self._properties(columns, rows)
         places = self._places(columns, rows)
+        sequences = self._sequences(columns, places)
         options = self._options
-        for exchange, key, found, body, place in zip(exchanges, keys, properties, bodies, places, strict=True):
+        cells = zip(exchanges, keys, properties, bodies, places, sequences, strict=True)
+        for exchange, key, found, body, place, sequence in cells:
             where = options.exchange if exchange is None else exchange
             by = options.routing_key if key is None else key
             fault = self._fault(where, by)
@@ -97,20 +106,19 @@ class SinkRows:
                 fault = fault or str(found)
             else:
                 octets = found
-            sequence = self._sequence(*place[: len(PLACE)])
             if sequence is not None and sequence < 0:
-                fault, sequence = fault or "the offset is not one of the slot", None
+                fault = fault or self._bad_sequence
             message: Outgoing = (where or "", by or "", octets, body or b"", sequence, place)
             if fault:
                 self._refused(Refused(message, UNPUBLISHABLE, fault))
             else:
                 yield message
 
-    def _sequence(self, seal: int | None, slot: int | None, offset: int | None) -> int | None:
-        """Return the number that a row's place gives it, None when it has none, -1 for a place that cannot be."""
-        if not self._numbers or not seal or slot is None or offset is None:
-            return None
-        return seal * SLOT_NUMBERS + offset - slot if 0 <= offset - slot < SLOT_NUMBERS and seal > 0 else -1
+    def _sequences(self, columns: dict[str, pa.Array], places: Sequence[tuple[Any, ...]]) -> Sequence[int | None]:
+        """Return the number of each row: None when it has none, below 0 when it cannot be one."""
+        if self._options.sequence is not None:
+            return [-1 if number is None else number for number in columns[self._options.sequence].to_pylist()]
+        return [_sequence(*place[: len(PLACE)]) if self._numbers else None for place in places]
 
     def _fault(self, exchange: str | None, key: str | None) -> str:
         """Return what is wrong with a route, nothing mostly."""
@@ -121,9 +129,10 @@ class SinkRows:
             known = self._good[exchange, key] = _name_fault("exchange", exchange) or _name_fault("routing_key", key)
         return known
 
-    def _places(self, columns: dict[str, pa.Array], rows: int) -> Iterator[tuple[Any, ...]]:
-        lists = [columns[name].to_pylist() if name in columns else [None] * rows for name in (*PLACE, *ORIGIN)]
-        return zip(*lists, strict=True)
+    def _places(self, columns: dict[str, pa.Array], rows: int) -> Sequence[tuple[Any, ...]]:
+        names = PLACE if self._options.sequence is not None else (*PLACE, *ORIGIN)
+        lists = [columns[name].to_pylist() if name in columns else [None] * rows for name in names]
+        return list(zip(*lists, strict=True))
 
     def _properties(self, columns: dict[str, pa.Array], rows: int) -> Sequence[bytes | BadProperties]:
         """Return the octets of each row: those that it had, or what its columns say."""
@@ -139,6 +148,13 @@ class SinkRows:
             return self._octets.of_values(names, row) if raw is None else self._octets.of_raw(raw)
         except BadProperties as bad:
             return bad
+
+
+def _sequence(seal: int | None, slot: int | None, offset: int | None) -> int | None:
+    """Return the number that a row's place gives it, None when it has none, -1 for a place that cannot be."""
+    if not seal or slot is None or offset is None:
+        return None
+    return seal * SLOT_NUMBERS + offset - slot if 0 <= offset - slot < SLOT_NUMBERS and seal > 0 else -1
 
 
 def _name_fault(column: str, name: str | None) -> str:

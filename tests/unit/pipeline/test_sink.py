@@ -122,6 +122,24 @@ def test_rows_without_a_place_are_published_each_time(broker: Broker) -> None:
     assert bodies(broker) == [b"0/0", b"none"] * 2
 
 
+def test_a_column_of_the_users_own_numbers_rows(broker: Broker, tmp_path: Path) -> None:
+    """Rows without a place are published once by it; one without a number is a bad row."""
+    columns = columns_of("body binary, number bigint, seal bigint")
+    options = {"url": broker.url, "exchange": "", "routingKey": "q", "producer": "totals", "sequenceColumn": "number"}
+    schema = pa.schema([("body", pa.binary()), ("number", pa.int64()), ("seal", pa.int64())])
+    numbers = [0, 7, 1 << 62, None, -1]
+    rows = [{"body": b"%d" % row, "number": number, "seal": 3} for row, number in enumerate(numbers)]
+    for _ in range(2):
+        writer = batch_writer({**options, "badRecords": str(tmp_path)}, columns, overwrite=False)
+        told = writer.write(iter([pa.RecordBatch.from_pylist(rows, schema)]))
+        assert isinstance(told, Published)
+        assert (told.messages, told.refused) == (3, 2)
+        writer.commit([told])
+    assert bodies(broker) == [b"0", b"1", b"2"]
+    reasons = pq.read_table(BadRecordLog(tmp_path).files()[0]).column("reason").to_pylist()
+    assert reasons == ["the column 'number' should be a number from 0 on"] * 2
+
+
 def test_bad_rows_are_kept(broker: Broker, tmp_path: Path) -> None:
     """What can be no message, or nobody takes, is in the folder with the reason, and the rest arrives."""
     bad: list[dict[str, Any]] = [
@@ -215,6 +233,17 @@ def test_a_task_without_rows_connects_nowhere() -> None:
             {"routingKey": "k", "exchange": "", "producer": "p"},
             "the producer numbers rows by the columns seal, slot and offset, and there is no 'offset'",
         ),
+        (
+            "body string",
+            {"routingKey": "k", "exchange": "", "producer": "p", "sequenceColumn": "n"},
+            "the column 'n' of the option sequenceColumn should be a whole number, and there is none",
+        ),
+        (
+            "body string, n string",
+            {"routingKey": "k", "exchange": "", "producer": "p", "sequenceColumn": "n"},
+            "should be a whole number, not string",
+        ),
+        ("body string, n int", {"sequenceColumn": "n"}, "numbers the messages of a producer: name one with producer"),
         ("body string", {"winow": "5"}, "there is no option 'winow'; do you mean window?"),
         ("body string", {"window": "0"}, "the option window should be a number from 1 to 65535, not '0'"),
         ("body string", {"mandatory": "maybe"}, "the option mandatory should be true or false, not 'maybe'"),
