@@ -23,7 +23,7 @@ PACKAGE: Final = Path(__file__).resolve().with_name("broker")
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    """A fresh broker in a thread of this process, for clients that block and clients that do not."""
+    """Provide a fresh broker in a thread of this process, for clients that block and clients that do not."""
     _check_not_hidden()
     from broker.testing.broker import Broker  # noqa: PLC0415 - a test run that uses no broker does not load one
 
@@ -33,13 +33,13 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def broker_url(broker: Broker) -> str:
-    """The address of `broker` for a client, with user and password."""
+    """Provide the address of `broker` for a client, with user and password."""
     return broker.url
 
 
 @pytest.fixture
 def broker_process(tmp_path: Path) -> Iterator[str]:
-    """The address of a fresh broker in a process of its own, with its files on disk."""
+    """Provide the address of a fresh broker in a process of its own, with its files on disk."""
     _check_not_hidden()
     from broker.testing.process import broker_process as process  # noqa: PLC0415 - as above
 

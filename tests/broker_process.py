@@ -149,7 +149,7 @@ class BrokerProcess:
         return self._output("err").read_text(encoding="utf-8", errors="replace")
 
     def log_events(self) -> list[dict[str, Any]]:
-        """The log lines of the last start, parsed; a line that is no JSON object (a traceback, say) fails the test."""
+        """Return the parsed log lines of the last start; a line that is no JSON object fails the test."""
         events = []
         for line in self.stderr().splitlines():
             try:
@@ -160,11 +160,11 @@ class BrokerProcess:
         return events
 
     def errors(self) -> Sequence[dict[str, Any]]:
-        """The log events of level error and above."""
+        """Return the log events of level error and above."""
         return [event for event in self.log_events() if event.get("level") in ("error", "critical", "fatal")]
 
     def rss_bytes(self) -> int:
-        """The resident memory of the process."""
+        """Return the resident memory of the process."""
         status = Path(f"/proc/{self.running.pid}/status").read_text(encoding="ascii")
         found = re.search(r"VmRSS:\s+(\d+) kB", status)
         assert found is not None, status

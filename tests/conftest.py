@@ -30,7 +30,7 @@ def _shared_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker
 
 @pytest.fixture
 def broker(request: pytest.FixtureRequest) -> Iterator[BrokerAddress]:
-    """The broker shared by all tests that leave it running; one that died fails the test that it died in."""
+    """Provide the broker shared by all tests that leave it running; one that died fails the test that it died in."""
     if ORACLE_URL:
         yield BrokerAddress.parse(ORACLE_URL)
         return
@@ -44,7 +44,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[BrokerAddress]:
 
 @pytest.fixture
 def broker_process(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A broker of the test's own, not yet started, which it may kill, stop and restart."""
+    """Provide a broker of the test's own, not yet started, which it may kill, stop and restart."""
     if ORACLE_URL:
         pytest.skip("starts and kills its own broker")
     process = BrokerProcess(tmp_path / "folder")
@@ -60,14 +60,14 @@ def oracle() -> bool:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A name that no other test uses, for queues and exchanges."""
+    """Provide a name that no other test uses, for queues and exchanges."""
     plain = re.sub(r"[^\w.]+", "-", request.node.name)[:80]  # characters that every client lets pass
     return f"{plain}-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture
 def raw(broker: BrokerAddress) -> Iterator[RawClient]:
-    """A raw client with an open connection and channel 1 open."""
+    """Provide a raw client with an open connection and channel 1 open."""
     with RawClient(broker.host, broker.port) as client:
         client.open()
         client.open_channel(1)

@@ -41,7 +41,7 @@ class Said:
 
 
 def basic(user: tuple[str, str] | None) -> dict[str, str]:
-    """The header of a login."""
+    """Return the header of a login."""
     return {} if user is None else {"Authorization": "Basic " + b64encode(":".join(user).encode()).decode()}
 
 
@@ -110,12 +110,12 @@ def until_closed(client: socket.socket) -> bytes:
 
 
 def statuses(answers: bytes) -> list[int]:
-    """The status of each answer in what was received."""
+    """Return the status of each answer in what was received."""
     return [int(found) for found in re.findall(rb"HTTP/1\.1 (\d{3}) ", answers)]
 
 
 def request(method: str, path: str, user: tuple[str, str] | None = GUEST, **headers: str) -> bytes:
-    """A request as its bytes."""
+    """Return a request as its bytes."""
     lines = [f"{method} {path} HTTP/1.1", "Host: broker"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in {**basic(user), **headers}.items()]
     return "\r\n".join([*lines, "", ""]).encode()

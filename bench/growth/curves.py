@@ -91,7 +91,7 @@ def _one_queue(address: Address, *, durable: bool = False) -> tuple[Peer, list[s
 
 
 def _backlog(address: Address, count: int, tell: Tell) -> Herd:
-    """A queue in front of whose end so many messages stand, and a consumer that takes what is published elsewhere."""
+    """Measure one queue with a backlog of this many messages while a consumer takes messages from another."""
     peer, keys = _one_queue(address, durable=True)
     if count:
         _fill(address, keys, count, tell)

@@ -81,7 +81,10 @@ class Backups:
         return {"files": files, "bytes": size_bytes}
 
     def _begin(self, backup: Backup, target: Path) -> None:
-        """Raises: ValueError for a target that is no new or empty folder, or is within the data folder."""
+        """Create the backup.
+
+        Raises: ValueError for a target that is not a new or empty folder, or that is within the data folder.
+        """
         files, folder = self._folder.files, self._folder.path.resolve()
         if target.is_relative_to(folder) or folder.is_relative_to(target):
             raise ValueError(f"{target}: a backup cannot be within the data folder, nor around it")
@@ -108,7 +111,7 @@ class Backups:
         await asyncio.to_thread(backup.gather_settings)
 
     def _check(self) -> None:
-        """Raises: what ended the broker, if it has ended: that is more than a backup that failed."""
+        """Raise the error that ended the broker, if one did: it matters more than a failed backup."""
         for engine in self._administration.vhosts.engines.values():
             engine.committer.check()
 

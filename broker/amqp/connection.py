@@ -149,7 +149,7 @@ class Connection:
     # ---- input -------------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes, budget_bytes: int | None = None) -> bool:
-        """Processes received bytes, and returns False when whole frames are left: because of the budget, a hold, or too
+        """Process received bytes, and return False when whole frames are left: because of the budget, a hold, or too
         much output that was not taken yet.
 
         Called with no bytes it goes on with those. It lets out StoreFailed alone. HOT.

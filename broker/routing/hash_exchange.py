@@ -30,7 +30,7 @@ class HashExchange(KeyedExchange):
     type = "x-consistent-hash"
 
     def __init__(self, name: str, **settings: Any) -> None:
-        """Raises: ValueError on arguments that the exchange cannot have."""
+        """Check the arguments. Raises: ValueError on arguments that the exchange cannot have."""
         super().__init__(name, **settings)
         self._header = _text_argument(self.arguments, "hash-header")
         self._property = _text_argument(self.arguments, "hash-property")

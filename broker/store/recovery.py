@@ -200,7 +200,7 @@ class Recovery:
         return False
 
     def _refuse(self, number: int, offset: int, reason: str, lost_bytes: int = 0) -> None:
-        """Raises: CorruptStore; with quarantine it is a finding instead."""
+        """Raise CorruptStore, or report a finding with quarantine."""
         if not self._quarantine:
             raise CorruptStore(self.log.path(number), number, offset, reason)
         self._findings.append(Finding("store.quarantined", self.log.path(number), number, offset, lost_bytes, reason))

@@ -178,7 +178,7 @@ class StoredSlots:
         return failed
 
     def _report(self, position: int, queue_number: int, message_id: int) -> None:
-        """Raises: CorruptRecord; with quarantine it is logged instead."""
+        """Raise CorruptRecord, or log the damage with quarantine."""
         source = self._spill if is_spilled(position >> OFFSET_BITS) else self._log
         reason = self._reasons.get(position >> OFFSET_BITS)
         because = f": {reason}" if reason else ""

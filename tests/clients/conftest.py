@@ -20,13 +20,13 @@ WorkerOf: TypeAlias = Callable[..., CeleryWorker]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for what the module's processes write."""
+    """Provide a folder for what the module's processes write."""
     return tmp_path_factory.mktemp("clients")
 
 
 @pytest.fixture(scope="module")
 def module_broker(folder: Path) -> Iterator[BrokerProcess]:
-    """A broker of the module's own, so that the queues in it are known."""
+    """Provide a broker of the module's own, so that the queues in it are known."""
     if ORACLE_URL:
         pytest.skip("looks into its own broker")
     process = BrokerProcess(folder / "broker").start()

@@ -29,13 +29,13 @@ def settings(module_broker: BrokerProcess) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def worker(worker_of: WorkerOf, settings: dict[str, Any]) -> CeleryWorker:
-    """A worker that runs."""
+    """Provide a worker that runs."""
     return worker_of(settings, "--pool", "threads", "--concurrency", "4").start()
 
 
 @pytest.fixture(scope="module")
 def app(settings: dict[str, Any], worker: CeleryWorker) -> Iterator[Any]:
-    """An application whose tasks the worker runs."""
+    """Provide an application whose tasks the worker runs."""
     with calling(settings) as application:
         yield application
 

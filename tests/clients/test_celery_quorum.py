@@ -22,7 +22,7 @@ DELAYS = 28  # celery_delayed_0 waits a second, each next one twice as long
 
 @pytest.fixture(scope="module")
 def app(module_broker: BrokerProcess, worker_of: WorkerOf, folder: Path) -> Iterator[Any]:
-    """An application with a worker, both on quorum queues."""
+    """Provide an application with a worker, both on quorum queues."""
     (folder / "results").mkdir()
     settings = {
         "broker_url": module_broker.address.url,

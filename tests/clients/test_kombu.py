@@ -20,7 +20,7 @@ from tests.deadline import DEADLINE_S, wait_until
 
 @pytest.fixture
 def connection(broker: BrokerAddress) -> Iterator[Connection]:
-    """A connection that confirms publishes."""
+    """Provide a connection that confirms publishes."""
     with Connection(broker.url, transport_options={"confirm_publish": True}) as opened:
         yield opened
 

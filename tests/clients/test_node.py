@@ -20,7 +20,7 @@ RUN_S = 50
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the conversation and the client that it needs; skips where that cannot be had."""
+    """Provide a folder with the conversation and the client that it needs; skips where that cannot be had."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         pytest.skip("node and npm are not installed")

@@ -27,7 +27,7 @@ EXPECTED = {name: expected_of(name, BY_4_3[name], BY_3_10.get(name)) for name in
 
 @pytest.fixture(scope="module")
 def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Transcript | str]:
-    """What SlotMQ says in the conversations of the selected tests, played beside each other."""
+    """Provide what SlotMQ says in the conversations of the selected tests, played beside each other."""
     selected = [
         item
         for item in request.session.items
@@ -79,7 +79,7 @@ def test_slotmq_says_what_rabbitmq_says(name: str, said: Mapping[str, Transcript
 def oracle_said(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Mapping[str, Transcript], Mapping[str, Transcript | str]]]:
-    """What is recorded of the RabbitMQ at hand, and what it says now; skips where there is none."""
+    """Provide what is recorded of the RabbitMQ at hand, and what it says now; skips where there is none."""
     try:
         with running_oracle(tmp_path_factory.mktemp("oracle") / "rabbitmq") as address:
             recorded = BY_3_10 if major_version(address) < 4 else BY_4_3

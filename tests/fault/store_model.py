@@ -175,7 +175,7 @@ class StoreModel:
             queue.messages[message_id] = ModelMessage(body, position, len(record), log.position)
 
     def transient(self) -> None:
-        """A transient message takes an id of a durable queue and lies in the spill."""
+        """Store a transient message of a durable queue: it takes an id and lies in the spill."""
         queues = self.live_queues()
         if not queues:
             return

@@ -132,14 +132,14 @@ def alarming(events: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 async def expect_well(broker: Broker) -> None:
-    """The other vhost works: its message is there, and it takes another one."""
+    """Check that the other vhost works: its message is there, and it takes another one."""
     with await talk(broker, connect, broker) as client:
         assert await talk(broker, consume, client, "q", 1) == WELL
         await talk(broker, lambda: publish(client, "q", WELL))
 
 
 async def expect_down(broker: Broker) -> str:
-    """The damaged vhost is refused with RabbitMQ's code and text, commands say why, and what is defined stays."""
+    """Check that the damaged vhost is refused with RabbitMQ's code and text and keeps its definitions."""
 
     def refused() -> str:
         client = RawClient("127.0.0.1", broker.listener.port)

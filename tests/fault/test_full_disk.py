@@ -81,7 +81,7 @@ def drain(address: BrokerAddress) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of its own, of 64 MiB."""
+    """Provide a real file system of its own, of 64 MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "slotmq-test", str(folder)]

@@ -58,7 +58,7 @@ def with_expiration(channel: BlockingChannel, queue: str) -> None:
 
 
 def as_copies(channel: BlockingChannel, queue: str) -> None:
-    """A CC and as BCC of messages for a classic queue."""
+    """Publish as CC and as BCC of messages for a classic queue."""
     for place, body in enumerate(BODIES):
         header = "BCC" if place % 2 else "CC"
         properties = pika.BasicProperties(message_id="m", headers={"n": 1, header: [queue]}, delivery_mode=1)

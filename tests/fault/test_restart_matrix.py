@@ -66,7 +66,7 @@ def settled(broker: BrokerProcess) -> bool:
 
 @pytest.fixture(scope="module", params=[False, True], ids=["stopped", "killed"])
 def restarted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarted]:
-    """A world that went through two ends."""
+    """Provide a world that went through two ends."""
     if ORACLE_URL:
         pytest.skip("starts and kills its own broker")
     broker = BrokerProcess(tmp_path_factory.mktemp("matrix") / "folder").start()
@@ -86,7 +86,7 @@ def restarted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(params=["first", "second"])
 def found(request: pytest.FixtureRequest, restarted: Restarted) -> Found:
-    """What was found behind one of the ends: nothing may be lost, or come back, by the other."""
+    """Provide what was found behind one of the ends: nothing may be lost, or come back, by the other."""
     looked: Found = getattr(restarted, request.param)
     return looked
 

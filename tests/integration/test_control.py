@@ -22,22 +22,22 @@ from tests.deadline import DEADLINE_S
 
 
 def echo(request: Request) -> Any:
-    """A verb that answers with what it was asked."""
+    """Return a verb that answers with what it was asked."""
     return dict(request._fields)
 
 
 def refuse(_request: Request) -> Any:
-    """A verb that says no."""
+    """Return a verb that says no."""
     raise ControlRefused("no queue 'q'")
 
 
 def crash(_request: Request) -> Any:
-    """A verb with a defect."""
+    """Return a verb with a defect."""
     raise ZeroDivisionError
 
 
 async def work(request: Request) -> Any:
-    """A verb that takes its time, and says how far it is."""
+    """Return a verb that takes its time, and says how far it is."""
     for done in range(request.integer("steps", 2)):
         request.asker.tell({"done": done})
         await asyncio.sleep(0)
@@ -45,7 +45,7 @@ async def work(request: Request) -> Any:
 
 
 async def work_on(request: Request) -> Any:
-    """A verb that works until the client has enough."""
+    """Return a verb that works until the client has enough."""
     request.asker.tell({"begun": True})
     for _ in range(1_000_000):
         if request.asker.enough():
@@ -55,13 +55,13 @@ async def work_on(request: Request) -> Any:
 
 
 async def hand_over(request: Request) -> Any:
-    """A verb that wants to know whether what it told was taken."""
+    """Return a verb that wants to know whether what it told was taken."""
     request.asker.tell({"message": "m"})
     return await request.asker.accepted()
 
 
 def rows(request: Request) -> Any:
-    """A verb with a long answer."""
+    """Return a verb with a long answer."""
     return [{"number": number, "text": "x" * 100} for number in range(request.integer("count", 0))]
 
 
@@ -78,7 +78,7 @@ VERBS: dict[str, Verb] = {
 
 @pytest.fixture
 async def folder(tmp_path: Path) -> AsyncIterator[Path]:
-    """A folder in which a control socket listens."""
+    """Provide a folder in which a control socket listens."""
     control = ControlSocket(tmp_path, VERBS)
     await control.start()
     yield tmp_path
@@ -87,7 +87,7 @@ async def folder(tmp_path: Path) -> AsyncIterator[Path]:
 
 
 async def raw(folder: Path, request: bytes) -> list[Any]:
-    """What the socket answers to raw bytes until it ends the conversation."""
+    """Return what the socket answers to raw bytes until it ends the conversation."""
     reader, writer = await asyncio.open_unix_connection(str(folder / SOCKET_NAME))
     try:
         writer.write(request)
@@ -225,7 +225,7 @@ async def test_socket_of_a_killed_broker_is_replaced(tmp_path: Path) -> None:
 
 
 def long_folder(tmp_path: Path) -> Path:
-    """A folder whose path does not fit into a socket address."""
+    """Return a folder whose path does not fit into a socket address."""
     folder = tmp_path / ("d" * 120)
     folder.mkdir()
     assert len(os.fsencode(folder / SOCKET_NAME)) > SOCKET_PATH_MAX_BYTES

@@ -31,12 +31,12 @@ EXPORTED: dict[str, Any] = {  # as RabbitMQ 4 says it
 
 
 async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
-    """What the broker answers over its control socket."""
+    """Return what the broker answers over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
 async def types(broker: Broker) -> dict[str, str | None]:
-    """The type that each queue of the vhost was declared with."""
+    """Return the type that each queue of the vhost was declared with."""
     return {row["name"]: row["arguments"].get("x-queue-type") for row in await told(broker, "list_queues", vhost="v")}
 
 

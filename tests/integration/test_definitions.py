@@ -66,7 +66,7 @@ EXPORTED: dict[str, Any] = {
 
 
 async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
-    """What the broker answers over its control socket."""
+    """Return what the broker answers over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
@@ -76,14 +76,14 @@ async def take(broker: Broker, definitions: Any, **arguments: Any) -> Any:
 
 
 def changed(part: str, number: int, **fields: Any) -> dict[str, Any]:
-    """The document with other fields in one entry."""
+    """Return the document with other fields in one entry."""
     document: dict[str, Any] = json.loads(json.dumps(EXPORTED))
     document[part][number] |= fields
     return document
 
 
 def sorted_rows(document: dict[str, Any]) -> dict[str, Any]:
-    """A document whose lists are in an order of their own."""
+    """Return a document whose lists are in an order of their own."""
     return {
         part: sorted(rows, key=lambda row: json.dumps(row, sort_keys=True)) if isinstance(rows, list) else rows
         for part, rows in document.items()

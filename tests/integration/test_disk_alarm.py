@@ -73,7 +73,7 @@ async def test_operator_sees_who_is_blocked(tmp_path: Path) -> None:
     disk = FillingDisk()
 
     async def seen() -> tuple[list[str], int]:
-        """The states of all connections, and how many are blocked."""
+        """Return the states of all connections, and how many are blocked."""
         rows: list[dict[str, Any]] = await asyncio.to_thread(ask, str(tmp_path), "list_connections")
         status = await asyncio.to_thread(ask, str(tmp_path), "status")
         return sorted(row["state"] for row in rows), status["connections_blocked"]

@@ -27,7 +27,7 @@ TAP = "queue 'amq.tap.a' in vhost '/'"
 
 @asynccontextmanager
 async def tapped_broker(folder: Path, *taps: str, **sections: dict[str, Any]) -> AsyncIterator[Broker]:
-    """A broker with taps on amq.topic, each for the keys of its name, which only sealing empties."""
+    """Yield a broker with taps on amq.topic, each for the keys of its name, which only sealing empties."""
     http = {**HTTP, **sections.pop("http", {})}
     given = {"window_ms": 3_600_000, **sections.pop("taps", {})}
     async with running_broker(folder, None, http=http, taps=given, **sections) as broker:
@@ -57,7 +57,7 @@ def reader(broker: Broker, read: str, tags: tuple[str, ...] = ()) -> None:
 
 
 def open_slot_files() -> list[str]:
-    """The slot files that this process has open."""
+    """Return the slot files that this process has open."""
     found = []
     for number in os.listdir("/proc/self/fd"):
         try:

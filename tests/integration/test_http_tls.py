@@ -27,7 +27,7 @@ def authority() -> trustme.CA:
 
 
 def certificate(authority: trustme.CA, folder: Path) -> dict[str, Any]:
-    """A new certificate where the settings say."""
+    """Return a new certificate where the settings say."""
     issued = authority.issue_cert("127.0.0.1")
     for path, blob in ((folder / "cert.pem", issued.cert_chain_pems[0]), (folder / "key.pem", issued.private_key_pem)):
         blob.write_to_path(path.with_suffix(".new"))
@@ -36,20 +36,20 @@ def certificate(authority: trustme.CA, folder: Path) -> dict[str, Any]:
 
 
 def trusting(authority: trustme.CA) -> ssl.SSLContext:
-    """A client's context."""
+    """Return a client's context."""
     context = ssl.create_default_context()
     authority.configure_trust(context)
     return context
 
 
 def web_of(broker: Broker, authority: trustme.CA) -> Web:
-    """A client over TLS."""
+    """Return a client over TLS."""
     assert broker.http is not None
     return Web(broker.http.port, context=trusting(authority))
 
 
 def serial(broker: Broker, authority: trustme.CA) -> str:
-    """The number of the certificate that a new client is shown."""
+    """Return the number of the certificate that a new client is shown."""
     assert broker.http is not None
     with (
         socket.create_connection(("127.0.0.1", broker.http.port), DEADLINE_S) as plain,

@@ -26,12 +26,12 @@ def _quiet() -> Iterator[None]:
 
 
 async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
-    """What the broker answers over its control socket."""
+    """Return what the broker answers over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
 async def only(broker: Broker, verb: str, **arguments: Any) -> Any:
-    """The one row of a list."""
+    """Return the one row of a list."""
     (row,) = await told(broker, verb, **arguments)
     return row
 
@@ -63,7 +63,7 @@ async def test_single_active_consumer_is_told_from_those_that_wait(tmp_path: Pat
 
 
 def end_of(connection: Any) -> asyncio.Future[Any]:
-    """What a connection will have ended with."""
+    """Return what a connection will have ended with."""
     ended = asyncio.get_running_loop().create_future()
 
     def heard(_connection: Any, error: Any) -> None:

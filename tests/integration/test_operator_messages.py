@@ -33,14 +33,14 @@ def _quiet() -> Iterator[None]:
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
-    """A broker of the test's own."""
+    """Provide a broker of the test's own."""
     async with running_broker(tmp_path) as running:
         yield running
 
 
 @pytest.fixture
 def slotmq(broker: Broker, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """A function that runs a command and returns its exit code, its output and its errors."""
+    """Provide a function that runs a command and returns its exit code, its output and its errors."""
 
     async def run(*words: str) -> tuple[int, str, str]:
         capfd.readouterr()

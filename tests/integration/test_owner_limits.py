@@ -44,7 +44,7 @@ OF_QUEUES = "PRECONDITION_FAILED - cannot declare queue 'new': queue limit in vh
 
 
 async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
-    """What the broker answers over its control socket."""
+    """Return what the broker answers over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 

@@ -55,7 +55,7 @@ def value(result: Result, name: str) -> float:
 
 @pytest.fixture
 def running(broker_process: BrokerProcess) -> Iterator[BrokerProcess]:
-    """A broker that has nothing to complain of at the end."""
+    """Provide a broker that has nothing to complain of at the end."""
     broker_process.start()
     yield broker_process
     assert broker_process.alive

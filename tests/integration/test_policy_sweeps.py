@@ -29,7 +29,7 @@ POLICY: dict[str, Any] = {"name": "p", "pattern": "^q", "apply_to": "queues", "d
 
 
 async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
-    """What the broker answers over its control socket."""
+    """Return what the broker answers over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 

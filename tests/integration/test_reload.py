@@ -71,7 +71,7 @@ def declared(process: BrokerProcess, name: str) -> Any:
 
 @pytest.fixture
 def process(tmp_path: Path) -> Any:
-    """A broker with two settings of a file."""
+    """Provide a broker with two settings of a file."""
     process, _file = configured(tmp_path, "[limits]\nqueues_max = 1\n[log]\nlevel = 'info'\n")
     yield process
     process.kill()

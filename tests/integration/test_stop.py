@@ -26,7 +26,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(PACKAGE)}
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A running broker."""
+    """Provide a running broker."""
     process = BrokerProcess(tmp_path / "data", environment={"SLOTMQ_SERVER__DRAIN_TIMEOUT_MS": "9000"}).start()
     yield process
     process.kill()

@@ -28,18 +28,18 @@ from tests.raw_client import RawClient, publish_frames
 
 @pytest.fixture
 def threaded() -> Iterator[Broker]:
-    """A broker in a thread."""
+    """Provide a broker in a thread."""
     with Broker() as running:
         yield running
 
 
 def channel_of(url: str) -> Any:
-    """A pika channel of a new connection."""
+    """Return a pika channel of a new connection."""
     return pika.BlockingConnection(pika.URLParameters(url)).channel()
 
 
 def bodies(broker: Broker, queue: str) -> list[bytes]:
-    """What a queue holds."""
+    """Return what a queue holds."""
     return [message.body for message in broker.queue(queue).messages]
 
 

@@ -36,7 +36,7 @@ def authority() -> trustme.CA:
 
 @pytest.fixture
 def files(authority: trustme.CA, tmp_path: Path) -> dict[str, str]:
-    """The broker's certificate, key and authority, as settings."""
+    """Provide the broker's certificate, key and authority, as settings."""
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     write(authority.issue_cert(HOST, "127.0.0.1"), tmp_path)
     names = {"certfile": "cert.pem", "keyfile": "key.pem", "cafile": "ca.pem"}

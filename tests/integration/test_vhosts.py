@@ -16,19 +16,19 @@ from tests.in_process import running_broker
 
 
 async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
-    """What the broker answers over its control socket."""
+    """Return what the broker answers over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
 async def connected(broker: Broker, vhost: str, user: str = "guest", password: str = "guest") -> Any:
-    """A connection to a vhost."""
+    """Return a connection to a vhost."""
     return await aio_pika.connect(
         host="127.0.0.1", port=broker.listener.port, login=user, password=password, virtualhost=vhost
     )
 
 
 def end_of(connection: Any) -> asyncio.Future[Any]:
-    """What a connection will have ended with."""
+    """Return what a connection will have ended with."""
     ended = asyncio.get_running_loop().create_future()
 
     def heard(_connection: Any, error: Any) -> None:

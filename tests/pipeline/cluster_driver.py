@@ -42,7 +42,7 @@ def main(master: str, *places: str) -> None:
 
 
 def figures(spark: SparkSession) -> dict[str, Any]:
-    """The memory of the driver, its JVM's after a collection, and how many tasks each executor has done."""
+    """Return the memory of the driver, its JVM's after a collection, and how many tasks each executor has done."""
     context: Any = spark.sparkContext
     runtime = context._jvm.java.lang.Runtime.getRuntime()
     runtime.gc()

@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session on two local cores, with the formats of the pipeline."""
+    """Provide a session on two local cores, with the formats of the pipeline."""
     if missing_packages():
         pytest.skip(f'{", ".join(missing_packages())} not installed: pip install "slotmq[spark]"')
     from broker.pipeline import session

@@ -78,7 +78,7 @@ def orphans(path: Path) -> set[str]:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A broker that seals soon."""
+    """Provide a broker that seals soon."""
     process = BrokerProcess(tmp_path / "data", environment={"SLOTMQ_TAPS__WINDOW_MS": "200"}).start()
     yield process
     process.kill()

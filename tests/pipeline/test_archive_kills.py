@@ -128,7 +128,7 @@ class Follower:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A broker that seals all the time."""
+    """Provide a broker that seals all the time."""
     process = BrokerProcess(tmp_path / "data", environment=SOON).start()
     yield process
     process.kill()

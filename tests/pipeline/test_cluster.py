@@ -33,7 +33,7 @@ GROWTH_MAX_BYTES = 32 << 20  # of a driver that archives 200 MB more
 
 
 def folder_of(path: Path, slots: int) -> Path:
-    """A data folder with slots of 5 MB, the bodies of which differ."""
+    """Return a data folder with slots of 5 MB, the bodies of which differ."""
     folder = SlotFolder(path)
     for slot in range(slots):
         folder.add_slot(
@@ -60,7 +60,7 @@ def table_of(lake: Path) -> pa.Table:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """The variables of commands that have a cache folder of their own, so the user's cluster is left alone."""
+    """Provide the variables of commands that have a cache folder of their own, so the user's cluster is left alone."""
     return {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(PROJECT)}
 
 
@@ -75,7 +75,7 @@ def cluster(environment: dict[str, str], *words: str, code: int = 0) -> dict[str
 
 @pytest.fixture
 def master(environment: dict[str, str]) -> Iterator[str]:
-    """The master's URL of a cluster that runs."""
+    """Provide the master's URL of a cluster that runs."""
     said = cluster(environment, "start", "--port", "0", "--workers", "2", "--cores", "1", "--memory", "600m")
     yield said["master"]
     ended = cluster(environment, "stop")["ended"]

@@ -33,7 +33,7 @@ from tests.pipeline.lake_rows import SLOT, lake_of, rows_of  # noqa: E402 - what
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker for all tests here, each of which has its own names in it."""
+    """Provide a broker for all tests here, each of which has its own names in it."""
     process = BrokerProcess(tmp_path_factory.mktemp("jobs") / "data").start()
     yield process
     process.kill()
@@ -41,7 +41,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def channel(broker: BrokerProcess) -> Iterator[Any]:
-    """A channel with confirms."""
+    """Provide a channel with confirms."""
     connection = pika.BlockingConnection(pika.URLParameters(broker.address.url))
     made = connection.channel()
     made.confirm_delivery()

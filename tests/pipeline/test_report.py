@@ -62,7 +62,7 @@ def queues_of(row: dict[str, Any]) -> list[str]:
 
 @pytest.fixture
 def declared(broker_process: BrokerProcess) -> Any:
-    """A broker with the bindings, and two consumers of queue `all` of which one holds thrice the other's."""
+    """Provide a broker with the bindings, and two consumers of queue `all` of which one holds thrice the other's."""
     broker_process.start()
     address = broker_process.address
     connection = pika.BlockingConnection(pika.ConnectionParameters(address.host, address.port, heartbeat=0))

@@ -28,7 +28,7 @@ OPTIONS = {"SLOTMQ_TAPS__WINDOW_MS": "600000", "SLOTMQ_HTTP__ENABLED": "true", "
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A broker with a tap whose slots are sealed when somebody asks for it."""
+    """Provide a broker with a tap whose slots are sealed when somebody asks for it."""
     process = BrokerProcess(tmp_path / "data", environment=OPTIONS).start()
     ask(process.folder, "tap_add", exchange="amq.topic", pattern="#", name="all", cursors=["archive"])
     yield process

@@ -97,7 +97,7 @@ def run_doctor_in(environment: dict[str, str], folder: Path) -> subprocess.Compl
 
 @pytest.fixture
 def path_without_java(tmp_path: Path) -> Path:
-    """A folder for PATH with every program of this machine, but no Java."""
+    """Provide a folder for PATH with every program of this machine, but no Java."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("bash", "sh", "env", "dirname", "readlink", "uname", "ps", "cat", "ls", "rm", "chmod", "setsid"):

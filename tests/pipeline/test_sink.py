@@ -30,7 +30,7 @@ BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    """A broker with the durable queue q, to which the exchange x leads everything but the key lost."""
+    """Provide a broker with the durable queue q, to which the exchange x leads everything but the key lost."""
     with Broker() as running, pika.BlockingConnection(pika.URLParameters(running.url)) as connection:
         channel = connection.channel()
         channel.queue_declare("q", durable=True)

@@ -24,7 +24,7 @@ HTTP_ADDRESS = re.compile(r"HTTP at http://([\d.:]+)/")
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A broker that serves its slots over HTTP, too."""
+    """Provide a broker that serves its slots over HTTP, too."""
     process = BrokerProcess(tmp_path / "data", environment=HTTP).start()
     yield process
     process.kill()
@@ -60,7 +60,7 @@ def publish(channel: BlockingChannel, numbers: range) -> list[dict[str, Any]]:
 
 
 def rows(frame: DataFrame) -> list[dict[str, Any]]:
-    """The rows by message id, with what the test compares."""
+    """Return the rows by message id, with what the test compares."""
     found = frame.selectExpr("*", "unix_timestamp(app_ts) AS app_s").orderBy("offset").collect()
     return [{name: bytes(v) if isinstance(v, bytearray) else v for name, v in row.asDict().items()} for row in found]
 

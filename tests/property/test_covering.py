@@ -138,7 +138,7 @@ class CoverMachine(RuleBasedStateMachine):
 
     @rule(words=SPELLINGS)
     def ask(self, words: list[str]) -> None:
-        """A root that covers is found exactly if there is one."""
+        """Check that a covering root is found exactly if there is one."""
         pattern = parse_pattern(".".join(words))
         root = self.cover_set.covering(pattern)
         if root is None:

@@ -35,12 +35,12 @@ class SlotMachine(RuleBasedStateMachine):
 
     @rule()
     def seal(self) -> None:
-        """The open slot may be sealed at any time."""
+        """Seal the open slot, which may happen at any time."""
         self.manager.seal()
 
     @rule(owner=owners, limit=st.integers(1, 6))
     def take(self, owner: Owner, limit: int) -> None:
-        """What is handed out was ready, ascends, and is the lowest that no other owner's lease hides."""
+        """Take messages: they were ready, they ascend, and no lower one was free of another owner's lease."""
         slot = self.manager.get(owner)
         if slot is None:
             hidden = {
@@ -64,7 +64,7 @@ class SlotMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), what=st.sampled_from(["settle", "requeue", "put_back"]))
     def answer(self, data: st.DataObject, what: str) -> None:
-        """A consumer acks, a consumer rejects, or a message was not sent after all."""
+        """Settle, requeue or unsend messages, as consumers do."""
         if not self.unacked:
             return
         message_id = data.draw(st.sampled_from(sorted(self.unacked)))
@@ -77,7 +77,7 @@ class SlotMachine(RuleBasedStateMachine):
 
     @rule(owner=owners)
     def owner_dies(self, owner: Owner) -> None:
-        """The slots that a lost owner leases return with all that was handed out of them."""
+        """Lose an owner: the slots that it leased return with everything handed out of them."""
         slots = self.manager.leased_to(owner)
         lost = {i for i, (_who, slot) in self.unacked.items() if slot in slots}
         assert self.manager.return_all(owner) == len(lost)
@@ -101,7 +101,7 @@ class SlotMachine(RuleBasedStateMachine):
 
     @invariant()
     def each_id_is_in_one_place(self) -> None:
-        """An unsettled id lies in exactly one slot; a slot without any is deleted; the counts are right."""
+        """Check that an unsettled id lies in exactly one slot, that empty slots are deleted, and the counts."""
         manager = self.manager
         unsettled = [
             slot.first + i for slot in manager.slots.values() for i in range(slot.length) if i not in slot.acks

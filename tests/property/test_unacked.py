@@ -84,7 +84,7 @@ class UnackedMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1))
     def fetch(self, which: int) -> None:
-        """A message is fetched: nobody consumes it."""
+        """Fetch a message, which no consumer gets."""
         index = self.fresh[which]
         if index < WINDOW:
             self.fresh[which] += 1
@@ -100,7 +100,7 @@ class UnackedMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), multiple=st.booleans(), transactional=st.booleans())
     def acknowledge(self, data: st.DataObject, multiple: bool, transactional: bool) -> None:
-        """A tag that waits names its message, with multiple those before it too, in order; any other tag is refused."""
+        """Acknowledge a tag: it names its message, with multiple all before it, in order; other tags are refused."""
         anywhere = st.integers(0, self.last + 2)
         tag = data.draw(anywhere if not self.waiting else st.one_of(st.sampled_from(sorted(self.waiting)), anywhere))
         if tag not in self.waiting and not (multiple and not tag):
@@ -142,7 +142,7 @@ class UnackedMachine(RuleBasedStateMachine):
 
     @rule()
     def roll_back(self) -> None:
-        """What was set aside waits again, in its place."""
+        """Roll back: acknowledged messages are unacked again, in their place."""
         self.made.put_back()
         self.waiting = dict(sorted({**self.waiting, **self.aside}.items()))
         self.aside.clear()

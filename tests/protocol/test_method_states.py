@@ -183,7 +183,7 @@ def expect_too_early(_: str) -> Outcome:
 
 
 def expect_unopened(name: str) -> Outcome:
-    """A channel begins with channel.open."""
+    """Return a channel begins with channel.open."""
     if name == "Channel.Open":
         return reply("Channel.OpenOk")
     if name in STRANGERS:
@@ -192,7 +192,7 @@ def expect_unopened(name: str) -> Outcome:
 
 
 def expect_open(name: str) -> Outcome:
-    """The session gets what a client may ask; the rest is 503, and what does not exist 540."""
+    """Return the session gets what a client may ask; the rest is 503, and what does not exist 540."""
     if name in FOR_THE_SESSION:
         return ("session",)
     if name in STRANGERS:
@@ -205,13 +205,13 @@ def expect_open(name: str) -> Outcome:
 
 
 def expect_awaiting_header(_: str) -> Outcome:
-    """A method must not come between a publish and its content."""
+    """Return a method must not come between a publish and its content."""
     text = "UNEXPECTED_FRAME - expected content header for class 60, got non content header frame instead"
     return ("close", 505, text)
 
 
 def expect_awaiting_body(_: str) -> Outcome:
-    """A method must not come between a content header and its body."""
+    """Return a method must not come between a content header and its body."""
     return ("close", 505, "UNEXPECTED_FRAME - expected content body, got non content body frame instead")
 
 

@@ -42,7 +42,7 @@ def _thawed() -> Iterator[None]:
 
 @pytest.fixture
 def broker() -> Any:
-    """What the collector looks at: one vhost, no connection."""
+    """Provide what the collector looks at: one vhost, no connection."""
     vhost = SimpleNamespace(bindings=SimpleNamespace(count=0), queues={})
     return SimpleNamespace(vhosts={"/": vhost}, listener=Listener(), turn=SimpleNamespace(count=0))
 

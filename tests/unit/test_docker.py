@@ -28,7 +28,7 @@ Instructions = list[tuple[str, str]]
 
 
 def instructions(file: Path) -> Instructions:
-    """The instructions of a Dockerfile's last stage, each with what follows it."""
+    """Return the instructions of a Dockerfile's last stage, each with what follows it."""
     lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
     parted = [line.split(maxsplit=1) for line in joined.splitlines() if line.strip()]
@@ -37,18 +37,18 @@ def instructions(file: Path) -> Instructions:
 
 
 def the(name: str, file: Path = IMAGE) -> str:
-    """What the only instruction of that name says."""
+    """Return what the only instruction of that name says."""
     (found,) = [rest for instruction, rest in instructions(file) if instruction == name]
     return found
 
 
 def environment() -> dict[str, str]:
-    """The image's variables."""
+    """Return the image's variables."""
     return dict(word.split("=", 1) for word in shlex.split(the("ENV")))
 
 
 def settings_with(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> Settings:
-    """The settings of a container with these variables."""
+    """Return the settings of a container with these variables."""
     for name in [name for name in os.environ if name.startswith(("SLOTMQ_", "RABBITMQ_"))]:
         monkeypatch.delenv(name)
     for name, value in variables.items():
@@ -57,7 +57,7 @@ def settings_with(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) ->
 
 
 def compose(**variables: str) -> dict[str, Any]:
-    """The compose file with its variables filled in."""
+    """Return the compose file with its variables filled in."""
 
     def filled(value: Any) -> Any:
         if isinstance(value, dict):
@@ -73,7 +73,7 @@ def compose(**variables: str) -> dict[str, Any]:
 
 
 def health_command() -> list[str]:
-    """The command of the health check, with this Python."""
+    """Return the command of the health check, with this Python."""
     words: list[str] = json.loads(the("HEALTHCHECK").partition("CMD ")[2])
     assert words[0] == "python"
     return [sys.executable, *words[1:]]

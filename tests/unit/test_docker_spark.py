@@ -21,14 +21,14 @@ SPARK = ("master", "worker-1", "worker-2", "archive", "query")
 
 
 def services() -> dict[str, Any]:
-    """The services, with the defaults of their variables filled in."""
+    """Return the services, with the defaults of their variables filled in."""
     text = re.sub(r"\$\{(\w+):-([^}]*)\}", r"\2", (ROOT / "docker" / "compose.spark.yaml").read_text())
     found: dict[str, Any] = yaml.safe_load(text)["services"]
     return found
 
 
 def words(service: str) -> list[str]:
-    """The whole command line of a service."""
+    """Return the whole command line of a service."""
     found = services()[service]
     return [*found.get("entrypoint", ["slotmq"]), *found["command"]]
 

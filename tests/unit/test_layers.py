@@ -41,7 +41,7 @@ MODULES = {"shutil", "tempfile", "mmap", "fcntl", "glob", "fileinput", "sqlite3"
 
 
 def file_calls(source: str) -> list[str]:
-    """The calls in a source that touch the file system, as `name:line`."""
+    """Return the calls in a source that touch the file system, as `name:line`."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):

@@ -27,13 +27,13 @@ def numbers() -> list[tuple[str, str, Any]]:
 
 
 def uncommented(text: str) -> dict[str, Any]:
-    """The file as it reads when every default is taken for a setting."""
+    """Return the file as it reads when every default is taken for a setting."""
     lines = [line[1:] if line.startswith("#") and not line.startswith("# ") else line for line in text.splitlines()]
     return tomllib.loads("\n".join(lines))
 
 
 def plain(settings: Settings) -> dict[str, Any]:
-    """Settings as TOML would hold them."""
+    """Return settings as TOML would hold them."""
     values = settings.model_dump(mode="json")
     values["auth"]["users"] = {name: value.get_secret_value() for name, value in settings.auth.users.items()}
     values["auth"]["default_pass"] = settings.auth.default_pass.get_secret_value()

@@ -27,7 +27,7 @@ def _restored() -> Iterator[None]:
 
 
 def redacted(**event: Any) -> str:
-    """The event after redaction, as one text to search."""
+    """Return the event after redaction, as one text to search."""
     return json.dumps(redact(None, "info", event))
 
 
@@ -105,7 +105,7 @@ def test_long_and_deep_values_are_bounded() -> None:
 
 
 def warn(gate: RepeatedWarnings, **event: Any) -> dict[str, Any] | None:
-    """What the gate makes of a warning; None when it is suppressed."""
+    """Return what the gate makes of a warning; None when it is suppressed."""
     try:
         return dict(gate(None, "warning", dict(event)))
     except structlog.DropEvent:
@@ -153,7 +153,7 @@ def test_remembered_warnings_are_bounded() -> None:
 
 
 def lines(form: str, level: str = "info") -> tuple[io.StringIO, Any]:
-    """A configured logger and what it writes to."""
+    """Return a configured logger and what it writes to."""
     out = io.StringIO()
     configure(level, form, out=out)
     return out, structlog.get_logger()

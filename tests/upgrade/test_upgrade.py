@@ -27,14 +27,14 @@ FOLDER: Final = Path("/store/data")
 
 @pytest.fixture(params=[(recorded, name) for recorded in FORMATS for name in (CLEAN, KILLED)], ids="-".join)
 def recording(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """A recorded folder: of which format, and how its broker ended."""
+    """Provide a recorded folder: of which format, and how its broker ended."""
     found: tuple[str, str] = request.param
     return found
 
 
 @pytest.fixture
 def upgraded(recording: tuple[str, str], tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A broker of this version that has opened a recorded folder."""
+    """Provide a broker of this version that has opened a recorded folder."""
     process = BrokerProcess(unpack(*recording, tmp_path / "data"), environment=SMALL).start()
     yield process
     process.kill()

@@ -55,7 +55,7 @@ class _Rule:
     __slots__ = ("_exchanges", "_pattern", "_queue_types", "policy")
 
     def __init__(self, policy: Policy, *, operator: bool) -> None:
-        """Raises: ValueError with RabbitMQ's text for whatever cannot be."""
+        """Check the fields. Raises: ValueError with RabbitMQ's text for whatever cannot be."""
         self.policy = policy
         self._pattern = _pattern(policy.pattern)
         priority: object = policy.priority

@@ -72,7 +72,7 @@ def _positive(check: Check, value: Any, arguments: Mapping[str, Any]) -> str | N
 
 
 def _dead_letter_key(value: Any, arguments: Mapping[str, Any]) -> str | None:
-    """A key that no frame can hold is refused here, where RabbitMQ only fails to deliver what died with it."""
+    """Refuse a key that no frame can hold; RabbitMQ accepts it and then fails to deliver the dead letters."""
     reason = _text(value, arguments)
     if reason is None and not is_short_text(value):
         reason = f'"expected UTF-8 of at most {SHORT_TEXT_MAX_BYTES} bytes"'

@@ -66,7 +66,7 @@ class SessionOfConnection:
         opened: Callable[[SessionOfChannel], None] | None = None,
         is_down: Callable[[str], bool] | None = None,
     ) -> None:
-        """`opened` sees the session of each channel before its first method; `is_down` tells of vhosts that are."""
+        """Call `opened` with the session of each new channel; `is_down` tells which vhosts are down."""
         self.connection = connection
         self.output_window = OutputWindow(connection)
         self.permissions = permissions

@@ -30,7 +30,7 @@ class PublishTarget:
     __slots__ = ("exchange", "named", "narrowed", "nowhere", "plain", "resource", "standing")
 
     def __init__(self, session: SessionOfConnection, vhost: Vhost, name: str) -> None:
-        """Raises: ChannelError 403, 404."""
+        """Look up the exchange and the rights to it. Raises: ChannelError 403, 404."""
         resource = vhost.exchange_resource(name)
         session.check(resource, "write")
         exchange: Exchange = vhost.exchange(name)

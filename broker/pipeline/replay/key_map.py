@@ -33,7 +33,7 @@ class KeyMap:
     __slots__ = ("_keys", "_rules")
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Raises: BadKeyMap."""
+        """Check the arguments. Raises: BadKeyMap."""
         self._keys: dict[str, str] = {}
         self._rules: list[Rule] = []
         limits = PatternLimits()

@@ -50,7 +50,7 @@ class MessageHeader:
     __slots__ = ("_decoded",)
 
     def __init__(self, properties_raw: bytes | None) -> None:
-        """Raises: ConnectionFault (502) for octets that are no properties."""
+        """Read the properties. Raises: ConnectionFault (502) for octets that are no properties."""
         self._decoded = Properties() if properties_raw is None else decode_properties(UNSEEN + properties_raw)
 
     @property
@@ -87,7 +87,7 @@ class Matcher:
     __slots__ = ("_exchanges", "_hashed", "_onward", "_places", "default_at", "dynamic", "queue_of", "queues")
 
     def __init__(self, topology: Topology) -> None:
-        """Raises: BadTopology. Cost: the words of all binding keys."""
+        """Build the index. Raises: BadTopology. Cost: the words of all binding keys."""
         self.default_at = len(topology.bindings)
         self._exchanges: dict[tuple[str, str], Exchange] = {}
         self._hashed: dict[tuple[Exchange, Exchange], int] = {}

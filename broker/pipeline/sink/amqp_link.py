@@ -57,7 +57,7 @@ class AmqpLink:
     """
 
     def __init__(self, address: AmqpAddress, name: str) -> None:
-        """Raises: PublishFailed when the broker does not let us in; LinkLost when it cannot be reached."""
+        """Connect and log in. Raises: PublishFailed when the broker refuses the login; LinkLost."""
         self._address = address
         self._received = b""
         self._deadline = time.monotonic() + CONNECT_TIMEOUT_S

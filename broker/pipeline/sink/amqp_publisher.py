@@ -82,7 +82,7 @@ class AmqpPublisher:
         options: PublisherOptions | None = None,
         refused: Callable[[Refused], object] = _fail,
     ) -> None:
-        """Raises: PublishFailed when the broker does not let us in."""
+        """Connect and log in. Raises: PublishFailed when the broker does not let us in."""
         self._address = address
         self._options = options = options or PublisherOptions()
         self._refused = refused

@@ -20,7 +20,7 @@ class HttpCatalog:
     """Asks the broker at a URL. What its user may not read is not there."""
 
     def __init__(self, url: str) -> None:
-        """Raises: SourceRefused."""
+        """Check the arguments. Raises: SourceRefused."""
         self._client = HttpClient(url)
         self._view = SealView()
         self.partial = False  # once there was something that this user might not read

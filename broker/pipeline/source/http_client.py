@@ -34,7 +34,7 @@ class HttpClient:
     """
 
     def __init__(self, url: str) -> None:
-        """Raises: SourceRefused when it is no http or https URL."""
+        """Check the arguments. Raises: SourceRefused when it is no http or https URL."""
         try:
             parts = urlsplit(url)
             port = parts.port

@@ -24,7 +24,7 @@ class MessageReader(DataSourceReader):
     """A read that ends. It is pickled into tasks: what it opens, it opens there."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        """Raises: SourceRefused when a column is none of a message's."""
+        """Check the arguments. Raises: SourceRefused when a column is none of a message's."""
         self._options = dict(options)
         self._schema = arrow_schema_of(schema)
 

@@ -23,7 +23,7 @@ class SlotSource:
     """The slots of one broker, as the options choose them. It lives in one process: its catalog is open."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Raises: SourceRefused."""
+        """Check the arguments. Raises: SourceRefused."""
         self.options = SourceOptions.read(options)
         self.conditions = self.options.conditions()
         self.catalog: Catalog = self.options.catalog()

@@ -24,7 +24,7 @@ class StoreCatalog:
     partial = False  # who may open the folder may read all of it
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Raises: SourceRefused for a URL."""
+        """Check the arguments. Raises: SourceRefused for a URL."""
         self._folder = local_path(os.fspath(path), SourceRefused).absolute()
         self._slots = self._folder / "slots"
         self._reader = SealReader(self._slots / "seals.log")

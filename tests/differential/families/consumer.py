@@ -361,7 +361,7 @@ def _shared_prefetch() -> Iterator[Conversation]:
 
 
 def _in_order() -> Iterator[Conversation]:
-    """What is published first reaches a consumer that has room first, though a method stands right behind it."""
+    """Yield what is published first reaches a consumer that has room first, though a method stands right behind it."""
     waiting = (queue("A1", "~q"), consume("A1", "~q", no_ack=True))
     held = (queue("A1", "~q"), _qos("A1", 2), consume("A1", "~q"))
     elsewhere = (queue("A1", "~q"), consume("B1", "~q", no_ack=True))

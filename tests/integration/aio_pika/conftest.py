@@ -13,7 +13,7 @@ from tests.broker_process import BrokerAddress
 
 @pytest.fixture
 async def connection(broker: BrokerAddress) -> AsyncIterator[AbstractConnection]:
-    """An open connection."""
+    """Provide an open connection."""
     connection = await aio_pika.connect(broker.url)
     yield connection
     await connection.close()
@@ -21,11 +21,11 @@ async def connection(broker: BrokerAddress) -> AsyncIterator[AbstractConnection]
 
 @pytest.fixture
 async def channel(connection: AbstractConnection) -> AbstractChannel:
-    """An open channel with publisher confirms."""
+    """Provide an open channel with publisher confirms."""
     return await connection.channel()
 
 
 @pytest.fixture
 async def queue(channel: AbstractChannel, name: str) -> AbstractQueue:
-    """An empty exclusive queue."""
+    """Provide an empty exclusive queue."""
     return await channel.declare_queue(name, exclusive=True)

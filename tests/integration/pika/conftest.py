@@ -33,18 +33,18 @@ def connect(broker: BrokerAddress) -> Iterator[Connect]:
 
 @pytest.fixture
 def connection(connect: Connect) -> pika.BlockingConnection:
-    """An open connection."""
+    """Provide an open connection."""
     return connect()
 
 
 @pytest.fixture
 def channel(connection: pika.BlockingConnection) -> BlockingChannel:
-    """An open channel."""
+    """Provide an open channel."""
     return connection.channel()
 
 
 @pytest.fixture
 def queue(channel: BlockingChannel, name: str) -> str:
-    """An empty exclusive queue."""
+    """Provide an empty exclusive queue."""
     channel.queue_declare(name, exclusive=True)
     return name

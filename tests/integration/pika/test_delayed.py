@@ -18,7 +18,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture
 def delayed(channel: BlockingChannel, queue: str, name: str, oracle: bool) -> BlockingChannel:
-    """A channel in confirm mode, with a delayed exchange that leads to the queue of the same name."""
+    """Provide a channel in confirm mode, with a delayed exchange that leads to the queue of the same name."""
     if oracle:
         pytest.skip("needs a plugin")
     channel.confirm_delivery()

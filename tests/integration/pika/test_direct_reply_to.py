@@ -26,7 +26,7 @@ def asked(asking: BlockingChannel, queue: str, answering: BlockingChannel) -> pi
 
 @pytest.fixture
 def questions(channel: BlockingChannel, name: str) -> Iterator[str]:
-    """A queue that every connection may use."""
+    """Provide a queue that every connection may use."""
     channel.queue_declare(f"{name}.questions")
     yield f"{name}.questions"
     channel.connection.channel().queue_delete(f"{name}.questions")

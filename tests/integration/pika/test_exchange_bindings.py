@@ -15,14 +15,14 @@ from tests.integration.pika.conversation import channel_closed, drain, parameter
 
 @pytest.fixture
 def confirmed(channel: BlockingChannel) -> BlockingChannel:
-    """An open channel in confirm mode."""
+    """Provide an open channel in confirm mode."""
     channel.confirm_delivery()
     return channel
 
 
 @pytest.fixture
 def exchanges(confirmed: BlockingChannel, name: str) -> Iterator[tuple[str, str]]:
-    """A topic exchange and a fanout exchange."""
+    """Provide a topic exchange and a fanout exchange."""
     topic, fanout = f"{name}.topic", f"{name}.fanout"
     confirmed.exchange_declare(topic, "topic")
     confirmed.exchange_declare(fanout, "fanout")

@@ -24,7 +24,7 @@ def numbered(producer: str, sequence: Any, mode: int = 2, **headers: Any) -> pik
 
 @pytest.fixture
 def confirming(channel: BlockingChannel) -> BlockingChannel:
-    """A channel with confirms: basic_publish returns when the broker has said what became of it."""
+    """Provide a channel with confirms: basic_publish returns when the broker has said what became of it."""
     channel.confirm_delivery()
     return channel
 
@@ -176,7 +176,7 @@ def test_one_header_alone_means_nothing(confirming: BlockingChannel, queue: str,
 
 @pytest.fixture
 def two_users() -> Iterator[Broker]:
-    """A broker with two users, where one producer and few bytes of numbers are enough."""
+    """Provide a broker with two users, where one producer and few bytes of numbers are enough."""
     with Broker(
         users={"ann": "a", "bob": "b"}, limits={"producers_max": 2, "producer_max_bytes": 1 << 20}, auth={}
     ) as broker:

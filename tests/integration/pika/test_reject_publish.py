@@ -11,7 +11,7 @@ from tests.integration.pika.conversation import drain
 
 @pytest.fixture
 def full(channel: BlockingChannel, name: str) -> str:
-    """A queue of length 1 with one message in it, on a channel with confirms."""
+    """Provide a queue of length 1 with one message in it, on a channel with confirms."""
     channel.queue_declare(name, exclusive=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     channel.confirm_delivery()
     channel.basic_publish("", name, b"first")

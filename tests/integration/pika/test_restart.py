@@ -47,7 +47,7 @@ def connect() -> Iterator[Connect]:
 
 @pytest.fixture
 def started(broker_process: BrokerProcess) -> Iterator[BrokerProcess]:
-    """A broker that runs on an empty folder."""
+    """Provide a broker that runs on an empty folder."""
     # pika's blocking connections answer connection.close only when they are asked something: not worth the wait.
     broker_process.environment["SLOTMQ_SERVER__DRAIN_TIMEOUT_MS"] = "200"
     yield broker_process.start()

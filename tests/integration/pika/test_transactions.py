@@ -17,7 +17,7 @@ PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 @pytest.fixture
 def transaction(connection: pika.BlockingConnection) -> BlockingChannel:
-    """A transactional channel."""
+    """Provide a transactional channel."""
     channel = connection.channel()
     channel.tx_select()
     return channel

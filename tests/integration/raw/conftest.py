@@ -34,7 +34,7 @@ class ControlClient:
 
 @pytest.fixture
 def control(broker: BrokerAddress) -> Iterator[ControlClient]:
-    """A control client that is asked once more when the test is over."""
+    """Provide a control client that is asked once more when the test is over."""
     control = ControlClient(broker)
     with control.client:
         yield control

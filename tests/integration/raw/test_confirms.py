@@ -10,7 +10,7 @@ from tests.raw_client import RawClient, described, publish_frames
 
 @pytest.fixture
 def confirming(raw: RawClient) -> RawClient:
-    """A client whose channel 1 is in confirm mode."""
+    """Provide a client whose channel 1 is in confirm mode."""
     raw.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
     return raw
 

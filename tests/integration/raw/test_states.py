@@ -303,7 +303,7 @@ def sign_of_life(client: RawClient, state: State, oracle: bool) -> int | str:
 
 @pytest.fixture
 def shared_queue(control: ControlClient, name: str) -> Iterator[str]:
-    """A queue that every connection may use; what was bound under its name is unbound in the end."""
+    """Provide a queue that every connection may use; what was bound under its name is unbound in the end."""
     control.client.call(1, Queue.Declare(queue=name), Queue.DeclareOk)
     yield name
     unbind = Exchange.Unbind(destination="amq.topic", source="amq.direct", routing_key=name)

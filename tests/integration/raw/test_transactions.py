@@ -13,7 +13,7 @@ PERSISTENT = Basic.Properties(delivery_mode=2)
 
 @pytest.fixture
 def queue(raw: RawClient, name: str) -> str:
-    """A durable queue, on a client whose channel 1 is transactional."""
+    """Provide a durable queue, on a client whose channel 1 is transactional."""
     raw.call(1, Queue.Declare(queue=name, durable=True, auto_delete=True), Queue.DeclareOk)
     raw.call(1, Tx.Select(), Tx.SelectOk)
     return name

@@ -19,7 +19,7 @@ METHOD_AT = 7  # behind the head of the frame
 
 
 def start_ok(properties: dict[str, Any], response: str = "\0guest\0guest") -> bytes:
-    """The payload of a connection.start-ok."""
+    """Return the payload of a connection.start-ok."""
     method = commands.Connection.StartOk(properties, "PLAIN", response, "en_US")
     return encode_method(0, method)[METHOD_AT:-1]
 

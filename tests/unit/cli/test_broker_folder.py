@@ -11,7 +11,7 @@ from broker.cli.settings_layers import load
 
 @pytest.fixture(autouse=True)
 def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment without settings."""
+    """Provide an environment without settings."""
     for name in os.environ:
         if name.upper().startswith("SLOTMQ_"):
             monkeypatch.delenv(name)

@@ -30,7 +30,7 @@ class Asked:
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """A broker that answers as it is told to."""
+    """Provide a broker that answers as it is told to."""
     asked = Asked()
     for module in MODULES:
         monkeypatch.setattr(module, "ask", asked)
@@ -43,7 +43,7 @@ def say(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 
 
 def code_of(*argv: str) -> int:
-    """The exit code, however the command ends."""
+    """Return the exit code, however the command ends."""
     try:
         return main(argv)
     except SystemExit as end:

@@ -25,7 +25,7 @@ from tests.broker_process import PROJECT
 
 @pytest.fixture(autouse=True)
 def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An environment without settings, and a folder of the test's own."""
+    """Provide an environment without settings, and a folder of the test's own."""
     for name in os.environ:
         if name.upper().startswith("SLOTMQ_"):
             monkeypatch.delenv(name)
@@ -67,7 +67,7 @@ def test_windows_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def code_of(*argv: str) -> int:
-    """The exit code, however the command ends."""
+    """Return the exit code, however the command ends."""
     try:
         return main(argv)
     except SystemExit as end:

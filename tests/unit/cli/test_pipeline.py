@@ -16,7 +16,7 @@ from broker.cli.parser import add_command
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """A job of the tests' own in place of `archive`, and what it was given."""
+    """Provide a job of the tests' own in place of `archive`, and what it was given."""
     given: list[Any] = []
 
     def run(arguments: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from broker.cli.settings_layers import FILE_BYTES_MAX, SettingsError, load
 
 @pytest.fixture(autouse=True)
 def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment without settings."""
+    """Provide an environment without settings."""
     for name in os.environ:
         if name.upper().startswith("SLOTMQ_"):
             monkeypatch.delenv(name)
@@ -24,7 +24,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def problems(file: Path | None = None, flags: Any = None) -> tuple[str, ...]:
-    """What is said about settings that cannot be used."""
+    """Return what is said about settings that cannot be used."""
     with pytest.raises(SettingsError) as caught:
         load(file, flags)
     return caught.value.problems

@@ -13,7 +13,7 @@ OPEN: dict[str, Any] = {
 
 
 def answer(*slots: dict[str, Any], **others: Any) -> dict[str, Any]:
-    """An answer of the broker about queue q."""
+    """Return an answer of the broker about queue q."""
     return {
         "queue": "q",
         "vhost": "/",

@@ -34,7 +34,7 @@ class Reader:
 
 
 def turn_of(asked: list[Callable[[], None]]) -> Turn:
-    """A turn whose loop notes what is asked of it."""
+    """Return a turn whose loop notes what is asked of it."""
     loop: Any = SimpleNamespace(call_soon=asked.append)
 
     def fail(error: BaseException) -> None:

@@ -15,7 +15,7 @@ ROWS = 3
 
 @pytest.fixture
 def ledger() -> Ledger:
-    """A ledger of three flights and two queues."""
+    """Provide a ledger of three flights and two queues."""
     return Ledger(ROWS, queues=2, clients=1, checksums=[checksum(KEY.encode(), BODY)] * ROWS)
 
 

@@ -27,7 +27,7 @@ class Looked:
 
 @pytest.fixture
 def listener() -> Listener:
-    """A listener that listens nowhere."""
+    """Provide a listener that listens nowhere."""
     nothing: Any = SimpleNamespace()
     return Listener(Settings(), nothing, nothing, logins=nothing, permissions=nothing, usage=nothing, vhosts={})
 

@@ -39,7 +39,7 @@ class Listener:
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    """A listener, closed with all it accepted."""
+    """Provide a listener, closed with all it accepted."""
     made = Listener()
     yield made
     for accepted in [*made.accepted, made.listening]:
@@ -48,7 +48,7 @@ def listener() -> Iterator[Listener]:
 
 @pytest.fixture
 def board() -> Iterator[Switchboard]:
-    """A switchboard, closed."""
+    """Provide a switchboard, closed."""
     made = Switchboard()
     yield made
     made.close()

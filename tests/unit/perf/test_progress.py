@@ -23,7 +23,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A terminal of 100 columns."""
+    """Provide a terminal of 100 columns."""
     monkeypatch.setenv("COLUMNS", "100")
 
 

@@ -28,7 +28,7 @@ from tests.unit.pipeline.cuttable import CuttableWay
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    """A broker in a thread, with two users and one more vhost."""
+    """Provide a broker in a thread, with two users and one more vhost."""
     users = {"ann": "a", "bob": "b"}
     with Broker(users=users, vhosts=["other"], amqp={"frame_max_bytes": 8192}) as running:
         yield running
@@ -36,7 +36,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def channel(broker: Broker) -> Iterator[BlockingChannel]:
-    """A channel of pika, and the queue q that is bound to the exchange x by #."""
+    """Provide a channel of pika, and the queue q that is bound to the exchange x by #."""
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         channel = connection.channel()
         channel.exchange_declare("x", "topic")

@@ -27,7 +27,7 @@ from tests.slot_folders import SlotFolder, numbered
 
 
 def take_all(_vhost: str, _tap: str) -> bool:
-    """A reader of every tap."""
+    """Return a reader of every tap."""
     return True
 
 
@@ -152,7 +152,7 @@ def test_losses_are_those_that_may_have_been_in_the_range(tmp_path: Path, begin:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker with a tap, a queue and an HTTP server."""
+    """Provide a broker with a tap, a queue and an HTTP server."""
     environment = {"SLOTMQ_HTTP__ENABLED": "true", "SLOTMQ_HTTP__PORT": "0"}
     process = BrokerProcess(tmp_path_factory.mktemp("catalog") / "data", environment=environment).start()
     ask(process.folder, "tap_add", exchange="amq.topic", pattern="#", name="all")
@@ -166,7 +166,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def address(broker: BrokerProcess, login: str = "guest:guest") -> str:
-    """The URL of the broker's slots."""
+    """Return the URL of the broker's slots."""
     host = broker.stdout().partition("HTTP at http://")[2].partition("/")[0]
     return f"http://{login}@{host}"
 
@@ -181,7 +181,7 @@ def publish(broker: BrokerProcess, count: int) -> None:
 
 
 def handles(catalog: Catalog) -> list[SlotHandle]:
-    """The slots that there are."""
+    """Return the slots that there are."""
     view = catalog.view()
     return [SlotHandle.of(view.store, seal) for seal in view.seals]
 

@@ -38,7 +38,7 @@ exec {python} -c 'import signal; signal.pause()' "${{SPARK_DAEMON_JAVA_OPTS##* }
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterFolder:
-    """A folder for a cluster, and a Spark that is none."""
+    """Provide a folder for a cluster, and a Spark that is none."""
     launcher = tmp_path / "spark" / "bin" / "spark-class"
     launcher.parent.mkdir(parents=True)
     launcher.write_text(LAUNCHER.replace("{python}", sys.executable).replace("${{", "${").replace("}}", "}"))
@@ -50,7 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterFolder:
 
 
 def started(folder: ClusterFolder, workers: int = 2) -> ClusterState:
-    """A cluster that runs."""
+    """Return a cluster that runs."""
     return cluster.start(folder, host="127.0.0.1", port=0, workers=workers, cores=1, memory="512m")
 
 

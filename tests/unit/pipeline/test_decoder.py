@@ -52,7 +52,7 @@ ROWS = st.lists(st.tuples(SHORT, SHORT, headers(), st.binary(max_size=40), st.in
 
 
 def slot_of(rows: Sequence[tuple[bytes, bytes, bytes, bytes, int]], first: int = 7) -> bytes:
-    """A slot file with these rows: exchange, key, header, body, flags."""
+    """Return a slot file with these rows: exchange, key, header, body, flags."""
     files = MemoryFiles()
     files.make_folder(Path("/slots"))
     file = files.open(Path("/slots/3.slot"), create=True)
@@ -65,7 +65,7 @@ def slot_of(rows: Sequence[tuple[bytes, bytes, bytes, bytes, int]], first: int =
 
 
 def expected(row: Row) -> dict[str, Any]:
-    """The columns of a row by the readers that the broker has for one message at a time."""
+    """Return the columns of a row by the readers that the broker has for one message at a time."""
     properties = decode_properties(row.header)
     moment = properties.timestamp
     texts = {
@@ -98,7 +98,7 @@ def expected(row: Row) -> dict[str, Any]:
 
 
 def read_back(found: Sequence[pa.RecordBatch]) -> list[dict[str, Any]]:
-    """The rows of batches."""
+    """Return the rows of batches."""
     return [row for batch in found for row in batch.to_pylist()]
 
 
@@ -133,7 +133,7 @@ def test_columns_and_rows_that_are_asked_for_are_those_that_come(
 
 
 def plain(body: bytes = b"", properties: bytes = b"\x10\x00\x02") -> tuple[bytes, bytes, bytes, bytes, int]:
-    """A row of delivery mode 2, or with other octets for properties."""
+    """Return a row of delivery mode 2, or with other octets for properties."""
     return b"ex", b"key", b"\x00\x3c" + bytes(10) + properties, body, 1
 
 
@@ -153,7 +153,7 @@ def test_batches_are_cut_by_bytes() -> None:
 
 
 def damaged(file: bytes, view: SlotView, number: int, octet: int = 0) -> bytes:
-    """The file with one octet of a row's body changed."""
+    """Return the file with one octet of a row's body changed."""
     row = view.row(number)
     at = file.index(row.body) + octet
     return file[:at] + bytes([file[at] ^ 1]) + file[at + 1 :]

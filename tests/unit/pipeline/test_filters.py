@@ -49,12 +49,12 @@ def naive(condition: Condition, row: dict[str, Any]) -> bool:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> SlotFolder:
-    """A data folder for all examples."""
+    """Provide a data folder for all examples."""
     return SlotFolder(tmp_path_factory.mktemp("filters") / "data")
 
 
 def slot_of(folder: SlotFolder, messages: list[TapMessage]) -> tuple[SlotHandle, SlotView]:
-    """A slot file with these messages."""
+    """Return a slot file with these messages."""
     seal = folder.add_slot("t", messages, first=3)
     return SlotHandle.of(folder.store, seal), open_slot(folder.slot_path(seal.seal).read_bytes())
 

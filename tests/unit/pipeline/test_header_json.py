@@ -28,7 +28,7 @@ def fixed(kind: int) -> st.SearchStrategy[bytes]:
 
 
 def entries(value: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """The inside of a table; names are any octets, with `$` in front more often than by chance."""
+    """Return the inside of a table; names are any octets, with `$` in front more often than by chance."""
     name = st.one_of(st.binary(max_size=12), st.sampled_from([b"$F", b"$l", b"$", b"\x80\xff", "ü".encode()]))
     entry = st.tuples(name, value).map(lambda pair: bytes([len(pair[0])]) + pair[0] + pair[1])
     return st.lists(entry, max_size=4).map(b"".join)

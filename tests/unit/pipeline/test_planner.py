@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 def slot(seal: int, size_bytes: int = MIB, count: int = 100) -> SlotHandle:
-    """A slot of a tap, 100 ids each, one message a millisecond."""
+    """Return a slot of a tap, 100 ids each, one message a millisecond."""
     first = seal * 100
     return SlotHandle("00", seal, "/", "t", 1, first, first + 100, count, first, first + 99, size_bytes, 0)
 

@@ -20,7 +20,7 @@ LIMITED = ReadMaxFiles(1)
 
 
 def folder_of(path: Path, slots: int = 5, rows: int = 10) -> SlotFolder:
-    """A data folder with slots of a tap."""
+    """Return a data folder with slots of a tap."""
     folder = SlotFolder(path / "data")
     for number in range(slots):
         folder.add_slot("audit", numbered(rows, start=number * rows))
@@ -28,13 +28,13 @@ def folder_of(path: Path, slots: int = 5, rows: int = 10) -> SlotFolder:
 
 
 def stream(folder: SlotFolder, **options: str) -> SealStream:
-    """What Spark makes of the options."""
+    """Return what Spark makes of the options."""
     given = {"path": str(folder.path), **{name.strip("_"): value for name, value in options.items()}}
     return MessageStream(given, StructType().add("offset", "long"))
 
 
 def batches(reader: SealStream, start: dict[str, Any] | None = None) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """The batches that Spark would make until there is nothing new."""
+    """Return the batches that Spark would make until there is nothing new."""
     start = reader.initialOffset() if start is None else start
     found = []
     while (end := reader.latestOffset(start, LIMITED)) != start:
@@ -44,14 +44,14 @@ def batches(reader: SealStream, start: dict[str, Any] | None = None) -> list[tup
 
 
 def ids(reader: SealStream, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
-    """The message ids that the tasks of a batch read."""
+    """Return the message ids that the tasks of a batch read."""
     runs = [pickle.loads(pickle.dumps(run)) for run in reader.partitions(start, end)]
     assert all(isinstance(run, SlotRun) for run in runs)
     return [row["offset"] for run in runs for batch in reader.read(run) for row in batch.to_pylist()]
 
 
 def all_ids(reader: SealStream, start: dict[str, Any] | None = None) -> list[int]:
-    """The message ids of all batches."""
+    """Return the message ids of all batches."""
     return [one for batch in batches(reader, start) for one in ids(reader, *batch)]
 
 

@@ -29,7 +29,7 @@ TYPES = {"string": pa.string(), "binary": pa.binary(), "int": pa.int32(), "bigin
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    """A broker with the durable queue q."""
+    """Provide a broker with the durable queue q."""
     with Broker() as running, pika.BlockingConnection(pika.URLParameters(running.url)) as connection:
         channel = connection.channel()
         channel.queue_declare("q", durable=True)

@@ -40,7 +40,7 @@ def rows_of(lake: Path, table: str, path: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> SlotFolder:
-    """An empty store."""
+    """Provide an empty store."""
     return SlotFolder(tmp_path / "store")
 
 

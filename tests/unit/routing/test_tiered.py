@@ -9,7 +9,7 @@ from broker.routing.pattern import parse_pattern
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Tiered[str]:
-    """An engine whose bitmap takes ten tame patterns."""
+    """Provide an engine whose bitmap takes ten tame patterns."""
     monkeypatch.setattr(tiered, "BITMAP_MOST", 10)
     return Tiered()
 

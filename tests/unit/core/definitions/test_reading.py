@@ -11,7 +11,7 @@ HASH = "wY9zCSt1TKcPd7qPzMIHcz+k5UnuN5VXa74fFu3MJs5zA5jN"
 
 
 def nested(levels: int) -> Any:
-    """A table within a table within a table."""
+    """Return a table within a table within a table."""
     table: Any = {}
     for _ in range(levels):
         table = {"t": table}

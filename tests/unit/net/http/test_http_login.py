@@ -17,7 +17,7 @@ HERE, ELSEWHERE = Peer("127.0.0.1", 1), Peer("192.0.2.7", 1)
 
 
 def header(name: str, password: str) -> dict[str, str]:
-    """The header of a login."""
+    """Return the header of a login."""
     return {"authorization": "Basic " + b64encode(f"{name}:{password}".encode()).decode()}
 
 

@@ -14,12 +14,12 @@ DATE = "Sat, 21 Nov 2026 08:00:00 GMT"
 
 
 def machine(**limits: int) -> HttpMachine:
-    """A machine with small limits."""
+    """Return a machine with small limits."""
     return HttpMachine(HttpLimits(**{"header_max_bytes": 1024, "body_max_bytes": 100, **limits}))
 
 
 def request_of(*pieces: bytes, **limits: int) -> HttpRequest | None:
-    """What a machine makes of bytes that come in pieces."""
+    """Return what a machine makes of bytes that come in pieces."""
     made = machine(**limits)
     found = None
     for piece in pieces:
@@ -29,14 +29,14 @@ def request_of(*pieces: bytes, **limits: int) -> HttpRequest | None:
 
 
 def refusal_of(*pieces: bytes, **limits: int) -> HttpRefused:
-    """The refusal that ends a connection."""
+    """Return the refusal that ends a connection."""
     with pytest.raises(HttpRefused) as caught:
         request_of(*pieces, **limits)
     return caught.value
 
 
 def head_of_size(size: int) -> bytes:
-    """A request whose line and headers have that many bytes in all."""
+    """Return a request whose line and headers have that many bytes in all."""
     frame = b"GET / HTTP/1.1\r\n" + HOST + b"X: \r\n\r\n"
     return frame.replace(b"X: ", b"X: " + b"a" * (size - len(frame)))
 

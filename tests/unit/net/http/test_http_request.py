@@ -10,7 +10,7 @@ from broker.net.http.request import HttpRequest
 
 
 def asked(target: str = "/", method: str = "POST", body: bytes = b"", **headers: str) -> HttpRequest:
-    """A request for a target."""
+    """Return a request for a target."""
     return HttpRequest.of(method, target, headers, body)
 
 

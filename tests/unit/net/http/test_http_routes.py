@@ -25,7 +25,7 @@ TABLE = RouteTable(
 
 
 def find(method: str, target: str) -> tuple[str, dict[str, str]]:
-    """The path of the route that was found, with its words."""
+    """Return the path of the route that was found, with its words."""
     route, words = TABLE.find(HttpRequest.of(method, target, {}))
     return f"{route.method} {route.path}", words
 

@@ -42,13 +42,13 @@ class Held:
 
 @pytest.fixture
 async def held() -> Held:
-    """What answers."""
+    """Provide what answers."""
     return Held()
 
 
 @pytest.fixture
 async def server(held: Held) -> AsyncIterator[HttpServer]:
-    """A listener on a free port whose clients have all the time."""
+    """Provide a listener on a free port whose clients have all the time."""
     settings = Settings(http={"enabled": True, "port": 0, "timeout_ms": 600_000})
     made = HttpServer(settings, held, FileReads(Files()), None)
     await made.start(bind("127.0.0.1", 0))
@@ -58,7 +58,7 @@ async def server(held: Held) -> AsyncIterator[HttpServer]:
 
 
 async def connected(server: HttpServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A client that has asked."""
+    """Return a client that has asked."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(GET)
     return reader, writer
