@@ -1,0 +1,98 @@
+"""The measures of the source see what they count."""
+
+from pathlib import Path
+from typing import Any
+
+from tools.house.imports import circles, import_graph
+from tools.house.sources import doubled_classes, foreign_writes
+from tools.house.tracer import Step, Tracer, files, functions, reentries
+
+
+def write(root: Path, **modules: str) -> None:
+    """Write modules of broker/core."""
+    folder = root / "broker" / "core"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, source in modules.items():
+        (folder / f"{name}.py").write_text(source)
+
+
+def test_a_circle_counts_type_only_and_late_imports(tmp_path: Path) -> None:
+    """Three modules are a circle when one of them imports for types only and another inside a function."""
+    write(
+        tmp_path,
+        queue="from broker.core import consumer\nimport broker.core.names",
+        consumer="from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from broker.core.vhost import Vhost",
+        vhost="def queue():\n    from broker.core.queue import Queue",
+        names="import os",
+    )
+    graph = import_graph(tmp_path, "broker.core")
+    assert circles(graph) == [["broker.core.consumer", "broker.core.queue", "broker.core.vhost"]]
+    assert graph["broker.core.queue"] == {"broker.core.consumer", "broker.core.names"}
+
+
+def test_two_circles_that_share_no_module_are_two() -> None:
+    """Each circle is told apart, and a way from one to the other makes no larger one."""
+    graph = {"a": {"b"}, "b": {"a", "c"}, "c": {"d"}, "d": {"c"}, "e": {"a"}}
+    assert circles(graph) == [["a", "b"], ["c", "d"]]
+
+
+def test_a_foreign_write_has_another_owner(tmp_path: Path) -> None:
+    """Each way to assign a field is seen; the object's own ones and those of an object just made are left out."""
+    write(
+        tmp_path,
+        queue="""
+class Queue:
+    def __init__(self, other):
+        self.length = other.length = 0
+        self.slot.first += 1
+        self.first, other.last = 1, 2
+
+    @classmethod
+    def make(cls):
+        queue = cls(None)
+        queue.length = 1
+        def inside(consumer):
+            consumer.room = 1
+        return queue
+""",
+    )
+    targets = [write.split()[-1] for write in foreign_writes(tmp_path)]
+    assert targets == ["other.length", "self.slot.first", "other.last", "consumer.room"]
+
+
+def test_a_class_name_may_stand_once(tmp_path: Path) -> None:
+    """Two classes of one name are told with their files."""
+    write(tmp_path, queue="class Run: ...\nclass Queue: ...", stream="class Run: ...")
+    assert doubled_classes(tmp_path) == {"Run": ["broker/core/queue.py", "broker/core/stream.py"]}
+
+
+def test_a_path_has_the_calls_of_its_functions(tmp_path: Path) -> None:
+    """A tracer records functions of the broker in their order: resumed generators and lambdas make no call."""
+    write(
+        tmp_path,
+        numbers="def count():\n    for number in range(3):\n        yield number\n\ndef twice(n):\n    return 2 * n",
+        total="def add():\n    return sum(map(lambda n: twice(n), count()))",
+    )
+    steps = traced(tmp_path)
+    names = [(Path(step.file).stem, step.function, step.outermost) for step in steps]
+    assert names == [("total", "add", True), ("numbers", "count", False), *[("numbers", "twice", False)] * 3]
+    assert [step.function for step in functions(steps)] == ["add", "count", "twice"]
+    assert reentries(steps) == 0
+    assert files(steps) == ["broker/core/total.py", "broker/core/numbers.py"]
+
+
+def test_a_file_entered_again_is_a_reentry() -> None:
+    """Each entry beyond the first of a file counts, and calls within a file do not."""
+    steps = [Step(file, "f", 1, outermost=False) for file in "aabacba"]
+    assert reentries(steps) == 3
+
+
+def traced(root: Path) -> list[Step]:
+    """Return the calls of `add`."""
+    space: dict[str, Any] = {}
+    for name in ("numbers", "total"):
+        path = root / "broker" / "core" / f"{name}.py"
+        exec(compile(path.read_text(), str(path), "exec"), space)
+    with Tracer(root) as tracer:
+        space["add"]()
+    return tracer.steps

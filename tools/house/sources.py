@@ -1,0 +1,97 @@
+"""What the sources of the broker say of their order: names of classes, writes to the fields of others, lines."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+__all__ = ["DAEMON", "doubled_classes", "foreign_writes", "lines"]
+
+DAEMON: Final = ("amqp", "routing", "slots", "store", "core", "delivery", "net", "server.py")
+"""The packages in which a field has one writer: its owner."""
+
+
+def doubled_classes(root: Path) -> dict[str, list[str]]:
+    """Return the files of each class name that more than one class of the package has."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in sorted((root / "broker").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(str(path.relative_to(root)))
+    return {name: files for name, files in sorted(places.items()) if len(files) > 1}
+
+
+def foreign_writes(root: Path) -> list[str]:
+    """Return each assignment to a field of an object that is neither `self` nor `cls`, as `file:line target`.
+
+    An object that a method of its own class has just made is the owner's: its name was bound to a call of the class, of
+    `cls` or of `__new__`.
+    """
+    found = []
+    for package in DAEMON:
+        home = root / "broker" / package
+        for path in [home] if home.is_file() else sorted(home.rglob("*.py")):
+            name = path.relative_to(root)
+            found += [
+                f"{name}:{target.lineno} {ast.unparse(target)}" for target in _foreign(ast.parse(path.read_text()))
+            ]
+    return found
+
+
+def _foreign(tree: ast.Module) -> Iterator[ast.Attribute]:
+    for function, owner in _functions(tree, None):
+        made = set(_made(function, owner))
+        for node in _own_nodes(function):
+            for target in _targets(node):
+                if isinstance(target, ast.Attribute) and ast.unparse(target.value) not in {"self", "cls", *made}:
+                    yield target
+
+
+def _functions(node: ast.AST, owner: str | None) -> Iterator[tuple[ast.AST, str | None]]:
+    """Yield each function with the class that it is a method of, and the module itself."""
+    if isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
+        yield node, owner
+    for child in ast.iter_child_nodes(node):
+        yield from _functions(child, child.name if isinstance(child, ast.ClassDef) else owner)
+
+
+def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """Yield what a function does itself, and not the functions and classes inside it."""
+    for child in ast.iter_child_nodes(function):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield child
+            yield from _own_nodes(child)
+
+
+def _made(function: ast.AST, owner: str | None) -> Iterator[str]:
+    for node in _own_nodes(function):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            called = ast.unparse(node.value.func)
+            if called in {"cls", owner} or called.endswith("__new__"):
+                yield from (ast.unparse(target) for target in node.targets)
+
+
+def _targets(node: ast.AST) -> Iterator[ast.expr]:
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        targets = list(node.targets)
+    elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.For):
+        targets = [node.target]
+    while targets:
+        target = targets.pop(0)
+        if isinstance(target, ast.Tuple | ast.List):
+            targets[:0] = target.elts
+        else:
+            yield target
+
+
+def lines(root: Path) -> dict[str, int]:
+    """Return how many lines each package of the broker has, and the modules beside the packages under `broker`."""
+    found: Counter[str] = Counter()
+    for path in (root / "broker").rglob("*.py"):
+        parts = path.relative_to(root / "broker").parts
+        found[parts[0] if len(parts) > 1 else "broker"] += path.read_text().count("\n")
+    return dict(sorted(found.items()))
