@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from tools.house import imports, paths, sources
-from tools.house.measures import PACKAGES, measure, measure_revision, table
+from tools.house.measures import measure, measure_revision, table
 
 LISTS = ("circles", "classes", "writes")
 
@@ -39,7 +39,7 @@ def _listed(name: str) -> list[str]:
         return sources.foreign_writes(paths.ROOT)
     if name == "classes":
         return [f"{name}: {', '.join(files)}" for name, files in sources.doubled_classes(paths.ROOT).items()]
-    graphs = [imports.import_graph(paths.ROOT, f"broker.{package}") for package in PACKAGES]
+    graphs = [imports.import_graph(paths.ROOT, package) for package in imports.packages(paths.ROOT)]
     return [" ".join(circle) for graph in graphs for circle in imports.circles(graph)]
 
 

@@ -7,9 +7,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-__all__ = ["Graph", "circles", "import_graph"]
+__all__ = ["Graph", "circles", "import_graph", "packages"]
 
 Graph: TypeAlias = Mapping[str, set[str]]
+
+
+def packages(root: Path) -> list[str]:
+    """Return the packages of the broker by their names."""
+    return sorted(f"broker.{path.parent.name}" for path in (root / "broker").glob("*/__init__.py"))
 
 
 def import_graph(root: Path, package: str) -> Graph:

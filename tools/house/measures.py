@@ -11,16 +11,14 @@ import tarfile
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from tools.house import imports, paths, sources, tracer
 
-__all__ = ["PACKAGES", "Measures", "measure", "measure_revision", "table"]
+__all__ = ["Measures", "measure", "measure_revision", "table"]
 
 Measures: TypeAlias = dict[str, int]
 """What was counted, by its name."""
-
-PACKAGES: Final = ("amqp", "routing", "slots", "store", "core", "delivery", "net", "pipeline", "perf", "cli")
 
 
 def measure() -> Measures:
@@ -31,14 +29,13 @@ def measure() -> Measures:
         found[f"{name}: functions"] = len(tracer.functions(steps))
         found[f"{name}: files"] = len(tracer.files(steps))
         found[f"{name}: re-entries"] = tracer.reentries(steps)
-    for package in PACKAGES:
-        if (paths.ROOT / "broker" / package).exists():
-            circles = imports.circles(imports.import_graph(paths.ROOT, f"broker.{package}"))
-            found[f"{package}: modules in circles"] = sum(map(len, circles))
+    for package in imports.packages(paths.ROOT):
+        circles = imports.circles(imports.import_graph(paths.ROOT, package))
+        found[f"{package}: modules in circles"] = sum(map(len, circles))
     found["class names that stand twice"] = len(sources.doubled_classes(paths.ROOT))
     found["writes to fields of others"] = len(sources.foreign_writes(paths.ROOT))
     by_package = sources.lines(paths.ROOT)
-    found |= {f"{package}: lines": count for package, count in by_package.items()}
+    found |= {f"broker.{package}: lines": count for package, count in by_package.items()}
     found["all lines"] = sum(by_package.values())
     return found
 
