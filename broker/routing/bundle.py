@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Destination:
-    """What exchanges lead to and that knows them.
+    """A target of bindings, which knows the exchanges that are bound to it.
 
     Invariant: a bundle is in the `incoming` of its destination exactly as long as it is among the `bundles` of its
-        source, unless that one is deleted: then it may be there for a while yet.
+        source. When the source is deleted, the bundle may stay in `incoming` for some turns.
     """
 
     __slots__ = ("incoming",)
@@ -35,8 +35,8 @@ class Destination:
 class Bundle:
     """Holds the bindings from one exchange to one destination in the order in which they were made.
 
-    What they have in common is held once, and of a binding without arguments there is nothing but its key: one queue
-    may have very many.
+    Exchange and destination are stored once, and a binding without arguments is stored as its key alone, because one
+    queue may have hundreds of thousands.
     """
 
     __slots__ = ("_arguments", "destination", "source")
@@ -50,7 +50,7 @@ class Bundle:
         return len(self._arguments)
 
     def __iter__(self) -> Iterator[Binding]:
-        """Yield the bindings, each made for the occasion."""
+        """Yield the bindings as new objects."""
         name, destination = self.source.name, self.destination
         for key, arguments in self.items():
             yield make_binding(name, destination, key, arguments)
@@ -77,7 +77,7 @@ class Bundle:
             yield _key(identity), arguments
 
     def copy(self) -> Bundle:
-        """Return the bindings of this moment. Cost: a glance at each."""
+        """Return a snapshot of the bindings. Cost: O(n) references."""
         bundle = Bundle(self.source, self.destination)
         bundle._arguments = self._arguments.copy()
         return bundle

@@ -1,5 +1,6 @@
-"""The steps of the route cache beside that of an exchange: exchange and key -> route through others per vhost, publish
-payload -> entry per user; and what all of them share, bounds and admission.
+"""The route caches of a vhost: (exchange, key) -> route through exchanges, and publish payload -> entry per user.
+
+Bounds and admission are shared with the cache of a single exchange (route_cache).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from broker.routing.route import Route
 __all__ = ["ENTRY_BYTES", "BoundedCache", "CacheLimits", "CompositeCache", "PublishCache"]
 
 ENTRY_BYTES: Final = 400
-"""What an entry costs beside its key and its destinations: places in two dicts, the objects, a first sight."""
+"""The memory of an entry without its key and destinations: slots in two dicts, the objects, one recorded miss."""
 
 SKIPPED_WINDOWS_MAX: Final = 8
 EVICTED_SHARE: Final = 64
@@ -22,7 +23,7 @@ EXCHANGES_MAX: Final = 1024
 
 
 class Routed(Protocol):
-    """What a publish cache holds: anything that was resolved through a route."""
+    """An entry of a publish cache, which was resolved through a route."""
 
     @property
     def route(self) -> Route:
@@ -31,10 +32,10 @@ class Routed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CacheLimits:
-    """Bounds of one cache, and the number of misses after which it judges whether it is of use.
+    """The bounds of one cache, and the number of misses after which it decides whether caching pays.
 
-    Invariant: the window is several times the entries, or a publisher that goes round its keys would be judged before
-        its second round.
+    Invariant: the window is several times `entries`, so that a publisher which cycles through its keys has begun its
+        second cycle before the cache decides.
     """
 
     entries: int = 65536
@@ -43,13 +44,13 @@ class CacheLimits:
 
 
 class Admission:
-    """Admits a key on its second sight, and nothing for a while when admitting brings nothing.
+    """Admit a key at its second miss, and stop admitting for a while when caching does not pay.
 
-    First sights are kept as hashes, in two generations that together are no larger than the cache: a key that would be
-    evicted before it comes back is not admitted in the first place. After each window of misses, if the cache grew
-    by less than a tenth of them (one-off keys, a working set over the bounds, a storm of bindings), it takes nothing in
-    for a window and forgets what it saw, then for two, and at most for eight; what the cache holds goes on to be hit.
-    Misses of keys that it does not hold are all that counts, so that a hit stays one look-up.
+    First misses are kept as hashes in two generations, which together are no larger than the cache. A key that would be
+    evicted before it comes back is therefore not admitted. After each window of misses, if the cache grew by less than
+    a tenth of them (one-off keys, a working set over the bounds, many changes of bindings), the cache admits nothing
+    for one window, then for two, and at most for eight, and forgets the first misses. Its entries are still hit.
+    Only misses are counted, so that a hit stays one look-up.
     """
 
     __slots__ = ("_gained", "_generation", "_misses", "_old_sights", "_pause", "_sights", "_skip", "_window")
@@ -102,7 +103,7 @@ class Admission:
         return False
 
     def gained(self, count: int) -> None:
-        """Count entries taken in, or, below zero, entries evicted and storms weathered."""
+        """Count entries that were added, or, below zero, entries that were evicted or ended."""
         self._gained += count
 
 
@@ -111,7 +112,7 @@ V = TypeVar("V")
 
 
 class BoundedCache(Generic[K, V]):
-    """Entries bounded in number and bytes; when full the oldest few go.
+    """A cache bounded in entries and bytes, which evicts its oldest entries when it is full.
 
     Read `entries` itself. Cost: O(1) amortised, for an eviction too.
     """
@@ -140,7 +141,7 @@ class BoundedCache(Generic[K, V]):
         return self._admission.sights
 
     def _insert(self, key: K, entry: V, weight_bytes: int) -> bool:
-        """Take in an entry and return True, or return False if it alone passes the bound. The key is not there yet."""
+        """Add an entry and return True, or return False if it alone exceeds the bound. The key is new."""
         limits = self._limits
         if weight_bytes > limits.cache_bytes or limits.entries < 1:
             return False
@@ -154,12 +155,12 @@ class BoundedCache(Generic[K, V]):
         return True
 
     def _make_room(self, wanted_bytes: int = 0) -> None:
-        """Give up the oldest entries until so many bytes are free, or nothing is left."""
+        """Evict the oldest entries until this many bytes are free or the cache is empty."""
         while self.entries and self.used_bytes + wanted_bytes > self._limits.cache_bytes:
             self._evict()
 
     def _evict(self) -> None:
-        # Many at once: to find the first key of a dict is to pass over the places of all keys deleted before it.
+        # Evict many at once: finding the first key of a dict passes over the slots of all keys deleted before it.
         oldest = list(islice(self.entries, len(self.entries) // EVICTED_SHARE + 1))
         for old_key in oldest:
             self._discard(old_key)
@@ -178,7 +179,7 @@ class BoundedCache(Generic[K, V]):
 class CompositeCache(BoundedCache[tuple[str, str], Route]):
     """Routes through several exchanges, by the name of the first and the routing key.
 
-    A hit is `entries.get(name_and_key)` and a test of `live`; what has ended gives way when it is made again.
+    A hit is `entries.get(name_and_key)` and a test of `live`; an ended route is replaced when it is resolved again.
     """
 
     __slots__ = ()
@@ -210,10 +211,9 @@ X = TypeVar("X")
 class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
     """Entries by the bytes of basic.publish, for one user in one vhost.
 
-    A hit is `entries.get(payload)` and a test of `entry.route.live`. What was missing or dead is resolved anew and
-    offered. `exchanges` has what the exchange's name in such a payload, a short string,
-    comes to by itself; whether that still holds it says itself. Rights belong to all of them, so a change of rights
-    calls drop_all.
+    A hit is `entries.get(payload)` and a test of `entry.route.live`; a missing or ended entry is resolved again and
+    offered. `exchanges` maps the exchange name of a payload, as a short string, to what was resolved for it; that
+    object says itself whether it still holds. Both include rights, so a change of rights calls drop_all.
     """
 
     __slots__ = ("exchanges",)
@@ -223,9 +223,9 @@ class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
         self.exchanges: dict[bytes, X] = {}
 
     def offer(self, payload: bytes, entry: E) -> bool:
-        """Take in an entry whose route is live, on the second sight of its payload, and return whether it stayed.
+        """Add an entry whose route is live at the second miss of its payload, and return whether it was added.
 
-        It takes the place of a dead one at once; a dead one is never taken in, nor is its payload a sight.
+        It replaces an ended entry at once. An entry that has ended is never added, and its miss is not counted.
         """
         self.misses += 1
         known = payload in self.entries
@@ -238,7 +238,7 @@ class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
         return self._insert(payload, entry, ENTRY_BYTES + len(payload) + 16 * len(entry.route.destinations))
 
     def know_exchange(self, name: bytes, exchange: X) -> None:
-        """Keep what an exchange's name comes to; of very many all are given up before."""
+        """Remember what was resolved for an exchange's name; when there are too many names, forget all first."""
         if len(self.exchanges) >= EXCHANGES_MAX:
             self.exchanges.clear()
         self.exchanges[name] = exchange

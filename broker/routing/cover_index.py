@@ -1,4 +1,4 @@
-"""A set of patterns that tells which of them cover a pattern, and which it covers."""
+"""An index of patterns that finds those which cover a pattern, and those which a pattern covers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from broker.routing.pattern import HASH, STAR, Pattern
 class CoverIndex:
     """Holds distinct patterns of one dialect, and finds those that cover a pattern and those that it covers.
 
-    A trie of the words is walked with what a pattern stands for in place of a key. Beside it the patterns are listed
-    under each word that they name: who is covered names every word that the covering pattern names.
+    A trie over the words is walked with the possible keys of a pattern instead of one key. The patterns are also listed
+    under each literal word that they contain: a covered pattern contains every literal word of the covering one.
 
     Invariant: every place but the root leads to two patterns or more. `visited` counts the places looked at and the
     patterns compared.
@@ -94,7 +94,7 @@ class CoverIndex:
             if named is not None and named.pop(pattern.text, None) is not None and not named:
                 del self._naming[word]
         if not self._naming:
-            self._naming.clear()  # a dict whose keys are deleted keeps their room
+            self._naming.clear()  # a dict keeps its size when keys are deleted
         self._count -= 1
 
     def covering(self, narrower: Pattern) -> Pattern | None:
@@ -105,16 +105,16 @@ class CoverIndex:
         """
         tried: dict[str, None] = {}
         active = [self._root]
-        floating: dict[Place, None] = {}  # places behind a `#`: once reached they stay reached for all later words
+        floating: dict[Place, None] = {}  # places behind a `#`, which stay reached for all later words
         for word in narrower.words:
             reached: list[Place] = []
             ends: list[Pattern] = []
             met = dict.fromkeys(active) if word == HASH else None
-            for place in active:  # grows on the way: a `#` may stand for no word
+            for place in active:  # grows during the loop: a `#` may match no word
                 self.visited += 1
                 self._float(place, active, floating, ends)
                 if met is not None:
-                    # Only a `#` takes it, behind stars or not. They are not counted here, the comparison does that.
+                    # Only a `#` takes it, behind stars or not. The comparison counts the stars.
                     if isinstance(place.star, Pattern):
                         ends.append(place.star)
                     elif place.star is not None and place.star not in met:
@@ -142,7 +142,7 @@ class CoverIndex:
         return self._first(ends, narrower, tried)
 
     def _float(self, place: Place, active: list[Place], floating: dict[Place, None], ends: list[Pattern]) -> None:
-        """Reach what stands behind the `#` of a place."""
+        """Add the places that follow the `#` of a place."""
         behind = place.hash
         if isinstance(behind, Pattern):
             ends.append(behind)
@@ -151,7 +151,7 @@ class CoverIndex:
             active.append(behind)
 
     def _first(self, candidates: list[Pattern], narrower: Pattern, tried: dict[str, None]) -> Pattern | None:
-        """Return the first of the candidates that covers the pattern, each compared but once."""
+        """Return the first of the candidates that covers the pattern, comparing each only once."""
         for candidate in candidates:
             if candidate.text not in tried:
                 tried[candidate.text] = None

@@ -6,7 +6,7 @@ from broker.routing.pattern import HASH, STAR, Pattern
 
 
 class Place:
-    """One place in the trie: the pattern that ends here, and what may follow.
+    """One node of the trie: the pattern that ends here, and its children.
 
     What follows is another place, or, where only one pattern goes on, that pattern itself.
     """

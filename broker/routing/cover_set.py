@@ -1,4 +1,4 @@
-"""The maximal ones of a multiset of patterns."""
+"""A multiset of patterns and its maximal ones, which no other pattern covers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from broker.routing.pattern import Pattern
 
 @dataclass(frozen=True, slots=True)
 class RootDiff:
-    """What one change does to the roots; false if nothing.
+    """The change of the roots by one operation; false if it is empty.
 
-    Whoever passes it on does so as a whole, or what is added first: between the two of them nothing may be missed.
+    Apply it as a whole or its additions first, so that no message is missed between the two.
     """
 
     added: tuple[Pattern, ...] = ()
@@ -29,7 +29,7 @@ UNCHANGED = RootDiff()
 
 
 class Member:
-    """A pattern, how often it was added, and its place in the forest of who covers whom."""
+    """A pattern, how often it was added, and its place in the covering forest."""
 
     __slots__ = ("children", "count", "parent", "pattern")
 
@@ -40,7 +40,7 @@ class Member:
         self.children: dict[Member, None] | None = None
 
     def adopt(self, child: Member) -> None:
-        """Become the parent of a member."""
+        """Make another member a child of this one."""
         child.parent = self
         if self.children is None:
             self.children = {child: None}
@@ -48,7 +48,7 @@ class Member:
             self.children[child] = None
 
     def disown(self, child: Member) -> None:
-        """Be the parent of a member no longer."""
+        """Remove a child."""
         assert self.children is not None
         del self.children[child]
         if not self.children:
@@ -56,10 +56,10 @@ class Member:
 
 
 class CoverSet:
-    """Counts patterns of one dialect, and keeps those that no other one covers: the roots.
+    """Counts patterns of one dialect, and keeps the roots: the patterns that no other one covers.
 
-    The roots together match what all patterns match. Each other pattern hangs below one that covers it, whichever
-    was found first, so that only what hangs directly below a root has to be looked at when the root goes.
+    The roots together match what all patterns match. Every other pattern is a child of one that covers it, whichever
+    was found first, so that only the direct children of a root are examined when the root is removed.
 
     Invariant: a pattern without a parent is a root and in the index, and no root covers another; a parent covers its
     children.
@@ -86,7 +86,7 @@ class CoverSet:
 
     @property
     def visited(self) -> int:
-        """Return how many places have been looked at and patterns compared until now."""
+        """Return how many nodes were visited and patterns compared so far."""
         return self._index.visited
 
     def counts(self) -> Mapping[str, int]:
@@ -94,14 +94,14 @@ class CoverSet:
         return {"patterns": len(self._members), "roots": len(self._roots), **self._index.counts()}
 
     def covering(self, pattern: Pattern) -> Pattern | None:
-        """Return one root that covers the pattern, be it in the set or not, or None."""
+        """Return one root that covers the pattern, or None. The pattern need not be in the set."""
         return self._index.covering(pattern)
 
     def add(self, pattern: Pattern) -> RootDiff:
         """Count a pattern once more and return the change of roots.
 
-        Cost: a look-up if it is there; else one search for who covers it, and if nobody does, one for the roots that
-        it covers.
+        Cost: a look-up if it is known; else one search for a covering root and, if there is none, one for the roots
+        that it covers.
         """
         member = self._members.get(pattern.text)
         if member is not None:
@@ -132,7 +132,7 @@ class CoverSet:
             return UNCHANGED
         del self._members[pattern.text]
         if not self._members:
-            self._members.clear()  # a dict whose keys are deleted keeps their room
+            self._members.clear()  # a dict keeps its size when keys are deleted
         parent = member.parent
         children = member.children or {}
         if parent is not None:
@@ -167,7 +167,7 @@ class CoverSet:
         self._index.remove(pattern)
         del self._roots[pattern.text]
         if not self._roots:
-            self._roots.clear()  # a dict whose keys are deleted keeps their room
+            self._roots.clear()  # a dict keeps its size when keys are deleted
 
 
 def _narrowness(member: Member) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""Which pattern covers which: the covered one matches no key that the covering one does not match."""
+"""Covering of patterns: a pattern covers another if it matches every key that the other one matches."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class CoverAutomaton:
         self.start: int = 1 | (hashes & 1) << 1
 
     def step(self, states: int, word: str) -> int:
-        """Return the states behind one more word of a pattern; 0 if the pattern is not covered."""
+        """Return the states after one more word of a pattern; 0 if the pattern is not covered."""
         self.steps += 1
         if word == HASH:
             kept = states & self._gaps
@@ -86,7 +86,7 @@ def covers(wider: Pattern, narrower: Pattern) -> bool:
 
 
 def narrowness(pattern: Pattern) -> tuple[int, int, int]:
-    """Return what a pattern is to be sorted by so that a wider one stands before all that it covers.
+    """Return a sort key by which a wider pattern comes before all patterns that it covers.
 
     The wider of two patterns matches a shorter key, or else, both being as long without their `#`, it names fewer
     words, or else has a `#` where the narrower one has none.

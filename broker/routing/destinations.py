@@ -15,8 +15,8 @@ FEW: Final = 8
 class Target:
     """Holds the destinations of one binding key in binding order.
 
-    `destinations` is read by whoever matches. A tuple costs least and can be handed out as it is; a dict counts, and
-    takes in or lets go one of many destinations at the cost of one.
+    Matching reads `destinations`. A tuple is the smallest form and can be returned without a copy; a dict counts
+    bindings and adds or removes one of many destinations in O(1).
     """
 
     __slots__ = ("destinations",)
@@ -47,7 +47,7 @@ class Target:
             self.destinations = tuple([other for other in known if other != destination])
             return True
         gone = count_down(known, destination)
-        if len(known) == FEW // 2:  # half of what makes a dict, or one binding more and less would copy each time
+        if len(known) == FEW // 2:  # half of FEW, or adding and removing one binding would copy each time
             once = all(count == 1 for count in known.values())
             self.destinations = tuple(known) if once else dict(known)
         return gone

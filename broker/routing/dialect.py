@@ -24,7 +24,7 @@ class TopicDialect(Protocol):
 
     @property
     def name(self) -> str:
-        """Return the name by which an exchange asks for the dialect."""
+        """Return the name by which an exchange selects the dialect."""
 
     @property
     def star(self) -> str:
@@ -36,7 +36,7 @@ class TopicDialect(Protocol):
     def parse(self, key: str, limits: PatternLimits | None = None) -> Pattern:
         """Return a binding key as a pattern.
 
-        Raises: BindingKeyError for what is no pattern, and where limits are given and it passes them.
+        Raises: BindingKeyError for a malformed key, and for one that exceeds the limits, if there are any.
         """
 
 
@@ -51,10 +51,10 @@ class AmqpDialect:
 
     def words(self, key: str) -> list[str]:
         """Return the words of a routing key; the empty key has none."""
-        return key.split(".") if key else []  # as split_words does, without one more call for each message
+        return key.split(".") if key else []  # like split_words, without one more call per message
 
     def parse(self, key: str, limits: PatternLimits | None = None) -> Pattern:
-        """Return a binding key as a pattern. Raises: BindingKeyError where limits are given and it passes them."""
+        """Return a binding key as a pattern. Raises: BindingKeyError for one that exceeds the limits."""
         return parse_pattern(key, limits)
 
 
@@ -82,7 +82,7 @@ class MqttDialect:
     def parse(self, key: str, limits: PatternLimits | None = None) -> Pattern:
         """Return a topic filter as a pattern.
 
-        Raises: BindingKeyError for a malformed filter, and where limits are given and it passes them.
+        Raises: BindingKeyError for a malformed filter, and for one that exceeds the limits, if there are any.
         """
         levels = key.split("/")
         if not key or "\x00" in key:

@@ -12,7 +12,7 @@ from broker.routing.pattern import PatternLimits
 
 
 class DirectExchange(KeyedExchange):
-    """Leads a message to the destinations bound with exactly its routing key."""
+    """Routes a message to the destinations bound with exactly its routing key."""
 
     type = "direct"
 
@@ -39,9 +39,9 @@ class DirectExchange(KeyedExchange):
 
 
 class DefaultExchange(KeyedExchange):
-    """Leads a message to the queue that its routing key names; no binding is ever made or removed.
+    """Routes a message to the queue that its routing key names; no binding is ever made or removed.
 
-    Nothing is alternate to it, and it is itself no alternate that leads anywhere: that has no binding to follow.
+    It has no alternate exchange, and it routes nothing as the alternate of another, because it has no bindings.
     Source: RabbitMQ, rabbit_exchange:route/2.
     """
 

@@ -17,7 +17,7 @@ from broker.routing.engines.trie import Trie
 from broker.routing.topic_engine import TopicEngine
 
 AUTO: Final = "auto"
-"""The choice that leaves it to `default_engine`."""
+"""The choice that selects `default_engine`."""
 
 ENGINES: Final[dict[str, type[Any]]] = {
     "conventional": Conventional,
@@ -32,16 +32,16 @@ ENGINES: Final[dict[str, type[Any]]] = {
 }
 """Every engine, by name; each takes a dialect."""
 
-CHOICES: Final = (AUTO, "bitmap", "trie", "dfa")  # the others are kept to be compared with
-"""What a setting or an exchange argument may say."""
+CHOICES: Final = (AUTO, "bitmap", "trie", "dfa")  # the others serve comparison
+"""The values of a setting or an exchange argument."""
 
 
 class UnknownEngine(ValueError):
-    """A name that no engine has."""
+    """No engine has this name."""
 
 
 def make_engine(name: str, dialect: TopicDialect = AMQP) -> TopicEngine[Any]:
-    """Return a new, empty engine of that name. Raises: UnknownEngine, a ValueError that tells the names."""
+    """Return a new, empty engine of that name. Raises: UnknownEngine, a ValueError that lists the names."""
     if name == AUTO:
         return default_engine(dialect)
     kind = ENGINES.get(name)
@@ -52,7 +52,7 @@ def make_engine(name: str, dialect: TopicDialect = AMQP) -> TopicEngine[Any]:
 
 
 def default_engine(dialect: TopicDialect = AMQP) -> TopicEngine[Any]:
-    """Return a new, empty engine of the kind that serves best where nobody chooses one."""
+    """Return a new, empty engine of the default kind."""
     return Tiered(dialect)
 
 

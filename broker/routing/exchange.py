@@ -18,14 +18,14 @@ from broker.routing.route import Route
 from broker.routing.route_cache import RouteCache
 
 NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
-"""What all bindings without arguments share."""
+"""The argument table of all bindings without arguments."""
 
 
 class Exchange(Destination, ABC):
     """An exchange of one vhost: a set of bindings, and the routes they make.
 
-    Subclasses keep the bindings in the structure that answers best, and end the routes that a change touches. A
-    destination may itself be an exchange; what it does with the message is the router's business.
+    Subclasses keep the bindings in a suitable index, and end the routes that a change affects. A destination may itself
+    be an exchange, which the router follows.
 
     Invariant: `bundles` has each destination to which something is bound, `onward` those of them that are exchanges;
         `binding_count` says how many bindings there are.
@@ -33,11 +33,11 @@ class Exchange(Destination, ABC):
 
     type: str
     by_headers: bool = False
-    """Whether routing looks at more of a message than its routing key."""
+    """Whether routing depends on more of a message than its routing key."""
     delayed: bool = False
-    """Whether a message with x-delay waits here; routing knows nothing of time."""
+    """Whether messages with x-delay are delayed here; routing itself does not depend on time."""
     dialect: TopicDialect = AMQP
-    """How patterns are read here."""
+    """The dialect of the binding keys."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Exchange(Destination, ABC):
         self.binding_count = 0
         self.onward: dict[Exchange, None] = {}
         self.listeners = NOBODY
-        self._parted: dict[Hashable, None] = {}  # deleted destinations of which keys are left
+        self._parted: dict[Hashable, None] = {}  # deleted destinations whose keys are still in the index
         alternate = self.arguments.get("alternate-exchange")
         self._alternate: str | None = alternate if isinstance(alternate, str) else None
         self._standing: Route | None = None
@@ -80,7 +80,7 @@ class Exchange(Destination, ABC):
 
     @property
     def alternate(self) -> str | None:
-        """Return the name of the exchange that gets what no binding takes; at first that of the arguments."""
+        """Return the name of the alternate exchange; at first the one of the arguments."""
         return self._alternate
 
     @alternate.setter
@@ -94,7 +94,7 @@ class Exchange(Destination, ABC):
     def standing(self) -> Route:
         """Return a route that leads nowhere, live while the exchange, its alternate and its onward exchanges stay.
 
-        It is what those hold on to who have to ask for each message.
+        Callers that must match each message keep it to notice changes.
         """
         if self._standing is None:
             self._standing = Route((), live=True)
@@ -105,7 +105,7 @@ class Exchange(Destination, ABC):
     ) -> bool:
         """Make a binding and return whether it is a new one. Cost: its key, not the other bindings.
 
-        The limits hold for who binds; without any those of the exchange do, for what is stored already.
+        The limits apply to new bindings; without them those of the exchange apply, for bindings that are restored.
         Raises: BindingKeyError or BindingArgumentError (both ValueError), with nothing changed; the caller's 406.
         """
         identity = binding_identity(key, arguments)
@@ -143,16 +143,16 @@ class Exchange(Destination, ABC):
     # -- deletion -----------------------------------------------------------------------------------------------------
 
     def sever(self, bundle: Bundle) -> None:
-        """Remove a bundle key by key; what its keys did not match keeps its route. Cost: its keys."""
+        """Remove a bundle key by key; routes that its keys do not match stay. Cost: its keys."""
         self._untie(bundle)
         self.binding_count -= len(bundle)
         while bundle:
             self._detach(bundle.destination, *bundle.pop())
 
     def part(self, bundle: Bundle) -> None:
-        """End what leads to a destination that is being deleted: no route has it from now on.
+        """Stop routing to a destination that is being deleted.
 
-        Its keys are in the structure until `shed` took them out. Cost: a glance at each cached route.
+        Its keys stay in the index until `shed` removes them. Cost: O(1) for each cached route.
         """
         self._untie(bundle)
         self.binding_count -= len(bundle)
@@ -161,9 +161,9 @@ class Exchange(Destination, ABC):
             self._end_routes_to(bundle.destination)
 
     def shed(self, bundle: Bundle, most: int) -> int:
-        """Take up to so many keys of a bundle out of the structure that finds them, and return how many.
+        """Remove up to this many keys of a bundle from the index, and return how many.
 
-        The bundle is that of a destination that was parted from, or this exchange has ended.
+        `part` was called for the destination before, or `end` for this exchange.
         """
         count = min(most, len(bundle))
         for _ in range(count):
@@ -175,10 +175,10 @@ class Exchange(Destination, ABC):
         return count
 
     def end(self) -> list[Bundle]:
-        """End every route, for the exchange is being deleted, and return its bundles, which `shed` is to empty.
+        """End every route because the exchange is being deleted, and return its bundles, which `shed` empties.
 
-        Whoever kept a route, even one that led nowhere, must ask for the name. What is bound to lead here is in
-        `incoming`, and is for the caller to part from at its source.
+        Callers that kept a route must look the name up again. The bindings to this exchange are in `incoming`; the
+        caller calls `part` at their sources.
         """
         self.deleted = True
         bundles = list(self.bundles.values())
@@ -210,9 +210,9 @@ class Exchange(Destination, ABC):
     # -- listeners ----------------------------------------------------------------------------------------------------
 
     def listen(self, destination: Hashable, pattern: str, limits: PatternLimits | None = None) -> None:
-        """Let a destination hear what passes here under keys that a topic pattern matches, whatever this type is.
+        """Give a destination a copy of each message whose key a topic pattern matches, whatever the type of exchange.
 
-        It is no binding: nobody counts it, and what reaches nothing else is unroutable as before.
+        A listener is not a binding: it is not counted, and a message that reaches only listeners is unroutable.
         Raises: BindingKeyError, with nothing changed.
         """
         listeners = Listeners(self.dialect) if self.listeners is NOBODY else self.listeners
@@ -221,12 +221,12 @@ class Exchange(Destination, ABC):
         self._drop_routes()
 
     def forget_listener(self, destination: Hashable) -> None:
-        """Let a destination hear nothing any more."""
+        """Remove a listener."""
         self.listeners.remove(destination)
         self._drop_routes()
 
     def leads(self, destinations: Sequence[Any]) -> bool:
-        """Return whether any of the destinations of a message is more than a listener."""
+        """Return whether any of the destinations is not a listener."""
         if not self.listeners.patterns:
             return bool(destinations)
         heard = self.listeners.patterns
@@ -237,7 +237,7 @@ class Exchange(Destination, ABC):
         """Return the route of a message by its routing key; its destinations may be exchanges."""
 
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
-        """Return the destinations of one message by all there is to know of it.
+        """Return the destinations of one message by its keys and its content.
 
         Shapes: `keys` are the routing key and those of CC and BCC behind it.
         """
@@ -246,7 +246,7 @@ class Exchange(Destination, ABC):
         return tuple(dict.fromkeys(destination for key in keys for destination in self.route(key).destinations))
 
     def match_headers(self, headers: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the destinations of a message by its headers; only a headers exchange has an answer."""
+        """Return the destinations of a message by its headers; only a headers exchange has any."""
         raise TypeError(f"a {self.type} exchange does not route by headers")
 
     def _end_standing(self) -> None:

@@ -39,7 +39,7 @@ def make_exchange(
     pattern_limits: PatternLimits | None = None,
     topic_index: str = AUTO,
 ) -> Exchange:
-    """Return a new exchange; limits, and the index of who names none, are for the types that they concern.
+    """Return a new exchange; limits and the default index concern some types only.
 
     Raises: ExchangeArgumentError, a ValueError.
     """

@@ -15,7 +15,7 @@ from broker.routing.route_cache import RouteCache
 
 
 class FanoutExchange(Exchange):
-    """Leads every message to all destinations: one route, whatever the key, as long as nobody listens to some keys."""
+    """Routes every message to all destinations: one route for all keys, unless there are listeners."""
 
     type = "fanout"
 
@@ -23,11 +23,11 @@ class FanoutExchange(Exchange):
         super().__init__(name, **settings)
         self._destinations: Destinations = {}
         self._cache_limits = cache_limits
-        self._heard: RouteCache | None = None  # routes by key, while somebody listens
+        self._heard: RouteCache | None = None  # routes by key while there are listeners
         self._route: Route | None = None
 
     def route(self, key: str) -> Route:
-        """Return the one route, or that of a key to which somebody may listen."""
+        """Return the only route, or the route of a key while there are listeners."""
         if self.listeners.patterns:
             return self._heard_route(key)
         if self._route is None:

@@ -8,13 +8,13 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Final
 
 CODE: Final = (type, FunctionType, BuiltinFunctionType, ModuleType)
-"""What an object reaches, but does not hold."""
+"""Types that an object refers to but does not own."""
 
 
 def footprint_bytes(root: object, closed: tuple[type, ...] = ()) -> int:
     """Return the memory of all that can be reached from an object, each once, without classes and code.
 
-    What is of a closed type counts by its own size and leads no further. Cost: all that is reached.
+    An object of a closed type counts by its own size and is not followed. Cost: all reachable objects.
     """
     seen: set[int] = set()
     pending = [root]
@@ -29,5 +29,5 @@ def footprint_bytes(root: object, closed: tuple[type, ...] = ()) -> int:
             continue
         pending += get_referents(item)
         if isinstance(item, dict):
-            pending += item  # a dict tells the garbage collector nothing of keys that are text
+            pending += item  # a dict does not report its string keys to the garbage collector
     return total_bytes

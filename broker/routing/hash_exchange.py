@@ -19,10 +19,10 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]+\Z")
 
 
 class HashExchange(KeyedExchange):
-    """Leads a message to one of its destinations, the same for the same key, in proportion to their weights.
+    """Routes a message to one of its destinations, the same for the same key, in proportion to their weights.
 
     The binding key is the weight. The arguments hash-header or hash-property say what stands in for the routing key;
-    messages without it all go the same way.
+    messages without it all go to one destination.
 
     Source: RabbitMQ, rabbitmq_consistent_hash_exchange; texts are the plugin's.
     """
@@ -42,11 +42,11 @@ class HashExchange(KeyedExchange):
         self._buckets = HashBuckets()
 
     def route(self, key: str) -> Route:
-        """Return the route of a message by its routing key; the standing one when each message has to ask match."""
+        """Return the route of a message by its routing key, or the standing one when each message must be matched."""
         return self.standing if self.by_headers else super().route(key)
 
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
-        """Return the one destination of a message; with several keys the first counts."""
+        """Return the only destination of a message; of several keys the first one counts."""
         if self._header is not None:
             value = fields.headers.get(self._header)
             found = self._resolve(value if isinstance(value, str) else repr(freeze_value(value)))
@@ -65,7 +65,7 @@ class HashExchange(KeyedExchange):
             self.cache.drop_all()
 
     def _end_routes_to(self, destination: Hashable) -> None:
-        self._buckets.forget(destination)  # it must not draw any more: what it drew belongs to the others
+        self._buckets.forget(destination)  # it must not draw any more: its share belongs to the others
         self.cache.drop_all()
 
     def _resolve(self, key: str) -> tuple[Any, ...]:

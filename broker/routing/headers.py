@@ -10,7 +10,7 @@ from broker.routing.binding import freeze_value
 
 
 class BindingArgumentError(ValueError):
-    """Binding arguments that a headers exchange cannot use."""
+    """A headers exchange cannot use these binding arguments."""
 
 
 MATCH_KINDS = {
@@ -25,7 +25,7 @@ MATCH_KINDS = {
 class HeadersPredicate:
     """Tells whether message headers satisfy a binding.
 
-    A void value asks for presence alone. Without fields to compare, `all` matches every message and `any` none.
+    A void value requires presence alone. Without fields to compare, `all` matches every message and `any` none.
 
     Source: RabbitMQ 4.3, rabbit_exchange_type_headers.
     """

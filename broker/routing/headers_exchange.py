@@ -14,7 +14,7 @@ from broker.routing.route import Route
 
 
 class HeadersExchange(Exchange):
-    """Leads a message to the destinations whose binding arguments its headers satisfy."""
+    """Routes a message to the destinations whose binding arguments its headers satisfy."""
 
     type = "headers"
     by_headers = True
@@ -24,7 +24,7 @@ class HeadersExchange(Exchange):
         self._predicates: dict[tuple[Hashable, Hashable], HeadersPredicate] = {}
 
     def route(self, key: str) -> Route:
-        """Return the standing route: each message asks match."""
+        """Return the standing route, because each message must be matched."""
         return self.standing
 
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
@@ -50,7 +50,7 @@ class HeadersExchange(Exchange):
         del self._predicates[destination, binding_identity(key, arguments)]
 
     def _end_routes_to(self, destination: Hashable) -> None:
-        """Do nothing: each message is matched anew."""
+        """Do nothing: nothing is cached."""
 
     def _drop_routes(self) -> None:
-        """Do nothing: there are none beside the standing one, which the exchange ends itself."""
+        """Do nothing: the only route is the standing one, which the exchange ends itself."""

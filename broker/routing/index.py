@@ -16,7 +16,7 @@ from broker.routing.topic_engine import TopicEngine
 class TopicIndex:
     """Maps binding keys to destinations, and a routing key to the destinations it reaches.
 
-    Cost: add and remove cost the words of their key, whatever else is bound, by however many destinations.
+    Cost: add and remove cost the words of their key, independent of the number of other bindings.
     """
 
     __slots__ = ("_dialect", "_engine", "_literals", "_wildcards", "limits")

@@ -1,4 +1,4 @@
-"""A trie over the words of cached routing keys: a topic index turned round, which finds the keys of a pattern."""
+"""A trie over the words of cached routing keys: the inverse of a topic index, which finds the keys of a pattern."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from broker.routing.pattern import HASH, STAR
 __all__ = ["KEY_BYTES", "NODE_BYTES", "KeyTrie"]
 
 Node = dict[str, "Node | str"]
-"""What may follow, by word: a node, or the one key that goes on like this."""
+"""The children by word: a node, or the only key that continues this way."""
 
 END: Final = "./"
-"""The word under which the key stands that ends at a node. No word is like it: no dialect lets both characters in."""
+"""The word under which a key that ends at a node is stored. No dialect allows a word with both characters."""
 
 KEY_BYTES: Final = 150
 NODE_BYTES: Final = 400
-"""What a key and a node beside the root take at most: the place in a dict that has just grown, a word, a dict."""
+"""The most memory that a key or a node takes: a slot of a dict that has just grown, a word, a dict."""
 
 
 class KeyTrie:
     """Finds the routing keys that a pattern matches, at a cost bounded by what the pattern's words lead to.
 
-    Invariant: a key stands where its words first differ from those of all others, so that every node but the root leads
-        to two keys at least, and the shape is that of the keys, whatever came before. `visited` counts the nodes, keys
-        and words that finding has looked at.
+    Invariant: a key is stored where its words first differ from those of all others. So every node but the root leads
+        to at least two keys, and the shape depends on the keys alone, not on their history. `visited` counts the
+        nodes, keys and words that `find` has looked at.
     """
 
     __slots__ = ("_count", "_nodes", "_root", "_words", "visited")
@@ -74,7 +74,7 @@ class KeyTrie:
             node = found
             depth += 1
         other = self._words(found)
-        while True:  # one key gives way to nodes that lead to both
+        while True:  # replace the key by nodes that lead to both
             below: Node = {}
             self._nodes += 1
             node[word] = below
@@ -116,7 +116,7 @@ class KeyTrie:
             self._root = {}
 
     def find(self, pattern: Sequence[str], visits_max: int) -> list[str] | None:
-        """Return the keys that the words of a pattern match, or None if more has to be visited than that.
+        """Return the keys that the words of a pattern match, or None if that takes more visits than allowed.
 
         Cost: a literal word leads to one node, a star to all of the next, a hash to everything below.
         """
@@ -159,9 +159,9 @@ class KeyTrie:
         return found
 
     def _rest_matches(self, pattern: Sequence[str], key: str, start: int) -> int:
-        """Return the steps it took to find that the words from here on match, below zero if they do not.
+        """Return the number of steps of a match from here on, below zero if there is none.
 
-        Each `#` is given as few words as will do; what follows a later one need not go back to an earlier.
+        Each `#` takes as few words as possible; a mismatch after a later one need not go back to an earlier one.
         """
         words = self._words(key)
         length = len(words)

@@ -1,7 +1,7 @@
-"""Listeners: destinations that hear what passes an exchange, beside its bindings.
+"""Listeners: destinations that get a copy of the messages of an exchange without being bound to it.
 
-A listener has a topic pattern whatever the type of the exchange, and counts for nobody: a message that reached nothing
-else is still one that led nowhere.
+A listener has a topic pattern, whatever the type of the exchange. A message that reaches only listeners is still
+unroutable.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ class Listeners:
         self.patterns: dict[Hashable, str] = {}
 
     def add(self, destination: Hashable, key: str, limits: PatternLimits | None = None) -> None:
-        """Let a destination hear what a pattern matches; it has no other yet. Raises: BindingKeyError."""
+        """Add a listener with its only pattern. Raises: BindingKeyError."""
         self._index.add(self._dialect.parse(key, limits), destination)
         self.patterns[destination] = key
 
     def remove(self, destination: Hashable) -> None:
-        """Let a destination hear nothing any more; one that heard nothing is well."""
+        """Remove a listener, if it is one."""
         key = self.patterns.pop(destination, None)
         if key is not None:
             self._index.remove(self._dialect.parse(key), destination)
 
     def match(self, keys: Iterable[str]) -> tuple[Any, ...]:
-        """Return who hears a message with these routing keys, each once."""
+        """Return the listeners of a message with these routing keys, each once."""
         if not self.patterns:
             return ()
         return tuple(dict.fromkeys(listener for key in keys for listener in self._index.match(key)))
 
 
 NOBODY: Final = Listeners()
-"""Stands for the listeners of every exchange that has none; nobody is ever added to it."""
+"""The listeners of every exchange that has none; always empty."""

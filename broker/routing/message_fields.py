@@ -1,4 +1,4 @@
-"""What a message says beside its routing key."""
+"""The properties of a message that exchanges may look at."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class MessageFields(Protocol):
-    """The properties of one message, as far as exchanges look at them."""
+    """The properties of one message that exchanges look at."""
 
     @property
     def headers(self) -> Mapping[str, Any]:

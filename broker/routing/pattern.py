@@ -10,7 +10,7 @@ HASH = "#"
 
 
 class BindingKeyError(ValueError):
-    """A binding key that is no pattern of its dialect, or is over the limits on `#` or on words."""
+    """The binding key is no pattern of its dialect, or exceeds the limits on `#` or on words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def canonical_words(words: list[str]) -> list[str]:
 def parse_pattern(key: str, limits: PatternLimits | None = None) -> Pattern:
     """Return the binding key as a pattern.
 
-    Raises: BindingKeyError where limits are given and the canonical form passes them.
+    Raises: BindingKeyError if the canonical form exceeds the limits.
     """
     words = split_words(key)
     if HASH in words:

@@ -1,4 +1,4 @@
-"""What a topic pattern means, in the fewest lines: every engine is compared with it."""
+"""The meaning of a topic pattern in the fewest lines: every engine is tested against it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A route: where a message leads, and for how long that answer holds."""
+"""A route: the destinations of a routing key, and whether they are still current."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 
 class Route:
-    """Where a routing key leads.
+    """The destinations of a routing key.
 
     Invariant: `live` is true only while the cache that made this route holds it, and `end` is the only way it becomes
         false: by a bind, unbind, delete or change of an alternate that touches it, or by its eviction. A route that
-        was not cached is never live: use it once.
-    Invariant: a live route that was made of parts is known to each of them, and to none once it has ended; so what a
-        part remembers is no more than the cached routes made of it.
+        is not cached is never live: use it once.
+    Invariant: each part of a live route refers to that route, and no part refers to an ended one; so a part holds no
+        more references than there are cached routes made of it.
     """
 
     __slots__ = ("destinations", "live", "made", "parts")

@@ -12,32 +12,32 @@ from broker.routing.route import Route
 __all__ = ["INDEXED_AT_ONCE", "VISITS_MAX", "VISITS_PER_ADMISSION", "RouteCache"]
 
 GLANCED_BYTES: Final = 4 << 20
-"""Up to this size the destinations of all cached routes are looked through; that takes some milliseconds."""
+"""The number of destinations of all cached routes up to which they are searched, which takes some milliseconds."""
 
 GLANCES_PER_VISIT: Final = 8
-"""How many routes are looked through for the price of one visit to the trie."""
+"""How many routes are searched at the cost of one visit to the trie."""
 
 INDEXED_AT_ONCE: Final = 2048
-"""Up to so many cached keys are put into a trie when the first pattern changes; of more, all are given up then."""
+"""The most cached keys that are put into a trie when the first pattern changes; if there are more, all are dropped."""
 
 VISITS_MAX: Final = 8192
-"""How much of the trie one changed pattern may visit before all routes are given up: a few milliseconds' worth."""
+"""How many visits to the trie a changed pattern may cost before all routes are dropped: a few milliseconds."""
 
 VISITS_PER_ADMISSION: Final = 64
-"""How much of the trie may be visited per key that was admitted: then it has cost what resolving the key anew costs."""
+"""How many visits to the trie each admitted key pays for: as many as resolving the key again costs."""
 
 NOWHERE: Final = Route(())
-"""What stands for all routes that have ended or were not admitted, and lead nowhere."""
+"""The shared route without destinations, for keys that lead nowhere and are not cached."""
 
 
 class RouteCache(BoundedCache[str, Route]):
     """Routes of one exchange by routing key.
 
-    A hit is `entries.get(key)` and a test of `live`. A key that a pattern touched stays: its route ended, and the next
-    one takes its place whatever is admitted at that time. The trie is made when a pattern changes while there are
-    routes, for most exchanges are bound first and published to then.
+    A hit is `entries.get(key)` and a test of `live`. A key whose route a pattern ended stays, and the next route for it
+    is admitted at once. The trie is built when a pattern changes while routes are cached, because most exchanges
+    are bound before they are published to.
 
-    Cost: what end_matching and drop_all cost the admissions since the last drop_all have paid for.
+    Cost: the admissions since the last drop_all pay for end_matching and drop_all.
     """
 
     __slots__ = ("_credit", "_trie", "hits")
@@ -50,11 +50,11 @@ class RouteCache(BoundedCache[str, Route]):
 
     @property
     def visited(self) -> int:
-        """Return how much of the trie changed patterns have visited."""
+        """Return how many visits to the trie changed patterns have cost."""
         return 0 if self._trie is None else self._trie.visited
 
     def offer(self, key: str, destinations: tuple[Any, ...]) -> Route:
-        """Return the route of a key that is not cached or has ended: live if it was admitted, else for this once."""
+        """Return the route of a key that is not cached or has ended: live if it was admitted, else for one use."""
         self.misses += 1
         if key not in self.entries and not self._admission.second_sight(key):
             return Route(destinations) if destinations else NOWHERE
@@ -77,7 +77,7 @@ class RouteCache(BoundedCache[str, Route]):
         return route
 
     def drop(self, key: str) -> None:
-        """End the route of one key and forget it: such a key is often a queue's own, and goes with it."""
+        """End the route of one key and forget the key, which is often a queue's name and disappears with the queue."""
         if key in self.entries:
             self._discard(key)
 
@@ -85,9 +85,8 @@ class RouteCache(BoundedCache[str, Route]):
         """End the routes of the keys that the words of a pattern match.
 
         Shapes: `words` returns the words of a routing key, as the pattern's dialect has them.
-        Cost: what the pattern matches among the keys, at most VISITS_MAX. A storm of patterns must not go through them
-            each time: when the admissions no longer pay, every route ends. To bind as often as to publish ends in the
-            bypass, too.
+        Cost: the keys that the pattern matches, at most VISITS_MAX visits. When the admissions do not pay for this any
+            more, as with very many changes of patterns, every route ends.
         """
         if not self.entries:
             return
@@ -111,9 +110,9 @@ class RouteCache(BoundedCache[str, Route]):
             self._admission.gained(-1)
 
     def drop_those_to(self, destination: Hashable) -> None:
-        """End the routes that lead to a destination; every route where they lead to very many.
+        """End the routes that lead to a destination, or every route if they have very many destinations.
 
-        Cost: a glance at each destination of each route, as long as the admissions pay for it, or else an end for each.
+        Cost: O(destinations of all routes) while the admissions pay for it, else O(routes).
         """
         entries = self.entries
         indexed_bytes = 0 if self._trie is None else self._trie.used_bytes
@@ -140,9 +139,9 @@ class RouteCache(BoundedCache[str, Route]):
         self._admission.gained(-1)
 
     def _end(self, keys: Sequence[str]) -> None:
-        """End the routes of some keys and keep the keys: what is asked for again is wanted at once.
+        """End the routes of some keys and keep the keys, so that they are admitted at once when they are used again.
 
-        Of very many all are given up, which is quicker.
+        If there are very many, drop all, which is quicker.
         """
         if len(keys) > VISITS_MAX:
             self.drop_all()
@@ -152,7 +151,7 @@ class RouteCache(BoundedCache[str, Route]):
             route = entries[key]
             if route.live:
                 route.end()
-                entries[key] = NOWHERE  # so that nothing holds on to its destinations
+                entries[key] = NOWHERE  # so that nothing refers to its destinations
                 freed_bytes = 8 * len(route.destinations)
                 weights[key] -= freed_bytes
                 self.used_bytes -= freed_bytes

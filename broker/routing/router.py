@@ -14,12 +14,12 @@ from broker.routing.route import Route
 class Router:
     """Follows bindings between exchanges and alternate exchanges until only queues are left.
 
-    Each exchange is visited once, with the routing key that the message came with, and each queue comes once. The
-    alternate of an exchange is visited when no binding of that exchange matches, be it the first or an inner one;
-    one that does not exist, or the default exchange, leads nowhere. Who only listens to an exchange is no match.
+    Each exchange is visited once, with the routing key of the message, and each queue is returned once. The alternate
+    of any visited exchange is visited when none of its bindings match; an alternate that does not exist, or the default
+    exchange, leads nowhere. A listener is not a match.
 
-    Invariant: a route is live only as long as it is what `route` would return: what it was made of ends it, and so
-        does `exchange_changed` where an alternate exchange was missing.
+    Invariant: a route is live only as long as `route` would return the same destinations: its parts end it, and so does
+        `exchange_changed` if an alternate exchange was missing.
     Source: RabbitMQ, rabbit_exchange:route/2.
     """
 
@@ -30,13 +30,13 @@ class Router:
         self._lookup = lookup
         self._composites = CompositeCache(cache_limits)
         self._standing: dict[str, Route] = {}
-        self._absent = Route((), live=True)  # part of all that was made while some alternate exchange was missing
+        self._absent = Route((), live=True)  # a part of all routes made while an alternate exchange was missing
 
     def route(self, exchange: Exchange, key: str) -> Route:
         """Return the route of a message by its routing key; its destinations are queues.
 
-        Of a dynamic exchange it leads nowhere and is live as long as that exchange is dynamic for the same reasons.
-        Cost: the exchange's own look-up, where neither another exchange is bound to it nor an alternate set.
+        For a dynamic exchange it has no destinations and is live while the exchange stays dynamic for the same reasons.
+        Cost: the look-up of the exchange itself, unless it has an alternate or leads to other exchanges.
         """
         if exchange.alternate is None and not exchange.onward:
             return exchange.route(key)
@@ -54,16 +54,16 @@ class Router:
         return self._compose(exchange, key)
 
     def queues(self, exchange: Exchange, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
-        """Return the queues of one message that has several routing keys, or none.
+        """Return the queues of one message that may have several routing keys.
 
-        Cost: a look at the route cache where there is one key and nothing else counts.
+        Cost: one look-up in the route cache if there is one key and nothing else counts.
         """
         if len(keys) == 1 and not self.dynamic(exchange):
             return self.route(exchange, keys[0]).destinations
         return self.match(exchange, keys[0], fields, keys[1:]) if keys else ()
 
     def dynamic(self, exchange: Exchange) -> bool:
-        """Return whether a message from this exchange can reach one that looks at its headers or properties."""
+        """Return whether a message from this exchange can reach an exchange that looks at headers or properties."""
         if exchange.alternate is None and not exchange.onward:
             return exchange.by_headers
         return any(reached.by_headers for reached in self._reachable(exchange))
@@ -71,7 +71,7 @@ class Router:
     def match(
         self, exchange: Exchange, key: str, fields: MessageFields, more_keys: Sequence[str] = ()
     ) -> tuple[Any, ...]:
-        """Return the queues of one message by all there is to know of it.
+        """Return the queues of one message by its keys and its content.
 
         Shapes: `more_keys` are those of CC and BCC: an alternate exchange is for messages none of whose keys matched.
         """
@@ -79,9 +79,9 @@ class Router:
         return self._walk(exchange, lambda reached: reached.match(keys, fields))[0]
 
     def exchange_changed(self, name: str) -> None:
-        """End the routes that the exchange of this name may change: it was declared or deleted, or got an alternate.
+        """End the routes that this exchange may change: it was declared or deleted, or its alternate was set.
 
-        Called behind the change. What a binding changes, or the setter of `alternate`, ends without it.
+        Call it after the change. Bindings and the setter of `alternate` end their routes themselves.
         """
         standing = self._standing.pop(name, None)
         if standing is not None:
@@ -108,7 +108,7 @@ class Router:
         reached = {exchange: None}
         pending = [exchange]
         complete = True
-        for current in pending:  # grows on the way
+        for current in pending:  # grows during the loop
             destinations = follow(current)
             if current.alternate is not None and not current.leads(destinations):
                 alternate = self._alternate(current)
@@ -124,10 +124,10 @@ class Router:
         return tuple(queues), complete
 
     def _reachable(self, exchange: Exchange) -> dict[Exchange, None]:
-        """Return the exchanges that a message may come through, whatever its key."""
+        """Return the exchanges that a message may pass, whatever its key."""
         reached = {exchange: None}
         pending = [exchange]
-        for current in pending:  # grows on the way
+        for current in pending:  # grows during the loop
             alternate = self._alternate(current)
             for destination in current.onward if alternate is None else (*current.onward, alternate):
                 if destination not in reached:

@@ -1,4 +1,4 @@
-"""What every algorithm that matches topic patterns offers."""
+"""The interface of every algorithm that matches topic patterns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 class TopicEngine(Protocol[T]):
     """Maps distinct canonical patterns, literal ones among them, to one target each.
 
-    `visited` counts what matching has looked at, each engine in its own unit: patterns, rows, nodes or states.
+    `visited` counts the work of matching, each engine in its own unit: patterns, rows, nodes or states.
     """
 
     visited: int

@@ -13,7 +13,7 @@ from broker.routing.pattern import Pattern, PatternLimits
 
 
 class TopicExchange(KeyedExchange):
-    """Leads a message to the destinations bound with a pattern that matches its routing key."""
+    """Routes a message to the destinations bound with a pattern that matches its routing key."""
 
     type = "topic"
 

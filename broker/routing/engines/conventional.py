@@ -55,7 +55,7 @@ class Conventional(Generic[T]):
         """Forget one pattern and return its target. Raises: KeyError if it is not there."""
         target = self._subscriptions.pop(pattern.text)
         if not self._subscriptions:
-            self._subscriptions.clear()  # a dict whose keys are deleted keeps their room
+            self._subscriptions.clear()  # a dict keeps its size when keys are deleted
         return target
 
     def match(self, key: str) -> list[T]:

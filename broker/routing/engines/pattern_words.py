@@ -108,7 +108,7 @@ class PatternWords(Generic[T]):
         del self._numbers[words]
         target = self._targets.pop(number)
         if not self._numbers:
-            self._numbers.clear()  # a dict whose keys are deleted keeps their room
+            self._numbers.clear()  # a dict keeps its size when keys are deleted
             self._targets.clear()
             self._lengths.clear()
         return target

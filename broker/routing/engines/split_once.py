@@ -48,7 +48,7 @@ class SplitOnce(Generic[T]):
         """Forget one pattern and return its target. Raises: KeyError if it is not there."""
         target = self._patterns.pop(pattern.words)
         if not self._patterns:
-            self._patterns.clear()  # a dict whose keys are deleted keeps their room
+            self._patterns.clear()  # a dict keeps its size when keys are deleted
         return target
 
     def match(self, key: str) -> list[T]:

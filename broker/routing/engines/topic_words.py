@@ -127,7 +127,7 @@ class TopicWords(Generic[T]):
         del self._numbers[words]
         target = self._targets.pop(number)
         if not self._numbers:
-            self._numbers.clear()  # a dict whose keys are deleted keeps their room
+            self._numbers.clear()  # a dict keeps its size when keys are deleted
             self._targets.clear()
             self._lengths.clear()
         return target
