@@ -1,18 +1,19 @@
-"""The compactor: frees log segments that a few old messages pin, by copying those messages to the tail of the log.
+"""The compactor: free log segments that a few old messages pin, by copying those messages to the tail of the log.
 
-It works between two checkpoints, in the same task, one segment at a time; the order of the steps is that of
-`broker.store.compaction`.
+It works between two checkpoints, in the same task, one segment at a time. `broker.store.compaction` has the order of
+the steps. Each step that takes the loop is cut into slices, between which the loop turns.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.event_log import get_logger
 from broker.slots.slot import Slot, Tenure
 from broker.store.compaction import Move, SlotReference
+from broker.store.segment import OFFSET_BITS
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -20,11 +21,18 @@ if TYPE_CHECKING:
     from broker.core.queue.stream import Stream
     from broker.core.vhost import Vhost
     from broker.delivery.committer import Committer
+    from broker.settings_storage import Store
     from broker.store.store import VhostStore
 
 __all__ = ["Compactor"]
 
+SLOTS: Final = 400  # looked at, or taken out of a segment, between two turns of the loop
+ENTRIES_COST: Final = 20  # so many messages of a slot cost as much as a slot
+MESSAGES: Final = 100  # relocated between two turns; each has its own write to a queue log, some 20 us
+
 _log = get_logger()
+
+Holder = tuple["Stream", Slot]
 
 
 class Compactor:
@@ -40,65 +48,84 @@ class Compactor:
         self._store = store
         self._committer = committer
         self._thread = thread
-        self.below_ratio = below_ratio
+        self._below_ratio = below_ratio
         self.relocated = 0
+
+    def take_settings(self, settings: Store) -> None:
+        """Go by changed settings, from the next segment on."""
+        self._below_ratio = settings.compact_below_ratio
 
     async def run(self) -> None:
         """Relocate the emptiest segment that is worth it; the next checkpoint removes its file.
 
         Raises: StoreFailed.
         """
-        if not self.below_ratio:
+        if not self._below_ratio:
             return
         loop = asyncio.get_running_loop()
         for segment in self._store.compactable():
-            holders = self._holders(segment)
-            references = [
-                SlotReference(
-                    stream.number, slot.first, slot.first + slot.logged, _unsettled(slot), frozenset(slot.segments)
-                )
-                for stream, slot in holders
-            ]
+            holders, references = await self._holders(segment)
             relocation = await loop.run_in_executor(
-                self._thread, self._store.plan_relocation, segment, references, self.below_ratio
+                self._thread, self._store.plan_relocation, segment, references, self._below_ratio
             )
             if relocation is None:
                 continue
-            self._store.append_relocation(relocation)
+            left = True
+            while left:
+                left = self._store.append_relocation(relocation, MESSAGES)
+                await asyncio.sleep(0)
             await self._committer.drain()
-            self._apply(segment, holders, self._store.finish_relocation(relocation))
+            self._apply(holders, self._store.finish_relocation(relocation, MESSAGES))
+            while relocation.left:
+                await asyncio.sleep(0)
+                self._apply(holders, self._store.finish_relocation(relocation, MESSAGES))
+            await self._release(segment, holders)
             self.relocated += 1
             _log.info("segment.relocated", segment=segment, live_bytes=relocation.live_bytes)
             return
 
-    def _holders(self, segment: int) -> list[tuple[Stream, Slot]]:
-        return [
-            (stream, slot)
-            for queue in self._vhost.queues.values()
-            for stream in queue.streams
-            for slot in stream.manager.slots.values()
-            if segment in slot.segments
-        ]
+    async def _holders(self, segment: int) -> tuple[list[Holder], list[SlotReference]]:
+        """Return the slots that hold a segment, and what each may need of it. Invariant: no slot begins to hold it."""
+        holders: list[Holder] = []
+        references: list[SlotReference] = []
+        left = SLOTS
+        for queue in list(self._vhost.queues.values()):
+            for stream in queue.streams:
+                for slot in list(stream.manager.slots.values()):
+                    left -= 1
+                    if segment in slot.segments and slot.tenure is not Tenure.DELETED:
+                        unsettled = _unsettled(slot)
+                        left -= len(unsettled) // ENTRIES_COST
+                        end = slot.first + slot.logged
+                        segments = frozenset(slot.segments)
+                        holders.append((stream, slot))
+                        references.append(SlotReference(stream.number, slot.first, end, unsettled, segments))
+                    if left <= 0:
+                        await asyncio.sleep(0)
+                        left = SLOTS
+        return holders, references
 
-    def _apply(self, segment: int, holders: list[tuple[Stream, Slot]], moves: list[Move]) -> None:
-        """Points slots, and messages that are in memory, at the copies; slots that went meanwhile need nothing."""
-        moved: dict[int, dict[int, Move]] = {}
-        for one in moves:
-            moved.setdefault(one.queue_number, {})[one.message_id] = one
-        for stream, slot in holders:
-            if slot.tenure is Tenure.DELETED:
+    @staticmethod
+    def _apply(holders: list[Holder], moves: list[Move]) -> None:
+        """Point slots, and messages that are in memory, at the copies; slots that went meanwhile need nothing."""
+        for move in moves:
+            stream, slot = holders[move.place]
+            index = move.message_id - slot.first
+            if slot.tenure is Tenure.DELETED or index in slot.acks:
                 continue
-            mine = moved.get(stream.number, {})
-            for index in slot.acks.unsettled(0, slot.length):
-                move = mine.get(slot.first + index)
-                if move is None:
-                    continue
-                stream.refer(slot, move.position >> 32)
-                message = slot.contents[index] if slot.contents is not None else None
-                if message is not None:
-                    message.position, message.record_bytes = move.position, move.size
-            slot.segments.discard(segment)
-            self._store.drop_live(segment, 1)
+            stream.refer(slot, move.position >> OFFSET_BITS)
+            message = slot.contents[index] if slot.contents is not None else None
+            if message is not None:
+                message.recorded(move.position, move.size)
+
+    async def _release(self, segment: int, holders: list[Holder]) -> None:
+        """Take the segment out of the slots that held it: nothing of theirs lies there any more."""
+        for done, (_, slot) in enumerate(holders, 1):
+            if slot.tenure is not Tenure.DELETED:
+                slot.segments.discard(segment)
+                self._store.drop_live(segment, 1)
+            if done % SLOTS == 0:
+                await asyncio.sleep(0)
 
 
 def _unsettled(slot: Slot) -> Sequence[int]:

@@ -130,7 +130,7 @@ class Engine:
     def take_settings(self, settings: Settings) -> None:
         """Go by changed settings; what is there already may exceed the new limits."""
         self._checkpoint_interval_s = settings.store.checkpoint_interval_ms / 1000
-        self.compactor.below_ratio = settings.store.compact_below_ratio
+        self.compactor.take_settings(settings.store)
         own = self.vhost.limits
         self.vhost.limits = replace(
             limits_of(settings), own_queues_max=own.own_queues_max, connections_max=own.connections_max

@@ -1,25 +1,27 @@
-"""Compaction: what a few old messages need of a segment is copied to the tail of the log, so that the file can go.
+"""Compaction: copy what a few old messages need of a segment to the tail of the log, so that the file can go.
 
-The floor above drives it, between two checkpoints, in one task:
+The compactor of `broker.delivery` drives it between two checkpoints, in one task:
 
-1. loop     ``VhostStore.compactable`` names segments; for one of them it gathers a SlotReference for each slot whose
-``segments``
-            hold it (recovered, resident or on disk; a checkpoint has flushed all their entries)
-2. thread   ``plan_relocation`` reads the entries and copies the records that are still needed
-3. loop     ``append_relocation`` appends them as MOVED records, and the committer syncs them as it does any record
-4. loop     ``VhostStore.finish_relocation`` points the queue log at the copies and returns the moves: the floor above
-corrects
-            ``segments`` of the slots (and of resident messages their position) in the same turn
-5. the next checkpoint no longer refers to the segment, and reclaims it
+1. loop     ``VhostStore.compactable`` names segments. For one of them the compactor makes a SlotReference of each slot
+            whose ``segments`` contain it; a checkpoint has written all their entries.
+2. thread   ``plan_relocation`` reads the entries and copies the records that are still needed.
+3. loop     ``append_relocation`` appends them as MOVED records, some per turn; the committer syncs them as any record.
+4. loop     ``VhostStore.finish_relocation`` points the queue log at the copies, some per turn, and returns the moves.
+            In the same turn the compactor adds the copies' segments to the slots and corrects resident messages.
+5. loop     Behind the last move the compactor takes the old segment out of the slots.
+6. The next checkpoint does not refer to the segment any more, and removes it.
 
-No checkpoint may be taken between 3 and 4: it would name the old segment for entries that are about to point to the new
+Between 3 and 5 a slot's messages may lie in both segments, so the slot counts in both. A crash there loses nothing:
+the last checkpoint still names the old segment, and replay applies each MOVED record that reached the disk.
+
+No checkpoint may be taken between 3 and 5: it would name the old segment for entries that are about to point to the new
 one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from broker.store.message_log import MessageLog
@@ -28,7 +30,7 @@ from broker.store.reading import StoredMessages, names, read_messages, read_reco
 from broker.store.record import TARGET, due_of, due_target, encode_moved
 from broker.store.segment import OFFSET_BITS
 
-__all__ = ["Move", "Relocation", "SlotReference", "append_relocation", "plan_relocation"]
+__all__ = ["Move", "Relocation", "SlotReference", "plan_relocation"]
 
 
 class SlotReference(NamedTuple):
@@ -48,7 +50,8 @@ class SlotReference(NamedTuple):
 class Move(NamedTuple):
     """Where a message's record lies now, and when it is due.
 
-    Shapes: positions; the segments are their upper halves. ``due_ms`` is 0 when nothing delays the message.
+    Shapes: positions; the segments are their upper halves. ``due_ms`` is 0 when nothing delays the message. ``place``
+        is that of the message's slot among those that the relocation was planned for.
     """
 
     queue_number: int
@@ -56,24 +59,60 @@ class Move(NamedTuple):
     origin: int
     position: int
     size: int
-    due_ms: int = 0
+    due_ms: int
+    place: int
 
 
-@dataclass(slots=True)
+class Copy(NamedTuple):
+    """A MOVED record, where the record that it copies lies, and the messages that need it.
+
+    Shapes: ``needed`` has (place of the slot, queue number, message id) of each.
+    """
+
+    record: bytes
+    origin: int
+    needed: list[tuple[int, int, int]]
+
+
 class Relocation:
     """The copies that free one segment.
 
-    Shapes: ``records`` pairs each MOVED record with its origin and the (queue number, message id) that need it.
-        ``doubtful`` has the unsettled messages of which nothing proves where they lie: (slot, indexes).
-    Units: ``live_bytes`` is what the copies take; ``end`` the log position that must be synced before it is finished.
+    Shapes: ``doubtful`` has the unsettled messages of which nothing proves where they lie: (slot, indexes).
+    Units: ``live_bytes`` is what the copies take; ``end`` the log position that must be synced before it is finished;
+        ``left`` counts the messages whose moves were not taken yet.
     """
 
-    segment: int
-    live_bytes: int
-    records: list[tuple[bytes, int, list[tuple[int, int]]]]
-    doubtful: list[tuple[SlotReference, list[int]]]
-    moves: list[Move] = field(default_factory=list)
-    end: int = 0
+    def __init__(
+        self, segment: int, live_bytes: int, copies: list[Copy], doubtful: list[tuple[SlotReference, list[int]]]
+    ) -> None:
+        self.segment = segment
+        self.live_bytes = live_bytes
+        self.doubtful = doubtful
+        self.end = 0
+        self.left = sum([len(copy.needed) for copy in copies])
+        self._copies = copies
+        self._positions: list[int] = []  # of the copies that were appended
+        self._moves = self._each_move()
+
+    def append(self, log: MessageLog, most: int | None) -> bool:
+        """Append up to `most` copies to the log, all when None; tell whether some are left."""
+        start = len(self._positions)
+        copies = self._copies[start : None if most is None else start + most]
+        self._positions += [log.append(copy.record) for copy in copies]
+        self.end = log.position
+        return len(self._positions) < len(self._copies)
+
+    def take_moves(self, most: int | None) -> list[Move]:
+        """Return the moves of up to `most` messages that were not taken yet. Invariant: all copies were appended."""
+        moves = list(islice(self._moves, most))
+        self.left -= len(moves)
+        return moves
+
+    def _each_move(self) -> Iterator[Move]:
+        for (record, origin, needed), position in zip(self._copies, self._positions, strict=True):
+            due_ms = due_of(record)
+            for place, queue_number, message_id in needed:
+                yield Move(queue_number, message_id, origin, position, len(record), due_ms, place)
 
 
 def plan_relocation(
@@ -114,18 +153,18 @@ def plan_relocation(
                 holders[position][1].append((place, index))
         for index in _absent(read_span, slot, (positions, sizes), elsewhere):
             doubtful.setdefault(place, []).append(index)
-    records = []
+    copies = []
     wanted = ((position, size, needed) for position, (size, needed) in holders.items())
     for position, record, needed in read_records(read_span, wanted):
-        ids = [(slots[place].queue_number, slots[place].first + index) for place, index in needed]
-        if record is None or not all(names(record, *target) for target in ids):
+        ids = [(place, slots[place].queue_number, slots[place].first + index) for place, index in needed]
+        if record is None or not all(names(record, *target) for _, *target in ids):
             for place, index in needed:
                 doubtful.setdefault(place, []).append(index)
         else:
             due_ms = due_of(record)
-            targets = b"".join([due_target(due_ms) if due_ms else b"", *(TARGET.pack(*target) for target in ids)])
-            records.append((encode_moved(synced, record, targets), position, ids))
-    return Relocation(segment, live_bytes, records, [(slots[place], found) for place, found in doubtful.items()])
+            targets = b"".join([due_target(due_ms) if due_ms else b"", *(TARGET.pack(*target) for _, *target in ids)])
+            copies.append(Copy(encode_moved(synced, record, targets), position, ids))
+    return Relocation(segment, live_bytes, copies, [(slots[place], found) for place, found in doubtful.items()])
 
 
 def _absent(
@@ -156,12 +195,3 @@ def _needs_more(
         if needed[slot.queue_number] > limit_bytes:
             return True
     return False
-
-
-def append_relocation(log: MessageLog, relocation: Relocation) -> None:
-    """Append the copies to the log and note where each went."""
-    for record, origin, needed in relocation.records:
-        position = log.append(record)
-        due_ms = due_of(record)
-        relocation.moves.extend(Move(*target, origin, position, len(record), due_ms) for target in needed)
-    relocation.end = log.position

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar, overload
 
 from broker.event_log import get_logger
 from broker.store.checkpoint import Checkpoint, CheckpointFolder, QueueState
-from broker.store.compaction import Move, Relocation, SlotReference, append_relocation, plan_relocation
+from broker.store.compaction import Move, Relocation, SlotReference, plan_relocation
 from broker.store.damage import Finding
 from broker.store.files import Files
 from broker.store.log_scan import LogFolder
@@ -64,7 +64,7 @@ class VhostStore:
         self._checkpoints = checkpoints
         self._segment_bytes = segment_bytes
         self._sync = sync
-        self._relocation: Relocation | None = None
+        self._relocation: Relocation | None = None  # appended, and not finished
         self._refused: dict[int, int] = {}  # segments not worth relocating, with the references they had
         self._checkpoint_position = 0  # of the last durable checkpoint of this process
 
@@ -290,7 +290,7 @@ class VhostStore:
         """
         if self.log.confirmable < checkpoint.position:
             raise RuntimeError("the checkpoint is ahead of what the log has on disk")
-        if self._relocation is not None and self._relocation.end:
+        if self._relocation is not None:
             raise RuntimeError("a relocation was appended and not finished")
         self._queues.sync()
         self._checkpoints.write(checkpoint, sync=self._sync)
@@ -357,26 +357,28 @@ class VhostStore:
         self._refused[segment] = self.log.live.get(segment, 0)
         return None
 
-    def append_relocation(self, relocation: Relocation) -> None:
-        """Append the copies; it is to be finished when ``log.confirmable`` has reached ``relocation.end``."""
-        if self._relocation is not None:
+    def append_relocation(self, relocation: Relocation, most: int | None = None) -> bool:
+        """Append up to `most` copies, all when None; tell whether some are left. Finish it when they are on disk."""
+        if self._relocation not in (None, relocation):
             raise RuntimeError("one relocation at a time")
-        append_relocation(self.log, relocation)
         self._relocation = relocation
+        return relocation.append(self.log, most)
 
-    def finish_relocation(self, relocation: Relocation) -> list[Move]:
-        """Points the queue logs at the copies and returns what moved where.
+    def finish_relocation(self, relocation: Relocation, most: int | None = None) -> list[Move]:
+        """Point the queue logs at the copies of up to `most` messages and return the moves.
 
-        In the same turn the caller corrects the segments of its slots and the live counts, and the position and size of
-        messages that are in memory: none of the slots needs ``relocation.segment`` any more.
+        In the same turn the caller adds the copies' segments to its slots and corrects messages that are in memory.
+        Behind the last move none of the slots needs ``relocation.segment`` any more.
         Raises: StoreFailed; RuntimeError when the copies are not on disk yet.
         """
         if relocation is not self._relocation or self.log.confirmable < relocation.end:
             raise RuntimeError("the relocation is not on disk yet")
-        self._relocation = None
-        for move in relocation.moves:
+        moves = relocation.take_moves(most)
+        for move in moves:
             self._queues.move(move.queue_number, move.message_id, (move.position, move.size), move.due_ms)
-        return relocation.moves
+        if not relocation.left:
+            self._relocation = None
+        return moves
 
     def close(self, *, clean: bool = False) -> None:
         """Close the files. Clean says that the last checkpoint was a clean one and nothing happened behind it."""

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from broker.store.checkpoint import Checkpoint, QueueState, SlotState
-from broker.store.compaction import SlotReference
+from broker.store.compaction import Move, SlotReference
 from broker.store.files import Files
 from broker.store.record import (
     PERSISTENT,
@@ -34,6 +34,8 @@ from tests.fault.store_verdict import verify
 FOLDER = Path("/store/vhost")
 SEGMENT_BYTES = 4096
 SLOT_MESSAGES = 10
+SLICE = 3  # messages relocated in one piece
+COMMITS = 0.3  # the part of the pauses between them that see a commit
 ROUTES = [encode_route("topic", f"flight.{word}") for word in ("a", "b", "c")]
 
 
@@ -366,25 +368,39 @@ class StoreModel:
             relocation = self.store.plan_relocation(segment, references, 0.5)
             if relocation is None:
                 continue
-            self.store.append_relocation(relocation)
-            self.settle()  # the world goes on meanwhile
-            self.publish()
+            while self.store.append_relocation(relocation, SLICE):
+                self.between_slices()
+            self.between_slices()
             while self.store.log.confirmable < relocation.end:
                 self.commit()
-            for move in self.store.finish_relocation(relocation):
-                queue = self.queues[move.queue_number]
-                message = self.message(queue, move.message_id)
-                message.position, message.size = move.position, move.size
-                for slot in queue.slots:
-                    if slot.first <= move.message_id < slot.end and move.position >> 32 not in slot.segments:
-                        slot.segments.add(move.position >> 32)
-                        self.store.add_live(move.position >> 32, 1)
+            self.apply(self.store.finish_relocation(relocation, SLICE))
+            while relocation.left:
+                self.between_slices()
+                self.apply(self.store.finish_relocation(relocation, SLICE))
             for queue, slot in holders:
                 if slot in queue.slots:
                     slot.segments.remove(segment)
                     self.store.drop_live(segment, 1)
             self.relocated += 1
             return
+
+    def between_slices(self) -> None:
+        """Do what a turn of the loop may do between two slices of a relocation."""
+        self.settle()
+        self.publish()
+        if self.random.random() < COMMITS:
+            self.commit()
+
+    def apply(self, moves: list[Move]) -> None:
+        """Point slots and messages at copies."""
+        for move in moves:
+            queue = self.queues[move.queue_number]
+            message = self.message(queue, move.message_id)
+            message.position, message.size = move.position, move.size
+            for slot in queue.slots:
+                if slot.first <= move.message_id < slot.end and move.position >> 32 not in slot.segments:
+                    slot.segments.add(move.position >> 32)
+                    self.store.add_live(move.position >> 32, 1)
 
     def stop(self) -> None:
         """Stop in good order."""

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from broker.delivery import compactor
 from tests.in_process import client_of, queue_of, running_broker
 from tests.integration.test_slot_delivery import drain, publish
 
@@ -54,3 +61,49 @@ async def test_a_pinned_segment_is_compacted(tmp_path: Path) -> None:
         got = await drain(channel, kept, 8)
         assert [int(message.body) for message in got] == list(range(0, 4000, 500))
         assert [message.redelivered for message in got] == [True] + [False] * 7
+
+
+async def test_a_relocation_never_takes_the_loop_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one turn of the loop at most a slice of a segment's messages is appended, or pointed at its copy."""
+    monkeypatch.setattr(compactor, "MESSAGES", 10)
+    monkeypatch.setattr(compactor, "SLOTS", 5)
+    slots = {"window_messages": 20}
+    async with running_broker(tmp_path, store=SMALL, slots=slots) as broker, client_of(broker) as channel:
+        queue = await channel.declare_queue("q", durable=True)
+        kept = await channel.declare_queue("kept", durable=True)
+        await publish(channel, "kept", range(200))
+        await publish(channel, "q", range(1200))
+        await drain(channel, queue, 1200)
+        engine = broker.engines["/"]
+        await engine.checkpointer.take()
+        steps: Counter[str] = Counter()  # of the present turn
+        most: Counter[str] = Counter()
+
+        def count(noun: str, counted: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*arguments: Any) -> Any:
+                steps[noun] += 1
+                return counted(*arguments)
+
+            return call
+
+        def end_turn() -> None:
+            for noun, number in steps.items():
+                most[noun] = max(most[noun], number)
+            steps.clear()
+            turns.append(asyncio.get_running_loop().call_soon(end_turn))
+
+        turns: list[asyncio.Handle] = []
+        with pytest.MonkeyPatch.context() as counting:
+            log, queues = engine.store.log, engine.store._queues
+            counting.setattr(log, "append", count("appended", log.append))
+            counting.setattr(queues, "move", count("moved", queues.move))
+            counting.setattr(engine.store, "drop_live", count("released", engine.store.drop_live))
+            end_turn()
+            await engine.compactor.run()
+        turns[-1].cancel()
+        assert engine.compactor.relocated == 1
+        assert most == {"appended": 10, "moved": 10, "released": 5}
+        await engine.checkpointer.take()
+        assert min(engine.store.log.segments) > 1
+        got = await drain(channel, kept, 200)
+        assert [int(message.body) for message in got] == list(range(200))

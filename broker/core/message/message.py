@@ -66,6 +66,11 @@ class Message:
         """Whether its record is one of the log, and not of the spill."""
         return 0 < self.position < SPILLED
 
+    def recorded(self, position: int, record_bytes: int) -> None:
+        """Note where its record lies now."""
+        self.position = position
+        self.record_bytes = record_bytes
+
     def copy(self) -> Message:
         """Return the same message without a record."""
         return Message(self.envelope, self.header, self.body, self.charge, self.facts, self.timestamp_ms)
