@@ -1,6 +1,6 @@
 """Class access: what clients of AMQP 0-8 and 0-9 ask before they use anything.
 
-It is not in AMQP 0-9-1, and neither in pamqp; RabbitMQ still grants every request, with a ticket that means nothing.
+It is neither in AMQP 0-9-1 nor in pamqp. RabbitMQ still grants every request, with a ticket that has no meaning.
 Source: AMQP 0-8, class access (30).
 """
 
@@ -16,7 +16,7 @@ TICKET: Final = 1
 
 
 class AccessRequest(base.Frame):
-    """Is access.request: may I use the realm?"""
+    """The method access.request: may the client use the realm?"""
 
     __slots__: ClassVar[list[str]] = ["realm", "exclusive", "passive", "active", "write", "read"]  # noqa: RUF023 - as sent
     frame_id = 10
@@ -28,7 +28,7 @@ class AccessRequest(base.Frame):
 
 
 class AccessRequestOk(base.Frame):
-    """Is access.request-ok: here is a ticket."""
+    """The method access.request-ok, which carries the ticket."""
 
     __slots__: ClassVar[list[str]] = ["ticket"]
     frame_id = 11

@@ -1,6 +1,6 @@
 """Methods and contents, to and from octets.
 
-The vocabulary is pamqp's (`pamqp.commands`), and so is the encoding. Decoding is done here, by offset and exactly:
+The vocabulary is pamqp's (`pamqp.commands`), and so is the encoding. Decoding is done here, by offset and strictly:
 pamqp accepts truncated long strings and trailing octets, and its tables cost the square of their size.
 """
 
@@ -56,7 +56,7 @@ ACK: Final = struct.Struct(">BHIIQBB")
 # Class and method, a delivery tag, and one octet of bits.
 SETTLEMENT_BYTES: Final = 13
 TAG_AND_BITS: Final = struct.Struct(">QB")
-NO_ARGUMENTS: Final = bytes(4)  # a table of no bytes, and what a method without arguments ends with
+NO_ARGUMENTS: Final = bytes(4)  # a table of no bytes, and the arguments of a method that has none
 SETTLEMENTS: Final = frozenset({commands.Basic.Ack, commands.Basic.Nack, commands.Basic.Reject})
 
 DELIVER: Final = b"\x00\x3c\x00\x3c"
@@ -72,44 +72,44 @@ FIELDS: Final[dict[type[Method], tuple[tuple[str, str], ...]]] = {
 }
 
 
-# Answers that are always the same: they have no arguments, or but a reserved one.
+# Answers that are always equal: they have no arguments, or only a reserved one.
 RESERVED_ALONE: Final = (commands.Connection.OpenOk, commands.Channel.OpenOk, commands.Basic.GetEmpty)
 PREPARED: Final[dict[type[Method], bytes]] = {
     kind: LONG.pack(kind.index) + kind().marshal()
     for kind, fields in FIELDS.items()
     if not fields or kind in RESERVED_ALONE
 }
-CLIENTS_MAX: Final = 64  # kinds of clients whose properties are kept decoded
+CLIENTS_MAX: Final = 64  # distinct client properties that are kept decoded
 
 
 # pamqp refuses names outside [a-zA-Z0-9-_.:@#,/+ ] and beyond 127 characters, as the specification would; RabbitMQ
-# takes any short string. These four carry names back to clients, so they are the ones that must not judge them.
+# takes any short string. These four methods carry names back to clients, so they must not check them.
 class QueueDeclareOk(commands.Queue.DeclareOk):
-    """Is queue.declare-ok for any name."""
+    """The method queue.declare-ok for any name."""
 
     def validate(self) -> None:
-        """Accept what the queue was declared with."""
+        """Accept the name that the queue was declared with."""
 
 
 class BasicReturn(commands.Basic.Return):
-    """Is basic.return for any name."""
+    """The method basic.return for any name."""
 
     def validate(self) -> None:
-        """Accept what the message was published with."""
+        """Accept the names that the message was published with."""
 
 
 class BasicDeliver(commands.Basic.Deliver):
-    """Is basic.deliver for any name."""
+    """The method basic.deliver for any name."""
 
     def validate(self) -> None:
-        """Accept what the message was published with."""
+        """Accept the names that the message was published with."""
 
 
 class BasicGetOk(commands.Basic.GetOk):
-    """Is basic.get-ok for any name."""
+    """The method basic.get-ok for any name."""
 
     def validate(self) -> None:
-        """Accept what the message was published with."""
+        """Accept the names that the message was published with."""
 
 
 def read_short_string(payload: bytes, at: int) -> tuple[str, int]:
@@ -150,7 +150,7 @@ Read = Callable[[bytes, int], tuple[Any, int]]
 
 
 def integer_reader(layout: struct.Struct) -> Read:
-    """Return what reads an unsigned integer at an offset, and where it ends."""
+    """Return a reader of an unsigned integer at an offset, which also returns where it ends."""
     return lambda payload, at: read_integer(payload, at, layout)
 
 
@@ -162,8 +162,8 @@ READERS: Final[dict[str, Read]] = {
     "shortstr": read_short_string,
     "longstr": read_long_string,
 }
-# Class -> its fields in order, as (name, type, what reads it); bits share octets and tables have limits, so those two
-# have none.
+# Class -> its fields in order, as (name, type, reader); bits share octets and tables have limits, so those two
+# have no reader.
 READS: Final[dict[type[Method], tuple[tuple[str, str, Read | None], ...]]] = {
     kind: tuple((name, field_type, READERS.get(field_type)) for name, field_type in fields)
     for kind, fields in FIELDS.items()
@@ -188,7 +188,7 @@ def decode_method(payload: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max:
         bind = decode_plain_bind(payload)
         if bind is not None:
             return bind
-    # Without __init__, which would judge names, and warn of methods that the specification deprecates.
+    # Without __init__, which would check names and warn of methods that the specification deprecates.
     method = kind.__new__(kind)
     at = 4
     bits = 8
@@ -214,13 +214,13 @@ def decode_method(payload: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max:
 
 
 def check_filled(kind: type[Method], payload: bytes, at: int) -> None:
-    """Accept arguments that end with the payload. Raises: 502."""
+    """Check that the arguments end with the payload. Raises: 502."""
     if at != len(payload):
         raise syntax_error(f"{len(payload) - at} octets behind the arguments of {kind.name}")
 
 
 def decode_start_ok(payload: bytes, depth_max: int, entries_max: int) -> Method:
-    """Return a connection.start-ok, whose `client_properties` all clients that sent the same octets share.
+    """Return a connection.start-ok; clients that sent equal octets share its `client_properties`.
 
     Raises: as decode_method().
     """
@@ -237,15 +237,15 @@ def decode_start_ok(payload: bytes, depth_max: int, entries_max: int) -> Method:
 
 @lru_cache(CLIENTS_MAX)
 def read_client_properties(table: bytes, depth_max: int, entries_max: int) -> dict[str, Any]:
-    """Return what a client says of itself; nobody changes it.
+    """Return the decoded client properties, which nobody may change.
 
-    A thousand connections of one program send the same octets, and the decoded table takes a kilobyte.
+    A thousand connections of one program send equal octets, and the decoded table takes a kilobyte.
     """
     return TableReader(table, depth_max, entries_max).table(0, len(table))[0]
 
 
 def decode_settlement(kind: type[Method], payload: bytes) -> Method:
-    """Return a basic.ack, nack or reject; consumers send one per message, so these do not go field by field. HOT."""
+    """Return a basic.ack, nack or reject, decoded at once because consumers send one per message. HOT."""
     delivery_tag, bits = TAG_AND_BITS.unpack_from(payload, 4)
     if kind is commands.Basic.Ack:
         ack = commands.Basic.Ack.__new__(commands.Basic.Ack)
@@ -265,9 +265,9 @@ def decode_settlement(kind: type[Method], payload: bytes) -> Method:
 
 
 def decode_plain_bind(payload: bytes) -> Method | None:
-    """Return a queue.bind without arguments, of which clients send a hundred thousand; None if it is not well formed.
+    """Return a queue.bind without arguments, of which clients send a hundred thousand; None if it is malformed.
 
-    That is for `decode_method` to say in words.
+    `decode_method` then raises the error.
     """
     try:
         queue_end = 7 + payload[6]  # behind class, method and ticket
@@ -327,7 +327,7 @@ def publish_fields(payload: bytes) -> tuple[str, str, bool, bool]:
 def content_frames(channel: int, header: bytes, body: bytes, frame_max_bytes: int) -> list[Octets]:
     """Return the frames of a content: its header, and its body cut for the peer's frame size (0: no limit).
 
-    They come in pieces that have to be joined, or written one behind the other. The body in them is not copied.
+    They are pieces to join, or to write one after the other. The body is not copied.
     """
     front = encode_frame(FRAME_HEADER, channel, header)
     if not body:

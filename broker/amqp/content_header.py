@@ -1,4 +1,4 @@
-"""Content headers: relayed as they came, measured once, decoded only when somebody asks.
+"""Content headers: relayed unchanged, measured once, decoded only when needed.
 
 A content header is class, weight, body size, property flags, and the flagged properties in order (AMQP 0-9-1 section
 4.2.6.1). Which properties class basic has is section 1.8.
@@ -45,7 +45,7 @@ Properties = commands.Basic.Properties
 
 PROPERTIES_AT: Final = 12
 FLAGS: Final = struct.Struct(">H")
-# The two lowest bits are no properties of class basic: one is unused, one would announce another flags word.
+# The two lowest bits are not properties of class basic: one is unused, one would announce another flags word.
 UNKNOWN_FLAGS: Final = 0b11
 
 FLAG_OF: Final[dict[str, int]] = dict(Properties.flags)
@@ -53,7 +53,7 @@ KINDS: Final[tuple[tuple[int, str, str], ...]] = tuple(
     (flag, name, Properties.amqp_type(name)) for name, flag in FLAG_OF.items()
 )
 DELIVERY_MODE_FLAG: Final = FLAG_OF["delivery_mode"]
-# Properties whose text says something to the broker.
+# Properties whose text concerns the broker.
 WATCHED_FLAGS: Final = FLAG_OF["expiration"] | FLAG_OF["reply_to"] | FLAG_OF["user_id"]
 WIDTHS: Final = {"octet": 1, "timestamp": 8}
 
@@ -64,10 +64,10 @@ KNOWN_MAX_BYTES: Final = 512
 
 
 class HeaderGauge:
-    """Measures content headers, and remembers those it let pass: publishers repeat their properties.
+    """Measures content headers, and remembers those that are valid, because publishers repeat their properties.
 
-    Those of a producer that numbers its publishes are remembered without the number, which is new in each.
-    Invariant: `known` holds at most 1,024 properties of at most 512 octets, each within the limits, and so many
+    Headers of a producer that numbers its publishes are remembered without the number, which is new in each.
+    Invariant: `known` holds at most 1,024 properties of at most 512 octets, each within the limits, and as many
         templates.
     """
 
@@ -76,15 +76,15 @@ class HeaderGauge:
     def __init__(self, depth_max: int, entries_max: int) -> None:
         self._depth_max = depth_max
         self._entries_max = entries_max
-        # Property octets -> their facts. The hot path asks here first.
+        # Property octets -> their facts. The publish path looks here first.
         self.known: dict[bytes, HeaderFacts] = {}
-        # What stands before and behind the number -> the facts of all that differ in the number alone.
+        # Octets before and behind the number -> the facts of all headers that differ in the number alone.
         self._templates: dict[tuple[bytes, bytes], HeaderFacts] = {}
 
     def facts(self, header: bytes) -> HeaderFacts:
-        """Return the facts of the header, having measured it.
+        """Measure the header and return its facts.
 
-        Raises: 502 when the properties do not fill the header exactly, or their table passes the limits.
+        Raises: 502 when the properties do not fill the header exactly, or their table exceeds the limits.
         """
         properties = header[PROPERTIES_AT:]
         facts = self.known.get(properties)
@@ -115,7 +115,7 @@ def gauge_of(depth_max: int = TABLE_DEPTH_MAX, entries_max: int = TABLE_ENTRIES_
 
 
 def facts_of(header: bytes) -> HeaderFacts:
-    """Return the facts of a header that was measured when it came in, by whatever limits the broker had then."""
+    """Return the facts of a header that was measured when it arrived, by the limits of that time."""
     return gauge_of(MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX).facts(header)
 
 
@@ -135,7 +135,7 @@ def property_flags(header: bytes) -> int:
 def measure_header(
     header: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max: int = TABLE_ENTRIES_MAX
 ) -> HeaderFacts:
-    """Return the facts, having measured every property; what nobody asks about is not decoded.
+    """Measure every property and return the facts; properties that the broker does not need are not decoded.
 
     Raises: 502 when the properties do not fill the header exactly.
     """
@@ -179,7 +179,7 @@ def decode_properties(
     """Return the properties of a content header payload.
 
     Text that is not UTF-8 is shown with replacement characters, because RabbitMQ relays it too; a timestamp beyond the
-    calendar is None. So whatever check_content_header() let pass can be decoded.
+    calendar is None. So every header that was measured can be decoded.
     """
     flags = property_flags(header)
     at = PROPERTIES_AT + 2

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 class State(Enum):
-    """Is where a connection stands. The words are RabbitMQ's, because reply texts show them."""
+    """The state of a connection. The words are RabbitMQ's, because reply texts show them."""
 
-    GREETING = "greeting"  # the protocol header is awaited
+    GREETING = "greeting"  # waits for the protocol header
     STARTING = "starting"  # connection.start sent
     TUNING = "tuning"  # connection.tune sent
-    OPENING = "opening"  # tune-ok taken, connection.open awaited
+    OPENING = "opening"  # tune-ok received, waits for connection.open
     RUNNING = "running"
     CLOSING = "closing"  # connection.close sent: all but close and close-ok is discarded (section 1.4.2.10)
     CLOSED = "closed"
 
 
 class Move(Enum):
-    """Is what a connection does about a method on channel 0."""
+    """The action of a connection on a method of channel 0."""
 
     AUTHENTICATE = "authenticate, and propose limits"
     NEGOTIATE = "take the limits"
@@ -51,7 +51,7 @@ MOVES: Final[dict[State, dict[type[Method], Move]]] = {
 
 
 def accept_method(connection: Connection, payload: bytes) -> None:
-    """Do what the connection's state says about a method on channel 0.
+    """Do what the table lists for a method on channel 0 in the connection's state.
 
     Raises: 504 for a method that the state does not expect, 540 for one that does not exist, 501 and 502 for one that
     is malformed, and what the session raises.
@@ -68,7 +68,7 @@ def accept_method(connection: Connection, payload: bytes) -> None:
         connection.drained = True
         connection.finish()
     elif move is Move.ANSWER:
-        # The client's close crossed ours: both are answered, and ours is still waited for.
+        # The client's close crossed ours: answer it, and wait for the answer to ours.
         connection.send(0, commands.Connection.CloseOk())
     else:
         limits = connection.limits
@@ -76,7 +76,7 @@ def accept_method(connection: Connection, payload: bytes) -> None:
 
 
 def authenticate(connection: Connection, method: commands.Connection.StartOk) -> None:
-    """Let the user in and propose limits, or turn the client away: now, or when a held connection's session says."""
+    """Accept the user and propose limits, or refuse the client; a held connection waits for its session to decide."""
     connection.client_properties = method.client_properties
     connection.capabilities = capabilities_of(method.client_properties)
     try:
@@ -89,21 +89,21 @@ def authenticate(connection: Connection, method: commands.Connection.StartOk) ->
 
 
 def negotiate(connection: Connection, method: commands.Connection.TuneOk) -> None:
-    """Take the limits that the client chose within ours."""
+    """Accept the limits that the client chose within ours."""
     check_tune_ok(connection.limits, method)
     connection.take_limits(method.frame_max, method.channel_max, method.heartbeat)
     connection.state = State.OPENING
 
 
 def enter(connection: Connection, method: commands.Connection.Open) -> None:
-    """Enter the virtual host, upon which channels may be opened."""
+    """Open the virtual host, after which channels may be opened."""
     connection.session.open(method.virtual_host)
     connection.state = State.RUNNING
     connection.send(0, commands.Connection.OpenOk())
 
 
 def update_secret(connection: Connection, method: commands.Connection.UpdateSecret) -> None:
-    """Take a new secret."""
+    """Accept a new secret."""
     try:
         connection.session.update_secret(octets_of(method.new_secret or ""), method.reason or "")
     except Refused:
@@ -120,7 +120,7 @@ def close(connection: Connection, _: commands.Connection.Close) -> None:
 
 
 def octets_of(text: str | bytes) -> bytes:
-    """Return a long string as it came: it is decoded as text wherever it can be."""
+    """Return the octets of a long string, which the codec decodes as text where it can."""
     return text.encode() if isinstance(text, str) else text
 
 

@@ -1,4 +1,4 @@
-"""What a dead letter's headers say about where and why it died, and the header with which it goes back."""
+"""The dead-lettering history in a message's headers, and the header with which a dead letter is published again."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ OF_DEATHS: Final = (
     "x-last-death-queue", "x-last-death-reason", "x-last-death-exchange",
 )  # fmt: skip
 REPLAYED: Final = "x-replayed"
-"""The header of a message that went back: how often, by now."""
+"""The header that counts how often a message was published again."""
 REPLAYED_QUEUE, REPLAYED_REASON = "x-replayed-queue", "x-replayed-reason"
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """How a message came into the queue that it died in.
+    """How a message was published to the queue that dead-lettered it.
 
-    Shapes: its own routing key comes before those of its header CC; `expiration` is its own, which its death took.
+    Shapes: its own routing key comes before those of its header CC; `expiration` is its own, which dead-lettering
+        removed.
     """
 
     exchange: str
@@ -45,11 +46,12 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class PastDeath:
-    """The latest death that a dead letter tells of, which the first entry of x-death describes.
+    """The latest death of a dead letter, which the first entry of x-death describes.
 
-    Shapes: `count` is how often it died in `queue` of `reason`; `published` is how it had come into that queue, and
-        `first_published` how it had come into `first_queue`, where it died first; `replayed` is how often it went back.
-    Units: `time_s` is since the epoch, None where it is not told.
+    Shapes: `count` is how often it died in `queue` for `reason`; `published` is how it was published to that queue, and
+        `first_published` how it was published to `first_queue`, where it died first; `replayed` is how often it was
+        published again.
+    Units: `time_s` is since the epoch, None when unknown.
     """
 
     reason: str
@@ -63,9 +65,9 @@ class PastDeath:
 
 
 def death_of(header: bytes) -> PastDeath | None:
-    """Return the death that a measured content header tells of, None for a message that has not died.
+    """Return the latest death in a measured content header, None for a message that was not dead-lettered.
 
-    Publishers may send such headers too, so whatever stands in them is met here.
+    Publishers may send such headers too, so any content is handled.
     """
     try:
         found = read_headers(header, X_DEATH, FIRST_QUEUE, FIRST_REASON, REPLAYED)
@@ -95,7 +97,7 @@ def death_of(header: bytes) -> PastDeath | None:
 def revived(header: bytes, death: PastDeath, again: Publish, *, alone: bool = False) -> bytes:
     """Return the header of a message that is published again: without its deaths, with its expiration, and marked.
 
-    With `alone` it has no further keys in CC either: an exchange leads it to one queue.
+    With `alone` it has no further keys in CC either, so that it reaches one queue.
     """
     dropped = (*OF_DEATHS, "CC") if alone else OF_DEATHS
     marks: dict[str, Any] = {

@@ -1,10 +1,10 @@
-"""Every error the broker raises, and what becomes of each.
+"""Every error that the broker raises, and its consequence.
 
     BrokerError
     |- ProtocolError          carries an AMQP reply code, its text, and the method at fault
     |  |- ChannelError        soft: channel.close
     |  '- ConnectionFault     hard: connection.close
-    |- Refused                handshake or authentication: the client may not come in
+    |- Refused                handshake or authentication: the client is not admitted
     |- Overloaded             no frame at all: connection.blocked, and reading stops
     '- StoreFailed            never caught below the server: no confirm may follow a failed write
 
@@ -42,7 +42,7 @@ REPLY_TEXT_MAX_BYTES: Final = 255
 
 
 class BrokerError(Exception):
-    """Says that the broker refuses, or fails to do, what was asked."""
+    """The broker refuses a request, or fails to carry it out."""
 
 
 class ProtocolError(BrokerError):
@@ -65,7 +65,7 @@ class ConnectionFault(ProtocolError):
 
 
 class Refused(BrokerError):
-    """Turns a client away before it is let in.
+    """Refuses a client before it is admitted.
 
     The reason is for the log: the client is told less, so that it cannot probe for users, or nothing at all.
     """
@@ -77,11 +77,11 @@ class Refused(BrokerError):
 
 
 class Overloaded(BrokerError):
-    """Says that the broker takes no more for now: the connection is blocked, not closed."""
+    """The broker accepts no more for now: the connection is blocked, not closed."""
 
 
 class StoreFailed(BrokerError):
-    """Says that a file call failed, after which nothing may be confirmed any more."""
+    """A file call failed, after which nothing may be confirmed any more."""
 
     def __init__(self, path: object, reason: str) -> None:
         self.path = path
@@ -90,7 +90,7 @@ class StoreFailed(BrokerError):
 
 
 def shortened(text: str) -> str:
-    """Return the text cut to what a short string holds, ending in dots when it was cut."""
+    """Return the text, cut to the length of a short string and ending in dots if it was cut."""
     encoded = text.encode("utf-8", "replace")
     if len(encoded) <= REPLY_TEXT_MAX_BYTES:
         return encoded.decode("utf-8")

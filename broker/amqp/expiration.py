@@ -1,4 +1,4 @@
-"""Expirations: the text of a message's property `expiration`, and what RabbitMQ says of one that is no time."""
+"""Expirations: the text of a message's property `expiration`, and RabbitMQ's reply to a malformed one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def parse_expiration(octets: bytes) -> int:
 
 
 def erlang_string(octets: bytes) -> str:
-    """Return octets as Erlang shows a list of them: quoted where it takes all of them for text."""
+    """Return octets as Erlang prints a list of them: quoted if all are printable."""
     if PRINTABLE.issuperset(octets):
         return f'"{octets.decode("latin-1").translate(ESCAPED)}"'
     return f"[{','.join(map(str, octets))}]"

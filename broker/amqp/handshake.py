@@ -20,10 +20,10 @@ PROTOCOL_HEADER_BYTES: Final = 8
 
 MECHANISMS: Final = ("PLAIN", "AMQPLAIN")
 LOCALES: Final = "en_US"
-OFFERS_MAX: Final = 8  # different offers that are kept encoded; a broker makes one, or one for each kind of listener
+OFFERS_MAX: Final = 8  # distinct offers that are kept encoded; a broker makes one per kind of listener
 CLIENTS_MAX: Final = 64  # sets of capabilities that are kept
 
-# What this broker does beyond the specification. Clients change their behaviour upon these, so each is true.
+# Extensions of the specification that this broker has. Clients depend on these, so each is true.
 CAPABILITIES: Final = {
     "publisher_confirms": True,
     "exchange_exchange_bindings": True,
@@ -39,8 +39,10 @@ CAPABILITIES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Holds what a connection may use. Zero `channel_max` means as many as the protocol has, 65535; zero
-    `consumers_max`, which is per channel, no limit.
+    """The limits of a connection.
+
+    Zero `channel_max` means the maximum of the protocol, 65535; zero `consumers_max`, which is per channel, no limit.
+
     """
 
     frame_max_bytes: int = 131072
@@ -64,7 +66,7 @@ class ConnectionLimits:
 
 
 def serves(received: bytes) -> bool | None:
-    """Return whether the connection begins with a protocol header we serve, or None when it is too early to tell."""
+    """Return whether the connection begins with a protocol header that we serve, or None if more octets are needed."""
     begun = received[:PROTOCOL_HEADER_BYTES]
     if begun in HEADERS_SERVED:
         return True
@@ -72,7 +74,7 @@ def serves(received: bytes) -> bool | None:
 
 
 class Repeated(Method):
-    """Is a method that many clients get, and that is encoded once."""
+    """A method that is encoded once for many clients."""
 
     @cached_property
     def octets(self) -> bytes:
@@ -85,15 +87,15 @@ class Repeated(Method):
 
 
 class Start(Repeated, commands.Connection.Start):
-    """Is a connection.start for every client."""
+    """The connection.start for every client."""
 
 
 class Tune(Repeated, commands.Connection.Tune):
-    """Is a connection.tune for every client."""
+    """The connection.tune for every client."""
 
 
 def start(server_properties: Mapping[str, Any], mechanisms: Sequence[str] = MECHANISMS) -> Start:
-    """Return the connection.start that says who we are and what we can do.
+    """Return the connection.start with the server properties and mechanisms.
 
     Shapes: the values of `server_properties` are hashable.
     """
@@ -102,7 +104,7 @@ def start(server_properties: Mapping[str, Any], mechanisms: Sequence[str] = MECH
 
 @lru_cache(OFFERS_MAX)
 def start_with(server_properties: tuple[tuple[str, Any], ...], mechanisms: tuple[str, ...]) -> Start:
-    """Return the one connection.start that has these."""
+    """Return the shared connection.start with these properties."""
     properties = {**dict(server_properties), "capabilities": CAPABILITIES}
     return Start(server_properties=properties, mechanisms=" ".join(mechanisms), locales=LOCALES)
 
@@ -114,7 +116,7 @@ def tune(limits: ConnectionLimits) -> Tune:
 
 
 def check_tune_ok(limits: ConnectionLimits, answer: commands.Connection.TuneOk) -> None:
-    """Accept a tune-ok within our limits.
+    """Check that a tune-ok is within our limits.
 
     Raises: 530. A client that asks for no limit (0) where we have one asks for too much; this is not min(0, ours).
     """
@@ -143,5 +145,5 @@ def capabilities_of(client_properties: Mapping[str, Any]) -> frozenset[str]:
 
 @lru_cache(CLIENTS_MAX)
 def shared(capabilities: frozenset[str]) -> frozenset[str]:
-    """Return the one object that stands for this set: most clients announce the same."""
+    """Return one shared object for equal sets, because most clients announce the same capabilities."""
     return capabilities

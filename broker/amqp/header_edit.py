@@ -1,7 +1,7 @@
-"""Content headers, edited without loss: what is not named keeps its octets.
+"""Content headers, edited without loss: entries that are not named keep their octets.
 
-Dead letters, delayed messages and direct replies differ from what was published in a few entries. The rest belongs to
-the publisher, and a codec would give its numbers other widths and its texts other octets.
+Dead letters, delayed messages and direct replies differ from the published message in a few entries. The rest belongs
+to the publisher, and a codec would give its numbers other widths and its texts other octets.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def edit_header(
 ) -> bytes:
     """Return the content header with these changes; it must have been measured.
 
-    What is set takes the place of every entry of its name and stands behind the others. The headers table is made where
-    there is none, and stays where nothing is left in it. Properties that are set are text, such as reply_to.
+    A new entry replaces every entry of its name and follows the others. The headers table is created if there is none,
+    and stays when it becomes empty. Properties that are set are text, such as reply_to.
     Raises: ValueError for a value that a table or a short string cannot hold.
     Cost: linear in the header's octets. Its size has no bound but the frame's: RabbitMQ too sends one that grew past
         what the consumer negotiated.
@@ -48,9 +48,9 @@ def edit_header(
 
 
 def read_headers(header: bytes, *names: str) -> dict[str, Any]:
-    """Return those of the named headers that are there, of a measured header; the first where a name comes twice.
+    """Return the named headers that a measured header has; the first one if a name occurs twice.
 
-    Octets of keys inside that are not UTF-8 are escaped, so that writing a value back writes what was read.
+    Octets of inner keys that are not UTF-8 are escaped, so that writing a value back restores its octets.
     """
     sought = {octets: name for name in names if (octets := encode_text(name)) in header}
     table = cut_properties(header).get("headers") if sought else None
@@ -62,13 +62,13 @@ def read_headers(header: bytes, *names: str) -> dict[str, Any]:
 
 
 def read_text(header: bytes, name: str) -> str | None:
-    """Return a property that is text, of a measured header; None when it is absent."""
+    """Return a text property of a measured header; None when it is absent."""
     octets = cut_properties(header).get(name)
     return None if octets is None else octets[1:].decode("utf-8", "surrogateescape")
 
 
 def cut_properties(header: bytes) -> dict[str, bytes]:
-    """Return the octets of each property that is there, by name."""
+    """Return the octets of each property that is present, by name."""
     flags: int = FLAGS.unpack_from(header, PROPERTIES_AT)[0]
     at = PROPERTIES_AT + FLAGS.size
     properties: dict[str, bytes] = {}
@@ -84,7 +84,7 @@ def cut_properties(header: bytes) -> dict[str, bytes]:
 
 
 def edit_table(table: bytes | None, set_headers: Mapping[str, Any], drop_headers: Collection[str]) -> bytes | None:
-    """Return the headers table with these changes, None when there is none still."""
+    """Return the headers table with these changes, None if there is still none."""
     added = b"".join(encode_entry(key, value) for key, value in set_headers.items())
     if table is None:
         return counted(added) if added else None

@@ -1,4 +1,4 @@
-"""What the broker has to know of a content header to route, store and expire its message."""
+"""The facts of a content header that the broker needs to route, store and expire its message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from broker.amqp.expiration import parse_expiration
 from broker.amqp.producer_mark import PRODUCER, SEQUENCE, SEQUENCE_OCTETS, ProducerMark, mark_entries, without_mark
 from broker.amqp.tables import ARRAY, TYPE_NAMES, Entry, TableReader
 
-# Bounds for a header that was measured when it came in, by whatever limits the broker has.
+# Bounds for a header that was measured when it arrived, whatever limits the broker has.
 MEASURED_DEPTH_MAX: Final = 64
 MEASURED_ENTRIES_MAX: Final = 1 << 31
 
@@ -18,7 +18,7 @@ KEY_MAX_BYTES: Final = 255  # a short string, AMQP 0-9-1, 4.2.5.3
 PERSISTENT_MODE: Final = 2  # any other mode is transient
 DIRECT_REPLY_TO: Final = b"amq.rabbitmq.reply-to"
 CC, BCC, DELAY = b"CC", b"BCC", b"x-delay"
-# As short strings: a table without these octets need not be looked into.
+# As short strings: a table without these octets need not be decoded.
 CC_OCTETS, BCC_OCTETS, DELAY_OCTETS = (bytes([len(name)]) + name for name in (CC, BCC, DELAY))
 READ: Final = frozenset((CC, BCC, DELAY, PRODUCER, SEQUENCE))
 PROPERTIES_AT: Final = 12
@@ -26,11 +26,11 @@ MISSING: Final = object()
 
 
 class HeaderFacts:
-    """Says what the broker has to know of a content header, once for all that carry the same properties.
+    """What the broker needs to know of a content header, shared by all headers with equal properties.
 
-    `special` tells the publisher to look closer: only then is there anything in the attributes behind it. Header values
+    `special` sends a publish to the detailed check: only then do the attributes after it hold anything. Header values
     are as decoded, MISSING where there are none; `fault` is the text of the 406 that RabbitMQ has for the properties.
-    Invariant: never changed once made. Those without anything special are shared by all headers that say the same.
+    Invariant: immutable. Facts without anything special are shared by all headers with equal facts.
     """
 
     __slots__ = (
@@ -61,12 +61,12 @@ class HeaderFacts:
         self.bcc: Any = MISSING
         self.delay: Any = MISSING
         self.fault: str | None = None
-        self.mark: ProducerMark | None = None  # there is nothing else to know of a numbered publish: the rest is in it
+        self.mark: ProducerMark | None = None  # all other facts of a numbered publish are in it
 
 
 @lru_cache(maxsize=FACTS_MAX)
 def plain_facts(persistent: bool, priority: int, expiration_ms: int | None) -> HeaderFacts:
-    """Return the facts of properties that the publisher has nothing to ask about."""
+    """Return the facts of properties without anything special."""
     return HeaderFacts(persistent, priority, expiration_ms)
 
 
@@ -75,8 +75,8 @@ def gather_facts(
 ) -> HeaderFacts:
     """Return the facts of a measured header.
 
-    Shapes: `table_at` is where the headers table stands, 0 when there is none; `texts` has what is present of
-        expiration, reply_to and user_id.
+    Shapes: `table_at` is the offset of the headers table, 0 when there is none; `texts` has those of expiration,
+        reply_to and user_id that are present.
     """
     persistent = delivery_mode == PERSISTENT_MODE
     expiration_ms: int | None = None
@@ -122,12 +122,12 @@ def gather_marked(
 
 
 def mentions(header: bytes) -> bool:
-    """Return whether an entry that the broker reads can be in the headers table; HOT for headers never seen before."""
+    """Return whether the headers table may contain an entry that the broker reads. HOT for new headers."""
     return CC_OCTETS in header or BCC_OCTETS in header or DELAY_OCTETS in header or SEQUENCE_OCTETS in header
 
 
 def read_expiration(octets: bytes) -> tuple[int | None, str | None]:
-    """Return the time, or the text of the 406 for what is none."""
+    """Return the time, or the text of the 406 for a malformed one."""
     try:
         return parse_expiration(octets), None
     except ValueError as error:
@@ -135,16 +135,16 @@ def read_expiration(octets: bytes) -> tuple[int | None, str | None]:
 
 
 def named_entries(header: bytes, table_at: int) -> dict[bytes, Entry]:
-    """Return the entries of the headers table that the broker reads; the first counts where a name comes twice."""
+    """Return the entries of the headers table that the broker reads; the first one counts if a name occurs twice."""
     entries = TableReader(header).entries(table_at)
     return {entry.key: entry for entry in reversed(entries) if entry.key in READ}
 
 
 def refused_routes(header: bytes, facts: HeaderFacts, named: dict[bytes, Entry]) -> str | None:
-    """Return the text of the 406 for CC or BCC that is no array; RabbitMQ skips what is no long string in one.
+    """Return the text of the 406 for CC or BCC that is not an array; RabbitMQ skips items that are no long strings.
 
-    It has no bound for those that are: here they are as long as routing keys can be, for what matching one costs goes
-    with its words times the bindings that they lead through.
+    RabbitMQ has no bound for their length. Here they are at most as long as a routing key, because matching one costs
+    its words times the bindings that they pass.
     """
     for name, keys in ((CC, facts.cc), (BCC, facts.bcc)):
         if name not in named:

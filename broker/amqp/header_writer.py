@@ -1,4 +1,4 @@
-"""Content headers written from values, for messages that no client sends."""
+"""Content headers encoded from values, for messages that the broker itself publishes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ TIMESTAMP_MAX: Final = (1 << 63) - 1
 
 
 def encode_header(properties: Mapping[str, Any], body_bytes: int) -> bytes:
-    """Return the content header of a message with these properties, by pamqp's names of them.
+    """Return the content header of a message with these properties, named as in pamqp.
 
     Units: a timestamp is in seconds since the epoch.
-    Raises: ValueError, naming the property, for one that is not known or cannot hold its value.
+    Raises: ValueError, naming the property, for an unknown property or a value that it cannot hold.
     """
     kinds = {name: kind for _, name, kind in KINDS}
     for name in properties:

@@ -1,7 +1,7 @@
-"""The number of a publish, as a producer writes it into the headers: `x-producer` says whose it is, `x-seq` which.
+"""The number of a publish, which a producer writes into the headers: `x-producer` is its name, `x-seq` the number.
 
-Both are between producer and broker. Consumers see the message without them, so nobody who passes on what he consumed
-publishes in the producer's name by accident.
+Both concern producer and broker only. Consumers see the message without them, so a consumer that republishes messages
+does not publish in the producer's name by accident.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["OWN_TABLE", "PRODUCER", "SEQUENCE", "SEQUENCE_OCTETS", "ProducerMark", "mark_entries", "template_of"]
 
 PRODUCER, SEQUENCE = b"x-producer", b"x-seq"
-# Says that the message has a headers table of its own, be it empty; without it a table that held nothing else goes.
+# Marks that the message has a headers table of its own, even an empty one; without it a table that becomes empty goes.
 OWN_TABLE: Final = b"x-producer-table"
 SEQUENCE_OCTETS: Final = bytes([len(SEQUENCE)]) + SEQUENCE
 PRODUCER_MAX_BYTES: Final = 255
@@ -27,21 +27,20 @@ PRODUCER_MAX_BYTES: Final = 255
 PROPERTIES_AT: Final = 12
 FLAGS: Final = Struct(">H")
 HEADERS_FLAG: Final = 1 << 13
-# Type octet -> how the number behind it is written, in RabbitMQ's dialect; clients take the shortest that holds it.
+# Type octet -> layout of the number after it, in RabbitMQ's dialect; clients use the shortest that holds it.
 LAYOUTS: Final[dict[int, Struct]] = {
     ord(kind): Struct(">" + layout) for kind, layout in zip("bBsuIilL", "bBhHiIqq", strict=True)
 }
 
 
 class ProducerMark:
-    """Says where the number of a publish stands, and what the message is without it.
+    """The place of the number in a content header, and the message without it.
 
-    It is shared by all headers that differ in the number alone: of ``header_bytes`` octets, with ``before`` in front of
-    the number, behind the 12 octets that every content header has, and ``after`` behind it. Such headers are read alike
-    up to the number, and therefore behind it.
-    Shapes: ``bare`` are the property octets as consumers see them, ``facts`` theirs; ``plain`` says that there is
-        nothing in them to ask about.
-    Invariant: never changed once made.
+    All headers that differ in the number alone share it: they have ``header_bytes`` octets, with ``before`` between the
+    first 12 octets of every content header and the number, and ``after`` behind the number.
+    Shapes: ``bare`` are the property octets as consumers see them, ``facts`` theirs; ``plain`` means that there is
+        nothing special in them.
+    Invariant: immutable.
     """
 
     __slots__ = ("after", "bare", "before", "facts", "header_bytes", "plain", "producer", "sequence_at", "unpack")
@@ -68,7 +67,7 @@ class ProducerMark:
 
 
 def template_of(properties: bytes) -> tuple[bytes, bytes] | None:
-    """Return the octets before and behind the first number that may be an `x-seq`, None when there is none."""
+    """Return the octets before and after the first number that may be an `x-seq`, None when there is none."""
     at = properties.find(SEQUENCE_OCTETS)
     if at < 0:
         return None
@@ -78,7 +77,7 @@ def template_of(properties: bytes) -> tuple[bytes, bytes] | None:
 
 
 def mark_entries(header: bytes, named: Mapping[bytes, Entry]) -> tuple[str, int, Struct] | str:
-    """Return whose number a publish has, where it stands and how it is written; or the text of the 406.
+    """Return the producer, the offset and the layout of the number of a publish; or the text of the 406.
 
     Shapes: `named` has the entries `x-producer` and `x-seq`.
     """
@@ -97,9 +96,9 @@ def mark_entries(header: bytes, named: Mapping[bytes, Entry]) -> tuple[str, int,
 
 
 def without_mark(header: bytes, table_at: int, entries: list[Entry]) -> tuple[bytes, int]:
-    """Return a measured header without what is between producer and broker, and where its headers table stands.
+    """Return a measured header without the producer's entries, and the offset of its headers table.
 
-    Shapes: `entries` are those of the table at `table_at`; the place is 0 when there is no table any more.
+    Shapes: `entries` are those of the table at `table_at`; the offset is 0 when there is no table any more.
     """
     end = table_at + LENGTH.size + int(LENGTH.unpack_from(header, table_at)[0])
     kept = b"".join([header[entry.start : entry.end] for entry in entries if entry.key not in HIDDEN])

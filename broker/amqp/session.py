@@ -1,7 +1,7 @@
-"""What the protocol machine asks of the broker behind it.
+"""The interface through which the protocol machine calls the broker.
 
-The machine calls these; core implements them. A ProtocolError that they raise becomes a close method, StoreFailed goes
-through, and everything else ends this one connection with 541.
+Core implements it. A ProtocolError that is raised becomes a close method, StoreFailed propagates, and any other error
+ends this connection with 541.
 """
 
 from __future__ import annotations
@@ -14,47 +14,48 @@ if TYPE_CHECKING:
 
 
 class ChannelSession(Protocol):
-    """Does what a channel's methods ask."""
+    """Carries out the methods of a channel."""
 
     def method(self, method: Method) -> None:
-        """Do any method but basic.publish and those of opening and closing."""
+        """Carry out any method except basic.publish and those that open and close."""
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
-        """Take a whole publish: the raw method, the raw content header, which is measured, and the body."""
+        """Publish one message: the raw method, the raw content header, which was measured, and the body."""
 
     def publish_run(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
-        """Take whole publishes from place `start` on, as many as there is nothing special about.
+        """Publish messages from index `start` on, up to the first that needs a detailed check.
 
-        Returns the place of the first that it did not take: publish() takes that one. All have the same properties.
+        Return the index of the first message that was not published; publish() takes that one. All have equal
+        properties.
         """
 
     def leave(self) -> None:
-        """Do what has to be done before the client's channel.close; close() follows."""
+        """Finish work before the client's channel.close; close() follows."""
 
     def close(self) -> None:
-        """Give back what the channel holds. Called exactly once, whatever ended the channel."""
+        """Release what the channel holds. Called exactly once, whatever ended the channel."""
 
 
 class ConnectionSession(Protocol):
-    """Does what a connection's methods ask."""
+    """Carries out the methods of a connection."""
 
     def authenticate(self, mechanism: str, response: bytes) -> None:
-        """Let the user in, or raise Refused, also for a mechanism that was not offered.
+        """Admit the user, or raise Refused, also for a mechanism that was not offered.
 
-        After connection.hold() the verdict comes later, by connection.admit() or connection.refuse().
+        After connection.hold() the decision comes later, by connection.admit() or connection.refuse().
         """
 
     def open(self, vhost: str) -> None:
-        """Enter the virtual host, or raise ConnectionFault 530."""
+        """Open the virtual host, or raise ConnectionFault 530."""
 
     def open_channel(self, channel: Channel) -> ChannelSession:
         """Return the session of a new channel."""
 
     def update_secret(self, secret: bytes, reason: str) -> None:
-        """Take a new secret for the user of this connection, or raise Refused."""
+        """Accept a new secret for the user of this connection, or raise Refused."""
 
     def close(self) -> None:
-        """Give back what the connection holds. Called exactly once, after the sessions of all channels."""
+        """Release what the connection holds. Called exactly once, after the sessions of all channels."""
 
     def crashed(self, error: Exception) -> None:
         """Log an unexpected error; the machine then closes this connection, and no other, with 541."""

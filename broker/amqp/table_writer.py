@@ -1,4 +1,4 @@
-"""Field tables: written so that what amqp/tables.py reads of them is what was meant."""
+"""Field tables: encoded so that amqp/tables.py reads back equal values."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SHORT_STRING_MAX_BYTES: Final = 255
 def encode_value(value: Any) -> bytes:
     """Return a value as type octet and octets.
 
-    A number is a long whatever its size was; a bytearray is a byte array, and bytes are a long string that is no text,
-    as the reader has them.
-    Raises: ValueError for what a table cannot hold.
+    A number is a long whatever its size was; a bytearray is a byte array, and bytes are a long string that is not text,
+    as in the reader.
+    Raises: ValueError for a value that a table cannot hold.
     """
     match value:
         case str():
@@ -52,9 +52,9 @@ def encode_value(value: Any) -> bytes:
 
 
 def encode_table(table: Mapping[str, Any]) -> bytes:
-    """Return a table, its length in front.
+    """Return a table, preceded by its length.
 
-    Raises: ValueError for what a table cannot hold.
+    Raises: ValueError for a value that a table cannot hold.
     """
     return counted(b"".join(encode_entry(key, value) for key, value in table.items()))
 
@@ -62,7 +62,7 @@ def encode_table(table: Mapping[str, Any]) -> bytes:
 def encode_entry(key: str, value: Any) -> bytes:
     """Return one entry of a table.
 
-    Raises: ValueError for what a table cannot hold.
+    Raises: ValueError for a value that a table cannot hold.
     """
     return encode_short_text(key) + encode_value(value)
 
@@ -79,12 +79,12 @@ def encode_short_text(text: str) -> bytes:
 
 
 def encode_text(text: str) -> bytes:
-    """Return text in UTF-8; octets that were none when they were read are what they were."""
+    """Return text in UTF-8; octets that were not UTF-8 when they were read are restored."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def encode_number(number: int) -> bytes:
-    """Return a long, or the timestamp beyond the calendar that alone is read as a larger number."""
+    """Return a long, or a timestamp beyond the calendar, the only type that is read as a larger number."""
     if -LONG_MAX - 1 <= number <= LONG_MAX:
         return b"l" + LONG.pack(number)
     if 0 < number <= 2 * LONG_MAX + 1:
@@ -104,5 +104,5 @@ def encode_decimal(number: Decimal) -> bytes:
 
 
 def counted(octets: bytes | bytearray) -> bytes:
-    """Return octets behind their length."""
+    """Return octets preceded by their length."""
     return LENGTH.pack(len(octets)) + octets

@@ -1,6 +1,6 @@
 """Field tables: read in one pass, with every length, the depth and the number of entries checked.
 
-The types are those of RabbitMQ's dialect (its 0-9-1 errata), not of the specification's own list. A codec that slices
+The types are those of RabbitMQ's dialect (its 0-9-1 errata), not the specification's own list. A codec that slices
 the rest of the buffer at each entry is quadratic: 4,000 booleans before one long string, 128 KiB in all, hold pamqp for
 300 ms. So tables are read here, by offset.
 """
@@ -22,7 +22,7 @@ LENGTH: Final = struct.Struct(">I")
 DECIMAL: Final = struct.Struct(">BI")
 UNSIGNED_64: Final = struct.Struct(">Q")
 
-# Type octet -> what RabbitMQ calls the type in its texts (rabbit_binary_parser).
+# Type octet -> the name of the type in RabbitMQ's texts (rabbit_binary_parser).
 TYPE_NAMES: Final[dict[int, str]] = {
     ord("t"): "bool",
     ord("b"): "byte",
@@ -60,7 +60,7 @@ def read_timestamp(payload: bytes, at: int) -> datetime | int:
 
 
 def read_decimal(payload: bytes, at: int) -> Decimal:
-    """Return the decimal; RabbitMQ takes its four octets as unsigned."""
+    """Return the decimal; RabbitMQ reads its four octets as unsigned."""
     scale, digits = DECIMAL.unpack_from(payload, at)
     return Decimal(digits).scaleb(-scale)
 
@@ -91,12 +91,12 @@ FIXED: Final[dict[int, tuple[int, Callable[[bytes, int], Any]]]] = {
 
 
 def syntax_error(reason: str) -> ConnectionFault:
-    """Return the 502 for a payload that does not hold what its lengths say."""
+    """Return the 502 for a payload whose lengths do not add up."""
     return ConnectionFault(502, reason)
 
 
 class Entry(NamedTuple):
-    """Where one entry of a table stands: its key, where it begins, where its value's type octet is, where it ends."""
+    """One entry of a table: its key, and the offsets of its start, of its value's type octet and of its end."""
 
     key: bytes
     start: int
@@ -120,7 +120,7 @@ class TableReader:
         entries_max: int = TABLE_ENTRIES_MAX,
         errors: str = "strict",
     ) -> None:
-        """`errors` says what becomes of keys that are not UTF-8: "strict" refuses them, "replace" shows them."""
+        """Set how keys that are not UTF-8 are treated: "strict" refuses them, "replace" shows them."""
         self._payload = payload
         self._depth_max = depth_max
         self._entries_max = self._entries_left = entries_max
@@ -134,11 +134,11 @@ class TableReader:
         return self._table(at, limit, 1)
 
     def skip_table(self, at: int, limit: int) -> int:
-        """Return where the table ends, having checked all that table() checks but the keys' UTF-8."""
+        """Check all that table() checks except the keys' UTF-8, and return where the table ends."""
         return self._skip(at, limit, 1, keyed=True)
 
     def entries(self, at: int) -> list[Entry]:
-        """Return where the entries of a measured table stand, whose length octets begin at `at`."""
+        """Return the places of the entries of a measured table whose length octets begin at `at`."""
         payload = self._payload
         end = at + 4 + int(LENGTH.unpack_from(payload, at)[0])
         at += 4
@@ -147,13 +147,13 @@ class TableReader:
             start = at
             value_at = start + 1 + payload[start]
             fixed = FIXED.get(payload[value_at])
-            # Every type that has no fixed width is counted octets.
+            # Every type without a fixed width is octets preceded by their count.
             at = value_at + (1 + fixed[0] if fixed else 5 + int(LENGTH.unpack_from(payload, value_at + 1)[0]))
             entries.append(Entry(payload[start + 1 : value_at], start, value_at, at))
         return entries
 
     def value(self, at: int, limit: int) -> Any:
-        """Return the value whose type octet stands at `at`.
+        """Return the value whose type octet is at `at`.
 
         Raises: 502, as table() does.
         """
@@ -254,7 +254,7 @@ class TableReader:
 
 
 def read_text(octets: bytes) -> str | bytes:
-    """Return a long string as text, or as it came where it is not UTF-8: the type has no character set."""
+    """Return a long string as text, or as octets where it is not UTF-8: the type has no character set."""
     try:
         return octets.decode("utf-8")
     except UnicodeDecodeError:
