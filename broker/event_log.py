@@ -13,7 +13,7 @@ __all__ = ["EventLog", "get_logger", "redirect"]
 
 
 class EventLog:
-    """Is the logger of every module, wherever its events go."""
+    """The logger of every module, wherever its events go."""
 
     __slots__ = ("to",)
 

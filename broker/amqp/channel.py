@@ -45,7 +45,7 @@ __all__ = ["Channel", "ChannelSession", "ChannelState", "Move"]
 
 
 class ChannelState(Enum):
-    """Is where a channel stands; a channel number without a Channel is one that is not open."""
+    """Where a channel stands; a channel number without a Channel is one that is not open."""
 
     OPEN = "open"
     CLOSING = "closing"  # channel.close sent: all but open, close and close-ok is discarded (section 1.5.2.5)
@@ -53,7 +53,7 @@ class ChannelState(Enum):
 
 
 class Move(Enum):
-    """Is what a channel does about a method."""
+    """What a channel does about a method."""
 
     SESSION = "hand it to the session"
     PUBLISH = "wait for its content"
@@ -128,7 +128,7 @@ TO_SESSION: Final = Move.SESSION
 
 
 class Channel:
-    """Is one open channel of a connection.
+    """One open channel of a connection.
 
     Invariant: `_expects` is the only frame type that may come next; `facts` are those of the last content header, which
         is `_seen_header`.

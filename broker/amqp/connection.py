@@ -47,7 +47,7 @@ CLOSED: Final = State.CLOSED
 
 
 class Connection:
-    """Is the server's side of one connection.
+    """The server's side of one connection.
 
     Invariant: feed() lets out no protocol error. Every session is closed exactly once, the connection's own last.
     """

@@ -42,7 +42,6 @@ class ConnectionLimits:
     """The limits of a connection.
 
     Zero `channel_max` means the maximum of the protocol, 65535; zero `consumers_max`, which is per channel, no limit.
-
     """
 
     frame_max_bytes: int = 131072

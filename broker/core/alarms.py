@@ -20,7 +20,7 @@ CLEAR_DIVISOR: Final = 10  # an alarm ends a tenth of its limit away from it, or
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Is one limit that was passed: what the operator has to know to act.
+    """One limit that was passed: what the operator has to know to act.
 
     Units: `value_bytes` used memory or free disk space when it was raised; `limit_bytes` the limit it passed.
     """
@@ -42,7 +42,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """Is a limit on one resource, named by the setting that moves it. A limit of 0 never alarms.
+    """A limit on one resource, named by the setting that moves it. A limit of 0 never alarms.
 
     Memory must stay under its limit, free disk space over it.
     """

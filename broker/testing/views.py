@@ -21,7 +21,7 @@ __all__ = ["MessageView", "Published", "QueueView"]
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Is one publish as it reached the broker, routed or not."""
+    """One publish as it reached the broker, routed or not."""
 
     exchange: str
     routing_key: str
@@ -42,7 +42,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class MessageView:
-    """Is one message in a queue. Shapes: `state` is "ready" or "unacked"; `message_id` is the broker's, per level."""
+    """One message in a queue. Shapes: `state` is "ready" or "unacked"; `message_id` is the broker's, per level."""
 
     exchange: str
     routing_key: str
@@ -65,7 +65,7 @@ class MessageView:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """Is a queue at one moment. Shapes: `messages` are in the order of delivery, the unacked ones in their places."""
+    """A queue at one moment. Shapes: `messages` are in the order of delivery, the unacked ones in their places."""
 
     name: str
     messages: tuple[MessageView, ...]

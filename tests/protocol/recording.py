@@ -122,7 +122,7 @@ class RecordingSession:
 
 
 class Peer:
-    """Is a client with the machine in its hand."""
+    """A client with the machine in its hand."""
 
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
         self.wakes = 0

@@ -23,7 +23,7 @@ LOOPBACK_ONLY: Final = frozenset({GUEST})  # RabbitMQ's loopback_users: its pass
 
 
 class Asker(NamedTuple):
-    """Is who waits for a verdict: a client from this network, and whether it has gone meanwhile."""
+    """A client that waits for a verdict: its network, and whether it has disconnected meanwhile."""
 
     network: str
     gone: Callable[[], bool]

@@ -15,7 +15,7 @@ ADDRESSES_MAX: Final = 1024  # addresses that are kept read: the same hosts come
 
 @dataclass(frozen=True, slots=True)
 class TlsFacts:
-    """Is what a TLS handshake agreed on.
+    """What a TLS handshake agreed on.
 
     Shapes: `certificate` is the client's, verified, as ssl.SSLSocket.getpeercert() describes it; empty when it has
     none.
@@ -28,7 +28,7 @@ class TlsFacts:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Is a client's end of a connection, and ours; `verified` when this listener asks clients for certificates."""
+    """A client's end of a connection, and ours; `verified` when this listener asks clients for certificates."""
 
     address: str
     port: int = 0

@@ -22,7 +22,7 @@ NAME_MAX_BYTES: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Is somebody who may log in: with the plain password of the settings, or with one that is kept as a hash."""
+    """A user who may log in: with the plain password of the settings, or with one that is kept as a hash."""
 
     name: str
     password: str = field(default="", repr=False)

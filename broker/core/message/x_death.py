@@ -23,7 +23,7 @@ COUNT_MAX: Final = (1 << 63) - 1  # what a table's long holds: a publisher may h
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Is the death of one message in one queue.
+    """The death of one message in one queue.
 
     Shapes: `reason` is rejected, expired, maxlen or delivery_limit; `exchange` and `keys` are those that it was
         published with, the routing key before those of its header CC; `expiration` is its own, whatever it died of.

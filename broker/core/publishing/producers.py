@@ -39,7 +39,7 @@ class ProducerLimits:
 
 
 class Producer:
-    """Is one producer of a vhost.
+    """One producer of a vhost.
 
     Invariant: ``number`` is no other producer's, ever; with the bit PRODUCER it is ``mark``, which names this one in a
         record's targets.

@@ -31,7 +31,7 @@ class Room:
 
 
 class Block:
-    """Is the used ones of 65,536 neighbouring numbers.
+    """The used ones of 65,536 neighbouring numbers.
 
     Numbers that come in order are a range; from the first one that does not on they are bits.
     Shapes: ``first`` <= used < ``end`` while ``bits`` is None, counted from the block's own beginning.
@@ -79,7 +79,7 @@ class Block:
 
 
 class Sequences:
-    """Is the set of numbers that one producer has used.
+    """The set of numbers that one producer has used.
 
     Shapes: ``index`` is that of the block that was used last.
     Cost: two comparisons for a number that follows on the one before it.

@@ -30,7 +30,7 @@ DELIVERIES_PER_UNIT: Final = 10  # so many messages are delivered in the ten mic
 
 
 class SessionOfChannel:
-    """Is what a channel is to the broker: one object per AMQP class.
+    """What a channel is to the broker: one object per AMQP class.
 
     Invariant: `publish` and `publish_run` are the publisher's own methods, so a publish costs no second call; on a
         transactional channel they are those of `transactions`, and so are the acknowledgements that `settling` takes.

@@ -30,7 +30,7 @@ _log = get_logger()
 
 
 class SessionOfConnection:
-    """Is what a connection is to the broker, and the owner of its exclusive queues.
+    """What a connection is to the broker, and the owner of its exclusive queues.
 
     Invariant: `user` is set once authenticated, `vhost` and `method_budget` once opened; no channel is opened
         before both.

@@ -19,7 +19,7 @@ __all__ = ["PublishTarget"]
 
 
 class PublishTarget:
-    """Is an exchange that one user may publish to: it is there, not internal, and the rights were checked.
+    """An exchange that one user may publish to: it is there, not internal, and the rights were checked.
 
     ``narrowed`` says that the routing key has to be checked, too; ``plain`` that the exchange's own bindings and the
     routing key alone say where a message goes; ``nowhere`` is what one comes to that goes nowhere, while nobody has to

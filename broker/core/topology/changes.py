@@ -168,7 +168,7 @@ def restore(vhost: Vhost, changes: Iterable[Change]) -> None:
 
 
 class _Fold:
-    """Is what the changes read so far come to, by name.
+    """What the changes read so far come to, by name.
 
     A change that is there already, or whose queue or exchange is gone, is passed over. A deletion costs nothing for the
     bindings: each names the queue's number and the lives of the exchanges, and one of a former life is passed over at

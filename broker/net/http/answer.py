@@ -20,7 +20,7 @@ BYTES: Final = ("Content-Type", "application/octet-stream")
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """Is what is sent of an open file, which whoever sends it closes."""
+    """What is sent of an open file, which whoever sends it closes."""
 
     file: File
     offset: int
@@ -29,7 +29,7 @@ class FilePart:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Is what a client is told. Invariant: `part` stands in place of `body`; a 304 has neither."""
+    """What a client is told. Invariant: `part` stands in place of `body`; a 304 has neither."""
 
     status: int = 200
     body: bytes = b""

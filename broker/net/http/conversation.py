@@ -32,7 +32,7 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Is who asks. Shapes: `gone` tells, in any thread, whether the connection has ended."""
+    """The client of a request. Shapes: `gone` tells, in any thread, whether the connection has ended."""
 
     peer: Peer
     gone: Callable[[], bool]

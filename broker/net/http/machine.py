@@ -28,7 +28,7 @@ class HttpLimits:
 
 
 class HttpMachine:
-    """Is the broker's end of one HTTP connection.
+    """The broker's end of one HTTP connection.
 
     One request at a time: `next_request`, then `head`, `piece` and `end` of its answer, then `next_cycle`. What a
     client sends ahead waits inside meanwhile.

@@ -22,7 +22,7 @@ Headers = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """Is a request with its whole body. Shapes: `path` are the decoded words between its slashes."""
+    """A request with its whole body. Shapes: `path` are the decoded words between its slashes."""
 
     method: str
     path: tuple[str, ...]

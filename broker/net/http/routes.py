@@ -18,7 +18,7 @@ __all__ = ["Call", "Route", "RouteTable"]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Is a request that found its route. Shapes: `words` are those that stand for the names in the route's path."""
+    """A request that found its route. Shapes: `words` are those that stand for the names in the route's path."""
 
     request: HttpRequest
     words: Mapping[str, str]
@@ -31,7 +31,7 @@ Probe = Callable[[HttpRequest], Answer]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Is one line of the table. Shapes: a word of `path` in braces stands for any that is not empty; `parameters` are
+    """One line of the table. Shapes: a word of `path` in braces stands for any that is not empty; `parameters` are
     what the query may hold.
 
     Invariant: either `respond`, for whoever has logged in, or `probe`, for everybody.

@@ -26,7 +26,7 @@ LOOPBACK: Final = "127."
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """Is one process of the cluster. Shapes: `role` is "master" or "worker N"."""
+    """One process of the cluster. Shapes: `role` is "master" or "worker N"."""
 
     role: str
     pid: int
@@ -35,7 +35,7 @@ class Daemon:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """Is what is known of a cluster that was started. Shapes: `mark` stands in the command line of its processes."""
+    """What is known of a cluster that was started. Shapes: `mark` stands in the command line of its processes."""
 
     mark: str
     host: str

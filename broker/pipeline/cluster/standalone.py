@@ -35,7 +35,7 @@ DAEMON_MEMORY: Final = "512m"
 
 @dataclass(frozen=True, slots=True)
 class DaemonStatus:
-    """Is one process, and whether it runs."""
+    """One process, and whether it runs."""
 
     daemon: Daemon
     runs: bool
@@ -44,7 +44,7 @@ class DaemonStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """Is a cluster as it is now."""
+    """A cluster as it is now."""
 
     state: ClusterState
     daemons: tuple[DaemonStatus, ...]

@@ -39,7 +39,7 @@ class Match(NamedTuple):
 
 
 class Path(int):
-    """Is the number of a binding, as the destination that a hash exchange draws by its name."""
+    """The number of a binding, as the destination that a hash exchange draws by its name."""
 
     name: str
 

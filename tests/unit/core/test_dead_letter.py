@@ -23,7 +23,7 @@ NOW = datetime.fromtimestamp(NOW_MS // 1000, UTC)
 
 
 class Graveyard(Room):
-    """Is a vhost whose queues are buried in."""
+    """A vhost whose queues are buried in."""
 
     def __init__(self) -> None:
         super().__init__()

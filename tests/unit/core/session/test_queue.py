@@ -157,7 +157,7 @@ def test_a_nameless_queue_gets_a_generated_name() -> None:
 
 
 class AnyName(commands.Queue.Declare):
-    """Is a declare of any name: pamqp would refuse what clients in other languages send."""
+    """A declare of any name: pamqp would refuse what clients in other languages send."""
 
     def validate(self) -> None:
         """Accept it."""

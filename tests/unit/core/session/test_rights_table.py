@@ -24,7 +24,7 @@ Need = tuple[Kind, str]
 
 
 class Operation(NamedTuple):
-    """Is what a client does, which rights it needs in the order in which they are asked, and the kind of each name."""
+    """What a client does, which rights it needs in the order in which they are asked, and the kind of each name."""
 
     name: str
     does: Frames
