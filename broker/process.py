@@ -6,13 +6,13 @@ import asyncio
 import signal
 from collections.abc import Callable
 
-from broker.amqp.errors import StoreFailed
 from broker.collector import Collector
 from broker.event_log import get_logger
 from broker.hang_up import HangUp
 from broker.reload import NotReloaded, SettingsSource
 from broker.server import Broker
 from broker.settings import Settings
+from broker.store.damage import StoreFailed
 
 __all__ = ["run"]
 

@@ -12,13 +12,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp.errors import StoreFailed
 from broker.core.auth.users import user_of
 from broker.core.definitions.export import operator_policy, policy_fields
 from broker.core.policy.policy import Policy
 from broker.core.queue.default_type import default_type
 from broker.core.vhost_limits import vhost_limits_table
 from broker.event_log import get_logger
+from broker.store.damage import StoreFailed
 
 if TYPE_CHECKING:
     from broker.core.auth.permissions import Permissions

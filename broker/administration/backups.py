@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from broker.amqp.errors import StoreFailed
 from broker.event_log import get_logger
 from broker.store.backup import Backup, BackupStopped
+from broker.store.damage import StoreFailed
 from broker.store.folder_name import folder_name
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pamqp import commands
 from broker.amqp.channel import NO_METHOD, OPEN_METHOD, Channel, ChannelState, non_method_frame
 from broker.amqp.codec import METHODS, Method, decode_method, encode_method, unknown_method
 from broker.amqp.control import State, accept_method
-from broker.amqp.errors import ChannelError, ConnectionFault, ProtocolError, Refused, StoreFailed
+from broker.amqp.errors import ChannelError, ConnectionFault, Fatal, ProtocolError, Refused
 from broker.amqp.framing import (
     FRAME_BODY,
     FRAME_HEADER,
@@ -152,7 +152,7 @@ class Connection:
         """Process received bytes, and return False when whole frames are left: because of the budget, a hold, or too
         much output that was not taken yet.
 
-        Called with no bytes it goes on with those. It lets out StoreFailed alone. HOT.
+        Called with no bytes it goes on with those. It lets out Fatal alone. HOT.
         Cost: linear in the frames processed, which pass the budget by one frame at most.
         """
         self.received += len(data)
@@ -182,7 +182,7 @@ class Connection:
                     if self.held or self.out_bytes > limit_bytes:
                         break
                 break
-            except StoreFailed:
+            except Fatal:
                 raise
             except ProtocolError as error:
                 # The loop is entered again: an error on one channel does not keep the frames of the others.
@@ -337,7 +337,7 @@ class Connection:
         """Call what closes a session; an error in it is logged."""
         try:
             close()
-        except StoreFailed:
+        except Fatal:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the other sessions have to be closed too
             self.session.crashed(error)

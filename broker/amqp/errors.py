@@ -6,7 +6,7 @@
     |  '- ConnectionFault     hard: connection.close
     |- Refused                handshake or authentication: the client is not admitted
     |- Overloaded             no frame at all: connection.blocked, and reading stops
-    '- StoreFailed            never caught below the server: no confirm may follow a failed write
+    '- Fatal                  never caught below the server: nothing may be confirmed any more
 
 Logic raises them where they are found; ``amqp.connection`` alone turns them into frames.
 """
@@ -80,13 +80,8 @@ class Overloaded(BrokerError):
     """The broker accepts no more for now: the connection is blocked, not closed."""
 
 
-class StoreFailed(BrokerError):
-    """A file call failed, after which nothing may be confirmed any more."""
-
-    def __init__(self, path: object, reason: str) -> None:
-        self.path = path
-        self.reason = reason
-        super().__init__(f"{path}: {reason}")
+class Fatal(BrokerError):
+    """The broker ends: the error passes through every connection, and nothing may be confirmed after it."""
 
 
 def shortened(text: str) -> str:

@@ -1,6 +1,6 @@
 """The interface through which the protocol machine calls the broker.
 
-Core implements it. A ProtocolError that is raised becomes a close method, StoreFailed propagates, and any other error
+Core implements it. A ProtocolError that is raised becomes a close method, Fatal propagates, and any other error
 ends this connection with 541.
 """
 

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from broker import telemetry
-from broker.amqp.errors import BrokerError, StoreFailed
+from broker.amqp.errors import BrokerError
 from broker.cli.file_limit import raise_file_limit
 from broker.cli.rabbitmq_node import ignored_variables
 from broker.cli.settings_layers import load
@@ -18,7 +18,7 @@ from broker.hang_up import HangUp
 from broker.log_writer import LogWriter
 from broker.reload import SettingsSource
 from broker.settings import Settings
-from broker.store.damage import CorruptStore
+from broker.store.damage import CorruptStore, StoreFailed
 
 __all__ = ["run"]
 

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.amqp.errors import StoreFailed
 from broker.delivery.clock import SteadyClock
 from broker.event_log import get_logger
 from broker.store.clock_file import ClockFile, ClockState
+from broker.store.damage import StoreFailed
 
 if TYPE_CHECKING:
     from broker.delivery.turn import Turn

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp.errors import StoreFailed
 from broker.core.publishing.producers import ProducerLimits
 from broker.core.queue.deadlines import TURN_SHARE, Deadlines
 from broker.core.queue.queue import QueuePorts
@@ -25,6 +24,7 @@ from broker.delivery.worker import Workers
 from broker.event_log import get_logger
 from broker.routing.cache import CacheLimits
 from broker.routing.pattern import PatternLimits
+from broker.store.damage import StoreFailed
 from broker.store.record import encode_topology
 from broker.store.segment import OFFSET_BITS
 

@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp.errors import StoreFailed
 from broker.delivery.engine import Engine
 from broker.delivery.offline import OfflineVhost
 from broker.event_log import get_logger
-from broker.store.damage import CorruptStore
+from broker.store.damage import CorruptStore, StoreFailed
 from broker.store.store import VhostStore
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from broker.amqp.errors import StoreFailed
 from broker.core.queue.consumer_ring import BATCH_MESSAGES
 from broker.delivery.flusher import deliver, rooms_of, spread
 from broker.event_log import get_logger
 from broker.slots.slot import Owner
+from broker.store.damage import StoreFailed
 
 if TYPE_CHECKING:
     from broker.core.firehose import Firehose

@@ -30,8 +30,7 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
-from broker.amqp.errors import StoreFailed
-from broker.store.damage import Finding, NewerFormat
+from broker.store.damage import Finding, NewerFormat, StoreFailed
 from broker.store.files import Files
 from broker.store.record import encode_change
 

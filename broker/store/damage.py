@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.amqp.errors import BrokerError, StoreFailed
+from broker.amqp.errors import BrokerError, Fatal
 
 __all__ = [
     "CorruptFile",
@@ -19,7 +19,22 @@ __all__ = [
     "FolderUnwritable",
     "NewerFormat",
     "NoDataFolder",
+    "StoreFailed",
 ]
+
+
+class StoreFailed(Fatal):
+    """Says that a file call failed, after which nothing may be confirmed any more.
+
+    A write or sync that failed is not tried again: the kernel may have dropped the dirty pages, so a second sync could
+    succeed falsely. Who caught it before anything was promised (a vhost that cannot be made, a backup, a tap's slot
+    file) may refuse the request instead.
+    """
+
+    def __init__(self, path: object, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"{path}: {reason}")
 
 
 class CorruptStore(StoreFailed):

@@ -20,9 +20,8 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from broker.amqp.errors import StoreFailed
 from broker.store.backup import REMOVED, STAGING, UNFINISHED
-from broker.store.damage import CorruptFile, FolderUnwritable, NewerFormat, NoDataFolder
+from broker.store.damage import CorruptFile, FolderUnwritable, NewerFormat, NoDataFolder, StoreFailed
 from broker.store.files import File, Files
 from broker.store.folder_name import folder_name, is_digest, vhost_name
 from broker.store.reserve import Reserve

@@ -14,8 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from broker.amqp.errors import StoreFailed
-from broker.store.damage import FolderBusy
+from broker.store.damage import FolderBusy, StoreFailed
 from broker.store.spare_descriptors import SpareDescriptors
 
 __all__ = ["File", "Files"]

@@ -7,8 +7,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from broker.amqp.errors import StoreFailed
-from broker.store.damage import FolderBusy
+from broker.store.damage import FolderBusy, StoreFailed
 from broker.store.files import File, Files
 
 __all__ = ["Content", "MemoryFile", "MemoryFiles", "moved"]

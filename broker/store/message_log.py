@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from broker.amqp.errors import StoreFailed
 from broker.store.batch import Batch, Run
-from broker.store.damage import CorruptRecord
+from broker.store.damage import CorruptRecord, StoreFailed
 from broker.store.files import File, Files
 from broker.store.open_files import OpenFiles
 from broker.store.record import HEAD_BYTES, MARK_BYTES, PREFIX_BYTES, encode_prefix, is_whole

@@ -20,7 +20,7 @@ from struct import Struct
 from threading import Lock
 from typing import Final
 
-from broker.amqp.errors import StoreFailed
+from broker.store.damage import StoreFailed
 from broker.store.files import File, Files
 from broker.store.id_ranges import IdRanges
 from broker.store.open_files import OpenFiles

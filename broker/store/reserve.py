@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from broker.amqp.errors import StoreFailed
 from broker.event_log import get_logger
+from broker.store.damage import StoreFailed
 from broker.store.files import Files
 
 __all__ = ["Reserve"]

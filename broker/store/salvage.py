@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from broker.amqp.errors import StoreFailed
+from broker.store.damage import StoreFailed
 
 __all__ = ["read_around"]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from broker.amqp.errors import StoreFailed
 from broker.event_log import get_logger
+from broker.store.damage import StoreFailed
 from broker.store.entry_search import EntrySearch
 from broker.store.log_scan import LogFolder
 from broker.store.queue_entry import NO_ENTRY, Entries, Entry, ReadEntries

@@ -14,10 +14,9 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakSet
 
-from broker.amqp.errors import StoreFailed
 from broker.core.message.message import OVERHEAD_BYTES
 from broker.event_log import get_logger
-from broker.store.damage import CorruptStore
+from broker.store.damage import CorruptStore, StoreFailed
 from broker.taps.slot_rows import copy_pieces, gather, let_go
 
 if TYPE_CHECKING:

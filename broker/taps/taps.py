@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp.errors import StoreFailed
 from broker.core.names import SHORT_TEXT_MAX_BYTES, is_short_text
 from broker.core.queue.tap_queue import TAP_PREFIX, TapQueue, tap_arguments
 from broker.core.topology import changes
@@ -19,6 +18,7 @@ from broker.event_log import get_logger
 from broker.routing.pattern import PatternLimits
 from broker.slot_files.seal_log import Cursor
 from broker.slot_files.slot_retention import Cap, plan_deletions
+from broker.store.damage import StoreFailed
 from broker.taps.slot_snapshots import NoRoom, SnapshotGone, Snapshots
 from broker.taps.slot_writer import SlotWriter
 from broker.taps.tap_listing import end_of, tap_rows

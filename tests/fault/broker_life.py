@@ -10,9 +10,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeVar
 
-from broker.amqp.errors import BrokerError, StoreFailed
+from broker.amqp.errors import BrokerError
 from broker.server import Broker
 from broker.settings import Settings
+from broker.store.damage import StoreFailed
 from tests.fault.broker_clients import QUEUES, Client, churn_some, consume_some, drain, prepare, publish_some
 from tests.fault.broker_history import History
 from tests.fault.faulty_files import FaultyFiles, PowerLost

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from broker.amqp.errors import StoreFailed
+from broker.store.damage import StoreFailed
 from broker.store.files import File
 from broker.store.memory_files import Content, MemoryFile, MemoryFiles, moved
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.amqp.errors import StoreFailed
+from broker.store.damage import StoreFailed
 from broker.store.files import File, Files
 from broker.store.salvage import SECTOR_BYTES
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.amqp.errors import StoreFailed
+from broker.store.damage import StoreFailed
 from broker.store.files import File
 from broker.store.memory_files import Content, MemoryFile, MemoryFiles
 

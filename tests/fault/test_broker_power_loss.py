@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 from structlog.testing import capture_logs
 
-from broker.amqp.errors import StoreFailed
+from broker.store.damage import StoreFailed
 from tests.broker_process import BrokerProcess
 from tests.deadline import DEADLINE_S, wait_until, wait_until_async
 from tests.fault.broker_clients import CHURN, FANOUT, TOPIC, Client, prepare, recreate

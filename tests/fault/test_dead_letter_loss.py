@@ -17,9 +17,9 @@ import pytest
 from pamqp import commands
 from structlog.testing import capture_logs
 
-from broker.amqp.errors import StoreFailed
 from broker.core.policy.policy import Policy
 from broker.server import Broker
+from broker.store.damage import StoreFailed
 from tests.deadline import wait_until_async
 from tests.fault.broker_clients import Client
 from tests.fault.broker_life import Life, new_disk, new_history

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.amqp.errors import StoreFailed
+from broker.store.damage import StoreFailed
 from broker.store.definitions_file import DefinitionsFile
 from tests.fault.faulty_files import FaultyFiles, PowerLost
 

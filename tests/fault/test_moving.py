@@ -15,11 +15,11 @@ from structlog.testing import capture_logs
 
 from broker.administration import mover
 from broker.administration.mover import carry_out
-from broker.amqp.errors import StoreFailed
 from broker.cli.control_client import Unanswered, ask
 from broker.core.moving import moving
 from broker.core.moving.course import to_exchange
 from broker.core.moving.moving import Move, Tally
+from broker.store.damage import StoreFailed
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.deadline import wait_until, wait_until_async
 from tests.fault.broker_life import Life, new_disk, new_history

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from broker.amqp.errors import StoreFailed
+from broker.store.damage import StoreFailed
 from tests.fault.faulty_files import FaultyFiles
 from tests.fault.store_model import FOLDER, StoreModel
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.amqp.errors import StoreFailed
+from broker.store.damage import StoreFailed
 from broker.store.message_log import MessageLog
 from tests.fault.faulty_files import FaultyFiles, PowerLost, TornContent
 from tests.fault.store_model import FOLDER, StoreModel

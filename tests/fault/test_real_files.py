@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.amqp.errors import StoreFailed
-from broker.store.damage import FolderBusy
+from broker.store.damage import FolderBusy, StoreFailed
 from broker.store.files import Files
 from broker.store.memory_files import MemoryFiles
 from broker.store.store import VhostStore

@@ -14,7 +14,7 @@ import pytest
 from pamqp import commands
 from structlog.testing import capture_logs
 
-from broker.amqp.errors import StoreFailed
+from broker.store.damage import StoreFailed
 from broker.store.files import File, Files
 from tests.broker_process import BrokerProcess
 from tests.deadline import DEADLINE_S, wait_until_async

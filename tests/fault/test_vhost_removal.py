@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.amqp.errors import StoreFailed
+from broker.store.damage import StoreFailed
 from broker.store.data_folder import DataFolder
 from broker.store.record import TARGET, encode_message, encode_route
 from broker.store.store import VhostStore

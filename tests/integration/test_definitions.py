@@ -11,11 +11,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.administration import definitions_import
-from broker.amqp.errors import ChannelError, StoreFailed
+from broker.amqp.errors import ChannelError
 from broker.cli.control_client import Unanswered, ask
 from broker.core.definitions.reading import BadDefinitions
 from broker.server import Broker
 from broker.settings import Settings
+from broker.store.damage import StoreFailed
 from broker.store.files import Files
 from tests.in_process import client_of, running_broker
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from aio_pika import Message
 
-from broker.amqp.errors import StoreFailed
 from broker.core.definitions.export import topology_of
+from broker.store.damage import StoreFailed
 from broker.store.files import File, Files
 from broker.taps.taps import TapRefused
 from broker.testing import Broker

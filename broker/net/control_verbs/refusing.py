@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from broker.amqp.errors import BrokerError, StoreFailed
+from broker.amqp.errors import BrokerError
 from broker.net.control_request import ControlRefused, Request, Verb
-from broker.store.damage import CorruptStore
+from broker.store.damage import CorruptStore, StoreFailed
 
 if TYPE_CHECKING:
     from broker.administration.administration import Administration

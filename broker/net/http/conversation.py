@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Final
 
-from broker.amqp.errors import StoreFailed
 from broker.event_log import get_logger
 from broker.net.http.answer import Answer, refusal_answer
 from broker.net.http.file_reads import PIECE_BYTES
 from broker.net.http.machine import HttpLimits, HttpMachine
 from broker.net.http.refusal import HttpRefused
 from broker.net.tls import peer_of
+from broker.store.damage import StoreFailed
 
 if TYPE_CHECKING:
     from broker.core.auth.peer import Peer

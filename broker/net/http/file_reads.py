@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from broker.amqp.errors import StoreFailed
+from broker.store.damage import StoreFailed
 
 if TYPE_CHECKING:
     from broker.net.http.answer import FilePart

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.amqp.errors import BrokerError, StoreFailed
+from broker.amqp.errors import BrokerError
 from broker.event_log import get_logger
 from broker.net.control_request import ControlRefused
 from broker.net.http.answer import Answer, refusal_answer
 from broker.net.http.refusal import HttpRefused
 from broker.net.http.routes import Call
+from broker.store.damage import StoreFailed
 
 if TYPE_CHECKING:
     from broker.net.http.conversation import Client

@@ -10,7 +10,7 @@ import pytest
 from pamqp import commands, heartbeat
 
 from broker.amqp.connection import Connection
-from broker.amqp.errors import ChannelError, ConnectionFault, Refused, StoreFailed
+from broker.amqp.errors import ChannelError, ConnectionFault, Fatal, Refused
 from tests.protocol.recording import PROTOCOL_HEADER, Peer, closes, method_frame, publish_frames, raw_frame
 
 QOS = commands.Basic.Qos()
@@ -199,10 +199,10 @@ def test_unexpected_error_ends_this_connection(where: str) -> None:
 def test_failed_write_goes_through(where: str) -> None:
     """A failed write is never turned into a frame: it ends the process."""
     peer = open_peer()
-    peer.session.raises[where] = StoreFailed("log", "I/O error")
+    peer.session.raises[where] = Fatal("I/O error")
     frames = method_frame(1, QOS) + publish_frames(1, b"a") + method_frame(2, commands.Channel.Open())
     frames += method_frame(0, commands.Connection.Close(200, "", 0, 0))
-    with pytest.raises(StoreFailed):
+    with pytest.raises(Fatal):
         peer.connection.feed(frames)
 
 

@@ -3,7 +3,8 @@
 import pytest
 from pamqp import exceptions
 
-from broker.amqp.errors import CODE_NAMES, BrokerError, ChannelError, ConnectionFault, ProtocolError, StoreFailed
+from broker.amqp.errors import CODE_NAMES, BrokerError, ChannelError, ConnectionFault, ProtocolError
+from broker.store.damage import StoreFailed
 
 
 def test_text_begins_with_the_name_of_the_code() -> None:

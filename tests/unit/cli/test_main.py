@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 import broker
-from broker.amqp.errors import StoreFailed
 from broker.cli.main import main
 from broker.cli.table import print_json
 from broker.compiled import kind
 from broker.net.address import CannotListen
 from broker.settings import Settings
-from broker.store.damage import CorruptStore, FolderBusy, FolderUnwritable
+from broker.store.damage import CorruptStore, FolderBusy, FolderUnwritable, StoreFailed
 from tests.broker_process import PROJECT
 
 

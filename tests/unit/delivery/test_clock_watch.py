@@ -9,10 +9,10 @@ from typing import Any, cast
 
 from structlog.testing import capture_logs
 
-from broker.amqp.errors import StoreFailed
 from broker.delivery.clock import SteadyClock
 from broker.delivery.clock_watch import ClockWatch
 from broker.store.clock_file import ClockFile, ClockState
+from broker.store.damage import StoreFailed
 from broker.store.memory_files import MemoryFiles
 
 FOLDER = Path("/data")

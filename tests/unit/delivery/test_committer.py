@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.amqp.errors import StoreFailed
 from broker.delivery.committer import Committer
+from broker.store.damage import StoreFailed
 
 FAILURE = StoreFailed(Path("log"), "Input/output error")
 

@@ -10,7 +10,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.amqp.content_header import facts_of
-from broker.amqp.errors import StoreFailed
 from broker.amqp.framing import FRAME_BODY
 from broker.core.message.message import Envelope, Message
 from broker.core.queue.queue import Queue
@@ -18,6 +17,7 @@ from broker.core.queue.stream import Stream
 from broker.core.session.basic import BasicSession
 from broker.delivery.worker import FAILURES_MAX, FULL_QUEUES, QUEUE_COST, TURN_MESSAGES, Workers
 from broker.slots.slot import Slot
+from broker.store.damage import StoreFailed
 from tests.unit.core.room import FOLDER, FRAME_HEAD, NO_PROPERTIES, Room
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.amqp.errors import StoreFailed
-from broker.store.damage import CorruptFile, FolderBusy, FolderUnwritable, NewerFormat, NoDataFolder
+from broker.store.damage import CorruptFile, FolderBusy, FolderUnwritable, NewerFormat, NoDataFolder, StoreFailed
 from broker.store.data_folder import DataFolder
 from broker.store.files import Files
 from broker.store.memory_files import MemoryFiles

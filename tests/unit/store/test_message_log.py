@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.amqp.errors import StoreFailed
-from broker.store.damage import CorruptRecord
+from broker.store.damage import CorruptRecord, StoreFailed
 from broker.store.files import File
 from broker.store.memory_files import MemoryFiles
 from broker.store.message_log import MessageLog

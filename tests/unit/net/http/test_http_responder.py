@@ -7,7 +7,6 @@ import json
 import pytest
 from structlog.testing import capture_logs
 
-from broker.amqp.errors import StoreFailed
 from broker.core.auth.logins import Logins
 from broker.core.auth.peer import Peer
 from broker.core.auth.users import User, Users
@@ -18,6 +17,7 @@ from broker.net.http.login import BasicLogin
 from broker.net.http.request import HttpRequest
 from broker.net.http.responder import Respond
 from broker.net.http.routes import Call, Route, RouteTable
+from broker.store.damage import StoreFailed
 
 ALICE = {"authorization": "Basic YWxpY2U6eA=="}
 
