@@ -18,7 +18,7 @@ from pathlib import Path
 from bench.service import START_LIMIT_S, NotStarted, Service
 from bench.tenants import OTHER_VHOST, VHOST, tenant, write_definitions
 from broker.perf.faults import Refusal
-from broker.perf.peer import Address, Peer
+from broker.perf.peer import Address, PeerConnection
 from broker.perf.process_tree import ProcessTree
 
 __all__ = ["PROJECT", "Broker", "NotStarted", "rabbitmq", "rabbitmq_script", "relay", "slotmq", "with_tenants"]
@@ -50,7 +50,7 @@ class Broker:
         Raises: NotStarted when it cannot be reached or lets us not in.
         """
         try:
-            peer = Peer(self.address, 1)
+            peer = PeerConnection(self.address, 1)
         except (OSError, Refusal) as error:
             place = f"{self.address.host}:{self.address.port}"
             raise NotStarted(f"{self.name} at {place} cannot be used: {error}") from None

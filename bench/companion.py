@@ -11,7 +11,7 @@ from bench.brokers import Broker
 from broker.perf import wire
 from broker.perf.crew import RunFailed
 from broker.perf.faults import Fault
-from broker.perf.peer import Address, Peer
+from broker.perf.peer import Address, PeerConnection
 from broker.perf.scanner import Scanner
 
 PER_S = 20
@@ -64,7 +64,7 @@ class Companion:
             self._connected.set()
 
     def _run(self, address: Address) -> None:
-        peer = Peer(address, _CHANNEL)
+        peer = PeerConnection(address, _CHANNEL)
         try:
             peer.delete(_QUEUE, _EXCHANGE)  # what the run before left; its consumer has gone with its connection
             peer.declare_exchange(_EXCHANGE, durable=False)
@@ -76,7 +76,7 @@ class Companion:
         finally:
             peer.close()
 
-    def _exchange(self, peer: Peer) -> None:
+    def _exchange(self, peer: PeerConnection) -> None:
         """Publish at the rate and count what comes, until told to stop and everything has come."""
         scanner, buffer = Scanner(), bytearray(65_536)
         fill, late_at = 0, 0.0

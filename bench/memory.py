@@ -19,10 +19,10 @@ from bench import brokers
 from bench.results import keep, leave
 from broker.perf import wire
 from broker.perf.counters import Counters
-from broker.perf.crew import Crew, Line, RunFailed
-from broker.perf.peer import Address, Peer
-from broker.perf.process_tree import ProcessTree, Usage
-from broker.perf.publisher import Pace, Publisher
+from broker.perf.crew import Crew, CrewPipe, RunFailed
+from broker.perf.peer import Address, PeerConnection
+from broker.perf.process_tree import ProcessTree, TreeUsage
+from broker.perf.publisher import LoadPublisher, PublisherPace
 from broker.perf.tape import BINDING_KEY, CONSUME_CHANNEL, EXCHANGE, PUBLISH_CHANNEL, publish_tape
 
 _KEYS = 10_000
@@ -139,7 +139,7 @@ def _measure_backlog(broker: brokers.Broker, processes: ProcessTree, load: Load)
 
 
 def _measure_silence(
-    broker: brokers.Broker, processes: ProcessTree, control: Peer, load: Load, connections: int
+    broker: brokers.Broker, processes: ProcessTree, control: PeerConnection, load: Load, connections: int
 ) -> Silence:
     """Let consumers, auto-ack and without prefetch, stand at the backlog and read nothing: one, then all of them."""
     ready = control.declare_queue(_QUEUE, durable=load.persistent)
@@ -156,16 +156,16 @@ def _measure_silence(
     return Silence(connections, taken, first, growth)
 
 
-def _silent_consumer(broker: brokers.Broker) -> Peer:
-    peer = Peer(broker.address, CONSUME_CHANNEL, receive_bytes=_SILENT_RECEIVE_BYTES)
+def _silent_consumer(broker: brokers.Broker) -> PeerConnection:
+    peer = PeerConnection(broker.address, CONSUME_CHANNEL, receive_bytes=_SILENT_RECEIVE_BYTES)
     peer.socket.sendall(wire.basic_consume(CONSUME_CHANNEL, _QUEUE, "silent", auto_ack=True))
     return peer
 
 
 @contextmanager
-def _queue(broker: brokers.Broker, load: Load) -> Iterator[Peer]:
+def _queue(broker: brokers.Broker, load: Load) -> Iterator[PeerConnection]:
     """Declare the queue and its exchange, and delete both afterwards; yield the connection that did."""
-    control = Peer(broker.address, PUBLISH_CHANNEL)
+    control = PeerConnection(broker.address, PUBLISH_CHANNEL)
     try:
         control.declare_exchange(EXCHANGE, durable=load.persistent)
         control.declare_queue(_QUEUE, durable=load.persistent)
@@ -192,12 +192,12 @@ def _publish(load: Load, processes: ProcessTree) -> int:
     return counters.sent
 
 
-def publish(line: Line, load: Load, counters: Counters) -> None:
+def publish(line: CrewPipe, load: Load, counters: Counters) -> None:
     """Be the publisher's process."""
     tape = publish_tape(_KEYS, load.body_bytes, persistent=load.persistent)
-    peer = Peer(load.address, PUBLISH_CHANNEL)
+    peer = PeerConnection(load.address, PUBLISH_CHANNEL)
     peer.select_confirms()
-    publisher = Publisher(peer, tape, Pace(_WINDOW, 0, _STALL_S), counters)
+    publisher = LoadPublisher(peer, tape, PublisherPace(_WINDOW, 0, _STALL_S), counters)
     line.tell("ready")
     line.await_word("go")
     publisher.run(load.messages, _STALL_S)
@@ -205,7 +205,7 @@ def publish(line: Line, load: Load, counters: Counters) -> None:
     line.tell("done")
 
 
-def _progress(sent: int, total: int, seconds: float, usage: Usage) -> None:
+def _progress(sent: int, total: int, seconds: float, usage: TreeUsage) -> None:
     rate = sent / seconds if seconds else 0.0
     text = f"{sent:12,} of {total:,} published {rate:10,.0f}/s   RSS {usage.rss_bytes / 1e6:7.1f} MB"
     print(f"\r{text}" if _TERMINAL else f"{text}\n", end="", flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.brokers import Broker
-from broker.perf.process_tree import ProcessTree, Usage
+from broker.perf.process_tree import ProcessTree, TreeUsage
 
 Figures = dict[str, float]
 """What a run measured, by names that end with their unit."""
@@ -16,7 +16,7 @@ class Meter:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._before: Usage | None = None
+        self._before: TreeUsage | None = None
         self._calls_before = (0, 0)
         self._first_before_s = 0.0
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from broker.perf.faults import Refusal
-from broker.perf.peer import Address, Peer
+from broker.perf.peer import Address, PeerConnection
 from broker.perf.process_tree import ProcessTree
 
 START_LIMIT_S = 60.0
@@ -84,7 +84,7 @@ class Service:
         deadline = time.monotonic() + START_LIMIT_S
         while time.monotonic() < deadline and self.alive:
             try:
-                Peer(address, 1).close()
+                PeerConnection(address, 1).close()
             except (OSError, Refusal):
                 time.sleep(_LOOK_S)
             else:

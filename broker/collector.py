@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from broker.server import Broker
+    from broker.server import BrokerServer
 
 __all__ = ["CLOSED_MAX", "GROWTH", "Collector"]
 
@@ -39,7 +39,7 @@ class Collector:
     Source: the gc module's freeze(), from Instagram's web servers.
     """
 
-    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, broker: BrokerServer, loop: asyncio.AbstractEventLoop) -> None:
         self._broker = broker
         self._loop = loop
         self._alarm: asyncio.TimerHandle | None = None

@@ -10,7 +10,7 @@ from broker.collector import Collector
 from broker.event_log import get_logger
 from broker.hang_up import HangUp
 from broker.reload import NotReloaded, SettingsSource
-from broker.server import Broker
+from broker.server import BrokerServer
 from broker.settings import Settings
 from broker.store.damage import StoreFailed
 
@@ -23,7 +23,7 @@ def run(settings: Settings, source: SettingsSource, hang_up: HangUp) -> int:
     """Run the broker until SIGTERM or SIGINT and return the exit code.
 
     SIGHUP has it read its settings from `source` again.
-    Raises: what `Broker.recover` raises; StoreFailed when the store failed later.
+    Raises: what `BrokerServer.recover` raises; StoreFailed when the store failed later.
     """
     try:
         import uvloop
@@ -36,7 +36,7 @@ def run(settings: Settings, source: SettingsSource, hang_up: HangUp) -> int:
 
 
 async def _serve(settings: Settings, source: SettingsSource, hang_up: HangUp) -> int:
-    broker = Broker(settings, source=source)
+    broker = BrokerServer(settings, source=source)
     loop = asyncio.get_running_loop()
     collector = Collector(broker, loop)
     with collector.paused():
@@ -81,7 +81,7 @@ async def _serve(settings: Settings, source: SettingsSource, hang_up: HangUp) ->
     return 0
 
 
-async def _reload(broker: Broker) -> None:
+async def _reload(broker: BrokerServer) -> None:
     try:
         await broker.reload()
     except NotReloaded:

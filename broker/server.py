@@ -54,14 +54,14 @@ from broker.taps.taps import Taps
 if TYPE_CHECKING:
     from broker.net.http.server import HttpServer
 
-__all__ = ["Broker"]
+__all__ = ["BrokerServer"]
 
 STORE_BACKLOG_MAX_BYTES: Final = 32 << 20  # unwritten log records beyond this pause the publishers
 
 _log = get_logger()
 
 
-class Broker:
+class BrokerServer:
     """One broker in one event loop.
 
     Raises: FolderBusy, FolderUnwritable, StoreFailed and OSError from `start`.

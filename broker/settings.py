@@ -14,15 +14,15 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic.fields import FieldInfo
 
 from broker.settings_access import Auth, Http, Tls
-from broker.settings_fields import AT_ONCE, NEXT_CONNECTION, GiB, KiB, MiB, Section, number, text
-from broker.settings_storage import Memory, Slots, Store, Taps
+from broker.settings_fields import AT_ONCE, NEXT_CONNECTION, GiB, KiB, MiB, SettingsSection, number, text
+from broker.settings_storage import Memory, Slots, Store, TapSettings
 
-__all__ = ["PREFIX", "Section", "Settings", "limits", "sections"]
+__all__ = ["PREFIX", "Settings", "SettingsSection", "limits", "sections"]
 
 PREFIX: Final = "SLOTMQ_"
 
 
-class Server(Section):
+class Server(SettingsSection):
     """Where the broker listens and where it keeps what it must not lose."""
 
     host: str = text("127.0.0.1", "The address to listen on; 0.0.0.0 is every IPv4 address, :: every address.")
@@ -71,7 +71,7 @@ class Server(Section):
     )
 
 
-class Amqp(Section):
+class Amqp(SettingsSection):
     """What is agreed with a client, and what it may send."""
 
     product: Literal["SlotMQ", "RabbitMQ"] = Field(
@@ -143,7 +143,7 @@ class Amqp(Section):
     )
 
 
-class Limits(Section):
+class Limits(SettingsSection):
     """How much of everything there may be. What is refused has RabbitMQ's code and text."""
 
     vhosts_max: int = number(
@@ -184,7 +184,7 @@ class Limits(Section):
     )
 
 
-class Routing(Section):
+class Routing(SettingsSection):
     """Limits on binding keys, the index of topic exchanges, and the sizes of the route caches."""
 
     hashes_max: int = number(2, 1, 16, "#", "How many # a binding key may have in canonical form.", "CVE-2026-67419")
@@ -198,7 +198,7 @@ class Routing(Section):
     cache_bytes: int = number(32 * MiB, 0, 4 * GiB, "bytes", "Memory of the routes that an exchange remembers.")
 
 
-class Flow(Section):
+class Flow(SettingsSection):
     """How the broker shares itself among its clients."""
 
     read_budget_bytes: int = number(
@@ -221,7 +221,7 @@ class Flow(Section):
     )
 
 
-class Log(Section):
+class Log(SettingsSection):
     """What the broker says on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
@@ -256,7 +256,7 @@ class Settings(BaseModel):
     routing: Routing = Routing()
     slots: Slots = Slots()
     store: Store = Store()
-    taps: Taps = Taps()
+    taps: TapSettings = TapSettings()
     memory: Memory = Memory()
     flow: Flow = Flow()
     log: Log = Log()
@@ -289,11 +289,11 @@ class Settings(BaseModel):
         return self.http.host or self.server.host
 
 
-def sections() -> Iterator[tuple[str, type[Section], Mapping[str, FieldInfo]]]:
+def sections() -> Iterator[tuple[str, type[SettingsSection], Mapping[str, FieldInfo]]]:
     """Yield each section's name, model and fields, in the order of the file."""
     for name, field in Settings.model_fields.items():
         model = field.annotation
-        assert isinstance(model, type) and issubclass(model, Section), name
+        assert isinstance(model, type) and issubclass(model, SettingsSection), name
         yield name, model, model.model_fields
 
 

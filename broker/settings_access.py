@@ -6,12 +6,12 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from broker.settings_fields import AT_ONCE, NEXT_CONNECTION, KiB, MiB, Section, number
+from broker.settings_fields import AT_ONCE, NEXT_CONNECTION, KiB, MiB, SettingsSection, number
 
 __all__ = ["Auth", "Http", "Tls"]
 
 
-class Auth(Section):
+class Auth(SettingsSection):
     """Who may connect."""
 
     users: dict[str, SecretStr] = Field(
@@ -72,7 +72,7 @@ class Auth(Section):
         return bool(self.default_user) and (asked or not self.users)
 
 
-class Tls(Section):
+class Tls(SettingsSection):
     """The listener for TLS, there when it has a certificate. The files are read anew on SIGHUP and when they change."""
 
     port: int = number(5671, 0, 65535, "", "The AMQP port with TLS, on server.host; 0 takes a free one.", "IANA amqps")
@@ -143,7 +143,7 @@ class Tls(Section):
         return self
 
 
-class Http(Section):
+class Http(SettingsSection):
     """The HTTP server: slots for remote readers, and /healthz and /readyz for whoever watches over the broker."""
 
     enabled: bool = Field(default=False, description="Whether it listens. The image sets it.")

@@ -7,7 +7,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
-__all__ = ["AT_ONCE", "NEXT_CONNECTION", "GiB", "KiB", "MiB", "Section", "number", "reload_of", "text"]
+__all__ = ["AT_ONCE", "NEXT_CONNECTION", "GiB", "KiB", "MiB", "SettingsSection", "number", "reload_of", "text"]
 
 KiB: Final = 1 << 10
 MiB: Final = 1 << 20
@@ -37,7 +37,7 @@ def reload_of(field: FieldInfo) -> str:
     return str(extra.get("reload", "")) if isinstance(extra, dict) else ""
 
 
-class Section(BaseModel):
+class SettingsSection(BaseModel):
     """One table of the file. Invariant: no key that the model does not know, and no change after it was read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)

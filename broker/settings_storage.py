@@ -6,12 +6,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from broker.settings_fields import AT_ONCE, GiB, KiB, MiB, Section, number
+from broker.settings_fields import AT_ONCE, GiB, KiB, MiB, SettingsSection, number
 
-__all__ = ["Memory", "Slots", "Store", "Taps"]
+__all__ = ["Memory", "Slots", "Store", "TapSettings"]
 
 
-class Slots(Section):
+class Slots(SettingsSection):
     """When a queue's open slot is sealed, and who delivers."""
 
     window_messages: int = number(1000, 1, 65_536, "messages", "A slot is sealed at so many messages", "WSO2 slots")
@@ -22,7 +22,7 @@ class Slots(Section):
     workers: int = number(2, 1, 256, "workers", "Slot delivery workers; each has its share of the queues.")
 
 
-class Store(Section):
+class Store(SettingsSection):
     """What is on disk, and when it is safe there."""
 
     sync: bool = Field(
@@ -65,7 +65,7 @@ class Store(Section):
     )
 
 
-class Taps(Section):
+class TapSettings(SettingsSection):
     """What taps keep in slot files for readers, and how much a tap keeps when it says nothing itself."""
 
     window_messages: int = number(
@@ -101,7 +101,7 @@ class Taps(Section):
     )
 
 
-class Memory(Section):
+class Memory(SettingsSection):
     """What may stay in memory."""
 
     resident_max_bytes: int = number(

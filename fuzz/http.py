@@ -16,7 +16,7 @@ from broker.net.http.login import credentials_of
 from broker.net.http.machine import HttpLimits, HttpMachine
 from broker.net.http.refusal import HttpRefused
 from broker.net.http.request import HttpRequest
-from broker.net.http.routes import Call, Route, RouteTable
+from broker.net.http.routes import Call, HttpRoute, RouteTable
 from fuzz.campaign import main
 from fuzz.mutation import pieces
 
@@ -67,9 +67,9 @@ async def never(_call: Call) -> Answer:
 
 TABLE: Final = RouteTable(
     [
-        Route("GET", "/v1/seals", never, ("after", "limit")),
-        Route("GET", "/v1/slots/{seal}", never),
-        Route("POST", "/v1/seal", never),
+        HttpRoute("GET", "/v1/seals", never, ("after", "limit")),
+        HttpRoute("GET", "/v1/slots/{seal}", never),
+        HttpRoute("POST", "/v1/seal", never),
     ]
 )
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from broker.server import Broker
+from broker.server import BrokerServer
 from tests.deadline import DEADLINE_S
 
 GUEST = ("guest", "guest")
@@ -80,7 +80,7 @@ class Web:
         self.connection.close()
 
 
-async def ask(broker: Broker, method: str, path: str, body: Any = None, **options: Any) -> Said:
+async def ask(broker: BrokerServer, method: str, path: str, body: Any = None, **options: Any) -> Said:
     """Ask a broker once, on a connection of its own; `user` says as whom."""
     assert broker.http is not None
     web = Web(broker.http.port, options.pop("user", GUEST))

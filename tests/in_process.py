@@ -10,7 +10,7 @@ from typing import Any
 import aio_pika
 
 from broker.core.queue.queue import Queue
-from broker.server import Broker
+from broker.server import BrokerServer
 from broker.settings import Settings
 from broker.store.files import Files
 from broker.testing import Broker as Timed
@@ -20,11 +20,13 @@ RESERVE_BYTES = 1 << 20  # of each folder of a test, which stays behind for a wh
 
 
 @asynccontextmanager
-async def running_broker(folder: Path, files: Files | None = None, **sections: dict[str, Any]) -> AsyncIterator[Broker]:
+async def running_broker(
+    folder: Path, files: Files | None = None, **sections: dict[str, Any]
+) -> AsyncIterator[BrokerServer]:
     """Yield a broker on a free port with its data in `folder`, on `files` or real ones; stops it in good order."""
     server = {"port": 0, "data_dir": folder, **sections.pop("server", {})}
     store = {"reserve_bytes": RESERVE_BYTES, **sections.pop("store", {})}
-    broker = Broker(Settings(server=server, store=store, **sections), files)
+    broker = BrokerServer(Settings(server=server, store=store, **sections), files)
     await broker.start()
     try:
         yield broker
@@ -38,7 +40,7 @@ def timed_broker(folder: Path, clock: VirtualClock | None = None, **sections: di
 
 
 @asynccontextmanager
-async def client_of(broker: Broker) -> AsyncIterator[Any]:
+async def client_of(broker: BrokerServer) -> AsyncIterator[Any]:
     """Yield a channel of a new aio-pika connection, with confirms."""
     connection: Any = await aio_pika.connect(f"amqp://guest:guest@127.0.0.1:{broker.listener.port}/")
     try:
@@ -47,6 +49,6 @@ async def client_of(broker: Broker) -> AsyncIterator[Any]:
         await connection.close()
 
 
-def queue_of(broker: Broker, name: str) -> Queue:
+def queue_of(broker: BrokerServer, name: str) -> Queue:
     """Return a queue as the broker has it."""
     return broker.engines["/"].vhost.queues[name]

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from broker.perf.histogram import Histogram
-from broker.perf.machine import Machine
+from broker.perf.machine import MachineFacts
 from broker.perf.result import (
-    Broker,
+    BrokerFacts,
     Figure,
     Generator,
     Interval,
     Latency,
     LatencyPair,
-    Process,
+    ProcessUse,
     Result,
-    Totals,
+    RunTotals,
 )
 
 
@@ -35,18 +35,18 @@ def result(product: str = "SlotMQ 1.0", per_s: int = 1000, seconds: int = 4, **c
         "scenario": "throughput",
         "arguments": ("throughput", "-x", "2", "-u", "a queue"),
         "started": "2026-01-02T03:04:05Z",
-        "broker": Broker(product, "127.0.0.1", 5672),
+        "broker": BrokerFacts(product, "127.0.0.1", 5672),
         "options": {"producers": 2, "rate": None, "flags": ["persistent"]},
         "seconds": float(seconds),
         "intervals": tuple(
             Interval(float(at), per_s, per_s, per_s, LatencyPair(100.0, 900.0)) for at in range(1, seconds + 1)
         ),
-        "totals": Totals(total, total, 0, 0, total, total, per_s, per_s, per_s, total * 16, total * 16),
+        "totals": RunTotals(total, total, 0, 0, total, total, per_s, per_s, per_s, total * 16, total * 16),
         "latency_us": Latency.of(times),
         "confirm_latency_us": Latency.of(times),
         "generator": Generator(1.5, 0.25, 2_000_000.0, bottleneck=False),
-        "process": Process(2.0, 2.0 / total * 1e6, 50 << 20, 60 << 20),
-        "machine": Machine("a processor", 2, 4 << 30, "Linux 6.1", "CPython 3.11.7"),
+        "process": ProcessUse(2.0, 2.0 / total * 1e6, 50 << 20, 60 << 20),
+        "machine": MachineFacts("a processor", 2, 4 << 30, "Linux 6.1", "CPython 3.11.7"),
         "figures": {"messages_per_cpu_second": Figure(total / 2.0, "per_s")},
     }
     return Result(**(values | changes))
@@ -54,4 +54,4 @@ def result(product: str = "SlotMQ 1.0", per_s: int = 1000, seconds: int = 4, **c
 
 def bare(**changes: Any) -> Result:
     """Return a run that measured next to nothing."""
-    return Result("connections", (), "2026-01-02T03:04:05Z", Broker("", "::1", 1), {}, 0.0, **changes)
+    return Result("connections", (), "2026-01-02T03:04:05Z", BrokerFacts("", "::1", 1), {}, 0.0, **changes)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from pamqp import commands
 
-from broker.server import Broker
+from broker.server import BrokerServer
 from broker.settings import Settings
 from broker.store.files import Files
 from tests.deadline import wait_until_async
@@ -27,12 +27,12 @@ PUBLISHING = 100
 @asynccontextmanager
 async def mortal_broker(
     folder: Path, sections: Sections | None = None, *, files: Files | None = None, crash: bool = False
-) -> AsyncIterator[Broker]:
+) -> AsyncIterator[BrokerServer]:
     """Yield a broker and stop it in good order, unless it failed or is to crash: then it only lets go."""
     given: dict[str, Any] = {**(sections or {})}
     server = {"port": 0, "data_dir": folder, **given.pop("server", {})}
     store = {"reserve_bytes": RESERVE_BYTES, **given.pop("store", {})}
-    broker = Broker(Settings(server=server, store=store, **given), files)
+    broker = BrokerServer(Settings(server=server, store=store, **given), files)
     await broker.start()
     try:
         yield broker
@@ -45,7 +45,7 @@ async def mortal_broker(
         await broker.stop()
 
 
-async def drop(broker: Broker) -> None:
+async def drop(broker: BrokerServer) -> None:
     """End a broker as the end of its process would: nothing more is written or said."""
     broker._fail(RuntimeError("dropped by the test"))
     broker.listener.refuse_new()
@@ -65,7 +65,7 @@ async def drop(broker: Broker) -> None:
     broker._folder.close()
 
 
-async def talk(broker: Broker, work: Callable[..., Value], *arguments: Any) -> Value:
+async def talk(broker: BrokerServer, work: Callable[..., Value], *arguments: Any) -> Value:
     """Run a conversation in a thread and return its result; a broker that fails meanwhile fails the test."""
     talking = asyncio.create_task(asyncio.to_thread(work, *arguments))
     failed = asyncio.create_task(broker.wait_failed())
@@ -80,7 +80,7 @@ async def talk(broker: Broker, work: Callable[..., Value], *arguments: Any) -> V
     return talking.result()
 
 
-def connect(broker: Broker, **options: Any) -> RawClient:
+def connect(broker: BrokerServer, **options: Any) -> RawClient:
     """Return a client with channel 1 open."""
     receive_buffer_bytes = options.pop("receive_buffer_bytes", None)
     client = RawClient("127.0.0.1", broker.listener.port, receive_buffer_bytes=receive_buffer_bytes)
@@ -128,7 +128,7 @@ def get(client: RawClient, queue: str, *, no_ack: bool = True) -> tuple[bytes, b
     return client.expect_content(1)[1], got.redelivered
 
 
-def page_out(broker: Broker, name: str) -> None:
+def page_out(broker: BrokerServer, name: str) -> None:
     """Move everything a queue has to disk, as the pager does when memory is short."""
     for stream in queue_of(broker, name).streams:
         stream.manager.seal()

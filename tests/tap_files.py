@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import aio_pika
 
-from broker.slot_files.slot_file import Row, SlotView, open_slot
+from broker.slot_files.slot_file import SlotRow, SlotView, open_slot
 from tests.deadline import wait_until_async
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def read_slot(path: Path) -> SlotView:
     return view
 
 
-def rows_of(taps: Taps, tap: str, vhost: str = "/") -> list[Row]:
+def rows_of(taps: Taps, tap: str, vhost: str = "/") -> list[SlotRow]:
     """Return the rows of a tap's slot files, in the order of their seals."""
     seals = [seal for seal in taps.view.seals if (seal.vhost, seal.queue) == (vhost, tap)]
     return [row for seal in seals for row in read_slot(taps.slot_path(seal.seal))]
@@ -38,7 +38,7 @@ def bodies_of(taps: Taps, tap: str, vhost: str = "/") -> list[bytes]:
     return [row.body for row in rows_of(taps, tap, vhost)]
 
 
-async def snapshot_rows(taps: Taps, queue: str, vhost: str = "/") -> list[Row]:
+async def snapshot_rows(taps: Taps, queue: str, vhost: str = "/") -> list[SlotRow]:
     """Take a snapshot of a queue and return its rows, file by file."""
     taken = await taps.snapshot(vhost, queue)
     return [row for file in taken["files"] for row in read_slot(taps.snapshot_path(taken["id"], file["n"]))]

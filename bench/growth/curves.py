@@ -11,7 +11,7 @@ from bench.growth.ground import LEAD, WINDOW, bind_all, consume_all, control, de
 from bench.growth.herd import Herd, Sink
 from bench.growth.plan import KEYS, Plan
 from broker.perf.faults import Stalled
-from broker.perf.peer import Address, Peer
+from broker.perf.peer import Address, PeerConnection
 from broker.perf.spool import PASS_DIGITS
 from broker.perf.tape import CONSUME_CHANNEL
 
@@ -83,7 +83,7 @@ def _spread(address: Address, count: int, keys: list[str]) -> Herd:
     return Herd([source(address, keys)], [Sink(peer, _ACK_EVERY)], lead=LEAD)
 
 
-def _one_queue(address: Address, *, durable: bool = False) -> tuple[Peer, list[str]]:
+def _one_queue(address: Address, *, durable: bool = False) -> tuple[PeerConnection, list[str]]:
     """Return a connection that declared one queue for everything, and the keys."""
     peer = control(address, durable=durable)
     declare_bound(peer, [_QUEUE], ["g.#"], durable=durable)
@@ -126,7 +126,7 @@ def _on_many_connections(address: Address, count: int, _tell: Tell) -> Herd:
     control_peer.close()
     sinks = []
     for _ in range(count):
-        peer = Peer(address, CONSUME_CHANNEL)
+        peer = PeerConnection(address, CONSUME_CHANNEL)
         peer.consume(_QUEUE, "c", auto_ack=False, prefetch=_CROWD_PREFETCH)
         sinks.append(Sink(peer, _CROWD_ACK_EVERY, buffer_bytes=_CROWD_BUFFER_BYTES))
     return Herd([source(address, keys)], sinks, lead=LEAD)

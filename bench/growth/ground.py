@@ -7,7 +7,7 @@ from random import Random
 
 from bench.growth.herd import Source
 from broker.perf import wire
-from broker.perf.peer import Address, Peer
+from broker.perf.peer import Address, PeerConnection
 from broker.perf.spool import Material, Spool
 from broker.perf.tape import CONSUME_CHANNEL, PUBLISH_CHANNEL
 
@@ -19,14 +19,16 @@ _SPOOL_MAX_BYTES = 64 << 20
 _SEED = 20_240_229
 
 
-def control(address: Address, *, durable: bool = False) -> Peer:
+def control(address: Address, *, durable: bool = False) -> PeerConnection:
     """Return a connection to declare and consume with; the exchange is there."""
-    peer = Peer(address, CONSUME_CHANNEL)
+    peer = PeerConnection(address, CONSUME_CHANNEL)
     peer.declare_exchange(EXCHANGE, durable=durable)
     return peer
 
 
-def declare_bound(peer: Peer, names: Sequence[str], binding_keys: Sequence[str], *, durable: bool = False) -> None:
+def declare_bound(
+    peer: PeerConnection, names: Sequence[str], binding_keys: Sequence[str], *, durable: bool = False
+) -> None:
     """Declare queues and bind each by one key."""
     channel = peer.channel
     peer.call_all([wire.queue_declare(channel, name, durable=durable) for name in names], wire.QUEUE_DECLARE_OK)
@@ -34,12 +36,12 @@ def declare_bound(peer: Peer, names: Sequence[str], binding_keys: Sequence[str],
     peer.call_all([wire.queue_bind(channel, name, EXCHANGE, key) for name, key in pairs], wire.QUEUE_BIND_OK)
 
 
-def bind_all(peer: Peer, name: str, binding_keys: Iterable[str]) -> None:
+def bind_all(peer: PeerConnection, name: str, binding_keys: Iterable[str]) -> None:
     """Bind one queue by many keys."""
     peer.call_all((wire.queue_bind(peer.channel, name, EXCHANGE, key) for key in binding_keys), wire.QUEUE_BIND_OK)
 
 
-def consume_all(peer: Peer, names: Sequence[str], prefetch: int) -> None:
+def consume_all(peer: PeerConnection, names: Sequence[str], prefetch: int) -> None:
     """Start a consumer on each queue, all on one channel; their tags are equally long, so are their deliveries."""
     peer.call(wire.basic_qos(peer.channel, prefetch), wire.BASIC_QOS_OK)
     requests = [
@@ -58,7 +60,7 @@ def source(
     renewed: bool = False,
 ) -> Source:
     """Return a publisher of messages with these keys, in their order, around and around."""
-    peer = Peer(address, PUBLISH_CHANNEL)
+    peer = PeerConnection(address, PUBLISH_CHANNEL)
     peer.select_confirms()
     material = Material(EXCHANGE, tuple(keys), body_bytes, persistent=persistent, renewed=renewed)
     return Source(peer, Spool(material, 0, _SPOOL_MAX_BYTES), window)

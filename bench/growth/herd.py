@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from broker.perf import wire
 from broker.perf.faults import Refusal, Stalled
-from broker.perf.peer import Peer
+from broker.perf.peer import PeerConnection
 from broker.perf.scanner import Scanner
 from broker.perf.spool import Spool
 
@@ -29,7 +29,7 @@ _IDLE_S = 0.05
 class _Member:
     """One connection, not blocking, and what of its input was counted."""
 
-    def __init__(self, peer: Peer, buffer_bytes: int) -> None:
+    def __init__(self, peer: PeerConnection, buffer_bytes: int) -> None:
         self.peer = peer
         self.socket = peer.socket
         self.scanner = Scanner()
@@ -59,7 +59,7 @@ class _Member:
 class Source(_Member):
     """Publishes a spool around and around within a window of unconfirmed messages."""
 
-    def __init__(self, peer: Peer, spool: Spool, window: int) -> None:
+    def __init__(self, peer: PeerConnection, spool: Spool, window: int) -> None:
         super().__init__(peer, _SOURCE_BUFFER_BYTES)
         self._spool = spool
         self._window = window
@@ -98,7 +98,7 @@ class Source(_Member):
 class Sink(_Member):
     """Counts deliveries and acks them `multiple`, in steps; `ack_every` 0 means auto-ack."""
 
-    def __init__(self, peer: Peer, ack_every: int, *, buffer_bytes: int = _SINK_BUFFER_BYTES) -> None:
+    def __init__(self, peer: PeerConnection, ack_every: int, *, buffer_bytes: int = _SINK_BUFFER_BYTES) -> None:
         super().__init__(peer, buffer_bytes)
         self._ack_every = ack_every
         self._acked = 0

@@ -9,7 +9,7 @@ from typing import Any
 from broker.perf import wire
 from broker.perf.faults import Refusal, Stalled
 from broker.perf.histogram import Histogram
-from broker.perf.peer import Address, Peer
+from broker.perf.peer import Address, PeerConnection
 from broker.perf.scanner import Scanner
 from broker.perf.tape import CONSUME_CHANNEL, PUBLISH_CHANNEL
 
@@ -25,7 +25,10 @@ class LightClient:
     def __init__(self, address: Address, exchange: str) -> None:
         """Connect, and begin to consume. Raises: Refusal, OSError."""
         self._message = wire.publish(PUBLISH_CHANNEL, exchange, "light", bytes(16), persistent=False)
-        self._publisher, self._consumer = Peer(address, PUBLISH_CHANNEL), Peer(address, CONSUME_CHANNEL)
+        self._publisher, self._consumer = (
+            PeerConnection(address, PUBLISH_CHANNEL),
+            PeerConnection(address, CONSUME_CHANNEL),
+        )
         self._consumer.declare_queue(_QUEUE, durable=False)
         self._consumer.bind(_QUEUE, exchange, "light")
         self._consumer.consume(_QUEUE, "light", auto_ack=True, prefetch=0)

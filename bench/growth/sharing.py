@@ -19,9 +19,9 @@ from bench.growth.herd import FULL_SPEED, Herd, Moved, Sink
 from bench.growth.light import LightClient
 from bench.growth.plan import KEYS
 from bench.growth.race import Track
-from broker.perf.crew import Crew, Line, RunFailed
+from broker.perf.crew import Crew, CrewPipe, RunFailed
 from broker.perf.faults import Fault
-from broker.perf.peer import Address, Peer
+from broker.perf.peer import Address, PeerConnection
 from broker.perf.tape import CONSUME_CHANNEL
 
 _READY_S = 120.0
@@ -127,7 +127,7 @@ def _beside(address: Address, pressure: Pressure, seconds: float) -> dict[str, A
         light.close()
 
 
-def press(line: Line, address: Address, pressure: Pressure) -> None:
+def press(line: CrewPipe, address: Address, pressure: Pressure) -> None:
     """Be the process of those beside whom the light client is."""
     count = pressure.publishers
     queues = 1 if pressure.together else count
@@ -160,7 +160,7 @@ def press(line: Line, address: Address, pressure: Pressure) -> None:
 
 
 def _sink(address: Address, queue: str) -> Sink:
-    peer = Peer(address, CONSUME_CHANNEL)
+    peer = PeerConnection(address, CONSUME_CHANNEL)
     peer.consume(queue, "c", auto_ack=True, prefetch=0)
     return Sink(peer, 0, buffer_bytes=_CROWD_BUFFER_BYTES)
 
@@ -207,8 +207,8 @@ def _silent(broker: Broker, track: Track) -> dict[str, Any]:
     return row
 
 
-def _silent_consumer(address: Address, queue: str) -> Peer:
-    peer = Peer(address, CONSUME_CHANNEL, receive_bytes=_SILENT_RECEIVE_BYTES)
+def _silent_consumer(address: Address, queue: str) -> PeerConnection:
+    peer = PeerConnection(address, CONSUME_CHANNEL, receive_bytes=_SILENT_RECEIVE_BYTES)
     peer.consume(queue, "silent", auto_ack=True, prefetch=0)
     return peer
 

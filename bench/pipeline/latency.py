@@ -21,7 +21,7 @@ from bench.pipeline.stage import Stage, WrongResult
 from broker.cli.control_client import ask
 from broker.perf.counters import Counters
 from broker.perf.crew import Crew, RunFailed
-from broker.perf.peer import Peer
+from broker.perf.peer import PeerConnection
 from broker.perf.tape import PUBLISH_CHANNEL
 
 _TAP = "latency"
@@ -76,7 +76,7 @@ def measure(stage: Stage) -> dict[str, Any]:
 
 
 def _prepare(broker: Broker) -> None:
-    peer = Peer(broker.address, PUBLISH_CHANNEL)
+    peer = PeerConnection(broker.address, PUBLISH_CHANNEL)
     peer.declare_exchange(EXCHANGE, durable=True)
     peer.declare_queue(QUEUE, durable=True)
     peer.bind(QUEUE, EXCHANGE, "#")

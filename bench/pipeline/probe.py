@@ -13,9 +13,9 @@ from struct import Struct
 
 from broker.perf import wire
 from broker.perf.counters import Counters
-from broker.perf.crew import Line
+from broker.perf.crew import CrewPipe
 from broker.perf.faults import Refusal
-from broker.perf.peer import Address, Peer
+from broker.perf.peer import Address, PeerConnection
 from broker.perf.tape import CONSUME_CHANNEL, PUBLISH_CHANNEL
 
 EXCHANGE = "bench"
@@ -36,9 +36,9 @@ class Errand:
     file: Path
 
 
-def publish(line: Line, errand: Errand, counters: Counters) -> None:
+def publish(line: CrewPipe, errand: Errand, counters: Counters) -> None:
     """Be the publisher's process: a message at each tick until `counters.total` is 0."""
-    peer = Peer(errand.address, PUBLISH_CHANNEL)
+    peer = PeerConnection(errand.address, PUBLISH_CHANNEL)
     padding = bytes(errand.body_bytes - _STAMP.size)
     line.tell("ready")
     line.await_word("go")
@@ -60,9 +60,9 @@ def publish(line: Line, errand: Errand, counters: Counters) -> None:
     peer.close()
 
 
-def consume(line: Line, errand: Errand, counters: Counters) -> None:
+def consume(line: CrewPipe, errand: Errand, counters: Counters) -> None:
     """Be the consumer's process: it reads until it has what was sent, and leaves the times in the file."""
-    peer = Peer(errand.address, CONSUME_CHANNEL)
+    peer = PeerConnection(errand.address, CONSUME_CHANNEL)
     peer.consume(QUEUE, TAG, auto_ack=True, prefetch=0)
     line.tell("ready")
     line.await_word("go")

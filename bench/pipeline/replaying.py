@@ -10,8 +10,8 @@ from bench.brokers import Broker, slotmq
 from bench.pipeline.slot_store import EXCHANGE
 from bench.pipeline.stage import Stage, WrongResult, quiet
 from broker.perf.counters import Counters
-from broker.perf.peer import Peer
-from broker.perf.publisher import Pace, Publisher
+from broker.perf.peer import PeerConnection
+from broker.perf.publisher import LoadPublisher, PublisherPace
 from broker.perf.tape import PUBLISH_CHANNEL, publish_tape
 from broker.pipeline.jobs.replay import NO_PRODUCER, ReplayOptions, run_replay
 from broker.pipeline.sink.amqp_address import AmqpAddress
@@ -39,9 +39,9 @@ def measure(stage: Stage) -> dict[str, Any]:
     with slotmq(stage.folder / "target") as broker:
 
         def plain(_folder: Path) -> int:
-            peer = Peer(broker.address, PUBLISH_CHANNEL)
+            peer = PeerConnection(broker.address, PUBLISH_CHANNEL)
             peer.select_confirms()
-            Publisher(peer, tape, Pace(_WINDOW, 0, _STALL_S), Counters()).run(rows, _LIMIT_S)
+            LoadPublisher(peer, tape, PublisherPace(_WINDOW, 0, _STALL_S), Counters()).run(rows, _LIMIT_S)
             peer.close()
             return rows
 
@@ -80,14 +80,14 @@ class _Queue:
         self._rows = rows
 
     def __enter__(self) -> None:
-        peer = Peer(self._broker.address, PUBLISH_CHANNEL)
+        peer = PeerConnection(self._broker.address, PUBLISH_CHANNEL)
         peer.declare_exchange(EXCHANGE, durable=True)
         peer.declare_queue(_QUEUE, durable=True)
         peer.bind(_QUEUE, EXCHANGE, "#")
         peer.close()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        peer = Peer(self._broker.address, PUBLISH_CHANNEL)
+        peer = PeerConnection(self._broker.address, PUBLISH_CHANNEL)
         ready = peer.declare_queue(_QUEUE, durable=True)
         peer.delete(_QUEUE, EXCHANGE)
         peer.close()

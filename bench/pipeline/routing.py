@@ -9,7 +9,7 @@ from bench.pipeline.slot_store import EXCHANGE
 from bench.pipeline.stage import Stage, WrongResult, quiet
 from bench.topics import workload
 from broker.pipeline.jobs.route import RouteOptions, run_route
-from broker.pipeline.routes.topology import BindingEntry, ExchangeEntry, Topology
+from broker.pipeline.routes.topology import RoutedBinding, RoutedExchange, Topology
 from broker.pipeline.source.selection import Selection
 
 ROUTE = "route: every pattern, distinct keys"
@@ -20,9 +20,9 @@ _QUEUES = 500
 def topology(patterns: int) -> Topology:
     """Return that many bindings of one topic exchange, spread over 500 queues."""
     texts = workload.patterns(patterns)
-    bindings = [BindingEntry("/", EXCHANGE, text, f"q{at % _QUEUES}") for at, text in enumerate(texts)]
+    bindings = [RoutedBinding("/", EXCHANGE, text, f"q{at % _QUEUES}") for at, text in enumerate(texts)]
     queues = tuple(("/", name) for name in dict.fromkeys(binding.destination for binding in bindings))
-    return Topology((ExchangeEntry("/", EXCHANGE, "topic"),), queues, tuple(bindings))
+    return Topology((RoutedExchange("/", EXCHANGE, "topic"),), queues, tuple(bindings))
 
 
 def route(stage: Stage, lake: Path, bindings: Topology, rows: int) -> dict[str, Any]:

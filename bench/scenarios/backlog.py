@@ -11,11 +11,11 @@ from bench.companion import Companion
 from bench.meter import Figures, Meter
 from bench.scenario import CALL_BYTES, Limits
 from bench.scenarios.flow import AFTERGLOW_S, READY_LIMIT_S, message_bytes
-from broker.perf.consumer import Consumer, Demand
+from broker.perf.consumer import ConsumerPace, LoadConsumer
 from broker.perf.counters import Counters
-from broker.perf.crew import Crew, Line, RunFailed
-from broker.perf.peer import Address, Peer
-from broker.perf.publisher import Pace, Publisher
+from broker.perf.crew import Crew, CrewPipe, RunFailed
+from broker.perf.peer import Address, PeerConnection
+from broker.perf.publisher import LoadPublisher, PublisherPace
 from broker.perf.tape import BINDING_KEY, CONSUME_CHANNEL, CONSUMER_TAG, EXCHANGE, PUBLISH_CHANNEL, publish_tape
 
 _QUEUE = "bench-backlog"
@@ -65,14 +65,14 @@ class Backlog:
             figures["crash_s"] = _restart(broker, stock, killed=True)
         with Companion(broker):
             figures |= _drain(broker, order, stock)
-        control = Peer(broker.address, PUBLISH_CHANNEL)
+        control = PeerConnection(broker.address, PUBLISH_CHANNEL)
         control.delete(_QUEUE, EXCHANGE)
         control.close()
         return figures
 
 
 def _declare(broker: Broker) -> None:
-    control = Peer(broker.address, PUBLISH_CHANNEL)
+    control = PeerConnection(broker.address, PUBLISH_CHANNEL)
     try:
         control.delete(_QUEUE, EXCHANGE)
         control.declare_exchange(EXCHANGE, durable=True)
@@ -98,13 +98,15 @@ def _publish(broker: Broker, order: Order) -> Figures:
     return used | report | {"per_s": report["messages"] / report["seconds"]}
 
 
-def publish(line: Line, order: Order, counters: Counters) -> None:
+def publish(line: CrewPipe, order: Order, counters: Counters) -> None:
     """Be the publisher's process."""
     limits = order.limits
     tape = publish_tape(limits.keys, _BODY_BYTES, persistent=True)
-    peer = Peer(order.address, PUBLISH_CHANNEL)
+    peer = PeerConnection(order.address, PUBLISH_CHANNEL)
     peer.select_confirms()
-    publisher = Publisher(peer, tape, Pace(limits.window, 0, limits.stock_seconds + READY_LIMIT_S), counters)
+    publisher = LoadPublisher(
+        peer, tape, PublisherPace(limits.window, 0, limits.stock_seconds + READY_LIMIT_S), counters
+    )
     line.tell("ready")
     line.await_word("go")
     begun, ended = publisher.run(limits.stock, limits.stock_seconds)
@@ -120,7 +122,7 @@ def _restart(broker: Broker, stock: int, *, killed: bool) -> float:
     """
     seconds = broker.restart(killed=killed)
     begun = time.monotonic()
-    control = Peer(broker.address, PUBLISH_CHANNEL)
+    control = PeerConnection(broker.address, PUBLISH_CHANNEL)
     ready = control.declare_queue(_QUEUE, durable=True)
     control.close()
     if ready != stock:
@@ -143,13 +145,13 @@ def _drain(broker: Broker, order: Order, stock: int) -> Figures:
     return figures | ({"drain_cpu_us": used["cpu_us"]} if used else {})
 
 
-def consume(line: Line, order: Order, counters: Counters) -> None:
+def consume(line: CrewPipe, order: Order, counters: Counters) -> None:
     """Be the consumer's process."""
-    peer = Peer(order.address, CONSUME_CHANNEL)
+    peer = PeerConnection(order.address, CONSUME_CHANNEL)
     line.tell("ready")
     line.await_word("go")
     begun = time.monotonic()
     peer.consume(_QUEUE, CONSUMER_TAG, auto_ack=True, prefetch=0)
-    ended = Consumer(peer, Demand(0, _BODY_BYTES, _DRAIN_LIMIT_S), counters).run()
+    ended = LoadConsumer(peer, ConsumerPace(0, _BODY_BYTES, _DRAIN_LIMIT_S), counters).run()
     peer.close()
     line.tell("done", {"seconds": ended - begun})

@@ -11,7 +11,7 @@ from bench.companion import Companion
 from bench.meter import Figures, Meter
 from bench.scenario import Limits
 from bench.scenarios.flow import AFTERGLOW_S
-from broker.perf.peer import Peer
+from broker.perf.peer import PeerConnection
 
 _SPARE_FILES = 200
 _SETTLE_S = 1.0  # a broker that frees what a handshake took does so a little later
@@ -40,14 +40,14 @@ class Connections:
         """Run it once. Raises: RunFailed, Fault, OSError."""
         count = min(limits.connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FILES)
         opening, keeping = Meter(broker), Meter(broker)
-        peers: list[Peer] = []
+        peers: list[PeerConnection] = []
         with Companion(broker):
             try:
-                Peer(broker.address, 1).close()  # the first login of a user may cost a password's hash
+                PeerConnection(broker.address, 1).close()  # the first login of a user may cost a password's hash
                 opening.start()
                 keeping.start()
                 begun = time.monotonic()
-                peers += [Peer(broker.address, 1) for _ in range(count)]
+                peers += [PeerConnection(broker.address, 1) for _ in range(count)]
                 seconds = time.monotonic() - begun
                 time.sleep(AFTERGLOW_S)
                 used = opening.stop(count)

@@ -13,11 +13,11 @@ from bench.companion import Companion
 from bench.meter import Figures, Meter
 from bench.scenario import CALL_BYTES, Limits, size_text
 from broker.perf import wire
-from broker.perf.consumer import Consumer, Demand
+from broker.perf.consumer import ConsumerPace, LoadConsumer
 from broker.perf.counters import Counters
-from broker.perf.crew import Crew, Line
-from broker.perf.peer import Address, Peer
-from broker.perf.publisher import Pace, Publisher
+from broker.perf.crew import Crew, CrewPipe
+from broker.perf.peer import Address, PeerConnection
+from broker.perf.publisher import LoadPublisher, PublisherPace
 from broker.perf.tape import (
     BINDING_KEY,
     CONSUME_CHANNEL,
@@ -81,7 +81,7 @@ class Flow:
     def measure(self, broker: Broker, limits: Limits) -> Figures:
         """Run it once. Raises: RunFailed, Fault, OSError."""
         order = Order(broker.address, broker.relay, self, limits, f"bench-{self.name}")
-        control = Peer(broker.address, PUBLISH_CHANNEL)
+        control = PeerConnection(broker.address, PUBLISH_CHANNEL)
         try:
             control.delete(order.queue, EXCHANGE)  # what a run that failed may have left
             control.declare_exchange(EXCHANGE, durable=self.persistent)
@@ -144,15 +144,15 @@ def _drive(broker: Broker, order: Order) -> Figures:
     }
 
 
-def publish(line: Line, order: Order, counters: Counters) -> None:
+def publish(line: CrewPipe, order: Order, counters: Counters) -> None:
     """Be the publisher's process of a run."""
     scenario, limits = order.scenario, order.limits
     tape = tape_of(order)
-    peer = Peer(order.address, PUBLISH_CHANNEL)
+    peer = PeerConnection(order.address, PUBLISH_CHANNEL)
     if scenario.confirms:
         peer.select_confirms()
     window, lead = (limits.window, 0) if scenario.confirms else (0, limits.lead)
-    publisher = Publisher(peer, tape, Pace(window, lead, limits.stall_s), counters)
+    publisher = LoadPublisher(peer, tape, PublisherPace(window, lead, limits.stall_s), counters)
     line.tell("connected")
     line.await_word("warm up")
     publisher.warm_up(limits.warm_up_rounds * tape.messages, limits.warm_up_seconds)
@@ -173,22 +173,22 @@ def publish(line: Line, order: Order, counters: Counters) -> None:
     _leave(line, peer, figures)
 
 
-def consume(line: Line, order: Order, counters: Counters) -> None:
+def consume(line: CrewPipe, order: Order, counters: Counters) -> None:
     """Be the consumer's process of a run."""
     scenario, limits = order.scenario, order.limits
-    peer = Peer(order.address, CONSUME_CHANNEL)
+    peer = PeerConnection(order.address, CONSUME_CHANNEL)
     prefetch = limits.prefetch if scenario.acks else 0
     peer.consume(order.queue, CONSUMER_TAG, auto_ack=not scenario.acks, prefetch=prefetch)
     ack_every = limits.ack_every if scenario.acks else 0
-    demand = Demand(ack_every, scenario.body_bytes, limits.stall_s, tags=not order.relay)
-    consumer = Consumer(peer, demand, counters)
+    demand = ConsumerPace(ack_every, scenario.body_bytes, limits.stall_s, tags=not order.relay)
+    consumer = LoadConsumer(peer, demand, counters)
     line.tell("connected")
     used = _cpu_s()
     ended = consumer.run()
     _leave(line, peer, {"ended": ended, "cpu_s": _cpu_s() - used, "walked": consumer.walked})
 
 
-def _leave(line: Line, peer: Peer, figures: dict[str, Any]) -> None:
+def _leave(line: CrewPipe, peer: PeerConnection, figures: dict[str, Any]) -> None:
     """Report, and close the connection only when the bench has taken its last figure of the broker."""
     line.tell("done", figures)
     line.await_word("leave")

@@ -8,8 +8,8 @@ from broker.perf.conductor import Conductor
 from broker.perf.crew import RunFailed
 from broker.perf.interruption import Interruption
 from broker.perf.load import Load
-from broker.perf.progress import Progress
-from broker.perf.receiver import Demand
+from broker.perf.progress import RunProgress
+from broker.perf.receiver import ReceiverPace
 from broker.perf.spool import Material
 
 _QUEUE = "relay"
@@ -30,7 +30,7 @@ def relayed(body_bytes: int, consumers: int, seconds: float, *, per_s: float | N
             material=Material("bench", keys, body_bytes, relayed=True),
             producers=1,
             queues=((_QUEUE,),) * consumers,
-            demand=Demand(0, body_bytes),
+            demand=ReceiverPace(0, body_bytes),
             window=0,
             per_s=per_s,
             seconds=seconds,
@@ -38,7 +38,7 @@ def relayed(body_bytes: int, consumers: int, seconds: float, *, per_s: float | N
             processes=1,
         )
         with Interruption() as interruption:
-            outcome = Conductor(load, Progress(quiet=True), interruption, broker.processes).run()
+            outcome = Conductor(load, RunProgress(quiet=True), interruption, broker.processes).run()
     used = outcome.process()
     count, took_s = outcome.tally.published, outcome.publish_s
     if consumers:

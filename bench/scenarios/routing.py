@@ -14,7 +14,7 @@ from bench.scenarios.relayed import relayed
 from bench.topics import load, workload
 from bench.topics.traffic import Keys
 from broker.perf.crew import RunFailed
-from broker.perf.peer import Peer
+from broker.perf.peer import PeerConnection
 
 _SETTLE_S = 1.0
 _STEP = 1000
@@ -56,7 +56,7 @@ class Topology:
             self.bound[broker.name] = used | each | {"declare_s": seconds, "bindings": count}
         return self.bound[broker.name]
 
-    def _bind(self, peer: Peer, limit_s: float) -> float:
+    def _bind(self, peer: PeerConnection, limit_s: float) -> float:
         seconds = 0.0
         for at in range(0, len(self.patterns), _STEP):
             seconds += load.bind_all(peer, self.patterns[at : at + _STEP])

@@ -11,7 +11,7 @@ from itertools import accumulate
 
 from bench.brokers import Broker
 from broker.perf import wire
-from broker.perf.peer import Peer
+from broker.perf.peer import PeerConnection
 
 EXCHANGE, QUEUE = "bench-topics", "bench-topics"
 CHANNEL = 1
@@ -47,16 +47,16 @@ def encode(keys: Sequence[str]) -> Tape:
     return Tape(b"".join(pieces), list(accumulate(map(len, pieces))))
 
 
-def open_peer(broker: Broker) -> Peer:
+def open_peer(broker: Broker) -> PeerConnection:
     """Return a connection to a broker, with exchange and queue declared."""
-    peer = Peer(broker.address, CHANNEL)
+    peer = PeerConnection(broker.address, CHANNEL)
     peer.socket.settimeout(_LIMIT_S)
     peer.declare_exchange(EXCHANGE, durable=False)
     peer.declare_queue(QUEUE, durable=False)
     return peer
 
 
-def bind_all(peer: Peer, patterns: Sequence[str]) -> float:
+def bind_all(peer: PeerConnection, patterns: Sequence[str]) -> float:
     """Bind the queue by every pattern, without waiting for each, and return the seconds until all are there."""
     begun = time.monotonic()
     names = b"\x00\x00" + wire.short_string(QUEUE) + wire.short_string(EXCHANGE)
@@ -68,7 +68,7 @@ def bind_all(peer: Peer, patterns: Sequence[str]) -> float:
     return time.monotonic() - begun
 
 
-def publish(broker: Broker, peer: Peer, tape: Tape, seconds: float) -> Sent:
+def publish(broker: Broker, peer: PeerConnection, tape: Tape, seconds: float) -> Sent:
     """Publish the tape, or as much of it as is sent within some seconds, and return when the broker has routed it.
 
     A round trip on the same channel comes behind the last message, and the queue's own count behind that: what is

@@ -14,7 +14,7 @@ from bench import brokers
 from bench.machine import step_ns
 from bench.topics import load, workload
 from bench.topics.stage import Stage
-from broker.perf.peer import Peer
+from broker.perf.peer import PeerConnection
 from broker.routing.index import TopicIndex
 
 NEW, RECURRING = "new keys", "10,000 recurring keys"
@@ -28,7 +28,7 @@ class Side:
 
     name: str
     broker: brokers.Broker
-    peer: Peer
+    peer: PeerConnection
     bound: int = 0
     binds_per_s: float = inf
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from broker.administration.load import load
 
 if TYPE_CHECKING:
-    from broker.core.moving.moving import Move, Tally
+    from broker.core.moving.moving import Move, MoveTally
     from broker.delivery.engine import Engine
 
 __all__ = ["carry_out"]
@@ -18,7 +18,7 @@ STEP_MESSAGES: Final = 1000  # looked at between two looks at the disk
 PENDING_BYTES: Final = 1 << 20  # of the log: a move waits for the disk as a publisher does for its confirms
 
 
-async def carry_out(engine: Engine, move: Move, told: Callable[[Tally], str]) -> str:
+async def carry_out(engine: Engine, move: Move, told: Callable[[MoveTally], str]) -> str:
     """Run a move to its end; return why it ended early, nothing when it did not. What it did is on disk then.
 
     Shapes: `told` hears of each step, once it is on disk, and returns why the move is to end there, if it is.

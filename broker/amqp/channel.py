@@ -41,7 +41,7 @@ NOTHING: Final = -1
 # What a channel says before its first publish.
 NO_FACTS: Final = plain_facts(persistent=False, priority=0, expiration_ms=None)
 
-__all__ = ["Channel", "ChannelSession", "ChannelState", "Move"]
+__all__ = ["Channel", "ChannelSession", "ChannelState", "ChannelVerdict"]
 
 
 class ChannelState(Enum):
@@ -52,7 +52,7 @@ class ChannelState(Enum):
     CLOSED = "closed"
 
 
-class Move(Enum):
+class ChannelVerdict(Enum):
     """What a channel does about a method."""
 
     SESSION = "hand it to the session"
@@ -103,28 +103,28 @@ NO_METHOD: Final = b"\x00\x00\x00\x00"
 (CLOSE_METHOD,) = index_of(commands.Channel.Close)
 (CLOSE_OK_METHOD,) = index_of(commands.Channel.CloseOk)
 
-MOVES: Final[dict[ChannelState, dict[bytes, Move]]] = {
+MOVES: Final[dict[ChannelState, dict[bytes, ChannelVerdict]]] = {
     ChannelState.OPEN: {
-        **dict.fromkeys(METHODS, Move.UNIMPLEMENTED),
-        **dict.fromkeys(CLIENT_METHODS, Move.SESSION),
-        PUBLISH: Move.PUBLISH,
-        OPEN_METHOD: Move.SECOND_OPEN,
-        CLOSE_METHOD: Move.CLOSE,
+        **dict.fromkeys(METHODS, ChannelVerdict.UNIMPLEMENTED),
+        **dict.fromkeys(CLIENT_METHODS, ChannelVerdict.SESSION),
+        PUBLISH: ChannelVerdict.PUBLISH,
+        OPEN_METHOD: ChannelVerdict.SECOND_OPEN,
+        CLOSE_METHOD: ChannelVerdict.CLOSE,
     },
     ChannelState.CLOSING: {
-        **dict.fromkeys(METHODS, Move.DISCARD),
-        OPEN_METHOD: Move.SECOND_OPEN,  # RabbitMQ's answer, rather than a client that waits for ever
-        CLOSE_METHOD: Move.ANSWER,
-        CLOSE_OK_METHOD: Move.GONE,
+        **dict.fromkeys(METHODS, ChannelVerdict.DISCARD),
+        OPEN_METHOD: ChannelVerdict.SECOND_OPEN,  # RabbitMQ's answer, rather than a client that waits for ever
+        CLOSE_METHOD: ChannelVerdict.ANSWER,
+        CLOSE_OK_METHOD: ChannelVerdict.GONE,
     },
-    ChannelState.CLOSED: dict.fromkeys(METHODS, Move.DISCARD),
+    ChannelState.CLOSED: dict.fromkeys(METHODS, ChannelVerdict.DISCARD),
 }
 
 
 # Members of an Enum are slow to reach and slower to hash; these are what the hot path asks for.
 IS_OPEN: Final = ChannelState.OPEN
 OPEN_MOVES: Final = MOVES[IS_OPEN]
-TO_SESSION: Final = Move.SESSION
+TO_SESSION: Final = ChannelVerdict.SESSION
 
 
 class Channel:
@@ -300,13 +300,13 @@ class Channel:
             self.session.method(decode_method(payload, limits.table_depth_max, limits.table_entries_max))
         elif move is None:
             raise unknown_method(payload)
-        elif move is Move.CLOSE:
+        elif move is ChannelVerdict.CLOSE:
             decode_method(payload)
             self.session.leave()
             self.end_session()
             self.send(commands.Channel.CloseOk())
             self.connection.forget_channel(self)
-        elif move is Move.SECOND_OPEN:
+        elif move is ChannelVerdict.SECOND_OPEN:
             raise ConnectionFault(504, "second 'channel.open' seen")
         else:
             raise ConnectionFault(503, "unimplemented method")
@@ -376,12 +376,12 @@ class Channel:
             raise non_method_frame()
 
     def _frame_while_closing(self, kind: int, payload: bytes) -> None:
-        move = MOVES[self.state].get(payload[:4]) if kind == FRAME_METHOD else Move.DISCARD
-        if move is Move.ANSWER:
+        move = MOVES[self.state].get(payload[:4]) if kind == FRAME_METHOD else ChannelVerdict.DISCARD
+        if move is ChannelVerdict.ANSWER:
             self.connection.write(encode_method(self.number, commands.Channel.CloseOk()))
-        elif move is Move.GONE:
+        elif move is ChannelVerdict.GONE:
             self.connection.forget_channel(self)
-        elif move is Move.SECOND_OPEN:
+        elif move is ChannelVerdict.SECOND_OPEN:
             raise ConnectionFault(504, "second 'channel.open' seen", 20, 10)
 
 

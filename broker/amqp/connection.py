@@ -13,7 +13,7 @@ from pamqp import commands
 
 from broker.amqp.channel import NO_METHOD, OPEN_METHOD, Channel, ChannelState, non_method_frame
 from broker.amqp.codec import METHODS, Method, decode_method, encode_method, unknown_method
-from broker.amqp.control import State, accept_method
+from broker.amqp.control import ConnectionState, accept_method
 from broker.amqp.errors import ChannelError, ConnectionFault, Fatal, ProtocolError, Refused
 from broker.amqp.framing import (
     FRAME_BODY,
@@ -39,11 +39,11 @@ from broker.amqp.handshake import (
 )
 from broker.amqp.session import ChannelSession, ConnectionSession
 
-__all__ = ["Channel", "ChannelSession", "Connection", "ConnectionLimits", "ConnectionSession", "State"]
+__all__ = ["Channel", "ChannelSession", "Connection", "ConnectionLimits", "ConnectionSession", "ConnectionState"]
 
 # Members of an Enum are slow to reach; these are asked for at each read and write.
-GREETING: Final = State.GREETING
-CLOSED: Final = State.CLOSED
+GREETING: Final = ConnectionState.GREETING
+CLOSED: Final = ConnectionState.CLOSED
 
 
 class Connection:
@@ -96,7 +96,7 @@ class Connection:
         """
         self.limits = limits
         self.mechanisms = mechanisms
-        self.state = State.GREETING
+        self.state = ConnectionState.GREETING
         self.channels: dict[int, Channel] = {}
         self.client_properties: dict[str, Any] = {}
         self.capabilities: frozenset[str] = frozenset()
@@ -125,12 +125,12 @@ class Connection:
     @property
     def finished(self) -> bool:
         """Return whether nothing more will be read; what is left in the output is still to be written."""
-        return self.state is State.CLOSED
+        return self.state is ConnectionState.CLOSED
 
     @property
     def closing(self) -> bool:
         """Return whether connection.close was sent and close-ok is awaited."""
-        return self.state is State.CLOSING
+        return self.state is ConnectionState.CLOSING
 
     @property
     def unfinished_bytes(self) -> int:
@@ -248,7 +248,7 @@ class Connection:
 
     def fail(self, error: ProtocolError, channel: int = 0) -> None:
         """Tell the client of an error: a soft one closes its channel, any other the connection."""
-        if self.state in (State.CLOSING, State.CLOSED):
+        if self.state in (ConnectionState.CLOSING, ConnectionState.CLOSED):
             if self._cutter.broken:
                 self.finish()
             return
@@ -262,16 +262,16 @@ class Connection:
 
     def admit(self) -> None:
         """Let the user in, also when the verdict came after a hold, and proposes limits."""
-        if self.state is not State.STARTING:
+        if self.state is not ConnectionState.STARTING:
             return
-        self.state = State.TUNING
+        self.state = ConnectionState.TUNING
         self.send(0, tune(self.limits))
         if self.held:
             self.release()
 
     def refuse(self, error: Refused, mechanism: str) -> None:
         """Turn the client away: in words only where it announced that it listens (section 1.4.2.2 wants silence)."""
-        if self.state is not State.STARTING:
+        if self.state is not ConnectionState.STARTING:
             return
         self.held = False
         if self._on_error is not None:
@@ -285,7 +285,7 @@ class Connection:
 
     def finish(self) -> None:
         """End the connection: what still comes is discarded, and every session is closed."""
-        self.state = State.CLOSED
+        self.state = ConnectionState.CLOSED
         # Also ends the loop in feed(), which finds no further frame.
         self._cutter.clear()
         self.end_sessions()
@@ -315,12 +315,12 @@ class Connection:
     def _close(self, error: ProtocolError) -> None:
         self.failure = error
         self.held = False
-        if self.state is State.GREETING:
+        if self.state is ConnectionState.GREETING:
             self.finish()
             return
         close = commands.Connection.Close(error.reply_code, error.reply_text, error.class_id, error.method_id)
         self.send(0, close)
-        self.state = State.CLOSING
+        self.state = ConnectionState.CLOSING
         self.end_sessions()
         # Behind a broken frame nothing can be read any more, close-ok included.
         if self._cutter.broken:
@@ -353,7 +353,7 @@ class Connection:
         rest, self._greeting = self._greeting[PROTOCOL_HEADER_BYTES:], b""
         if verdict:
             self.send(0, start(self.server_properties, self.mechanisms))
-            self.state = State.STARTING
+            self.state = ConnectionState.STARTING
             return rest
         # Section 4.2.2: a server that does not serve the protocol says which it does, and closes.
         self.write(PROTOCOL_HEADER)
@@ -369,12 +369,12 @@ class Connection:
             return
         if kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY):
             raise broken_frame(kind, payload, "unknown_frame")
-        if self.state is State.CLOSING and (number or kind != FRAME_METHOD):
+        if self.state is ConnectionState.CLOSING and (number or kind != FRAME_METHOD):
             return
         if number == 0 and kind == FRAME_METHOD:
             self._progress = payload[:4]
             accept_method(self, payload)
-        elif number == 0 or self.state is not State.RUNNING:
+        elif number == 0 or self.state is not ConnectionState.RUNNING:
             raise ConnectionFault(505, describe_frame(kind, payload))
         elif kind != FRAME_METHOD:
             raise non_method_frame()

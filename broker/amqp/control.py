@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from broker.amqp.connection import Connection
 
 
-class State(Enum):
+class ConnectionState(Enum):
     """The state of a connection. The words are RabbitMQ's, because reply texts show them."""
 
     GREETING = "greeting"  # waits for the protocol header
@@ -28,7 +28,7 @@ class State(Enum):
     CLOSED = "closed"
 
 
-class Move(Enum):
+class ControlVerdict(Enum):
     """The action of a connection on a method of channel 0."""
 
     AUTHENTICATE = "authenticate, and propose limits"
@@ -41,12 +41,27 @@ class Move(Enum):
 
 
 # A method that a state does not list is refused with 504, as RabbitMQ does; CLOSING discards it.
-MOVES: Final[dict[State, dict[type[Method], Move]]] = {
-    State.STARTING: {commands.Connection.StartOk: Move.AUTHENTICATE, commands.Connection.Close: Move.CLOSE},
-    State.TUNING: {commands.Connection.TuneOk: Move.NEGOTIATE, commands.Connection.Close: Move.CLOSE},
-    State.OPENING: {commands.Connection.Open: Move.OPEN, commands.Connection.Close: Move.CLOSE},
-    State.RUNNING: {commands.Connection.UpdateSecret: Move.UPDATE_SECRET, commands.Connection.Close: Move.CLOSE},
-    State.CLOSING: {commands.Connection.Close: Move.ANSWER, commands.Connection.CloseOk: Move.FINISH},
+MOVES: Final[dict[ConnectionState, dict[type[Method], ControlVerdict]]] = {
+    ConnectionState.STARTING: {
+        commands.Connection.StartOk: ControlVerdict.AUTHENTICATE,
+        commands.Connection.Close: ControlVerdict.CLOSE,
+    },
+    ConnectionState.TUNING: {
+        commands.Connection.TuneOk: ControlVerdict.NEGOTIATE,
+        commands.Connection.Close: ControlVerdict.CLOSE,
+    },
+    ConnectionState.OPENING: {
+        commands.Connection.Open: ControlVerdict.OPEN,
+        commands.Connection.Close: ControlVerdict.CLOSE,
+    },
+    ConnectionState.RUNNING: {
+        commands.Connection.UpdateSecret: ControlVerdict.UPDATE_SECRET,
+        commands.Connection.Close: ControlVerdict.CLOSE,
+    },
+    ConnectionState.CLOSING: {
+        commands.Connection.Close: ControlVerdict.ANSWER,
+        commands.Connection.CloseOk: ControlVerdict.FINISH,
+    },
 }
 
 
@@ -58,16 +73,16 @@ def accept_method(connection: Connection, payload: bytes) -> None:
     """
     kind = METHODS.get(payload[:4])
     move = MOVES[connection.state].get(kind) if kind is not None else None
-    if connection.state is State.CLOSING and move is None:
+    if connection.state is ConnectionState.CLOSING and move is None:
         return
     if kind is None:
         raise unknown_method(payload)
     if move is None:
         raise ConnectionFault(504, f"unexpected method in connection state {connection.state.value}")
-    if move is Move.FINISH:
+    if move is ControlVerdict.FINISH:
         connection.drained = True
         connection.finish()
-    elif move is Move.ANSWER:
+    elif move is ControlVerdict.ANSWER:
         # The client's close crossed ours: answer it, and wait for the answer to ours.
         connection.send(0, commands.Connection.CloseOk())
     else:
@@ -92,13 +107,13 @@ def negotiate(connection: Connection, method: commands.Connection.TuneOk) -> Non
     """Accept the limits that the client chose within ours."""
     check_tune_ok(connection.limits, method)
     connection.take_limits(method.frame_max, method.channel_max, method.heartbeat)
-    connection.state = State.OPENING
+    connection.state = ConnectionState.OPENING
 
 
 def enter(connection: Connection, method: commands.Connection.Open) -> None:
     """Open the virtual host, after which channels may be opened."""
     connection.session.open(method.virtual_host)
-    connection.state = State.RUNNING
+    connection.state = ConnectionState.RUNNING
     connection.send(0, commands.Connection.OpenOk())
 
 
@@ -124,10 +139,10 @@ def octets_of(text: str | bytes) -> bytes:
     return text.encode() if isinstance(text, str) else text
 
 
-ACTIONS: Final[dict[Move, Callable[[Connection, Any], None]]] = {
-    Move.AUTHENTICATE: authenticate,
-    Move.NEGOTIATE: negotiate,
-    Move.OPEN: enter,
-    Move.UPDATE_SECRET: update_secret,
-    Move.CLOSE: close,
+ACTIONS: Final[dict[ControlVerdict, Callable[[Connection, Any], None]]] = {
+    ControlVerdict.AUTHENTICATE: authenticate,
+    ControlVerdict.NEGOTIATE: negotiate,
+    ControlVerdict.OPEN: enter,
+    ControlVerdict.UPDATE_SECRET: update_secret,
+    ControlVerdict.CLOSE: close,
 }

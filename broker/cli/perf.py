@@ -57,12 +57,12 @@ def run_scenario(arguments: argparse.Namespace) -> int:
     """
     from broker.perf.crew import RunFailed
     from broker.perf.faults import Fault
-    from broker.perf.progress import Progress
+    from broker.perf.progress import RunProgress
     from broker.perf.scenarios import BadOptions, run
 
     _check_files(arguments)
     try:
-        with Progress(quiet=arguments.quiet) as progress:
+        with RunProgress(quiet=arguments.quiet) as progress:
             result = run(arguments.scenario, arguments, progress)
     except BadOptions as error:
         raise BadUsage(str(error)) from None

@@ -48,7 +48,7 @@ def stop(folder: str, timeout_s: float | None) -> int:
     """Stop the broker of a data folder. Raises: Unanswered when there is none, or when it has not stopped in time."""
     deadline = Deadline(timeout_s)
     with conversation(folder, "stop") as client:
-        process = Process(client)
+        process = ServerProcess(client)
         in_order = _follow(client, process, deadline)
     process.wait(deadline)
     if not in_order:
@@ -57,7 +57,7 @@ def stop(folder: str, timeout_s: float | None) -> int:
     return 0
 
 
-class Process:
+class ServerProcess:
     """The process at the other end of a socket; the number that it says itself is used where the system gives none."""
 
     def __init__(self, client: socket.socket) -> None:
@@ -94,7 +94,7 @@ def _is_there(pid: int) -> bool:
     return True
 
 
-def _follow(client: socket.socket, process: Process, deadline: Deadline) -> bool:
+def _follow(client: socket.socket, process: ServerProcess, deadline: Deadline) -> bool:
     """Print what the broker waits for until it closes the socket, and return whether it stopped in order."""
     buffer = bytearray()
     while True:

@@ -21,7 +21,7 @@ from broker.core.queue.queue import Queue, QueuePorts
 from broker.core.queue.rules import queue_rules
 from broker.core.resource import Resource
 from broker.core.topology.bindings import Bindings
-from broker.core.topology.changes import Change, Snapshot, restore, snapshot
+from broker.core.topology.changes import Change, TopologySnapshot, restore, snapshot
 from broker.core.topology.exchanges import Exchanges
 from broker.core.topology.queues import Queues
 from broker.core.vhost_limits import VhostLimits
@@ -299,9 +299,9 @@ class Vhost:
         """Return the changes that make the durable exchanges, queues and bindings of this moment."""
         return snapshot(self)
 
-    def topology_snapshot(self) -> Snapshot:
+    def topology_snapshot(self) -> TopologySnapshot:
         """Return the same to be told later. Cost: a glance at each of them."""
-        return Snapshot(self)
+        return TopologySnapshot(self)
 
     def restore(self, changes: Iterable[Change]) -> None:
         """Make what the changes in the store come to, without journalling it."""

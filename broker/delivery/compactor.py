@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.event_log import get_logger
 from broker.slots.slot import Slot, Tenure
-from broker.store.compaction import Move, SlotReference
+from broker.store.compaction import MovedRecord, SlotReference
 from broker.store.segment import OFFSET_BITS
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Compactor:
         return holders, references
 
     @staticmethod
-    def _apply(holders: list[Holder], moves: list[Move]) -> None:
+    def _apply(holders: list[Holder], moves: list[MovedRecord]) -> None:
         """Point slots, and messages that are in memory, at the copies; slots that went meanwhile need nothing."""
         for move in moves:
             stream, slot = holders[move.place]

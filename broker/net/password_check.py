@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from broker.core.auth.logins import Asker, Logins, PasswordCheck
+from broker.core.auth.logins import LoginClient, Logins, PasswordCheck
 from broker.event_log import get_logger
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class PasswordThreads:
         self._running = 0
         self._closed = False
 
-    def check(self, job: Callable[[], bool], then: Callable[[bool], None], delay_s: float, asker: Asker) -> None:
+    def check(self, job: Callable[[], bool], then: Callable[[bool], None], delay_s: float, asker: LoginClient) -> None:
         """Run `job` in a thread and call `then` with its answer in the loop, `delay_s` later."""
         if self._closed:
             then(False)

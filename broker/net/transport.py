@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp.connection import Connection, State
+from broker.amqp.connection import Connection, ConnectionState
 from broker.amqp.errors import ConnectionFault, Refused
 from broker.core.auth.peer import Peer
 from broker.event_log import get_logger
@@ -30,8 +30,8 @@ CLOSE_TICKS: Final = 5  # seconds that a client has to answer connection.close, 
 
 SMALL_READ_BYTES: Final = 4096  # so little is handled at once, whoever has used up the turn's share
 # Members of an Enum are slow to reach; these are asked for at each read and write.
-RUNNING: Final = State.RUNNING
-CLOSED: Final = State.CLOSED
+RUNNING: Final = ConnectionState.RUNNING
+CLOSED: Final = ConnectionState.CLOSED
 
 _log = get_logger()
 

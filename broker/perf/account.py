@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from broker.perf.faults import Fault
 from broker.perf.histogram import Histogram
-from broker.perf.machine import Machine
+from broker.perf.machine import MachineFacts
 from broker.perf.outcome import BUSY_SHARE, shown_options, started, used
-from broker.perf.peer import Address, Peer
-from broker.perf.process_tree import ProcessTree, Usage
-from broker.perf.result import Broker, Figure, Generator, Result
+from broker.perf.peer import Address, PeerConnection
+from broker.perf.process_tree import ProcessTree, TreeUsage
+from broker.perf.result import BrokerFacts, Figure, Generator, Result
 
 
 class Account:
@@ -25,7 +25,7 @@ class Account:
         """
         self.address: Address = options.uri
         self._options = options
-        first = Peer(self.address, 1)
+        first = PeerConnection(self.address, 1)
         self._product = first.product
         first.close()
         self._tree = ProcessTree(options.pid) if options.pid else None
@@ -36,7 +36,7 @@ class Account:
             self._tree.reset_peak()
         self._watch = Stopwatch()
 
-    def usage(self) -> Usage | None:
+    def usage(self) -> TreeUsage | None:
         """Return what the broker has used so far, None where its process is not known."""
         return self._tree.usage() if self._tree else None
 
@@ -47,12 +47,12 @@ class Account:
             scenario=self._options.scenario,
             arguments=tuple(getattr(self._options, "words", ())),
             started=started(seconds),
-            broker=Broker(self._product, self.address.host, self.address.port),
+            broker=BrokerFacts(self._product, self.address.host, self.address.port),
             options=shown_options(self._options),
             seconds=seconds,
             generator=Generator(self._watch.cpu_s(), min(1.0, busy_share), None, busy_share > BUSY_SHARE),
             process=used(self._outset, self.usage(), 0),
-            machine=Machine.here(),
+            machine=MachineFacts.here(),
             figures={name: figure for name, figure in figures.items() if figure is not None},
             failures=tuple(failures),
         )
@@ -77,14 +77,14 @@ class Stopwatch:
         return self.cpu_s() / self.seconds()
 
 
-def spent_us(before: Usage | None, after: Usage | None, count: int) -> Figure | None:
+def spent_us(before: TreeUsage | None, after: TreeUsage | None, count: int) -> Figure | None:
     """Return the broker's CPU time for each of `count`, None where its process is not known."""
     if before is None or after is None or not count:
         return None
     return Figure((after.cpu_s - before.cpu_s) / count * 1e6, "us")
 
 
-def grown(before: Usage | None, after: Usage | None, count: int) -> Figure | None:
+def grown(before: TreeUsage | None, after: TreeUsage | None, count: int) -> Figure | None:
     """Return by how much the broker's memory grew for each of `count`, None where its process is not known."""
     if before is None or after is None or not count:
         return None

@@ -10,7 +10,7 @@ from typing import Final
 from broker.perf.quantities import count
 from broker.perf.scenarios import BadOptions
 from broker.perf.spool import Material
-from broker.perf.topology import Topology
+from broker.perf.topology import RunTopology
 
 KINDS: Final = ("topic", "direct", "fanout")
 
@@ -19,7 +19,7 @@ KINDS: Final = ("topic", "direct", "fanout")
 class Addressing:
     """What is made in the broker, what is published to it, and into how many queues each message goes."""
 
-    topology: Topology
+    topology: RunTopology
     material: Material
     copies: int | None
 
@@ -60,7 +60,7 @@ def addressing_of(options: argparse.Namespace) -> Addressing:
         keys, bindings = _through_exchange(options, queues, options.routing_key or named)
     else:
         keys, bindings = [options.routing_key] if options.routing_key else queues, []
-    topology = Topology(
+    topology = RunTopology(
         tuple(queues),
         exchange,
         options.type,

@@ -14,8 +14,8 @@ from broker.perf.crew import RunFailed
 from broker.perf.interruption import Interruption, uninterrupted
 from broker.perf.load import Load
 from broker.perf.peer import Address
-from broker.perf.progress import Progress
-from broker.perf.receiver import Demand
+from broker.perf.progress import RunProgress
+from broker.perf.receiver import ReceiverPace
 
 SECONDS: Final = 1.0
 
@@ -34,7 +34,7 @@ def ceiling_per_s(load: Load, interruption: Interruption) -> float:
             material=replace(load.material, relayed=True),
             producers=1,
             queues=(("relay",),),
-            demand=Demand(0, load.material.body_bytes),
+            demand=ReceiverPace(0, load.material.body_bytes),
             messages=None,
             deliveries=None,
             per_s=None,
@@ -42,7 +42,7 @@ def ceiling_per_s(load: Load, interruption: Interruption) -> float:
             copies=None,
             ready=0,
         )
-        outcome = Conductor(alone, Progress(quiet=True), interruption).run()
+        outcome = Conductor(alone, RunProgress(quiet=True), interruption).run()
     if outcome.failures:
         raise RunFailed(f"ceiling: {outcome.failures[0]}")
     return outcome.tally.delivered / outcome.deliver_s if outcome.deliver_s else 0.0

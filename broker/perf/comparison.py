@@ -15,7 +15,7 @@ _LESS_IS_BETTER: Final = frozenset({"us", "s", "bytes"})
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Measure:
     """A measure of every result, None where it was not taken; `own` ones are the scenario's."""
 
     name: str
@@ -53,13 +53,13 @@ def spoken(name: str) -> str:
     return " ".join("CPU" if word == "cpu" else word for word in name.split("_"))
 
 
-def rows(results: Sequence[Result]) -> list[Row]:
+def rows(results: Sequence[Result]) -> list[Measure]:
     """Return every measure that at least one result has."""
-    made = [Row(name, unit, tuple(take(result) for result in results)) for name, unit, take in _MEASURES]
+    made = [Measure(name, unit, tuple(take(result) for result in results)) for name, unit, take in _MEASURES]
     units = {name: figure.unit for result in results for name, figure in result.figures.items()}
     for name, unit in units.items():
         values = tuple(_figure(result, name, unit) for result in results)
-        made.append(Row(spoken(name), unit, values, own=True))
+        made.append(Measure(spoken(name), unit, values, own=True))
     return [row for row in made if any(value is not None for value in row.values)]
 
 

@@ -12,10 +12,10 @@ from broker.perf.driver import DRAIN, STOP
 from broker.perf.interruption import Interruption, uninterrupted
 from broker.perf.ledger import Ledger
 from broker.perf.load import Load
-from broker.perf.outcome import Outcome
+from broker.perf.outcome import RunOutcome
 from broker.perf.parts import CONNECTED, LEAVE, LEFT, consume_part, publish_part
 from broker.perf.process_tree import ProcessTree
-from broker.perf.progress import Progress
+from broker.perf.progress import RunProgress
 
 STALL_S: Final = 10.0  # without a single message, while some are due: the run is over
 
@@ -34,7 +34,7 @@ class Conductor:
     def __init__(
         self,
         load: Load,
-        progress: Progress,
+        progress: RunProgress,
         interruption: Interruption,
         processes: ProcessTree | None = None,
         publishers: Mapping[str, Task] | None = None,
@@ -44,7 +44,7 @@ class Conductor:
         self._tasks = publishers
         self._interruption = interruption
         self._processes = processes
-        self._outcome = Outcome()
+        self._outcome = RunOutcome()
         self._ledger = Ledger(self._outcome, progress, load.interval_s)
         self._begin_s = 0.0
         self._drain_s: float | None = None
@@ -53,7 +53,7 @@ class Conductor:
         self._publishers: frozenset[str] = frozenset()
         self._consumers: frozenset[str] = frozenset()
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         """Run it and return what it came to; what went wrong after the beginning stands in its `failures`.
 
         Raises: RunFailed when the processes cannot connect; KeyboardInterrupt at the second Ctrl-C.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from broker.perf import wire
 from broker.perf.counters import Counters
 from broker.perf.faults import BrokenStream, Refusal, Stalled
-from broker.perf.peer import Peer
+from broker.perf.peer import PeerConnection
 from broker.perf.scanner import Scanner
 
 _BUFFER_BYTES = 1 << 20
@@ -16,7 +16,7 @@ _LOOK_UP_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class ConsumerPace:
     """How a consumer runs; `ack_every` 0 means auto-ack, `tags` whether delivery tags must count up without a gap."""
 
     ack_every: int
@@ -25,10 +25,10 @@ class Demand:
     tags: bool = True
 
 
-class Consumer:
+class LoadConsumer:
     """Reads deliveries until the announced total has come."""
 
-    def __init__(self, peer: Peer, demand: Demand, counters: Counters) -> None:
+    def __init__(self, peer: PeerConnection, demand: ConsumerPace, counters: Counters) -> None:
         self._peer = peer
         self._demand = demand
         self._counters = counters

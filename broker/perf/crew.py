@@ -22,7 +22,7 @@ class RunFailed(Exception):
     """A run did not reach its end; the text says what the generator saw."""
 
 
-class Line:
+class CrewPipe:
     """A generator process's end of its pipe to the bench."""
 
     def __init__(self, pipe: Connection) -> None:
@@ -144,7 +144,7 @@ def _received(name: str, pipe: Connection) -> tuple[str, dict[str, Any]]:
 
 def _guarded(task: Task, pipe: Connection, *arguments: object) -> None:
     """Run a task in its process; what it raises is reported, not printed."""
-    line = Line(pipe)
+    line = CrewPipe(pipe)
     try:
         try:
             task(line, *arguments)

@@ -22,7 +22,7 @@ _BASIC_CANCEL_OK: Final = (60, 31)
 
 
 @dataclass(slots=True)
-class Quota:
+class CycleQuota:
     """Which cycles may still begin, and the times that those took which came to their end."""
 
     left: int | None
@@ -51,7 +51,7 @@ class Quota:
         self.cycles += 1
 
 
-class Worker:
+class CycleWorker:
     """What one connection makes and undoes; a queue, where it needs one, is its own."""
 
     def __init__(self, kind: str, address: Address, durable: bool) -> None:
@@ -67,13 +67,13 @@ class Worker:
         if self._kind in _ON_A_QUEUE:
             yield from _said(self._declare())
 
-    def cycles(self, quota: Quota) -> Script:
+    def cycles(self, quota: CycleQuota) -> Script:
         """Make and undo as long as the quota lasts."""
         while quota.take():
             make, undo = self._pair()
             yield from quota.cycle(_said(make), _said(undo))
 
-    def connection(self, quota: Quota) -> Script:
+    def connection(self, quota: CycleQuota) -> Script:
         """Open a connection and close it: one cycle."""
         yield from quota.cycle(opening(self._address), closing())
 

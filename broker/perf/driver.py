@@ -9,12 +9,12 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from broker.perf.crew import Line
+from broker.perf.crew import CrewPipe
 from broker.perf.faults import Fault
 from broker.perf.histogram import Histogram
-from broker.perf.peer import Peer
+from broker.perf.peer import PeerConnection
 from broker.perf.sender import NEVER_NS
-from broker.perf.tally import Tally
+from broker.perf.tally import RunTally
 
 STOP: Final = "stop"  # words that the run says
 DRAIN: Final = "drain"
@@ -27,10 +27,10 @@ _MOST_EARLY_PER_S: Final = 2500.0  # at more timers than that it would do nothin
 _PRECISE: Final = 256  # connections; select() waits for microseconds, epoll for milliseconds, but it looks at each one
 
 
-class Member(Protocol):
+class DrivenConnection(Protocol):
     """A connection that is driven by events."""
 
-    peer: Peer
+    peer: PeerConnection
 
     def interest(self, now_ns: int) -> int: ...
     def wakes_ns(self) -> int: ...
@@ -41,18 +41,18 @@ class Crowd(Protocol):
     """The connections of one process, which all have the same part."""
 
     @property
-    def members(self) -> Sequence[Member]: ...
+    def members(self) -> Sequence[DrivenConnection]: ...
     def start(self, at_ns: int) -> None: ...
     def stop(self, now_ns: int) -> None: ...
     def finished(self, now_ns: int) -> bool: ...
-    def tally(self) -> Tally: ...
+    def tally(self) -> RunTally: ...
     def histograms(self) -> dict[str, Histogram]: ...
 
 
 class Driver:
     """Waits for sockets, timers and the run's words, whichever comes first."""
 
-    def __init__(self, line: Line, crowd: Crowd, *, timers_per_s: float = 0.0) -> None:
+    def __init__(self, line: CrewPipe, crowd: Crowd, *, timers_per_s: float = 0.0) -> None:
         """Prepare to drive; where `timers_per_s` are to be expected, they are exact to less than a millisecond."""
         self._line = line
         self._crowd = crowd
@@ -139,7 +139,7 @@ class Driver:
             self._armed[place] = wakes_ns
             heapq.heappush(self._timers, (wakes_ns, place))
 
-    def _change(self, peer: Peer, place: int, mask: int) -> None:
+    def _change(self, peer: PeerConnection, place: int, mask: int) -> None:
         if not self._masks[place]:
             self._selector.register(peer.socket, mask, place)
         elif mask:

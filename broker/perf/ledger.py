@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from broker.perf.driver import TICK
 from broker.perf.histogram import Histogram
-from broker.perf.outcome import Outcome
+from broker.perf.outcome import RunOutcome
 from broker.perf.parts import DONE
-from broker.perf.progress import Progress
+from broker.perf.progress import RunProgress
 from broker.perf.result import Interval, LatencyPair
-from broker.perf.tally import Tally
+from broker.perf.tally import RunTally
 
 _TICK_GRACE_S: Final = 0.5  # for the ticks of an interval to arrive, on a machine that has better things to do
 _LEAST_INTERVAL_S: Final = 0.001
@@ -30,23 +30,23 @@ class Ledger:
         "done", "moved_s",
     )  # fmt: skip
 
-    def __init__(self, outcome: Outcome, progress: Progress, interval_s: float) -> None:
+    def __init__(self, outcome: RunOutcome, progress: RunProgress, interval_s: float) -> None:
         self.begin_s = 0.0
         self.moved_s = 0.0  # when a count changed last
         self.done: dict[str, dict[str, Any]] = {}  # the last figures of those that are done
         self._outcome = outcome
         self._progress = progress
         self._interval_s = interval_s
-        self._tallies: dict[str, Tally] = {}
+        self._tallies: dict[str, RunTally] = {}
         self._told_ns: dict[str, int] = {}
         self._within = Histogram()  # due times of the interval
-        self._shown = Tally()
+        self._shown = RunTally()
         self._shown_s = 0.0
 
     @property
-    def sum(self) -> Tally:
+    def sum(self) -> RunTally:
         """What was counted by all."""
-        return sum(self._tallies.values(), Tally())
+        return sum(self._tallies.values(), RunTally())
 
     def told_since(self, at_s: float, roles: frozenset[str]) -> bool:
         """Whether all of these have told something of this time or later, or are done."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker.perf.peer import Address
-from broker.perf.receiver import Demand
-from broker.perf.sender import Pace
+from broker.perf.receiver import ReceiverPace
+from broker.perf.sender import SenderPace
 from broker.perf.spool import Material
 
 
@@ -16,7 +16,7 @@ class PublishShare:
 
     address: Address
     material: Material
-    paces: tuple[Pace, ...]
+    paces: tuple[SenderPace, ...]
     first_keys: tuple[int, ...]
     stagger_s: tuple[float, ...]  # so that publishers of one rate do not all send at once
 
@@ -26,7 +26,7 @@ class ConsumeShare:
     """The consumers of one process: the queues of each."""
 
     address: Address
-    demand: Demand
+    demand: ReceiverPace
     queues: tuple[tuple[str, ...], ...]
     prefetch: int
     limit: int | None  # for the first of them, where the number to consume is given
@@ -45,7 +45,7 @@ class Load:
     material: Material
     producers: int
     queues: tuple[tuple[str, ...], ...]
-    demand: Demand
+    demand: ReceiverPace
     window: int = 0
     messages: int | None = None
     per_s: float | None = None
@@ -82,11 +82,11 @@ class Load:
             for at in _parts(self.consumers, processes)
         ]
 
-    def _pace(self, number: int) -> Pace:
+    def _pace(self, number: int) -> SenderPace:
         messages = self.messages
         if messages is not None:
             messages = messages // self.producers + (number < messages % self.producers)
-        return Pace(self.window, messages, self.per_s)
+        return SenderPace(self.window, messages, self.per_s)
 
 
 def _parts(count: int, processes: int) -> list[slice]:

@@ -12,7 +12,7 @@ _CPU_FILE = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineFacts:
     """What a figure depends on besides the broker."""
 
     cpu: str

@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.perf.histogram import Histogram
-from broker.perf.machine import Machine
+from broker.perf.machine import MachineFacts
 from broker.perf.peer import Address
-from broker.perf.process_tree import Usage
-from broker.perf.result import Broker, Figure, Generator, Interval, Latency, Process, Result, Totals
-from broker.perf.tally import Tally
+from broker.perf.process_tree import TreeUsage
+from broker.perf.result import BrokerFacts, Figure, Generator, Interval, Latency, ProcessUse, Result, RunTotals
+from broker.perf.tally import RunTally
 
 BUSY_SHARE: Final = 0.9  # of a core: above it the generator's process is what limits a run
 _NOT_OPTIONS: Final = frozenset(("run", "scenario", "uri", "words", "json", "plot", "quiet", "pid", "version"))
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunOutcome:
     """Counts and times of a run.
 
     Units: `publish_s` and `deliver_s` from the beginning to the last publish (or its confirm) and to the last delivery.
     """
 
-    tally: Tally = field(default_factory=Tally)
+    tally: RunTally = field(default_factory=RunTally)
     intervals: list[Interval] = field(default_factory=list)
     seconds: float = 0.0
     publish_s: float = 0.0
@@ -38,16 +38,16 @@ class Outcome:
     confirm_times: Histogram = field(default_factory=Histogram)
     cpu_s: float = 0.0
     busy_share: float = 0.0
-    before: Usage | None = None
-    after: Usage | None = None
+    before: TreeUsage | None = None
+    after: TreeUsage | None = None
     left_behind: int = 0  # messages that were not delivered when time was over
     failures: list[str] = field(default_factory=list)
     interrupted: bool = False
 
-    def totals(self, body_bytes: int) -> Totals:
+    def totals(self, body_bytes: int) -> RunTotals:
         """Return the counts with their rates."""
         tally = self.tally
-        return Totals(
+        return RunTotals(
             published=tally.published,
             confirmed=tally.confirmed,
             nacked=tally.nacked,
@@ -65,23 +65,23 @@ class Outcome:
         """Return what the generator did."""
         return Generator(self.cpu_s, self.busy_share, ceiling_per_s, self.busy_share > BUSY_SHARE)
 
-    def process(self) -> Process | None:
+    def process(self) -> ProcessUse | None:
         """Return what the broker's process used, where it was looked at."""
         return used(self.before, self.after, max(self.tally.published, self.tally.delivered))
 
 
-def used(before: Usage | None, after: Usage | None, messages: int) -> Process | None:
+def used(before: TreeUsage | None, after: TreeUsage | None, messages: int) -> ProcessUse | None:
     """Return what a process used between two looks at it."""
     if before is None or after is None:
         return None
     cpu_s = after.cpu_s - before.cpu_s
-    return Process(cpu_s, cpu_s / messages * 1e6 if messages else None, after.rss_bytes, after.peak_rss_bytes)
+    return ProcessUse(cpu_s, cpu_s / messages * 1e6 if messages else None, after.rss_bytes, after.peak_rss_bytes)
 
 
 def result_of(
     options: argparse.Namespace,
     product: str,
-    outcome: Outcome,
+    outcome: RunOutcome,
     *,
     figures: Mapping[str, Figure] | None = None,
     ceiling_per_s: float | None = None,
@@ -92,7 +92,7 @@ def result_of(
         scenario=options.scenario,
         arguments=tuple(getattr(options, "words", ())),
         started=started(outcome.seconds),
-        broker=Broker(product, address.host, address.port),
+        broker=BrokerFacts(product, address.host, address.port),
         options=shown_options(options),
         seconds=outcome.seconds,
         intervals=tuple(outcome.intervals),
@@ -101,13 +101,13 @@ def result_of(
         confirm_latency_us=Latency.of(outcome.confirm_times),
         generator=outcome.generator(ceiling_per_s),
         process=outcome.process(),
-        machine=Machine.here(),
+        machine=MachineFacts.here(),
         figures=dict(figures or {}) | _left_behind(outcome),
         failures=tuple(outcome.failures),
     )
 
 
-def _left_behind(outcome: Outcome) -> dict[str, Figure]:
+def _left_behind(outcome: RunOutcome) -> dict[str, Figure]:
     return {"left_behind": Figure(outcome.left_behind, "messages")} if outcome.left_behind else {}
 
 

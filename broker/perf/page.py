@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from broker.perf.chart import escaped
-from broker.perf.comparison import Row, labels, option_rows, rows
+from broker.perf.comparison import Measure, labels, option_rows, rows
 from broker.perf.numerals import count_text, duration_text, size_text
 from broker.perf.pictures import pictures
 from broker.perf.result import Generator, Result
@@ -78,7 +78,7 @@ def _failures(result: Result, name: str, *, alone: bool) -> str:
     )
 
 
-def _tiles(measures: Sequence[Row]) -> str:
+def _tiles(measures: Sequence[Measure]) -> str:
     """Return the headline; a scenario without messages has its own figures there."""
     shown = [row for row in measures if row.name in _TILES and not row.own]
     shown += [row for row in measures if row.own][: max(0, len(_TILES) + 1 - len(shown))]
@@ -89,7 +89,7 @@ def _tiles(measures: Sequence[Row]) -> str:
     return f'<section class="tiles" style="--across:{across}">{tiles}</section>\n' if tiles else ""
 
 
-def _comparison(measures: Sequence[Row], names: Sequence[str]) -> str:
+def _comparison(measures: Sequence[Measure], names: Sequence[str]) -> str:
     heads = "".join(f'<th class="measure k{at % 6}">{escaped(name)}</th>' for at, name in enumerate(names))
     body = "".join(
         f"<tr><th>{escaped(row.name)}</th>{''.join(_measure(row, at) for at in range(len(names)))}</tr>\n"
@@ -99,7 +99,7 @@ def _comparison(measures: Sequence[Row], names: Sequence[str]) -> str:
     return f'<div class="wide"><table class="compare">{head}<tbody>\n{body}</tbody></table></div>\n'
 
 
-def _measure(row: Row, at: int) -> str:
+def _measure(row: Measure, at: int) -> str:
     ratio = row.ratio(at)
     kind = {True: ' class="good"', False: ' class="bad"', None: ""}[row.better(at)]
     behind = f"<small{kind}>{escaped(ratio)}</small>" if ratio else ""

@@ -9,16 +9,16 @@ from selectors import EVENT_READ, EVENT_WRITE
 from typing import Final
 
 from broker.perf import wire
-from broker.perf.crew import Line
+from broker.perf.crew import CrewPipe
 from broker.perf.faults import Refusal
 from broker.perf.histogram import Histogram
 from broker.perf.parts import drive, leave
-from broker.perf.peer import Address, Peer
-from broker.perf.receiver import Quota, Watch
+from broker.perf.peer import Address, PeerConnection
+from broker.perf.receiver import DeliveryQuota, Watch
 from broker.perf.scanner import Scanner
 from broker.perf.sender import NEVER_NS
 from broker.perf.spool import Material, Spool
-from broker.perf.tally import Tally
+from broker.perf.tally import RunTally
 from broker.perf.tape import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
 
 _END_NS: Final = 5_000_000_000  # for the messages under way when the time is over
@@ -38,7 +38,7 @@ class PairShare:
     messages: int | None
 
 
-class Side:
+class PairSide:
     """One end of a pair: consumes its own queue, and answers into the other's."""
 
     __slots__ = (
@@ -55,7 +55,7 @@ class Side:
         "sent",
     )
 
-    def __init__(self, peer: Peer, spool: Spool, watch: Watch, quota: Quota) -> None:
+    def __init__(self, peer: PeerConnection, spool: Spool, watch: Watch, quota: DeliveryQuota) -> None:
         self.peer = peer
         self.received = 0
         self.sent = 0
@@ -131,20 +131,20 @@ class Pairs:
         Raises: Refusal, OSError.
         """
         self.watch = Watch(share.body_bytes)
-        self._quota = Quota(share.messages)
+        self._quota = DeliveryQuota(share.messages)
         self._stop_ns = 0
-        self.members: list[Side] = []
+        self.members: list[PairSide] = []
         for here, there in share.queues:
             for own, other in ((here, there), (there, here)):
                 self.members.append(self._side(share, own, other))
 
-    def _side(self, share: PairShare, own: str, other: str) -> Side:
-        peer = Peer(share.address, CONSUME_CHANNEL)
+    def _side(self, share: PairShare, own: str, other: str) -> PairSide:
+        peer = PeerConnection(share.address, CONSUME_CHANNEL)
         peer.call(wire.method(PUBLISH_CHANNEL, wire.CHANNEL_OPEN, b"\x00"), wire.CHANNEL_OPEN_OK)
         peer.consume(own, CONSUMER_TAG, auto_ack=True, prefetch=0)
         peer.socket.setblocking(False)
         material = Material("", (other,), share.body_bytes, persistent=share.persistent)
-        return Side(peer, Spool(material, 0, 1), self.watch, self._quota)
+        return PairSide(peer, Spool(material, 0, 1), self.watch, self._quota)
 
     def start(self, at_ns: int) -> None:
         """Let the first side of each pair send."""
@@ -165,9 +165,9 @@ class Pairs:
         under_way = sum(side.sent - side.received for side in self.members)
         return not under_way or now_ns - self._stop_ns > _END_NS
 
-    def tally(self) -> Tally:
+    def tally(self) -> RunTally:
         """Return what they did so far."""
-        return Tally(
+        return RunTally(
             published=sum(side.sent for side in self.members), delivered=sum(side.received for side in self.members)
         )
 
@@ -176,7 +176,7 @@ class Pairs:
         return self.watch.histograms()
 
 
-def pair_part(share: PairShare, line: Line, interval_ns: int) -> None:
+def pair_part(share: PairShare, line: CrewPipe, interval_ns: int) -> None:
     """Be a process of pairs."""
     crowd = Pairs(share)
     figures = drive(line, crowd, interval_ns)

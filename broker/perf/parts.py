@@ -7,17 +7,17 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from broker.perf.crew import Line
+from broker.perf.crew import CrewPipe
 from broker.perf.descriptors import make_room
 from broker.perf.driver import Crowd, Driver
 from broker.perf.faults import Fault, Refusal
 from broker.perf.histogram import Histogram
 from broker.perf.load import ConsumeShare, PublishShare
-from broker.perf.peer import Peer
-from broker.perf.receiver import Quota, Receiver, Watch
+from broker.perf.peer import PeerConnection
+from broker.perf.receiver import DeliveryQuota, Receiver, Watch
 from broker.perf.sender import NEVER_NS, Sender
 from broker.perf.spool import CHUNK_BYTES, Spool
-from broker.perf.tally import Tally
+from broker.perf.tally import RunTally
 from broker.perf.tape import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
 from broker.perf.wire import FRAME_MAX_BYTES, FRAME_OVERHEAD_BYTES
 
@@ -51,7 +51,7 @@ class Publishers:
         room_bytes = max(_SPOOLS_BYTES // count, CHUNK_BYTES // 16)
         self.members: list[Sender] = []
         for pace, first in zip(share.paces, share.first_keys, strict=True):
-            peer = Peer(share.address, PUBLISH_CHANNEL)
+            peer = PeerConnection(share.address, PUBLISH_CHANNEL)
             _check_frame_max(peer, share.material.body_bytes)
             if pace.window:
                 peer.select_confirms()
@@ -95,10 +95,10 @@ class Publishers:
         for member in self.members:
             member.settle(_SETTLE_LIMIT_S)
 
-    def tally(self) -> Tally:
+    def tally(self) -> RunTally:
         """Return what they did so far."""
         members = self.members
-        return Tally(
+        return RunTally(
             published=sum(member.published for member in members),
             confirmed=sum(member.confirmed for member in members),
             nacked=sum(member.nacked for member in members),
@@ -120,12 +120,12 @@ class Consumers:
         Raises: Refusal, OSError.
         """
         self.watch = Watch(share.demand.body_bytes)
-        self._quota = Quota(share.limit)
+        self._quota = DeliveryQuota(share.limit)
         self._stopped = False
         make_room(len(share.queues))
         self.members: list[Receiver] = []
         for queues in share.queues:
-            peer = Peer(share.address, CONSUME_CHANNEL)
+            peer = PeerConnection(share.address, CONSUME_CHANNEL)
             for number, queue in enumerate(queues):
                 tag = CONSUMER_TAG if len(queues) == 1 else f"{CONSUMER_TAG}-{number:06d}"
                 auto_ack = not share.demand.ack_every
@@ -159,10 +159,10 @@ class Consumers:
         """When the last delivery came."""
         return max(member.last_ns for member in self.members)
 
-    def tally(self) -> Tally:
+    def tally(self) -> RunTally:
         """Return what they did so far."""
         members = self.members
-        return Tally(
+        return RunTally(
             delivered=sum(member.delivered for member in members),
             acked=sum(member.acked for member in members),
             deliver_bytes=sum(member.body_bytes for member in members),
@@ -173,7 +173,7 @@ class Consumers:
         return self.watch.histograms()
 
 
-def publish_part(share: PublishShare, line: Line, interval_ns: int) -> None:
+def publish_part(share: PublishShare, line: CrewPipe, interval_ns: int) -> None:
     """Be a process of publishers."""
     crowd = Publishers(share)
     figures = drive(line, crowd, interval_ns, sum(pace.per_s or 0.0 for pace in share.paces))
@@ -196,7 +196,7 @@ def _settle(crowd: Publishers) -> dict[str, Any]:
     return {"tally": crowd.tally(), "fault": fault}
 
 
-def consume_part(share: ConsumeShare, line: Line, interval_ns: int) -> None:
+def consume_part(share: ConsumeShare, line: CrewPipe, interval_ns: int) -> None:
     """Be a process of consumers."""
     crowd = Consumers(share)
     figures = drive(line, crowd, interval_ns)
@@ -206,7 +206,7 @@ def consume_part(share: ConsumeShare, line: Line, interval_ns: int) -> None:
     leave(line, crowd, figures | {"ended_ns": crowd.last_ns})
 
 
-def drive(line: Line, crowd: Crowd, interval_ns: int, timers_per_s: float = 0.0) -> dict[str, Any]:
+def drive(line: CrewPipe, crowd: Crowd, interval_ns: int, timers_per_s: float = 0.0) -> dict[str, Any]:
     """Drive a crowd through its run and return the figures."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run tells when to stop
     if timers_per_s:
@@ -217,7 +217,7 @@ def drive(line: Line, crowd: Crowd, interval_ns: int, timers_per_s: float = 0.0)
     return driver.run(begin_ns, interval_ns, stop_ns or NEVER_NS)
 
 
-def leave(line: Line, crowd: Crowd, figures: dict[str, Any]) -> None:
+def leave(line: CrewPipe, crowd: Crowd, figures: dict[str, Any]) -> None:
     """Report, and close the connections only when the run has taken its last figure of the broker."""
     line.tell(DONE, figures)
     line.await_word(LEAVE)
@@ -226,7 +226,7 @@ def leave(line: Line, crowd: Crowd, figures: dict[str, Any]) -> None:
     line.tell(LEFT)
 
 
-def _check_frame_max(peer: Peer, body_bytes: int) -> None:
+def _check_frame_max(peer: PeerConnection, body_bytes: int) -> None:
     largest = min(body_bytes, FRAME_MAX_BYTES - FRAME_OVERHEAD_BYTES)
     if largest > peer.frame_max_bytes - FRAME_OVERHEAD_BYTES:
         raise Refusal(

@@ -86,7 +86,7 @@ class Address:
             raise
 
 
-class Peer:
+class PeerConnection:
     """A connection with one open channel, used call by call until messages flow."""
 
     def __init__(self, address: Address, channel: int, *, receive_bytes: int = 0) -> None:

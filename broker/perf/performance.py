@@ -14,52 +14,52 @@ from broker.perf.conductor import Conductor
 from broker.perf.faults import Refusal
 from broker.perf.interruption import Interruption
 from broker.perf.load import Load
-from broker.perf.outcome import Outcome, result_of
-from broker.perf.peer import Address, Peer
+from broker.perf.outcome import RunOutcome, result_of
+from broker.perf.peer import Address, PeerConnection
 from broker.perf.process_tree import ProcessTree
-from broker.perf.progress import Progress
-from broker.perf.receiver import Demand
+from broker.perf.progress import RunProgress
+from broker.perf.receiver import ReceiverPace
 from broker.perf.result import Figure, Result
 from broker.perf.scenarios import BadOptions
 from broker.perf.tape import PUBLISH_CHANNEL
-from broker.perf.topology import Topology
+from broker.perf.topology import RunTopology
 
 MOST_PROCESSES: Final = 4
 
 _REMOVE_LIMIT_S: Final = 10.0  # a queue of millions takes its time
 
-Figures = Callable[[Outcome], Mapping[str, Figure]]
+Figures = Callable[[RunOutcome], Mapping[str, Figure]]
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """A broker with everything made that a run needs; `ready` messages lay in the queues before."""
 
-    control: Peer
+    control: PeerConnection
     ready: int
     interruption: Interruption
 
 
 @contextmanager
-def stage(address: Address, topology: Topology, progress: Progress) -> Iterator[Stage]:
+def stage(address: Address, topology: RunTopology, progress: RunProgress) -> Iterator[Stage]:
     """Make what a run needs, and take it away afterwards, whatever happens.
 
     Raises: Refusal, OSError; KeyboardInterrupt at the second Ctrl-C.
     """
     with Interruption() as interruption:
-        control = Peer(address, PUBLISH_CHANNEL)
+        control = PeerConnection(address, PUBLISH_CHANNEL)
         in_step = False  # a channel that the broker closed, or that still waits for answers, can take nothing away
         try:
             yield Stage(control, topology.make(control, progress), interruption)
             in_step = True
         finally:
             with suppress(OSError, Refusal):  # a broker that is gone is told already
-                _clear(topology, control if in_step else Peer(address, PUBLISH_CHANNEL))
+                _clear(topology, control if in_step else PeerConnection(address, PUBLISH_CHANNEL))
             if not in_step:
                 control.close()
 
 
-def _clear(topology: Topology, peer: Peer) -> None:
+def _clear(topology: RunTopology, peer: PeerConnection) -> None:
     """Take away what was made, and close."""
     try:
         peer.socket.settimeout(_REMOVE_LIMIT_S)
@@ -70,8 +70,8 @@ def _clear(topology: Topology, peer: Peer) -> None:
 
 def perform(
     options: argparse.Namespace,
-    progress: Progress,
-    topology: Topology,
+    progress: RunProgress,
+    topology: RunTopology,
     load: Load,
     figures: Figures = lambda _: {},
 ) -> Result:
@@ -86,7 +86,9 @@ def perform(
     return result_of(options, here.control.product, outcome, figures=figures(outcome), ceiling_per_s=ceiling)
 
 
-def ceiling_of(options: argparse.Namespace, load: Load, progress: Progress, interruption: Interruption) -> float | None:
+def ceiling_of(
+    options: argparse.Namespace, load: Load, progress: RunProgress, interruption: Interruption
+) -> float | None:
     """Return the generator's ceiling, where it is asked for.
 
     Raises: RunFailed.
@@ -125,7 +127,7 @@ def processes_of(options: argparse.Namespace) -> int:
     return min(MOST_PROCESSES, cores)
 
 
-def demand_of(options: argparse.Namespace) -> Demand:
+def demand_of(options: argparse.Namespace) -> ReceiverPace:
     """Return how consumers go on.
 
     Raises: BadOptions.
@@ -134,7 +136,7 @@ def demand_of(options: argparse.Namespace) -> Demand:
         raise BadOptions("--autoack and --multi-ack-every do not go together")
     if not options.autoack and 0 < options.prefetch < options.ack_every:
         raise BadOptions(f"--multi-ack-every {options.ack_every} is never reached with --qos {options.prefetch}")
-    return Demand(0 if options.autoack else options.ack_every, options.size, options.consumer_rate)
+    return ReceiverPace(0 if options.autoack else options.ack_every, options.size, options.consumer_rate)
 
 
 def check_sides(options: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ _RESET_PEAK = "5"  # proc(5), clear_refs
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class TreeUsage:
     """What a process tree has used so far."""
 
     cpu_s: float
@@ -40,7 +40,7 @@ class ProcessTree:
             todo += children.get(pid, [])
         return found
 
-    def usage(self) -> Usage:
+    def usage(self) -> TreeUsage:
         """Return CPU seconds (user and system, with those of ended children), resident memory and its peak."""
         ticks = rss = peak = 0
         for pid in self.pids():
@@ -50,7 +50,7 @@ class ProcessTree:
             memory = _memory(pid)
             rss += memory.get("VmRSS", 0)
             peak += memory.get("VmHWM", 0)
-        return Usage(ticks / _TICKS_PER_S, rss, peak)
+        return TreeUsage(ticks / _TICKS_PER_S, rss, peak)
 
     def reset_peak(self) -> None:
         """Start the peak of resident memory anew, where the kernel lets us."""

@@ -18,7 +18,7 @@ _COARSE_S: Final = 0.95  # shorter intervals need another digit to be told apart
 _ERASE: Final = "\r\x1b[K"
 
 
-class Progress:
+class RunProgress:
     """What the user sees until the result is there; nothing at all when quiet.
 
     Invariant: on a terminal every line but those of `say` is written over by the next, and gone after `close`.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from broker.perf.counters import Counters
 from broker.perf.faults import Refusal, Stalled
-from broker.perf.peer import Peer
+from broker.perf.peer import PeerConnection
 from broker.perf.scanner import Scanner
 from broker.perf.tape import Tape
 
@@ -19,7 +19,7 @@ _LEAD_PAUSE_MS = 1  # no frame tells the publisher how far the consumer is
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class PublisherPace:
     """How a publisher runs; `window` 0 means that it waits for no confirm, `lead` 0 for no consumer."""
 
     window: int
@@ -27,10 +27,10 @@ class Pace:
     stall_s: float
 
 
-class Publisher:
+class LoadPublisher:
     """Sends messages of a tape around and around, and counts the confirms that come back."""
 
-    def __init__(self, peer: Peer, tape: Tape, pace: Pace, counters: Counters) -> None:
+    def __init__(self, peer: PeerConnection, tape: Tape, pace: PublisherPace, counters: Counters) -> None:
         self._socket = peer.socket
         self._tape = memoryview(tape.buffer)
         self._stride = tape.stride_bytes

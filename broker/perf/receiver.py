@@ -11,7 +11,7 @@ from typing import Final
 from broker.perf import wire
 from broker.perf.faults import Refusal
 from broker.perf.histogram import Histogram
-from broker.perf.peer import Peer
+from broker.perf.peer import PeerConnection
 from broker.perf.scanner import Scanner
 from broker.perf.sender import NEVER_NS
 from broker.perf.stamp import DUE_BYTES, STAMP, STAMP_BYTES
@@ -22,7 +22,7 @@ _SLOW_READ_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class ReceiverPace:
     """How a receiver goes on.
 
     Shapes: `ack_every` 0 is auto-ack; `per_s` may be None: as fast as possible.
@@ -33,7 +33,7 @@ class Demand:
     per_s: float | None = None
 
 
-class Quota:
+class DeliveryQuota:
     """How many deliveries the receivers of a process may still count, all of them together."""
 
     __slots__ = ("left",)
@@ -102,7 +102,7 @@ class Receiver:
         "_watch", "delivered", "last_ns", "peer",
     )  # fmt: skip
 
-    def __init__(self, peer: Peer, demand: Demand, watch: Watch, quota: Quota) -> None:
+    def __init__(self, peer: PeerConnection, demand: ReceiverPace, watch: Watch, quota: DeliveryQuota) -> None:
         self.peer = peer
         self.last_ns = 0
         self.delivered = 0

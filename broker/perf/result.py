@@ -8,7 +8,7 @@ from typing import Final, Self
 
 from broker.perf.document import BadDocument, decode, encode, parse
 from broker.perf.histogram import Histogram
-from broker.perf.machine import Machine
+from broker.perf.machine import MachineFacts
 
 FORMAT: Final = "slotmq-perf/1"
 
@@ -16,7 +16,7 @@ _CURVE: Final = (0, 10, 25, 50, 75, 90, 95, 97.5, 99, 99.5, 99.75, 99.9, 99.95, 
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class BrokerFacts:
     """Who was measured."""
 
     product: str
@@ -86,7 +86,7 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class RunTotals:
     """What happened in all; the rates are of the run as a whole."""
 
     published: int = 0
@@ -113,7 +113,7 @@ class Generator:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessUse:
     """What the broker's process used."""
 
     cpu_s: float
@@ -143,16 +143,16 @@ class Result:
     scenario: str
     arguments: tuple[str, ...]
     started: str
-    broker: Broker
+    broker: BrokerFacts
     options: dict[str, object]
     seconds: float
     intervals: tuple[Interval, ...] = ()
-    totals: Totals = field(default_factory=Totals)
+    totals: RunTotals = field(default_factory=RunTotals)
     latency_us: Latency | None = None
     confirm_latency_us: Latency | None = None
     generator: Generator = field(default_factory=Generator)
-    process: Process | None = None
-    machine: Machine | None = None
+    process: ProcessUse | None = None
+    machine: MachineFacts | None = None
     figures: dict[str, Figure] = field(default_factory=dict)
     failures: tuple[str, ...] = ()
 

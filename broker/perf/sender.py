@@ -12,7 +12,7 @@ from typing import Final
 from broker.perf import wire
 from broker.perf.faults import Refusal
 from broker.perf.histogram import Histogram
-from broker.perf.peer import Peer
+from broker.perf.peer import PeerConnection
 from broker.perf.scanner import Scanner
 from broker.perf.schedule import Schedule
 from broker.perf.spool import Spool
@@ -22,7 +22,7 @@ _READ_BYTES: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class SenderPace:
     """How a sender goes on.
 
     Shapes: `window` 0 asks for no confirms; `messages` and `per_s` may be None: without end, as fast as possible.
@@ -45,7 +45,7 @@ class Sender:
         "peer",
     )  # fmt: skip
 
-    def __init__(self, peer: Peer, spool: Spool, pace: Pace, confirm_times: Histogram) -> None:
+    def __init__(self, peer: PeerConnection, spool: Spool, pace: SenderPace, confirm_times: Histogram) -> None:
         self.peer = peer
         self.confirm_times = confirm_times
         self._socket = peer.socket

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from broker.perf.comparison import Row, labels, rows, spoken
+from broker.perf.comparison import Measure, labels, rows, spoken
 from broker.perf.numerals import (
     count_text,
     digits,
@@ -14,7 +14,7 @@ from broker.perf.numerals import (
     share_text,
     size_text,
 )
-from broker.perf.result import Generator, Latency, Process, Result, Totals
+from broker.perf.result import Generator, Latency, ProcessUse, Result, RunTotals
 
 _MB = 1e6
 _LATENCY_HEAD = ("", "messages", "min", "mean", "p50", "p75", "p95", "p99", "p99.9", "max")
@@ -41,7 +41,7 @@ def compared(results: Sequence[Result]) -> str:
     return "\n".join([*_columns([("", *labels(results)), *cells]), *failures]) + "\n"
 
 
-def _cell(row: Row, at: int) -> str:
+def _cell(row: Measure, at: int) -> str:
     ratio = row.ratio(at)
     return f"{row.text(at)}  {ratio:>6}" if ratio else row.text(at)
 
@@ -75,7 +75,7 @@ def _count_rows(result: Result) -> list[tuple[str, ...]]:
         ("returned", totals.returned, 0.0, 0),
     ]
     shown = [row for row in rows if row[1]]
-    if not shown and totals == Totals():
+    if not shown and totals == RunTotals():
         return []
     seconds = result.seconds or 1.0
     return [
@@ -112,7 +112,7 @@ def _use_lines(result: Result) -> list[str]:
     return lines
 
 
-def _process_text(process: Process) -> str:
+def _process_text(process: ProcessUse) -> str:
     text = f"CPU {duration_text(process.cpu_s * 1e6)}"
     if process.cpu_us_per_message is not None:
         text += f", {duration_text(process.cpu_us_per_message)} per message"

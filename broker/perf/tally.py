@@ -6,7 +6,7 @@ from dataclasses import astuple, dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class RunTally:
     """Messages since the run began."""
 
     published: int = 0
@@ -18,8 +18,8 @@ class Tally:
     deliver_bytes: int = 0
     blocked: int = 0  # publishers that the broker takes nothing from now
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(*map(sum, zip(astuple(self), astuple(other), strict=True)))
+    def __add__(self, other: RunTally) -> RunTally:
+        return RunTally(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
-    def __sub__(self, other: Tally) -> Tally:
-        return Tally(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+    def __sub__(self, other: RunTally) -> RunTally:
+        return RunTally(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker.perf import wire
-from broker.perf.peer import Peer
-from broker.perf.progress import Progress
+from broker.perf.peer import PeerConnection
+from broker.perf.progress import RunProgress
 
 _STEP = 5000  # bindings between two words of progress
 
 
 @dataclass(frozen=True, slots=True)
-class Topology:
+class RunTopology:
     """Names, and whether they are the run's own: what the user named is kept, and what is predeclared only looked at.
 
     Shapes: `bindings` are pairs of queue and binding key; an `exchange` of "" is the default one.
@@ -28,7 +28,7 @@ class Topology:
     own_queues: bool = True
     own_exchange: bool = True
 
-    def make(self, peer: Peer, progress: Progress) -> int:
+    def make(self, peer: PeerConnection, progress: RunProgress) -> int:
         """Make it all, durable, and return how many messages lie in the queues already.
 
         Raises: Refusal, OSError.
@@ -47,7 +47,7 @@ class Topology:
             self.bind(peer, self.bindings, progress)
         return ready
 
-    def bind(self, peer: Peer, bindings: Sequence[tuple[str, str]], progress: Progress) -> None:
+    def bind(self, peer: PeerConnection, bindings: Sequence[tuple[str, str]], progress: RunProgress) -> None:
         """Bind more: pairs of queue and binding key.
 
         Raises: Refusal, OSError.
@@ -59,7 +59,7 @@ class Topology:
             requests = (wire.queue_bind(peer.channel, queue, self.exchange, key) for queue, key in some)
             peer.call_all(requests, wire.QUEUE_BIND_OK)
 
-    def remove(self, peer: Peer) -> None:
+    def remove(self, peer: PeerConnection) -> None:
         """Take away what is the run's own.
 
         Raises: Refusal, OSError.

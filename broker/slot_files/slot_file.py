@@ -46,9 +46,9 @@ __all__ = [
     "REDELIVERED",
     "TAIL_BYTES",
     "BadSlotFile",
-    "Row",
     "SlotFileWriter",
     "SlotMeta",
+    "SlotRow",
     "SlotView",
     "open_slot",
 ]
@@ -119,7 +119,7 @@ class SlotMeta:
             raise BadSlotFile(f"its meta cannot be read: {error}") from error
 
 
-class Row(NamedTuple):
+class SlotRow(NamedTuple):
     """One message of a slot file. Shapes: ``header`` is the payload of the content header frame."""
 
     message_id: int
@@ -298,26 +298,26 @@ class SlotView:
                 damaged.append(number)
         return damaged
 
-    def row(self, number: int) -> Row:
+    def row(self, number: int) -> SlotRow:
         """Return the row of that number, from 0 on, damaged or not. Raises: IndexError."""
         if not 0 <= number < self.rows:
             raise IndexError(number)
         return self._row(INDEX_ROW.unpack_from(self.buffer, self.index_at + number * INDEX_ROW.size))
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[SlotRow]:
         return map(self._row, INDEX_ROW.iter_unpack(self.index))
 
     def __len__(self) -> int:
         return self.rows
 
-    def _row(self, entry: tuple[int, ...]) -> Row:
+    def _row(self, entry: tuple[int, ...]) -> SlotRow:
         message_id, timestamp_ms, at, header_len, body_len, _, exchange_len, key_len, flags, _ = entry
         buffer = self.buffer
         exchange_at = at + 1
         key_at = exchange_at + exchange_len + 1
         header_at = key_at + key_len
         body_at = header_at + header_len
-        return Row(
+        return SlotRow(
             message_id,
             timestamp_ms,
             flags,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from broker.store.record import encode_mark
 from broker.store.segment import OFFSET_BITS, SegmentHeader, encode_header
 
-__all__ = ["Batch", "Run"]
+__all__ = ["Batch", "SegmentRun"]
 
 
-class Run:
+class SegmentRun:
     """A piece of a batch that lies in one segment; its first piece becomes the segment's header or a mark."""
 
     __slots__ = ("offset", "pieces", "previous_end", "segment", "token")
@@ -33,7 +33,7 @@ class Batch:
 
     __slots__ = ("begin", "end", "runs", "size_bytes")
 
-    def __init__(self, begin: int, end: int, runs: list[Run], size_bytes: int) -> None:
+    def __init__(self, begin: int, end: int, runs: list[SegmentRun], size_bytes: int) -> None:
         self.begin = begin
         self.end = end
         self.runs = runs

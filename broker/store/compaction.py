@@ -30,7 +30,7 @@ from broker.store.reading import StoredMessages, names, read_messages, read_reco
 from broker.store.record import TARGET, due_of, due_target, encode_moved
 from broker.store.segment import OFFSET_BITS
 
-__all__ = ["Move", "Relocation", "SlotReference", "plan_relocation"]
+__all__ = ["MovedRecord", "Relocation", "SlotReference", "plan_relocation"]
 
 
 class SlotReference(NamedTuple):
@@ -47,7 +47,7 @@ class SlotReference(NamedTuple):
     segments: frozenset[int]
 
 
-class Move(NamedTuple):
+class MovedRecord(NamedTuple):
     """Where a message's record lies now, and when it is due.
 
     Shapes: positions; the segments are their upper halves. ``due_ms`` is 0 when nothing delays the message. ``place``
@@ -102,17 +102,17 @@ class Relocation:
         self.end = log.position
         return len(self._positions) < len(self._copies)
 
-    def take_moves(self, most: int | None) -> list[Move]:
+    def take_moves(self, most: int | None) -> list[MovedRecord]:
         """Return the moves of up to `most` messages that were not taken yet. Invariant: all copies were appended."""
         moves = list(islice(self._moves, most))
         self.left -= len(moves)
         return moves
 
-    def _each_move(self) -> Iterator[Move]:
+    def _each_move(self) -> Iterator[MovedRecord]:
         for (record, origin, needed), position in zip(self._copies, self._positions, strict=True):
             due_ms = due_of(record)
             for place, queue_number, message_id in needed:
-                yield Move(queue_number, message_id, origin, position, len(record), due_ms, place)
+                yield MovedRecord(queue_number, message_id, origin, position, len(record), due_ms, place)
 
 
 def plan_relocation(

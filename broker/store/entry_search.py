@@ -21,7 +21,7 @@ from broker.store.record import (
     TARGET,
     TRANSACTION,
 )
-from broker.store.replay import Stop, cut
+from broker.store.replay import ReplayEnd, cut
 from broker.store.segment import HEADER_BYTES
 
 __all__ = ["EntrySearch"]
@@ -56,7 +56,7 @@ class EntrySearch:
                 self.damage.append((number, offset, reason))
                 offset, reason = log.scan(number, log.resume(number, offset, inner=True), self, _untold)
 
-    def run(self, block: bytes, base: int) -> Stop:
+    def run(self, block: bytes, base: int) -> ReplayEnd:
         """Take the messages of a block.
 
         A record of a transaction counts whether all of that is whole or not: the slots say which of its messages were
@@ -70,7 +70,7 @@ class EntrySearch:
             if end > len(block) or length < LENGTH_MIN:
                 break
             if crc32c(view[at + PREFIX_BYTES : end]) != checksum:
-                return Stop(at, "the checksum is wrong", 0)
+                return ReplayEnd(at, "the checksum is wrong", 0)
             if kind == TRANSACTION:
                 at += HEAD_BYTES  # it is whole: its records are walked like others
                 continue

@@ -10,20 +10,20 @@ from crc32c import crc32c
 
 from broker.store.files import File, Files
 from broker.store.record import HEAD, HEAD_BYTES, INNER, LENGTH_MIN, MARK, MARK_BYTES, MARK_TAIL, PREFIX_BYTES
-from broker.store.replay import Stop
+from broker.store.replay import ReplayEnd
 from broker.store.salvage import read_around
 from broker.store.segment import HEADER_BYTES, OFFSET_BITS, SegmentHeader, decode_header, segment_number, segment_path
 
-__all__ = ["Consumer", "LogFolder"]
+__all__ = ["BlockConsumer", "LogFolder"]
 
 BLOCK_BYTES: Final = 8 * 1024 * 1024
 ZEROS: Final = "nothing but zeros up to the end of the file"
 
 
-class Consumer(Protocol):
+class BlockConsumer(Protocol):
     """Who takes the records of a block."""
 
-    def run(self, block: bytes, base: int) -> Stop:
+    def run(self, block: bytes, base: int) -> ReplayEnd:
         """Take the records of a block that begins with one, at position `base`."""
 
 
@@ -71,7 +71,7 @@ class LogFolder:
             self.unreadable[number] = reason
         return block
 
-    def scan(self, number: int, offset: int, consumer: Consumer, done: Callable[[int], None]) -> tuple[int, str]:
+    def scan(self, number: int, offset: int, consumer: BlockConsumer, done: Callable[[int], None]) -> tuple[int, str]:
         """Hand a segment's records from `offset` on to a consumer; returns where it stopped and the damage found
         there.
 

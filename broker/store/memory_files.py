@@ -10,13 +10,13 @@ from crc32c import crc32c
 from broker.store.damage import FolderBusy, StoreFailed
 from broker.store.files import File, Files
 
-__all__ = ["Content", "MemoryFile", "MemoryFiles", "moved"]
+__all__ = ["FileContent", "MemoryFile", "MemoryFiles", "moved"]
 
 NOT_THERE: Final = "No such file or directory"
 NOT_EMPTY: Final = "Directory not empty"
 
 
-class Content:
+class FileContent:
     """What a file holds, whatever its name is at the moment."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Content:
 class MemoryFile(File):
     """One open file in memory."""
 
-    def __init__(self, path: Path, content: Content) -> None:
+    def __init__(self, path: Path, content: FileContent) -> None:
         super().__init__(path, -1)
         self._content = content
         self._locked = False
@@ -76,9 +76,9 @@ class MemoryFiles(Files):
     def __init__(self, free_bytes: int = 1 << 40) -> None:
         self._free_bytes = free_bytes
         self._tokens = 0
-        self.contents: dict[Path, Content] = {}
+        self.contents: dict[Path, FileContent] = {}
         self.folders: set[Path] = set()
-        self._folder_locks: dict[Path, Content] = {}
+        self._folder_locks: dict[Path, FileContent] = {}
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
         content = self.contents.get(path)
@@ -140,7 +140,7 @@ class MemoryFiles(Files):
         return file
 
     def lock_folder(self, folder: Path) -> File:
-        file = MemoryFile(folder, self._folder_locks.setdefault(folder, Content()))
+        file = MemoryFile(folder, self._folder_locks.setdefault(folder, FileContent()))
         if not file.lock():
             raise FolderBusy(folder)
         return file
@@ -154,8 +154,8 @@ class MemoryFiles(Files):
         words = (crc32c(f"{self._tokens}/{word}".encode()) for word in range((size + 3) // 4))
         return b"".join(word.to_bytes(4, "big") for word in words)[:size]
 
-    def _create(self, path: Path) -> Content:
-        content = self.contents[path] = Content()
+    def _create(self, path: Path) -> FileContent:
+        content = self.contents[path] = FileContent()
         return content
 
 

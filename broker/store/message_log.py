@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from broker.store.batch import Batch, Run
+from broker.store.batch import Batch, SegmentRun
 from broker.store.damage import CorruptRecord, StoreFailed
 from broker.store.files import File, Files
 from broker.store.open_files import OpenFiles
@@ -59,7 +59,7 @@ class MessageLog:
         self._file: File | None = None  # the segment that is written to; it belongs to the writing thread
         self._failed: StoreFailed | None = None
         self._in_flight: Batch | None = None
-        self._runs: list[Run] = []
+        self._runs: list[SegmentRun] = []
         self._pieces: list[bytes] = []  # of the last run; nothing is put there before there is a run, see the fence
         self._fence = -1  # from here on append goes the long way: no run yet, the segment is full, or a group is open
         self._group: list[bytes] | None = None  # the inner records of the open group
@@ -252,7 +252,7 @@ class MessageLog:
         else:
             self._token = self._files.token(TOKEN_BYTES)
             offset = 0
-        run = Run(segment, offset, self._previous_end, self._token)
+        run = SegmentRun(segment, offset, self._previous_end, self._token)
         self._runs.append(run)
         self._pieces = run.pieces
         self._fence = self._segment_end()

@@ -43,13 +43,13 @@ from broker.store.record import (
 from broker.store.transaction import inner_records
 from broker.store.window import QueueReplay
 
-__all__ = ["Replay", "Stop", "UnknownRecord", "cut"]
+__all__ = ["Replay", "ReplayEnd", "UnknownRecord", "cut"]
 
 _NUMBER_BYTES: Final = 8
 _FRONT: Final = Struct(">II16xBB6xIQQ")  # of `record`: length, checksum, kind, flags, length of the targets, a target
 
 
-class Stop(NamedTuple):
+class ReplayEnd(NamedTuple):
     """Where a pass over a block ended.
 
     Shapes: ``used`` bytes of it were whole records. ``damage`` says what is wrong with the record there; empty when the
@@ -70,14 +70,14 @@ class UnknownRecord(Exception):
         super().__init__(f"kind {kind} at {position}")
 
 
-def cut(block: bytes, at: int, size: int) -> Stop:
+def cut(block: bytes, at: int, size: int) -> ReplayEnd:
     """Return the stop for a block that ends within a record, or for a record whose length cannot be right."""
     if size - at < HEAD_BYTES:
-        return Stop(at, "", HEAD_BYTES)
+        return ReplayEnd(at, "", HEAD_BYTES)
     length = HEAD.unpack_from(block, at)[0]
     if length < LENGTH_MIN:
-        return Stop(at, "the length is impossible", 0)
-    return Stop(at, "", length + PREFIX_BYTES)
+        return ReplayEnd(at, "the length is impossible", 0)
+    return ReplayEnd(at, "", length + PREFIX_BYTES)
 
 
 class Replay:
@@ -94,7 +94,7 @@ class Replay:
         self._due_ms = 0  # of the delayed message whose queue is the next target
         self._sequences: dict[int, array[int]] = {}  # of the numbered messages that were met, by producer
 
-    def run(self, block: bytes, base: int) -> Stop:
+    def run(self, block: bytes, base: int) -> ReplayEnd:
         """Apply the records of a block that begins with one, at position `base`.
 
         Raises: UnknownRecord.
@@ -147,7 +147,7 @@ class Replay:
             records += 1
             at = end
         self.records += records
-        return Stop(at, damage, 0) if damage else cut(block, at, size)
+        return ReplayEnd(at, damage, 0) if damage else cut(block, at, size)
 
     def _accept(self, number: int, message_id: int, position: int, size: int) -> QueueReplay | None:
         """Apply one target of a message and return the state of its queue, None when it has none."""

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar, overload
 
 from broker.event_log import get_logger
 from broker.store.checkpoint import Checkpoint, CheckpointFolder, QueueState
-from broker.store.compaction import Move, Relocation, SlotReference, plan_relocation
+from broker.store.compaction import MovedRecord, Relocation, SlotReference, plan_relocation
 from broker.store.damage import Finding
 from broker.store.files import Files
 from broker.store.log_scan import LogFolder
@@ -364,7 +364,7 @@ class VhostStore:
         self._relocation = relocation
         return relocation.append(self.log, most)
 
-    def finish_relocation(self, relocation: Relocation, most: int | None = None) -> list[Move]:
+    def finish_relocation(self, relocation: Relocation, most: int | None = None) -> list[MovedRecord]:
         """Point the queue logs at the copies of up to `most` messages and return the moves.
 
         In the same turn the caller adds the copies' segments to its slots and corrects messages that are in memory.

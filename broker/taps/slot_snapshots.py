@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
     from broker.core.queue.stream import Stream
     from broker.delivery.engine import Engine
-    from broker.settings_storage import Taps
+    from broker.settings_storage import TapSettings
     from broker.slot_files.slot_folder import SlotFolder
     from broker.slot_files.snapshot_folder import SnapshotSlot
     from broker.taps.slot_rows import Piece
@@ -64,7 +64,7 @@ class Snapshots(Mapping[str, Snapshot]):
     """The snapshots that are there, by id, and what makes them. Shapes: ``under_way`` are not there yet."""
 
     def __init__(
-        self, folder: SlotFolder, writer: SlotWriter, settings: Taps, clock: Clock, keep_free_bytes: int
+        self, folder: SlotFolder, writer: SlotWriter, settings: TapSettings, clock: Clock, keep_free_bytes: int
     ) -> None:
         self._folder = folder
         self._writer = writer
@@ -74,7 +74,7 @@ class Snapshots(Mapping[str, Snapshot]):
         self._by_id: dict[str, Snapshot] = {}
         self.under_way = 0
 
-    def take_settings(self, settings: Taps, keep_free_bytes: int) -> None:
+    def take_settings(self, settings: TapSettings, keep_free_bytes: int) -> None:
         """Go by changed settings; a snapshot that is there keeps its time."""
         self._settings = settings
         self._keep_free_bytes = keep_free_bytes

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from broker.core.queue.stream import Stream
     from broker.core.queue.tap_queue import TapQueue
     from broker.delivery.engine import Engine
-    from broker.settings_storage import Taps
+    from broker.settings_storage import TapSettings
     from broker.slot_files.seal_log import Seal
     from broker.slot_files.slot_folder import SlotFolder
     from broker.store.store import VhostStore
@@ -55,7 +55,7 @@ class SlotWriter:
         self,
         folder: SlotFolder,
         engines: Mapping[str, Engine],
-        settings: Taps,
+        settings: TapSettings,
         clock: Clock,
         fail: Callable[[BaseException], None],
         keep_free_bytes: int,
@@ -79,7 +79,7 @@ class SlotWriter:
         self._retry_at_s = 0.0
         self.sealed = 0
 
-    def take_settings(self, settings: Taps) -> None:
+    def take_settings(self, settings: TapSettings) -> None:
         """Go by changed settings, from the next file on."""
         self._settings = settings
 

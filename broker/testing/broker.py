@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from broker.amqp.codec import publish_fields
 from broker.amqp.errors import ProtocolError
-from broker.server import Broker as Server
+from broker.server import BrokerServer as Server
 from broker.settings import Settings
 from broker.settings_problem import problem
 from broker.store.files import Files

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from broker.amqp.errors import BrokerError
-from broker.server import Broker
+from broker.server import BrokerServer
 from broker.settings import Settings
 from broker.store.damage import StoreFailed
 from tests.fault.broker_clients import QUEUES, Client, churn_some, consume_some, drain, prepare, publish_some
@@ -60,7 +60,7 @@ class Life:
         self.random = random
         segment_bytes, slot_messages = random.choice((4096, 16384)), random.choice((3, 10, 50))
         settings = small_settings(sync=sync, segment_bytes=segment_bytes, slot_messages=slot_messages)
-        self.broker = Broker(settings, self.files)
+        self.broker = BrokerServer(settings, self.files)
         self.started = False
         self._killed = False
         self._threads = ThreadPoolExecutor(CLIENTS_MAX, thread_name_prefix="client")

@@ -15,20 +15,20 @@ from typing import Final
 
 from broker.store.damage import StoreFailed
 from broker.store.files import File
-from broker.store.memory_files import Content, MemoryFile, MemoryFiles, moved
+from broker.store.memory_files import FileContent, MemoryFile, MemoryFiles, moved
 
 
 class PowerLost(Exception):
     """The process is gone in the middle of a file call, which did nothing any more."""
 
 
-Change = tuple[str, Path, Path, Content | None]  # verb, path, new path
+Change = tuple[str, Path, Path, FileContent | None]  # verb, path, new path
 
 SECTOR_BYTES: Final = 512
 TRUNCATE: Final = None
 
 
-class TornContent(Content):
+class TornContent(FileContent):
     """A file's bytes as programs see them, and what of them is on disk."""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class DiskTree:
         found under the old name.
     """
 
-    def __init__(self, entries: dict[Path, Content], folders: set[Path], changes: list[Change]) -> None:
+    def __init__(self, entries: dict[Path, FileContent], folders: set[Path], changes: list[Change]) -> None:
         self.entries = entries
         self.folders = folders
         self._moves = [(path, target) for verb, path, target, _ in changes if verb == "move"]
@@ -179,7 +179,7 @@ class FaultyFiles(MemoryFiles):
         self.calls = 0
         self.failed = ""
         self.syncs = 0
-        self.entries: dict[Path, Content] = {}  # what the folders have on disk
+        self.entries: dict[Path, FileContent] = {}  # what the folders have on disk
         self.changes: list[Change] = []  # since, unsynced
         if folder is not None:
             self.folders.update((folder, *folder.parents))
@@ -300,7 +300,7 @@ class FaultyFiles(MemoryFiles):
         self._tokens = before._tokens
         return self
 
-    def _create(self, path: Path) -> Content:
+    def _create(self, path: Path) -> FileContent:
         content = self.contents[path] = TornContent()
         self.changes.append(("create", path, path, content))
         return content

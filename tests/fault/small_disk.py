@@ -6,7 +6,7 @@ from pathlib import Path
 
 from broker.store.damage import StoreFailed
 from broker.store.files import File
-from broker.store.memory_files import Content, MemoryFile, MemoryFiles
+from broker.store.memory_files import FileContent, MemoryFile, MemoryFiles
 
 NO_SPACE = "No space left on device"
 
@@ -33,7 +33,7 @@ class SmallDisk(MemoryFiles):
 class SmallDiskFile(MemoryFile):
     """One open file of `SmallDisk`, which takes no byte that has no room."""
 
-    def __init__(self, path: Path, content: Content, disk: SmallDisk) -> None:
+    def __init__(self, path: Path, content: FileContent, disk: SmallDisk) -> None:
         super().__init__(path, content)
         self._disk = disk
 

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from broker.store.checkpoint import Checkpoint, QueueState, SlotState
-from broker.store.compaction import Move, SlotReference
+from broker.store.compaction import MovedRecord, SlotReference
 from broker.store.files import Files
 from broker.store.record import (
     PERSISTENT,
@@ -391,7 +391,7 @@ class StoreModel:
         if self.random.random() < COMMITS:
             self.commit()
 
-    def apply(self, moves: list[Move]) -> None:
+    def apply(self, moves: list[MovedRecord]) -> None:
         """Point slots and messages at copies."""
         for move in moves:
             queue = self.queues[move.queue_number]

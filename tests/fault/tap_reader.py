@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from broker.slot_files.seal_log import SealView
-    from broker.slot_files.slot_file import Row
+    from broker.slot_files.slot_file import SlotRow
 
 __all__ = ["EXCHANGE", "QUEUE", "TAP", "TapLedger", "TapReader", "number_of", "publish_batches"]
 
@@ -69,7 +69,7 @@ class TapReader:
             self.seal = seal.seal
 
 
-def number_of(row: Row) -> int:
+def number_of(row: SlotRow) -> int:
     """Return the number of a message."""
     return int(row.body.split()[0])
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.delivery import checkpointer
-from broker.server import Broker
+from broker.server import BrokerServer
 from tests.in_process import queue_of
 from tests.raw_client import RawClient
 from tests.raw_talk import connect, consume, declare, get, mortal_broker, publish, talk
@@ -23,7 +23,7 @@ def bodies(*numbers: int) -> list[bytes]:
     return [b"%d" % number for number in numbers]
 
 
-async def checkpoint_while(broker: Broker, work: Callable[[], None]) -> None:
+async def checkpoint_while(broker: BrokerServer, work: Callable[[], None]) -> None:
     """Take a checkpoint; the work is begun and done between its first slice and its last."""
     engine = broker.engines["/"]
     state = engine.checkpointer._state

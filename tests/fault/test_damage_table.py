@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
 from broker.delivery.engine import Engine
-from broker.server import Broker
+from broker.server import BrokerServer
 from broker.store.damage import CorruptStore
 from broker.store.salvage import SECTOR_BYTES
 from tests.deadline import wait_until_async
@@ -115,7 +115,7 @@ def take_all(client: RawClient, count: int) -> list[int]:
     return found
 
 
-async def expect_rest(broker: Broker, lost: set[int]) -> None:
+async def expect_rest(broker: BrokerServer, lost: set[int]) -> None:
     """Twice each message but the lost ones comes, in order: a second consumer finds what the first one found."""
     rest = [number for number in range(len(SENT)) if number not in lost]
     for _ in range(2):
@@ -131,14 +131,14 @@ def alarming(events: Sequence[Mapping[str, Any]]) -> list[str]:
     return [one["event"] for one in events if one["log_level"] != "info" and one["event"] not in QUIET]
 
 
-async def expect_well(broker: Broker) -> None:
+async def expect_well(broker: BrokerServer) -> None:
     """Check that the other vhost works: its message is there, and it takes another one."""
     with await talk(broker, connect, broker) as client:
         assert await talk(broker, consume, client, "q", 1) == WELL
         await talk(broker, lambda: publish(client, "q", WELL))
 
 
-async def expect_down(broker: Broker) -> str:
+async def expect_down(broker: BrokerServer) -> str:
     """Check that the damaged vhost is refused with RabbitMQ's code and text and keeps its definitions."""
 
     def refused() -> str:
@@ -296,7 +296,7 @@ async def test_an_offline_vhost_leaves_memory(tmp_path: Path) -> None:
         await wait_until_async(forgotten, "the end of the vhost")
 
 
-async def gone(broker: Broker) -> None:
+async def gone(broker: BrokerServer) -> None:
     """Return when the engine of the offline vhost has ended."""
 
     async def ended() -> bool:

@@ -18,7 +18,7 @@ from pamqp import commands
 from structlog.testing import capture_logs
 
 from broker.core.policy.policy import Policy
-from broker.server import Broker
+from broker.server import BrokerServer
 from broker.store.damage import StoreFailed
 from tests.deadline import wait_until_async
 from tests.fault.broker_clients import Client
@@ -202,7 +202,7 @@ def change_policy(life: Life) -> None:
         life.broker._fail(error)
 
 
-async def look(broker: Broker) -> dict[str, Counter[int]]:
+async def look(broker: BrokerServer) -> dict[str, Counter[int]]:
     """Return the numbers of the messages that are in each queue at one moment, wherever they lie."""
     engine = broker.engines["/"]
     engine.pager.budget_bytes = 1 << 30

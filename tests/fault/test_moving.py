@@ -18,7 +18,7 @@ from broker.administration.mover import carry_out
 from broker.cli.control_client import Unanswered, ask
 from broker.core.moving import moving
 from broker.core.moving.course import to_exchange
-from broker.core.moving.moving import Move, Tally
+from broker.core.moving.moving import Move, MoveTally
 from broker.store.damage import StoreFailed
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.deadline import wait_until, wait_until_async
@@ -120,7 +120,7 @@ async def move_until_the_end(life: Life) -> int:
     (engine,) = life.broker.engines.values()
     vhost, said = engine.vhost, [0]
 
-    def step(tally: Tally) -> str:
+    def step(tally: MoveTally) -> str:
         said.append(tally.moved)
         return ""
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 from structlog.testing import capture_logs
 
-from broker.store.memory_files import Content, MemoryFiles
+from broker.store.memory_files import FileContent, MemoryFiles
 from broker.store.record import TARGET, encode_message, encode_requeued, encode_route, encode_settled, encode_topology
 from broker.store.segment import HEADER_BYTES, segment_path
 from broker.store.store import VhostStore
@@ -84,7 +84,7 @@ def cut_copy(files: MemoryFiles, size: int, tail: bytes = b"") -> MemoryFiles:
     copy = MemoryFiles()
     copy.folders = set(files.folders)
     for path, content in files.contents.items():
-        copied = copy.contents[path] = Content()
+        copied = copy.contents[path] = FileContent()
         copied.block = bytearray(content.block)
     held = copy.contents[segment_path(LOG, 1)].block
     held[size:] = tail

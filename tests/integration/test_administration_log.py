@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.cli.control_client import Unanswered, ask
-from broker.server import Broker
+from broker.server import BrokerServer
 from tests.in_process import client_of, running_broker
 
 ALL = {"configure": ".*", "write": "^a", "read": ""}
@@ -37,7 +37,7 @@ CHANGES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
+async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
     """Return what the broker answers over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 

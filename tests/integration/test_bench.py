@@ -19,7 +19,7 @@ from bench.scenarios.pingpong import Pingpong
 from bench.scenarios.routing import Bindings, Routing, Topology
 from broker.perf.crew import RunFailed
 from broker.perf.faults import Refusal
-from broker.perf.peer import Peer
+from broker.perf.peer import PeerConnection
 
 pytestmark = pytest.mark.slow
 
@@ -105,8 +105,8 @@ def test_the_second_user_sees_nothing_of_the_first(broker: brokers.Broker) -> No
     """Each may enter one vhost only, and declares there only what it may."""
     assert broker.other is not None
     with pytest.raises(Refusal, match="access to vhost"):
-        Peer(replace(broker.other, vhost=broker.address.vhost), 1)
-    peer = Peer(broker.other, 1)
+        PeerConnection(replace(broker.other, vhost=broker.address.vhost), 1)
+    peer = PeerConnection(broker.other, 1)
     with pytest.raises(Refusal, match="403"):
         peer.declare_queue("somebody-elses", durable=False)
     peer.socket.close()

@@ -16,7 +16,7 @@ from broker.core.session.method_budget import BUDGET_UNITS
 from broker.core.session.queue import UNITS
 from broker.core.topology.deferred_unbinding import CHUNK_BINDINGS
 from broker.core.vhost import Vhost
-from broker.server import Broker
+from broker.server import BrokerServer
 from tests.deadline import wait_until_async
 from tests.in_process import client_of
 from tests.raw_client import RawClient, method_frame
@@ -32,7 +32,7 @@ MOST_METHODS: Final = BUDGET_UNITS // UNITS + 1  # of one connection in one turn
 class Counted:
     """What a broker did in each turn."""
 
-    def __init__(self, broker: Broker, done: Callable[[], int]) -> None:
+    def __init__(self, broker: BrokerServer, done: Callable[[], int]) -> None:
         self.totals = [done()]
         engine = broker.engines["/"]
         turn = engine.turn
@@ -49,7 +49,7 @@ class Counted:
         return max(abs(after - before) for before, after in pairwise(self.totals))
 
 
-def vhost_of(broker: Broker) -> Vhost:
+def vhost_of(broker: BrokerServer) -> Vhost:
     """Return the default vhost."""
     return broker.engines["/"].vhost
 
@@ -69,7 +69,7 @@ def prepare(client: RawClient, **options: Any) -> None:
 
 
 @asynccontextmanager
-async def bound(folder: Path, **options: Any) -> AsyncIterator[tuple[Broker, RawClient]]:
+async def bound(folder: Path, **options: Any) -> AsyncIterator[tuple[BrokerServer, RawClient]]:
     """Yield a broker with a queue of many bindings, and the client that made it."""
     async with mortal_broker(folder) as broker:
         with await asyncio.to_thread(connect, broker) as client:
@@ -77,7 +77,7 @@ async def bound(folder: Path, **options: Any) -> AsyncIterator[tuple[Broker, Raw
             yield broker, client
 
 
-async def until_gone(broker: Broker, count: int = MANY) -> None:
+async def until_gone(broker: BrokerServer, count: int = MANY) -> None:
     """Return when the indexes have lost so many bindings."""
 
     async def gone() -> bool:
@@ -125,19 +125,19 @@ async def test_a_storm_of_one_connection_leaves_the_others_their_turns(tmp_path:
             assert await questions > 1
 
 
-async def delete(broker: Broker, client: RawClient) -> None:
+async def delete(broker: BrokerServer, client: RawClient) -> None:
     """Delete the queue."""
     answer = await talk(broker, client.call, 1, Queue.Delete(queue="q"), Queue.DeleteOk)
     assert answer.message_count == 3
 
 
-async def leave(broker: Broker, client: RawClient) -> None:
+async def leave(broker: BrokerServer, client: RawClient) -> None:
     """Close the connection to which the queue is exclusive."""
     close = Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
     await talk(broker, client.call, 0, close, Connection.CloseOk)
 
 
-async def vanish(broker: Broker, client: RawClient) -> None:
+async def vanish(broker: BrokerServer, client: RawClient) -> None:
     """Break the connection to which the queue is exclusive."""
     client.socket.close()
 
@@ -147,7 +147,7 @@ async def vanish(broker: Broker, client: RawClient) -> None:
     await wait_until_async(noticed, "the end of the queue")
 
 
-async def delete_exchange(broker: Broker, client: RawClient) -> None:
+async def delete_exchange(broker: BrokerServer, client: RawClient) -> None:
     """Delete the exchange."""
     await talk(broker, client.call, 1, Exchange.Delete(exchange="x"), Exchange.DeleteOk)
 
@@ -156,7 +156,7 @@ async def delete_exchange(broker: Broker, client: RawClient) -> None:
     ("end", "exclusive"), [(delete, False), (leave, True), (vanish, True), (delete_exchange, False)]
 )
 async def test_what_is_deleted_is_gone_for_clients_at_once(
-    tmp_path: Path, end: Callable[[Broker, RawClient], Any], exclusive: bool
+    tmp_path: Path, end: Callable[[BrokerServer, RawClient], Any], exclusive: bool
 ) -> None:
     """It is counted, listed and free to be declared and bound again; the index loses it turn by turn."""
     async with bound(tmp_path, exclusive=exclusive) as (broker, client), client_of(broker) as channel:

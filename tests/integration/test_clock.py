@@ -11,7 +11,7 @@ import aio_pika
 import pytest
 
 from broker.delivery.clock import SteadyClock
-from broker.server import Broker
+from broker.server import BrokerServer
 from broker.settings import Settings
 from broker.store.clock_file import ClockFile
 from broker.store.files import Files
@@ -43,10 +43,10 @@ class Machine:
 
 
 @asynccontextmanager
-async def broker_on(machine: Machine, folder: Path, *, kill: bool = False) -> AsyncIterator[Broker]:
+async def broker_on(machine: Machine, folder: Path, *, kill: bool = False) -> AsyncIterator[BrokerServer]:
     """Yield a broker that goes by the machine's clocks, and ends it in good order or not."""
     settings = Settings(server={"port": 0, "data_dir": folder}, taps={"window_ms": 100})
-    broker = Broker(settings, None, machine.clock())
+    broker = BrokerServer(settings, None, machine.clock())
     await broker.start()
     try:
         yield broker
@@ -54,7 +54,7 @@ async def broker_on(machine: Machine, folder: Path, *, kill: bool = False) -> As
         await (drop(broker) if kill else broker.stop())
 
 
-async def corrected(broker: Broker, machine: Machine, by_s: float) -> None:
+async def corrected(broker: BrokerServer, machine: Machine, by_s: float) -> None:
     """Correct the system's clock, and return when the broker has noted it."""
     machine.system_s += by_s
     clock, folder = broker._clock, Path(broker.settings.server.data_dir)
@@ -66,7 +66,7 @@ async def corrected(broker: Broker, machine: Machine, by_s: float) -> None:
     await wait_until_async(noted, "the note of a correction")
 
 
-async def publish(broker: Broker, *, seconds: int) -> None:
+async def publish(broker: BrokerServer, *, seconds: int) -> None:
     """Publish a message that expires after so long, and one that is delayed for as long."""
     async with client_of(broker) as channel:
         arguments = {"x-delayed-type": "fanout"}
@@ -81,7 +81,7 @@ async def publish(broker: Broker, *, seconds: int) -> None:
         await exchange.publish(delayed, "")
 
 
-def counts(broker: Broker) -> dict[str, int]:
+def counts(broker: BrokerServer) -> dict[str, int]:
     """Count what waits."""
     return {name: queue_of(broker, name).ready for name in ("aging", "dead", "released", "amq.delayed.later")}
 
@@ -90,7 +90,7 @@ WAITING: Final = {"aging": 1, "dead": 0, "released": 0, "amq.delayed.later": 1}
 DUE: Final = {"aging": 0, "dead": 1, "released": 1, "amq.delayed.later": 0}
 
 
-async def looked(broker: Broker) -> dict[str, int]:
+async def looked(broker: BrokerServer) -> dict[str, int]:
     """Let what is due happen, and counts what waits."""
 
     async def at_rest() -> bool:
@@ -102,7 +102,7 @@ async def looked(broker: Broker) -> dict[str, int]:
     return counts(broker)
 
 
-async def until_due(broker: Broker) -> None:
+async def until_due(broker: BrokerServer) -> None:
     """Return when what was published has expired and was released."""
 
     async def due() -> bool:
@@ -200,7 +200,7 @@ async def test_what_readers_see_is_the_time_of_day(tmp_path: Path) -> None:
         assert second.last_ts_ms == heard_s * 1000
 
 
-async def sealed(broker: Broker, machine: Machine, count: int) -> None:
+async def sealed(broker: BrokerServer, machine: Machine, count: int) -> None:
     """Let time pass until there are so many slot files."""
 
     async def there() -> bool:

@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from broker.core.policy.policy import Policy
 from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
-from broker.server import Broker
+from broker.server import BrokerServer
 from broker.slots.slot import Slot
 from tests.deadline import wait_until_async
 from tests.raw_client import HEADER, RawClient, publish_frames
@@ -209,7 +209,7 @@ def visit(port: int, seed: int) -> None:
     guest.raw.socket.close()
 
 
-def page_out_some(broker: Broker, random: Random) -> None:
+def page_out_some(broker: BrokerServer, random: Random) -> None:
     """Move a slot here and there to disk, as the pager does when memory is short."""
     pager = broker.engines["/"].pager
     for queue in broker.engines["/"].vhost.queues.values():
@@ -222,7 +222,7 @@ def page_out_some(broker: Broker, random: Random) -> None:
                     slot.contents = None
 
 
-async def settle(broker: Broker) -> None:
+async def settle(broker: BrokerServer) -> None:
     """Return when nothing is under way any more, and everything is in memory."""
     engine = broker.engines["/"]
 
@@ -238,7 +238,7 @@ async def settle(broker: Broker) -> None:
     await wait_until_async(alone, "the messages on disk")
 
 
-async def meddle(broker: Broker, random: Random, done: asyncio.Event) -> None:
+async def meddle(broker: BrokerServer, random: Random, done: asyncio.Event) -> None:
     """Set and clear policies and pages out, until the clients are done."""
     policies = broker.engines["/"].vhost.policies
     while not done.is_set():

@@ -16,7 +16,7 @@ from pamqp import commands
 from broker.core.queue.consumer import Consumer
 from broker.core.queue.consumer_ring import ROW_MESSAGES
 from broker.net.transport import SMALL_READ_BYTES
-from broker.server import Broker
+from broker.server import BrokerServer
 from tests.deadline import DEADLINE_S, wait_until_async
 from tests.in_process import queue_of
 from tests.raw_client import SILENCE_S, RawClient, publish_frames
@@ -128,7 +128,7 @@ async def test_a_consumer_that_reads_nothing_leaves_the_rest_to_the_others(tmp_p
 class Flood:
     """Clients that publish, each into its own queue and all at once, more than a turn has a share for."""
 
-    def __init__(self, broker: Broker, stack: ExitStack) -> None:
+    def __init__(self, broker: BrokerServer, stack: ExitStack) -> None:
         self._broker = broker
         self._clients = [stack.enter_context(connect(broker)) for _ in range(FLOODERS)]
         self._frames = [
@@ -170,7 +170,7 @@ class Flood:
         await wait_until_async(all_taken, "all of the flood")
 
 
-def each_turn(broker: Broker, look: Callable[[], None]) -> None:
+def each_turn(broker: BrokerServer, look: Callable[[], None]) -> None:
     """Has something looked at in every turn of the loop, when the engines have had theirs."""
     after = broker.turn.after
 

@@ -10,7 +10,7 @@ import pika
 import pytest
 
 from broker.cli.control_client import Unanswered, ask
-from broker.server import Broker
+from broker.server import BrokerServer
 from tests.in_process import running_broker
 
 EVERYTHING = {"configure": ".*", "write": ".*", "read": ".*"}
@@ -30,12 +30,12 @@ EXPORTED: dict[str, Any] = {  # as RabbitMQ 4 says it
 }  # fmt: skip
 
 
-async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
+async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
     """Return what the broker answers over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
-async def types(broker: Broker) -> dict[str, str | None]:
+async def types(broker: BrokerServer) -> dict[str, str | None]:
     """Return the type that each queue of the vhost was declared with."""
     return {row["name"]: row["arguments"].get("x-queue-type") for row in await told(broker, "list_queues", vhost="v")}
 

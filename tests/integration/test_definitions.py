@@ -14,7 +14,7 @@ from broker.administration import definitions_import
 from broker.amqp.errors import ChannelError
 from broker.cli.control_client import Unanswered, ask
 from broker.core.definitions.reading import BadDefinitions
-from broker.server import Broker
+from broker.server import BrokerServer
 from broker.settings import Settings
 from broker.store.damage import StoreFailed
 from broker.store.files import Files
@@ -66,12 +66,12 @@ EXPORTED: dict[str, Any] = {
 }  # fmt: skip
 
 
-async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
+async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
     """Return what the broker answers over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
-async def take(broker: Broker, definitions: Any, **arguments: Any) -> Any:
+async def take(broker: BrokerServer, definitions: Any, **arguments: Any) -> Any:
     """Import a document."""
     return await told(broker, "import_definitions", definitions=definitions, **arguments)
 
@@ -91,7 +91,7 @@ def sorted_rows(document: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def check_taken(broker: Broker) -> None:
+async def check_taken(broker: BrokerServer) -> None:
     """Everything of the document is there, and works."""
     queues = {row["name"]: row for row in await told(broker, "list_queues", vhost="m")}
     assert queues["mq"]["arguments"] == {"x-dead-letter-exchange": "mx", "x-message-ttl": 100000}
@@ -479,7 +479,7 @@ async def test_what_could_not_be_written_down_is_refused(tmp_path: Path, verb: s
 async def test_change_that_cannot_be_written_ends_the_broker(tmp_path: Path) -> None:
     """Whoever asked is not told that it is done, and the next start has what was there before."""
     files = FullDisk()
-    broker = Broker(Settings(server={"port": 0, "data_dir": tmp_path}), files)
+    broker = BrokerServer(Settings(server={"port": 0, "data_dir": tmp_path}), files)
     await broker.start()
     await told(broker, "add_user", name="before", password="p")
     files.full = True

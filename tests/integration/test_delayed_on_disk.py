@@ -13,7 +13,7 @@ from pamqp import commands
 from broker.core.delay.delayed import HOLDING_PREFIX, Delay
 from broker.core.delay.due_moments import NEAR_MAX
 from broker.core.queue.deadlines import Deadlines
-from broker.server import Broker
+from broker.server import BrokerServer
 from broker.store.store import VhostStore
 from broker.testing import VirtualClock
 from tests.broker_process import BrokerAddress, BrokerProcess
@@ -55,12 +55,12 @@ def numbers_in(address: BrokerAddress, queue: str = "q") -> list[int]:
         return [int(body.split()[0]) for body in drain(connection.channel(), queue)]
 
 
-def delay_of_x(broker: Broker) -> Delay:
+def delay_of_x(broker: BrokerServer) -> Delay:
     """Return what releases the messages of the exchange."""
     return broker.engines["/"].vhost.delays._by_name["x"]
 
 
-def in_memory(broker: Broker) -> int:
+def in_memory(broker: BrokerServer) -> int:
     """Count the held messages that are in memory."""
     slots = queue_of(broker, HOLDING_PREFIX + "x").stream.manager.slots.values()
     return sum(len(slot.contents or ()) for slot in slots)

@@ -22,7 +22,7 @@ import pytest
 from broker.cli.control_client import Unanswered, ask
 from broker.net.control_address import socket_address
 from broker.net.control_verbs.trace import KEPT_MAX, TRACES_MAX
-from broker.server import Broker
+from broker.server import BrokerServer
 from tests.deadline import wait_until_async
 from tests.in_process import client_of, running_broker
 
@@ -121,17 +121,17 @@ def message(body: bytes) -> Any:
     return aio_pika.Message(body)
 
 
-async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
+async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
     """Return what the broker answers over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
-def connected(broker: Broker) -> Any:
+def connected(broker: BrokerServer) -> Any:
     """Return a connection."""
     return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.listener.port))
 
 
-def converse(broker: Broker) -> list[tuple[str, dict[str, Any], bytes]]:
+def converse(broker: BrokerServer) -> list[tuple[str, dict[str, Any], bytes]]:
     """Has the conversation on two connections."""
     with connected(broker) as one, connected(broker) as two:
         return conversation(one.channel(), two.channel())

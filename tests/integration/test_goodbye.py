@@ -12,7 +12,7 @@ from pamqp import commands
 from structlog.testing import capture_logs
 
 from broker.net.transport import CLOSE_TICKS, Transport
-from broker.server import Broker
+from broker.server import BrokerServer
 from tests.deadline import wait_until_async
 from tests.in_process import queue_of
 from tests.raw_client import PeerGone, RawClient, body_frame, header_frame, method_frame, publish_frames
@@ -28,7 +28,7 @@ def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Transport, "tick", lambda _transport: None)
 
 
-async def all_gone(broker: Broker) -> None:
+async def all_gone(broker: BrokerServer) -> None:
     """Return when the broker has no connection left."""
 
     async def gone() -> bool:

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.delivery.offline import OfflineVhost
-from broker.server import Broker
+from broker.server import BrokerServer
 from broker.settings import Settings
 from broker.store.damage import FolderBusy
 from tests.broker_process import BrokerProcess
@@ -24,13 +24,13 @@ from tests.in_process import running_broker
 HTTP: dict[str, Any] = {"enabled": True, "port": 0}
 
 
-def port_of(broker: Broker) -> int:
+def port_of(broker: BrokerServer) -> int:
     """Where the HTTP server listens."""
     assert broker.http is not None
     return broker.http.port
 
 
-async def talks_end(broker: Broker) -> None:
+async def talks_end(broker: BrokerServer) -> None:
     """Wait until the broker talks to nobody over HTTP."""
 
     async def over() -> bool:
@@ -372,7 +372,7 @@ async def test_a_broker_that_cannot_start_gives_the_port_back(tmp_path: Path) ->
     async with running_broker(tmp_path / "data"):
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
-        second = Broker(Settings(server={"port": 0, "data_dir": tmp_path / "data"}, http={**HTTP, "port": port}))
+        second = BrokerServer(Settings(server={"port": 0, "data_dir": tmp_path / "data"}, http={**HTTP, "port": port}))
         with pytest.raises(FolderBusy) as caught:
             await second.start()
         assert free(port), caught.value

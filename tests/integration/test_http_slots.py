@@ -13,7 +13,7 @@ from typing import Any
 import aio_pika
 import pytest
 
-from broker.server import Broker
+from broker.server import BrokerServer
 from broker.slot_files.slot_file import open_slot
 from broker.testing import Broker as InMemory
 from tests.deadline import DEADLINE_S, wait_until_async
@@ -26,7 +26,7 @@ TAP = "queue 'amq.tap.a' in vhost '/'"
 
 
 @asynccontextmanager
-async def tapped_broker(folder: Path, *taps: str, **sections: dict[str, Any]) -> AsyncIterator[Broker]:
+async def tapped_broker(folder: Path, *taps: str, **sections: dict[str, Any]) -> AsyncIterator[BrokerServer]:
     """Yield a broker with taps on amq.topic, each for the keys of its name, which only sealing empties."""
     http = {**HTTP, **sections.pop("http", {})}
     given = {"window_ms": 3_600_000, **sections.pop("taps", {})}
@@ -36,7 +36,7 @@ async def tapped_broker(folder: Path, *taps: str, **sections: dict[str, Any]) ->
         yield broker
 
 
-async def publish(broker: Broker, key: str, *bodies: bytes) -> None:
+async def publish(broker: BrokerServer, key: str, *bodies: bytes) -> None:
     """Publish and wait for the confirms."""
     async with client_of(broker) as channel:
         exchange = await channel.get_exchange("amq.topic")
@@ -44,13 +44,13 @@ async def publish(broker: Broker, key: str, *bodies: bytes) -> None:
             await exchange.publish(aio_pika.Message(body, delivery_mode=2), key)
 
 
-async def slot_of(broker: Broker, tap: str, *bodies: bytes) -> int:
+async def slot_of(broker: BrokerServer, tap: str, *bodies: bytes) -> int:
     """Has messages in a slot file of a tap, and returns its seal."""
     await publish(broker, f"{tap}.key", *bodies)
     return await broker.taps.seal("/", tap)
 
 
-def reader(broker: Broker, read: str, tags: tuple[str, ...] = ()) -> None:
+def reader(broker: BrokerServer, read: str, tags: tuple[str, ...] = ()) -> None:
     """Make alice, who may read what matches."""
     broker.administration.users.add(*ALICE, tags)
     broker.administration.permissions.set("alice", "/", "", "", read)

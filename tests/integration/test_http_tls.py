@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trustme
 
-from broker.server import Broker
+from broker.server import BrokerServer
 from broker.settings import Settings
 from tests.deadline import DEADLINE_S, wait_until_async
 from tests.http_talk import Web, raw, request, statuses
@@ -42,13 +42,13 @@ def trusting(authority: trustme.CA) -> ssl.SSLContext:
     return context
 
 
-def web_of(broker: Broker, authority: trustme.CA) -> Web:
+def web_of(broker: BrokerServer, authority: trustme.CA) -> Web:
     """Return a client over TLS."""
     assert broker.http is not None
     return Web(broker.http.port, context=trusting(authority))
 
 
-def serial(broker: Broker, authority: trustme.CA) -> str:
+def serial(broker: BrokerServer, authority: trustme.CA) -> str:
     """Return the number of the certificate that a new client is shown."""
     assert broker.http is not None
     with (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from broker.server import Broker
+from broker.server import BrokerServer
 from tests.in_process import running_broker
 from tests.raw_client import PROTOCOL_HEADER, PeerGone, RawClient
 from tests.raw_talk import connect
@@ -124,6 +124,6 @@ async def test_who_does_not_come_to_the_point_is_hung_up_on(tmp_path: Path) -> N
         assert len(broker.listener.transports) <= 1
 
 
-def knock(broker: Broker) -> RawClient:
+def knock(broker: BrokerServer) -> RawClient:
     """Return a client that has said nothing."""
     return RawClient("127.0.0.1", broker.listener.port)

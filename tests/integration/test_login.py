@@ -14,19 +14,19 @@ from pamqp import commands
 
 from broker.core.auth import password as passwords
 from broker.core.auth.users import user_of
-from broker.server import Broker
+from broker.server import BrokerServer
 from tests.broker_process import BrokerProcess
 from tests.in_process import running_broker
 from tests.raw_client import RawClient
 
 
-async def log_in(broker: Broker, user: str, password: str) -> None:
+async def log_in(broker: BrokerServer, user: str, password: str) -> None:
     """Connect and leave."""
     connection: Any = await aio_pika.connect(f"amqp://{user}:{password}@127.0.0.1:{broker.listener.port}/")
     await connection.close()
 
 
-def add_alice(broker: Broker) -> None:
+def add_alice(broker: BrokerServer) -> None:
     """Add a user whose password was never proven to this broker."""
     administration = broker.administration
     administration.users.put(user_of({"name": "alice", "password": "s3cret"}))

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from broker.cli.control_client import Unanswered, ask
 from broker.routing.engine_names import AUTO, CHOICES, ENGINES
-from broker.server import Broker
+from broker.server import BrokerServer
 from tests.in_process import client_of, queue_of, running_broker
 
 SMALL_SLOTS: Any = {"slots": {"window_messages": 4}, "memory": {"resident_max_bytes": 1 << 20}}
@@ -25,12 +25,12 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
+async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
     """Return what the broker answers over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
-async def only(broker: Broker, verb: str, **arguments: Any) -> Any:
+async def only(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
     """Return the one row of a list."""
     (row,) = await told(broker, verb, **arguments)
     return row

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from broker.administration.mover import carry_out
 from broker.cli.control_client import Unanswered, ask
 from broker.core.moving.course import to_queue
-from broker.core.moving.moving import Move, Tally
-from broker.server import Broker
+from broker.core.moving.moving import Move, MoveTally
+from broker.server import BrokerServer
 from tests.deadline import wait_until_async
 from tests.in_process import client_of, queue_of, running_broker
 from tests.raw_talk import page_out
@@ -30,12 +30,12 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
+async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
     """Return what the broker answers over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
-async def move(broker: Broker, queue: str, to: str, **arguments: Any) -> dict[str, Any]:
+async def move(broker: BrokerServer, queue: str, to: str, **arguments: Any) -> dict[str, Any]:
     """Move, and return what the broker says of it that is not empty."""
     answer = await told(broker, "move", queue=queue, to=to, **arguments)
     return {name: value for name, value in answer.items() if value and name not in ("to", "left")}
@@ -346,7 +346,7 @@ async def test_a_move_that_is_to_end_stops_behind_a_step(tmp_path: Path) -> None
         moving = Move(engine.vhost, queue_of(broker, "source"), course, wanted=lambda _message: True)
         steps: list[int] = []
 
-        def step(tally: Tally) -> str:
+        def step(tally: MoveTally) -> str:
             steps.append(tally.moved)
             assert len(steps) == 1 or not engine.store.log.needs_sync
             return "enough" if len(steps) == 3 else ""

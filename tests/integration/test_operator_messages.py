@@ -19,7 +19,7 @@ from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
 from broker.core.alarms import Watermark
 from broker.net.control_verbs import messages
-from broker.server import Broker
+from broker.server import BrokerServer
 from tests.broker_process import BrokerProcess
 from tests.in_process import queue_of, running_broker
 
@@ -32,14 +32,14 @@ def _quiet() -> Iterator[None]:
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+async def broker(tmp_path: Path) -> AsyncIterator[BrokerServer]:
     """Provide a broker of the test's own."""
     async with running_broker(tmp_path) as running:
         yield running
 
 
 @pytest.fixture
-def slotmq(broker: Broker, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def slotmq(broker: BrokerServer, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """Provide a function that runs a command and returns its exit code, its output and its errors."""
 
     async def run(*words: str) -> tuple[int, str, str]:
@@ -64,7 +64,7 @@ def feed(monkeypatch: pytest.MonkeyPatch, octets: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(octets)))
 
 
-async def test_topology_is_made_and_led_somewhere(broker: Broker, slotmq: Any) -> None:
+async def test_topology_is_made_and_led_somewhere(broker: BrokerServer, slotmq: Any) -> None:
     """What is declared is durable unless said otherwise, and the same thing again is none of two."""
     assert await slotmq("declare", "queue", "q") == (0, "queue 'q' declared", "")
     assert await slotmq("declare", "queue", "q") == (0, "queue 'q' is there already, as declared", "")
@@ -196,7 +196,7 @@ async def test_a_body_comes_from_the_command_a_file_or_standard_input(
     assert (await slotmq("get", "q", "--body"))[1] == "piped"
 
 
-async def test_each_line_is_a_message(broker: Broker, slotmq: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_line_is_a_message(broker: BrokerServer, slotmq: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over several requests, in order, with and without an end of the last line; an empty line is an empty body."""
     await slotmq("declare", "queue", "q")
     feed(monkeypatch, b"".join(b"%d\r\n" % number for number in range(2500)) + b"\nlast")
@@ -209,7 +209,9 @@ async def test_each_line_is_a_message(broker: Broker, slotmq: Any, monkeypatch: 
     assert queue_of(broker, "q").ready == 2502 - 3 - 1000
 
 
-async def test_a_full_queue_and_an_alarm_refuse(broker: Broker, slotmq: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_queue_and_an_alarm_refuse(
+    broker: BrokerServer, slotmq: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the words that an operator needs."""
     limits = ("--argument", "x-max-length=1", "--argument", "x-overflow=reject-publish")
     await slotmq("declare", "queue", "q", *limits)
@@ -230,7 +232,7 @@ async def test_a_full_queue_and_an_alarm_refuse(broker: Broker, slotmq: Any, mon
     )
 
 
-async def test_what_was_shown_is_gone_and_what_was_requeued_is_redelivered(broker: Broker, slotmq: Any) -> None:
+async def test_what_was_shown_is_gone_and_what_was_requeued_is_redelivered(broker: BrokerServer, slotmq: Any) -> None:
     """Peek leaves no trace; get with --requeue leaves one; get takes."""
     await slotmq("declare", "queue", "q")
     await slotmq("publish", "q", "m", "--property", "type=t", "--header", "n=3")
@@ -242,7 +244,7 @@ async def test_what_was_shown_is_gone_and_what_was_requeued_is_redelivered(broke
     assert (queue_of(broker, "q").ready, queue_of(broker, "q").unacked) == (0, 0)
 
 
-async def test_a_message_that_was_not_taken_comes_back(broker: Broker) -> None:
+async def test_a_message_that_was_not_taken_comes_back(broker: BrokerServer) -> None:
     """The command died before it had shown it."""
     folder = broker.settings.server.data_dir
     await asyncio.to_thread(ask, folder, "declare_queue", queue="q")
@@ -260,7 +262,7 @@ async def test_a_message_that_was_not_taken_comes_back(broker: Broker) -> None:
     assert (message["body"], message["redelivered"]) == ("m", True)
 
 
-async def test_messages_on_disk_are_taken_and_expired_ones_are_not(broker: Broker, slotmq: Any) -> None:
+async def test_messages_on_disk_are_taken_and_expired_ones_are_not(broker: BrokerServer, slotmq: Any) -> None:
     """In order, whatever lies where."""
     await slotmq("declare", "queue", "q", "--argument", "x-max-priority=2")
     for number in range(6):
@@ -275,7 +277,7 @@ async def test_messages_on_disk_are_taken_and_expired_ones_are_not(broker: Broke
     assert (await slotmq("get", "q", "--count", "6", "--body"))[1].split() == ["2", "5", "1", "4", "0", "3"]
 
 
-async def test_copies_go_by_cc_and_bcc_and_bcc_is_not_seen(broker: Broker, slotmq: Any) -> None:
+async def test_copies_go_by_cc_and_bcc_and_bcc_is_not_seen(broker: BrokerServer, slotmq: Any) -> None:
     """As for any publisher."""
     for name in ("a", "b", "c"):
         await slotmq("declare", "queue", name)
@@ -285,7 +287,7 @@ async def test_copies_go_by_cc_and_bcc_and_bcc_is_not_seen(broker: Broker, slotm
 
 
 async def test_whoever_publishes_hears_that_the_vhost_was_deleted(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The vhost goes between two batches; messages that went with it are not told as published."""
     folder = broker.settings.server.data_dir

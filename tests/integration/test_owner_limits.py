@@ -13,7 +13,7 @@ from pamqp import commands
 
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
-from broker.server import Broker
+from broker.server import BrokerServer
 from broker.store.definitions_file import DefinitionsFile
 from broker.store.files import Files
 from tests.deadline import wait_until_async
@@ -43,19 +43,19 @@ OF_CHANNELS = "NOT_ALLOWED - number of channels opened for user 'u' has reached 
 OF_QUEUES = "PRECONDITION_FAILED - cannot declare queue 'new': queue limit in vhost 'v' ({}) is reached"
 
 
-async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
+async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
     """Return what the broker answers over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
-def connected(broker: Broker, user: str = "u", vhost: str = "v") -> Any:
+def connected(broker: BrokerServer, user: str = "u", vhost: str = "v") -> Any:
     """Return a connection of a user to a vhost."""
     login = pika.PlainCredentials(user, "secret")
     where = pika.ConnectionParameters("127.0.0.1", broker.listener.port, vhost, login)
     return pika.BlockingConnection(where)
 
 
-def refusal(broker: Broker, user: str = "u") -> tuple[int | None, str]:
+def refusal(broker: BrokerServer, user: str = "u") -> tuple[int | None, str]:
     """Return with what a connection to the vhost is refused."""
     with RawClient("127.0.0.1", broker.listener.port) as client:
         client.greet()
@@ -67,7 +67,7 @@ def refusal(broker: Broker, user: str = "u") -> tuple[int | None, str]:
         return close.reply_code, close.reply_text
 
 
-async def left(broker: Broker) -> None:
+async def left(broker: BrokerServer) -> None:
     """Return when no client is connected."""
 
     async def alone() -> bool:
@@ -76,7 +76,7 @@ async def left(broker: Broker) -> None:
     await wait_until_async(alone, "the end of every connection")
 
 
-def connections(broker: Broker) -> None:
+def connections(broker: BrokerServer) -> None:
     """Fill the limit of a user's connections, then the vhost's, and find room again when one has gone."""
     with ExitStack() as open_ones:
         first = open_ones.enter_context(connected(broker))
@@ -90,7 +90,7 @@ def connections(broker: Broker) -> None:
         connected(broker).close()
 
 
-def channels(broker: Broker) -> None:
+def channels(broker: BrokerServer) -> None:
     """Fill the limit of a user's channels, on two connections, and find room again when one has gone."""
     with connected(broker) as one, connected(broker) as two:
         closed = one.channel()
@@ -105,7 +105,7 @@ def channels(broker: Broker) -> None:
         one.channel()  # those of the other connection went with it
 
 
-def queues(broker: Broker, limit: int = 2) -> None:
+def queues(broker: BrokerServer, limit: int = 2) -> None:
     """Declare a queue too many, and one that is there."""
     with connected(broker) as one:
         one.channel().queue_declare("there-0", durable=True)

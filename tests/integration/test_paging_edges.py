@@ -14,7 +14,7 @@ from pamqp import commands
 from structlog.testing import capture_logs
 
 from broker.net.listener import Listener
-from broker.server import Broker
+from broker.server import BrokerServer
 from broker.store.message_log import MessageLog
 from broker.store.record import encode_settled
 from broker.store.store import VhostStore
@@ -63,7 +63,7 @@ class Gate:
         self._open.set()
 
 
-async def reads_are_over(broker: Broker) -> None:
+async def reads_are_over(broker: BrokerServer) -> None:
     """Return when the reader has nothing under way."""
 
     async def idle() -> bool:

@@ -15,7 +15,7 @@ import pytest
 
 from broker.cli.control_client import ask
 from broker.net.control_address import socket_address
-from broker.server import Broker
+from broker.server import BrokerServer
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
 from tests.in_process import client_of, running_broker
@@ -28,12 +28,12 @@ QUEUES: dict[str, Any] = {
 POLICY: dict[str, Any] = {"name": "p", "pattern": "^q", "apply_to": "queues", "definition": {"max-length": 1}}
 
 
-async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
+async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
     """Return what the broker answers over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
-def following(broker: Broker) -> int:
+def following(broker: BrokerServer) -> int:
     """Return how many queues follow the policy."""
     return sum(queue.policy == "p" for queue in broker.engines["/"].vhost.queues.values())
 

@@ -10,21 +10,21 @@ import aio_pika
 import pytest
 
 from broker.cli.control_client import ask
-from broker.net.control_verbs.queue_rates import Counters, Rates
-from broker.server import Broker
+from broker.net.control_verbs.queue_rates import QueueCounters, Rates
+from broker.server import BrokerServer
 from tests.deadline import wait_until_async
 from tests.in_process import client_of, queue_of, running_broker
 
 PERSISTENT = aio_pika.DeliveryMode.PERSISTENT
 
 
-async def row_of(broker: Broker, queue: str, **wanted: Any) -> dict[str, Any]:
+async def row_of(broker: BrokerServer, queue: str, **wanted: Any) -> dict[str, Any]:
     """Return the row of one queue."""
     rows = await asyncio.to_thread(ask, broker.settings.server.data_dir, "list_queues", **wanted)
     return next(row for row in rows if row["name"] == queue)
 
 
-async def bytes_of(broker: Broker, queue: str) -> tuple[int, int, int, int]:
+async def bytes_of(broker: BrokerServer, queue: str) -> tuple[int, int, int, int]:
     """Return message_bytes, and those ready, unacknowledged and persistent."""
     row = await row_of(broker, queue, bytes=True)
     return tuple(row[f"message_bytes{part}"] for part in ("", "_ready", "_unacknowledged", "_persistent"))
@@ -108,7 +108,7 @@ async def test_what_takes_time_is_given_to_who_asks_for_it(tmp_path: Path) -> No
 
 def test_rates_of_counters() -> None:
     """Messages a second; a requeue does not make the rate of deliveries negative, nor is a moment divided by."""
-    before = Counters(10.0, 100, 50, 20)
-    assert Counters(12.0, 300, 60, 25).rates_since(before) == Rates(100.0, 5.0, 2.5)
-    assert Counters(12.0, 100, 40, 20).rates_since(before) == Rates(0.0, 0.0, 0.0)
-    assert Counters(10.0, 200, 50, 20).rates_since(before) == Rates(0.0, 0.0, 0.0)
+    before = QueueCounters(10.0, 100, 50, 20)
+    assert QueueCounters(12.0, 300, 60, 25).rates_since(before) == Rates(100.0, 5.0, 2.5)
+    assert QueueCounters(12.0, 100, 40, 20).rates_since(before) == Rates(0.0, 0.0, 0.0)
+    assert QueueCounters(10.0, 200, 50, 20).rates_since(before) == Rates(0.0, 0.0, 0.0)

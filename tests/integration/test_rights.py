@@ -11,13 +11,13 @@ import pytest
 from pamqp import commands
 
 from broker.core.auth.users import user_of
-from broker.server import Broker
+from broker.server import BrokerServer
 from tests.in_process import running_broker
 from tests.raw_client import RawClient, publish_frames
 
 
 @asynccontextmanager
-async def alice_of(folder: Path) -> AsyncIterator[tuple[Broker, RawClient]]:
+async def alice_of(folder: Path) -> AsyncIterator[tuple[BrokerServer, RawClient]]:
     """Yield a broker, and a client of a user with all rights, on channel 1."""
     async with running_broker(folder) as broker:
         administration = broker.administration
@@ -53,7 +53,7 @@ async def asked(function: Callable[..., object], *arguments: object) -> object:
     ids=["user deleted", "rights cleared"],
 )  # fmt: skip
 async def test_whoever_may_not_be_there_any_more_is_sent_away(
-    tmp_path: Path, change: Callable[[Broker], None], text: str
+    tmp_path: Path, change: Callable[[BrokerServer], None], text: str
 ) -> None:
     """320; RabbitMQ does so for a deleted user, and lets the other stay."""
     async with alice_of(tmp_path) as (broker, client):

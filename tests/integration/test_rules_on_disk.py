@@ -9,7 +9,7 @@ from typing import Any
 import aio_pika
 import pytest
 
-from broker.server import Broker
+from broker.server import BrokerServer
 from broker.testing import VirtualClock
 from tests.deadline import wait_until_async
 from tests.in_process import client_of, queue_of, running_broker, timed_broker
@@ -33,7 +33,7 @@ async def fill(channel: Any, queue: str, count: int = COUNT, **options: Any) -> 
         )
 
 
-async def until_ready(broker: Broker, name: str, count: int) -> None:
+async def until_ready(broker: BrokerServer, name: str, count: int) -> None:
     """Return when a queue has exactly so many ready messages."""
 
     async def there() -> bool:

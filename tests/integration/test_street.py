@@ -10,7 +10,7 @@ from typing import Any
 
 import aio_pika
 
-from broker.server import Broker
+from broker.server import BrokerServer
 from broker.settings import Settings
 from tests.deadline import wait_until_async
 
@@ -38,7 +38,7 @@ async def test_one_message_walks_the_street(tmp_path: Path) -> None:
             if step in steps and step not in walked:
                 walked.append(step)
 
-    broker = Broker(
+    broker = BrokerServer(
         Settings(
             server={"port": 0, "data_dir": tmp_path / "data"},
             slots={"window_messages": 1},  # so that one message fills, and frees, a slot

@@ -19,7 +19,7 @@ from pamqp import commands
 from pika.credentials import ExternalCredentials
 from structlog.testing import capture_logs
 
-from broker.server import Broker
+from broker.server import BrokerServer
 from tests.broker_process import BrokerProcess
 from tests.deadline import DEADLINE_S, PAUSE_S
 from tests.in_process import running_broker
@@ -271,7 +271,7 @@ async def test_an_idle_client_reads_why_the_broker_stopped(
     assert closed.value.reply_code == 320
 
 
-def tls_parameters(broker: Broker, context: ssl.SSLContext) -> pika.ConnectionParameters:
+def tls_parameters(broker: BrokerServer, context: ssl.SSLContext) -> pika.ConnectionParameters:
     """Return how pika reaches the broker over TLS."""
     return pika.ConnectionParameters(HOST, broker.listener.tls_port, ssl_options=pika.SSLOptions(context, HOST))
 

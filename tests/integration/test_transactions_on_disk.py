@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from broker.server import Broker
+from broker.server import BrokerServer
 from tests.in_process import queue_of
 from tests.raw_client import RawClient, publish_frames
 from tests.raw_talk import connect, mortal_broker, page_out, publish, talk
@@ -17,7 +17,7 @@ from tests.raw_talk import connect, mortal_broker, page_out, publish, talk
 Basic, Queue, Tx = commands.Basic, commands.Queue, commands.Tx
 
 
-def rejecting(broker: Broker) -> tuple[int, int]:
+def rejecting(broker: BrokerServer) -> tuple[int, int]:
     """Reject two paged-out messages in a transaction; returns how many are dead letters before and after it."""
     with connect(broker) as client:
         table: Any = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}

@@ -15,7 +15,7 @@ from pamqp import commands
 from broker.core.policy.policy import Policy
 from broker.core.queue.deadlines import TURN_SHARE
 from broker.core.session import method_budget
-from broker.server import Broker
+from broker.server import BrokerServer
 from tests.deadline import wait_until_async
 from tests.in_process import queue_of
 from tests.raw_client import RawClient, publish_frames
@@ -27,7 +27,7 @@ COUNT: Final = 3000
 DEAD: Final = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
 
 
-def set_policy(broker: Broker, pattern: str, **definition: Any) -> None:
+def set_policy(broker: BrokerServer, pattern: str, **definition: Any) -> None:
     """Set a policy whose keys are written with underscores."""
     named = {key.replace("_", "-"): value for key, value in definition.items()}
     broker.engines["/"].vhost.policies.set(Policy("p", pattern, "queues", named, 0))
@@ -40,7 +40,7 @@ def filled(client: RawClient, count: int = COUNT, *, auto_delete: bool = False) 
     publish(client, "q", [b"%d" % number for number in range(count)], mode=1)
 
 
-async def until(broker: Broker, name: str, count: int) -> list[int]:
+async def until(broker: BrokerServer, name: str, count: int) -> list[int]:
     """Return how many ready messages a queue had at each turn until it has so many; it has no more in the end."""
     seen: list[int] = []
 
@@ -52,7 +52,7 @@ async def until(broker: Broker, name: str, count: int) -> list[int]:
     return seen
 
 
-async def work_in(broker: Broker, done: Callable[[], int], work: Awaitable[object]) -> list[int]:
+async def work_in(broker: BrokerServer, done: Callable[[], int], work: Awaitable[object]) -> list[int]:
     """Return how much was done from one turn to the next while something was under way."""
     engine = broker.engines["/"]
     turn = engine.turn

@@ -10,17 +10,17 @@ import pika
 import pytest
 
 from broker.cli.control_client import Unanswered, ask
-from broker.server import Broker
+from broker.server import BrokerServer
 from tests.deadline import wait_until_async
 from tests.in_process import running_broker
 
 
-async def told(broker: Broker, verb: str, **arguments: Any) -> Any:
+async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
     """Return what the broker answers over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
-async def connected(broker: Broker, vhost: str, user: str = "guest", password: str = "guest") -> Any:
+async def connected(broker: BrokerServer, vhost: str, user: str = "guest", password: str = "guest") -> Any:
     """Return a connection to a vhost."""
     return await aio_pika.connect(
         host="127.0.0.1", port=broker.listener.port, login=user, password=password, virtualhost=vhost
@@ -43,7 +43,7 @@ async def ignore(_message: Any) -> None:
     """Leave a message unacknowledged."""
 
 
-async def make(broker: Broker, name: str) -> None:
+async def make(broker: BrokerServer, name: str) -> None:
     """Make a vhost in which guest may do everything."""
     await told(broker, "add_vhost", name=name)
     await told(broker, "set_permission", user="guest", vhost=name, configure=".*", write=".*", read=".*")
@@ -109,7 +109,7 @@ async def test_vhost_that_comes_back_is_empty(tmp_path: Path) -> None:
             await told(broker, "delete_vhost", name="v")
 
 
-async def make_full(broker: Broker) -> None:
+async def make_full(broker: BrokerServer) -> None:
     """Put something of everything into vhost v."""
     await told(broker, "set_permission", user="guest", vhost="v", configure=".*", write=".*", read=".*")
     await told(broker, "set_policy", vhost="v", name="p", pattern=".*", definition={"max-length": 1})

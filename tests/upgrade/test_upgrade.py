@@ -10,7 +10,7 @@ import pika
 import pytest
 
 from broker.amqp.errors import BrokerError
-from broker.server import Broker
+from broker.server import BrokerServer
 from broker.settings import Server, Settings
 from broker.settings_storage import Store
 from tests.broker_process import BrokerProcess
@@ -102,7 +102,7 @@ async def opened(disk: FaultyFiles) -> dict[str, int | None] | None:
     """Start a broker on a disk and return what it has opened; None when it died before."""
     files = MortalFiles(disk)
     server = Server(port=0, data_dir=FOLDER, control_socket=False)
-    broker = Broker(Settings(server=server, store=Store(disk_free_min_bytes=0, reserve_bytes=5000)), files)
+    broker = BrokerServer(Settings(server=server, store=Store(disk_free_min_bytes=0, reserve_bytes=5000)), files)
     try:
         await broker.start()
     except (PowerLost, BrokerError):

@@ -15,7 +15,7 @@ from pamqp import commands
 
 import broker
 from broker.compiled import is_compiled
-from broker.server import Broker
+from broker.server import BrokerServer
 from broker.settings import Settings
 from tools.house.client import Client, ask
 from tools.house.steady_loop import SteadyLoop
@@ -117,18 +117,18 @@ def walk(name: str) -> list[Step]:
         return runner.run(PATHS[name](Path(folder)))
 
 
-def _broker(folder: Path, *, control_socket: bool = False, window_messages: int = 1000) -> Broker:
+def _broker(folder: Path, *, control_socket: bool = False, window_messages: int = 1000) -> BrokerServer:
     settings = Settings(
         server={"port": 0, "data_dir": folder, "control_socket": control_socket, "drain_timeout_ms": 0},
         store={"reserve_bytes": 0, "disk_free_min_bytes": 0},
         memory={"alarm_ratio": 1.0},
         slots={"window_messages": window_messages},
     )
-    return Broker(settings, clock=lambda: NOW_S)
+    return BrokerServer(settings, clock=lambda: NOW_S)
 
 
 @asynccontextmanager
-async def running_broker(folder: Path, **options: Any) -> AsyncIterator[Broker]:
+async def running_broker(folder: Path, **options: Any) -> AsyncIterator[BrokerServer]:
     """Yield a broker whose data are in a folder, and stop it in order."""
     server = _broker(folder, **options)
     await server.start()
@@ -139,7 +139,7 @@ async def running_broker(folder: Path, **options: Any) -> AsyncIterator[Broker]:
 
 
 @asynccontextmanager
-async def client_of(server: Broker, *, confirms: bool = False) -> AsyncIterator[Client]:
+async def client_of(server: BrokerServer, *, confirms: bool = False) -> AsyncIterator[Client]:
     """Yield a client of a broker."""
     client = await Client.connect(server.listener.port, confirms=confirms)
     try:

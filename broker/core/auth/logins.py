@@ -15,27 +15,27 @@ from broker.core.auth.mechanisms import AMQPLAIN, EXTERNAL, PASSWORDS, PLAIN
 from broker.core.auth.peer import Peer, is_loopback
 from broker.core.auth.users import User, Users, prove
 
-__all__ = ["LOOPBACK_ONLY", "Asker", "Logins", "PasswordCheck", "Verdict"]
+__all__ = ["LOOPBACK_ONLY", "LoginClient", "Logins", "PasswordCheck", "Verdict"]
 
 GUEST: Final = "guest"
 BASIC: Final = "Basic"  # RFC 7617, over HTTP
 LOOPBACK_ONLY: Final = frozenset({GUEST})  # RabbitMQ's loopback_users: its password is known to everybody
 
 
-class Asker(NamedTuple):
+class LoginClient(NamedTuple):
     """A client that waits for a verdict: its network, and whether it has disconnected meanwhile."""
 
     network: str
     gone: Callable[[], bool]
 
 
-PasswordCheck = Callable[[Callable[[], bool], Callable[[bool], None], float, Asker], None]
+PasswordCheck = Callable[[Callable[[], bool], Callable[[bool], None], float, LoginClient], None]
 """Runs the first, which is slow and changes nothing of ours, and calls the second with its answer after a delay."""
 
 Verdict = User | Refused
 
 
-def check_now(job: Callable[[], bool], then: Callable[[bool], None], _delay_s: float, _asker: Asker) -> None:
+def check_now(job: Callable[[], bool], then: Callable[[bool], None], _delay_s: float, _asker: LoginClient) -> None:
     """Check a password at once: for whoever has no loop to hold up."""
     then(job())
 
@@ -176,7 +176,7 @@ class Logins:
             # Asked again in the thread: of many clients of a user who come at once, the first computes the hash.
             return self.users.knows(name, password) or prove(user, password)
 
-        self._check((lambda: True) if known else job, checked, delay_s, Asker(network, gone))
+        self._check((lambda: True) if known else job, checked, delay_s, LoginClient(network, gone))
 
     def _welcome(self, mechanism: str, user: User, peer: Peer) -> User:
         if user.name in self.loopback_only and not is_loopback(peer.address):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.slots.slot import Slot
 
-__all__ = ["Move", "Tally"]
+__all__ = ["Move", "MoveTally"]
 
 BATCH_LOOKS: Final = 256  # messages looked at, which may not be wanted,
 BATCH_COPIES: Final = 100  # ... or given to queues, which costs some ten microseconds for each,
@@ -28,7 +28,7 @@ BATCH_BYTES: Final = 1 << 20  # ... or written: a batch is a millisecond or two 
 
 
 @dataclass(slots=True)
-class Tally:
+class MoveTally:
     """Counts what became of the messages that were looked at. Those that were not moved are where they were."""
 
     looked: int = 0
@@ -69,7 +69,7 @@ class Move:
         self._alone = alone
         self._walk = Walk(source)
         self.source = source
-        self.tally = Tally()
+        self.tally = MoveTally()
         self.full = False
         self.done = False
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.routing.bundle import Bundle
 
-__all__ = ["Change", "Snapshot", "restore", "snapshot"]
+__all__ = ["Change", "TopologySnapshot", "restore", "snapshot"]
 
 Change = dict[str, Any]
 _End = tuple[str, int]  # one end of a binding: an exchange and which of its lives, or no name and a queue's number
@@ -92,7 +92,7 @@ def _binding(
     return {"change": change, "exchange": exchange.name, **to, "key": key, "arguments": table}
 
 
-class Snapshot:
+class TopologySnapshot:
     """The durable exchanges, queues and bindings of one moment, and the producers, as the changes that make them.
 
     What may change is copied when it is made, which is quick. What queues and exchanges were declared as is told later,
@@ -128,7 +128,7 @@ def _arriving(destinations: Iterable[Queue | Exchange]) -> Iterator[Bundle]:
 
 def snapshot(vhost: Vhost) -> list[Change]:
     """Return the changes that make a vhost's durable exchanges, queues and bindings of this moment."""
-    return list(Snapshot(vhost))
+    return list(TopologySnapshot(vhost))
 
 
 def restore(vhost: Vhost, changes: Iterable[Change]) -> None:

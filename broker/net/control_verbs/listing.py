@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from broker.amqp.control import State
+from broker.amqp.control import ConnectionState
 from broker.core.definitions.export import json_table
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_bytes import QueueBytes
@@ -261,7 +261,9 @@ def connection_row(session: SessionOfConnection, *, blocked: bool) -> Row:
         "name": session.name,
         "user": None if session.user is None else session.user.name,
         "vhost": None if session.vhost is None else session.vhost.name,
-        "state": "blocked" if blocked and connection.state is State.RUNNING else connection.state.name.lower(),
+        "state": "blocked"
+        if blocked and connection.state is ConnectionState.RUNNING
+        else connection.state.name.lower(),
         "channels": len(connection.channels),
         "peer_host": peer.address,
         "peer_port": peer.port,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.administration.mover import carry_out
 from broker.core.moving.condition import every
 from broker.core.moving.course import back_home, to_exchange, to_queue
-from broker.core.moving.moving import Move, Tally
+from broker.core.moving.moving import Move, MoveTally
 from broker.core.queue.queue import Queue
 from broker.event_log import get_logger
 from broker.net.control_request import LARGEST, ControlRefused, Request, Verb
@@ -39,7 +39,7 @@ def moving_verbs(administration: Administration, facts: Callable[[], Mapping[str
         def deleted() -> str:
             return "".join([f"'{end.name}' was deleted" for end in ends if end.deleted][:1])
 
-        def step(tally: Tally) -> str:
+        def step(tally: MoveTally) -> str:
             request.asker.tell({"looked": tally.looked, "moved": tally.moved, "total": total})
             if administration.closed:
                 return "the broker is stopping"

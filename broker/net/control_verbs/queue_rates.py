@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
 
-__all__ = ["Counters", "QueueRates", "Rates"]
+__all__ = ["QueueCounters", "QueueRates", "Rates"]
 
 Key = tuple[str, int]  # vhost, and the queue's number in its store
 
@@ -26,7 +26,7 @@ class Rates(NamedTuple):
     ack: float
 
 
-class Counters(NamedTuple):
+class QueueCounters(NamedTuple):
     """What a queue had done at a moment; only differences mean something.
 
     Shapes: `delivered` are the messages that are not ready any more, `settled` those that are gone: acked, delivered
@@ -39,13 +39,13 @@ class Counters(NamedTuple):
     settled: int
 
     @classmethod
-    def of(cls, queue: Queue, at_s: float) -> Counters:
+    def of(cls, queue: Queue, at_s: float) -> QueueCounters:
         """Return the counters of a queue. Cost: O(levels)."""
         published = sum([stream.manager.next_id for stream in queue.streams])
         ready, unacked = queue.ready, queue.unacked
         return cls(at_s, published, published - ready, published - ready - unacked)
 
-    def rates_since(self, before: Counters) -> Rates:
+    def rates_since(self, before: QueueCounters) -> Rates:
         """Return the rates between two looks; what was requeued counts against what was handed out."""
         window_s = self.at_s - before.at_s
         counts = (self.published - before.published, self.delivered - before.delivered, self.settled - before.settled)
@@ -59,7 +59,7 @@ class QueueRates:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Key, Counters] = {}
+        self._seen: dict[Key, QueueCounters] = {}
         self._lock = asyncio.Lock()
 
     async def measure(self, queues: Mapping[Key, Queue]) -> dict[Key, Rates]:
@@ -77,9 +77,9 @@ class QueueRates:
 
     async def _look(self, queues: Mapping[Key, Queue]) -> None:
         loop = asyncio.get_running_loop()
-        found: dict[Key, Counters] = {}
+        found: dict[Key, QueueCounters] = {}
         for done, (key, queue) in enumerate(queues.items(), 1):
-            found[key] = Counters.of(queue, loop.time())
+            found[key] = QueueCounters.of(queue, loop.time())
             if done % QUEUES_AT_ONCE == 0:
                 await asyncio.sleep(0)
         self._seen = found

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from broker.net.http.file_reads import FileReads
     from broker.net.http.request import HttpRequest
 
-__all__ = ["READ_BYTES", "Client", "Conversation", "Responder"]
+__all__ = ["READ_BYTES", "Client", "HttpConversation", "Responder"]
 
 READ_BYTES: Final = 16 << 10
 LINGER_S: Final = 2.0
@@ -42,7 +42,7 @@ Responder = Callable[["HttpRequest", Client], Awaitable[Answer]]
 """Answers a request whatever happens; only cancellation comes out of it."""
 
 
-class Conversation:
+class HttpConversation:
     """Talks to one client.
 
     Units: `timeout_s` is how long it may take to send one whole request, counted from the answer before, and to take a

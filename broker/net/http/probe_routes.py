@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from broker.net.http.answer import Answer, json_answer
-from broker.net.http.routes import Route
+from broker.net.http.routes import HttpRoute
 
 if TYPE_CHECKING:
     from broker.net.http.request import HttpRequest
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["probe_routes"]
 
 
-def probe_routes(unready: Callable[[], Sequence[str]], down: Callable[[], Sequence[str]]) -> list[Route]:
+def probe_routes(unready: Callable[[], Sequence[str]], down: Callable[[], Sequence[str]]) -> list[HttpRoute]:
     """Return the routes.
 
     `unready` gives the reasons why the broker cannot take work now, without any detail that whoever has no login should
@@ -31,4 +31,4 @@ def probe_routes(unready: Callable[[], Sequence[str]], down: Callable[[], Sequen
         vhosts = list(down())
         return json_answer({"status": "ok", "vhosts_down": vhosts} if vhosts else {"status": "ok"})
 
-    return [Route("GET", "/healthz", probe=alive), Route("GET", "/readyz", probe=ready)]
+    return [HttpRoute("GET", "/healthz", probe=alive), HttpRoute("GET", "/readyz", probe=ready)]

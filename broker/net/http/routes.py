@@ -13,7 +13,7 @@ from broker.net.http.request import HttpRequest
 if TYPE_CHECKING:
     from broker.core.auth.users import User
 
-__all__ = ["Call", "Route", "RouteTable"]
+__all__ = ["Call", "HttpRoute", "RouteTable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ Probe = Callable[[HttpRequest], Answer]
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class HttpRoute:
     """One line of the table. Shapes: a word of `path` in braces stands for any that is not empty; `parameters` are
     what the query may hold.
 
@@ -60,10 +60,10 @@ class Route:
 class RouteTable:
     """Finds routes; HEAD is answered by what answers GET. Cost: a look at each line, of which there are few."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
+    def __init__(self, routes: Iterable[HttpRoute]) -> None:
         self.routes = tuple(routes)
 
-    def find(self, request: HttpRequest) -> tuple[Route, dict[str, str]]:
+    def find(self, request: HttpRequest) -> tuple[HttpRoute, dict[str, str]]:
         """Return the route of a request, and its words.
 
         Raises: HttpRefused: 404 for a path that is not in the table, 405 for a method that is not there for it, 400 for

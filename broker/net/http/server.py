@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from broker.event_log import get_logger
 from broker.net.address import close
 from broker.net.descriptors import descriptors_for_clients
-from broker.net.http.conversation import READ_BYTES, Conversation
+from broker.net.http.conversation import READ_BYTES, HttpConversation
 from broker.net.http.machine import HttpLimits
 from broker.net.http.refusal import HttpRefused
 
@@ -39,7 +39,7 @@ class HttpServer:
         self._limits = HttpLimits(settings.http.header_max_bytes, settings.http.body_max_bytes)
         self._bound: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
-        self._talks: dict[asyncio.Task[None], Conversation] = {}
+        self._talks: dict[asyncio.Task[None], HttpConversation] = {}
         self._descriptors_max = descriptors_for_clients()
         self._stopping = False
         self.port = 0
@@ -122,7 +122,7 @@ class HttpServer:
         if self._stopping or few_descriptors or held >= 2 * http.connections_max:
             writer.transport.abort()
             return None
-        talk = Conversation(reader, writer, self._respond, self._reads, self._limits, http.timeout_ms / 1000)
+        talk = HttpConversation(reader, writer, self._respond, self._reads, self._limits, http.timeout_ms / 1000)
         if held >= http.connections_max:
             _log.warning("http.client_refused", reason=f"{held} connections", setting="http.connections_max")
             run = talk.turn_away(HttpRefused(503, "too many connections; try again later"))

@@ -14,7 +14,7 @@ from broker.net.http.file_answer import file_answer
 from broker.net.http.refusal import HttpRefused, not_found
 from broker.net.http.request import integer
 from broker.net.http.rights import HttpRights, tap_queue
-from broker.net.http.routes import Call, Route
+from broker.net.http.routes import Call, HttpRoute
 
 if TYPE_CHECKING:
     from broker.net.http.file_reads import FileReads
@@ -27,13 +27,13 @@ LIMIT_MAX: Final = 10_000
 ROWS_AT_ONCE: Final = 500  # a long list is made in pieces, with everybody else's turn in between
 
 
-def slot_routes(taps: Taps, incarnation: str, rights: HttpRights, reads: FileReads) -> list[Route]:
+def slot_routes(taps: Taps, incarnation: str, rights: HttpRights, reads: FileReads) -> list[HttpRoute]:
     """Return the routes."""
     slots = SlotAnswers(taps, incarnation, rights, reads)
     return [
-        Route("GET", "/v1/store", slots.store),
-        Route("GET", "/v1/seals", slots.seals, ("after", "limit", "vhost", "tap")),
-        Route("GET", "/v1/slots/{seal}", slots.slot),
+        HttpRoute("GET", "/v1/store", slots.store),
+        HttpRoute("GET", "/v1/seals", slots.seals, ("after", "limit", "vhost", "tap")),
+        HttpRoute("GET", "/v1/slots/{seal}", slots.slot),
     ]
 
 

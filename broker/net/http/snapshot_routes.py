@@ -11,7 +11,7 @@ from broker.net.http.answer import Answer, json_answer
 from broker.net.http.file_answer import file_answer
 from broker.net.http.refusal import HttpRefused, not_found
 from broker.net.http.request import integer
-from broker.net.http.routes import Call, Route
+from broker.net.http.routes import Call, HttpRoute
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
@@ -25,13 +25,13 @@ __all__ = ["snapshot_routes"]
 SNAPSHOTS_MAX: Final = 64  # at a time: each is a copy on disk of what a queue holds
 
 
-def snapshot_routes(taps: Taps, vhosts: Mapping[str, Vhost], rights: HttpRights, reads: FileReads) -> list[Route]:
+def snapshot_routes(taps: Taps, vhosts: Mapping[str, Vhost], rights: HttpRights, reads: FileReads) -> list[HttpRoute]:
     """Return the routes."""
     answers = SnapshotAnswers(taps, vhosts, rights, reads)
     return [
-        Route("POST", "/v1/snapshots", answers.take),
-        Route("GET", "/v1/snapshots/{id}/{n}", answers.file),
-        Route("DELETE", "/v1/snapshots/{id}", answers.drop),
+        HttpRoute("POST", "/v1/snapshots", answers.take),
+        HttpRoute("GET", "/v1/snapshots/{id}/{n}", answers.file),
+        HttpRoute("DELETE", "/v1/snapshots/{id}", answers.drop),
     ]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from broker.net.http.answer import Answer, json_answer
 from broker.net.http.refusal import bad_request, not_found
 from broker.net.http.rights import HttpRights, tap_queue
-from broker.net.http.routes import Call, Route
+from broker.net.http.routes import Call, HttpRoute
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["tap_routes"]
 
 
-def tap_routes(taps: Taps, vhosts: Mapping[str, Vhost], rights: HttpRights) -> list[Route]:
+def tap_routes(taps: Taps, vhosts: Mapping[str, Vhost], rights: HttpRights) -> list[HttpRoute]:
     """Return the routes."""
     answers = TapAnswers(taps, vhosts, rights)
     return [
-        Route("GET", "/v1/taps", answers.listing, ("vhost",)),
-        Route("POST", "/v1/seal", answers.seal),
-        Route("PUT", "/v1/cursors/{name}", answers.set_cursor),
-        Route("DELETE", "/v1/cursors/{name}", answers.remove_cursor, ("vhost", "tap")),
+        HttpRoute("GET", "/v1/taps", answers.listing, ("vhost",)),
+        HttpRoute("POST", "/v1/seal", answers.seal),
+        HttpRoute("PUT", "/v1/cursors/{name}", answers.set_cursor),
+        HttpRoute("DELETE", "/v1/cursors/{name}", answers.remove_cursor, ("vhost", "tap")),
     ]
 
 

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from broker.perf.progress import Progress
+    from broker.perf.progress import RunProgress
     from broker.perf.result import Result
 
 SCENARIOS: Final = {  # name -> what `slotmq perf --help` says
@@ -45,7 +45,7 @@ def options(name: str, words: Sequence[str] = ()) -> argparse.Namespace:
     return parsed
 
 
-def run(name: str, given: argparse.Namespace, progress: Progress) -> Result:
+def run(name: str, given: argparse.Namespace, progress: RunProgress) -> Result:
     """Run a scenario.
 
     Raises: BadOptions, Fault, RunFailed, OSError.

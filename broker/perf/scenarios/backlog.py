@@ -12,15 +12,15 @@ from broker.perf.addressing import numbered, spread
 from broker.perf.conductor import Conductor
 from broker.perf.flags import add_load, add_scenario
 from broker.perf.load import Load
-from broker.perf.outcome import Outcome, result_of
+from broker.perf.outcome import RunOutcome, result_of
 from broker.perf.performance import ceiling_of, check_sides, demand_of, processes_of, stage, watched
 from broker.perf.process_tree import ProcessTree
-from broker.perf.progress import Progress
+from broker.perf.progress import RunProgress
 from broker.perf.quantities import count
 from broker.perf.result import Figure, Result
 from broker.perf.scenarios import SCENARIOS, BadOptions
 from broker.perf.spool import Material
-from broker.perf.topology import Topology
+from broker.perf.topology import RunTopology
 
 MESSAGES: Final = 100_000
 WINDOW: Final = 1000
@@ -38,7 +38,7 @@ def add_backlog(commands: Any) -> None:
     parser.set_defaults(pmessages=MESSAGES, confirm=WINDOW, prefetch=PREFETCH, ack_every=ACK_EVERY, size=BODY_BYTES)
 
 
-def run_backlog(options: argparse.Namespace, progress: Progress) -> Result:
+def run_backlog(options: argparse.Namespace, progress: RunProgress) -> Result:
     """Run it.
 
     Raises: BadOptions, Fault, RunFailed, OSError.
@@ -49,7 +49,7 @@ def run_backlog(options: argparse.Namespace, progress: Progress) -> Result:
     processes = watched(options)
     own = f"slotmq-perf-{os.urandom(4).hex()}"
     queues = numbered(own, options.queues)
-    topology = Topology(tuple(queues), arguments=dict(options.queue_args))
+    topology = RunTopology(tuple(queues), arguments=dict(options.queue_args))
     filling = Load(
         address=options.uri,
         material=Material(
@@ -81,7 +81,7 @@ def run_backlog(options: argparse.Namespace, progress: Progress) -> Result:
     return result_of(options, here.control.product, outcome, figures=figures, ceiling_per_s=ceiling)
 
 
-def _append(first: Outcome, second: Outcome) -> None:
+def _append(first: RunOutcome, second: RunOutcome) -> None:
     """Add what came after to what came before."""
     first.intervals += [replace(one, at_s=one.at_s + first.seconds) for one in second.intervals]
     first.seconds += second.seconds
@@ -95,7 +95,7 @@ def _append(first: Outcome, second: Outcome) -> None:
     first.interrupted = second.interrupted
 
 
-def _filled(outcome: Outcome, before: int) -> Mapping[str, Figure]:
+def _filled(outcome: RunOutcome, before: int) -> Mapping[str, Figure]:
     figures = {"fill": Figure(outcome.publish_s, "s")}
     if outcome.before and outcome.after and outcome.tally.published:
         growth = outcome.after.rss_bytes - before
@@ -106,7 +106,7 @@ def _filled(outcome: Outcome, before: int) -> Mapping[str, Figure]:
     return figures
 
 
-def _drained(outcome: Outcome) -> Mapping[str, Figure]:
+def _drained(outcome: RunOutcome) -> Mapping[str, Figure]:
     figures = {"drain": Figure(outcome.deliver_s, "s")}
     if outcome.before and outcome.after and outcome.tally.delivered:
         cpu_s = outcome.after.cpu_s - outcome.before.cpu_s

@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from broker.perf.account import Account, Stopwatch, spent_us, times_us
 from broker.perf.conversation import Conversation, Script, Switchboard
-from broker.perf.cycles import KINDS, Quota, Worker
+from broker.perf.cycles import KINDS, CycleQuota, CycleWorker
 from broker.perf.descriptors import make_room
 from broker.perf.faults import Fault, Refusal
 from broker.perf.flags import add_scenario
 from broker.perf.histogram import Histogram
 from broker.perf.interruption import Interruption
 from broker.perf.numerals import rate_text
-from broker.perf.progress import Progress
+from broker.perf.progress import RunProgress
 from broker.perf.quantities import count, duration
 from broker.perf.result import Figure, Result
 
@@ -36,7 +36,7 @@ def add_churn(commands: Any) -> None:
     load.add_argument("--durable", action="store_true", help="durable queues, which reach the disk")
 
 
-def run_churn(options: argparse.Namespace, progress: Progress) -> Result:
+def run_churn(options: argparse.Namespace, progress: RunProgress) -> Result:
     """Make and undo until the time is over.
 
     Raises: Fault, OSError where not one could be made.
@@ -54,13 +54,13 @@ class Churn:
     """
 
     def __init__(
-        self, options: argparse.Namespace, account: Account, progress: Progress, interruption: Interruption
+        self, options: argparse.Namespace, account: Account, progress: RunProgress, interruption: Interruption
     ) -> None:
         self._options = options
         self._account = account
         self._progress = progress
         self._board = Switchboard()
-        self._quota = Quota(options.cycles, 0.0, interruption, Histogram(), Histogram())
+        self._quota = CycleQuota(options.cycles, 0.0, interruption, Histogram(), Histogram())
         self._fault: Fault | None = None  # the first
         self._told_s, self._told_cycles = 0.0, 0
 
@@ -70,7 +70,7 @@ class Churn:
         Raises: Fault, OSError where not one could be made.
         """
         options, quota = self._options, self._quota
-        workers = [Worker(options.kind, self._account.address, options.durable) for _ in range(options.workers)]
+        workers = [CycleWorker(options.kind, self._account.address, options.durable) for _ in range(options.workers)]
         try:
             talks = [self._dial(worker) for worker in workers] if options.kind != "connections" else []
             self._until_idle(talks)
@@ -101,7 +101,7 @@ class Churn:
             return _SECONDS if self._options.cycles is None else math.inf
         return self._options.time or math.inf
 
-    def _dial(self, worker: Worker) -> Conversation:
+    def _dial(self, worker: CycleWorker) -> Conversation:
         return self._board.dial(self._account.address, worker.begin())
 
     def _follow(self, scripts: Mapping[Conversation, Script]) -> None:
@@ -116,9 +116,9 @@ class Churn:
             self._turn()
         self._note(talks)
 
-    def _redial(self, workers: Sequence[Worker]) -> None:
+    def _redial(self, workers: Sequence[CycleWorker]) -> None:
         """Let each worker open a connection whenever its last one is closed."""
-        busy: dict[Conversation, Worker] = {}
+        busy: dict[Conversation, CycleWorker] = {}
         idle = list(workers)
         while busy or idle:
             while idle and self._quota.take():

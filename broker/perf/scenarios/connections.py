@@ -14,7 +14,7 @@ from broker.perf.faults import Fault, Refusal
 from broker.perf.flags import add_scenario
 from broker.perf.histogram import Histogram
 from broker.perf.interruption import Interruption
-from broker.perf.progress import Progress
+from broker.perf.progress import RunProgress
 from broker.perf.quantities import count, count_or_none, duration, rate
 from broker.perf.result import Figure, Result
 
@@ -34,7 +34,7 @@ def add_connections(commands: Any) -> None:
     load.add_argument("--heartbeat", metavar="T", type=_heartbeat, default=60, help="default 60s; 0: none")
 
 
-def run_connections(options: argparse.Namespace, progress: Progress) -> Result:
+def run_connections(options: argparse.Namespace, progress: RunProgress) -> Result:
     """Open, hold and close.
 
     Raises: Fault, OSError where not one connection could be opened.
@@ -52,7 +52,7 @@ class Gathering:
     """
 
     def __init__(
-        self, options: argparse.Namespace, account: Account, progress: Progress, interruption: Interruption
+        self, options: argparse.Namespace, account: Account, progress: RunProgress, interruption: Interruption
     ) -> None:
         self._options = options
         self._account = account

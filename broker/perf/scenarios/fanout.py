@@ -10,12 +10,12 @@ from broker.perf.addressing import numbered
 from broker.perf.flags import add_load, add_scenario, add_time
 from broker.perf.load import Load
 from broker.perf.performance import check_sides, demand_of, perform, processes_of, seconds_of
-from broker.perf.progress import Progress
+from broker.perf.progress import RunProgress
 from broker.perf.quantities import count
 from broker.perf.result import Result
 from broker.perf.scenarios import SCENARIOS, BadOptions
 from broker.perf.spool import Material
-from broker.perf.topology import Topology
+from broker.perf.topology import RunTopology
 
 CONSUMERS: Final = 50
 KEYS: Final = 10_000
@@ -33,7 +33,7 @@ def add_fanout(commands: Any) -> None:
     parser.set_defaults(consumers=CONSUMERS)
 
 
-def run_fanout(options: argparse.Namespace, progress: Progress) -> Result:
+def run_fanout(options: argparse.Namespace, progress: RunProgress) -> Result:
     """Run it.
 
     Raises: BadOptions, Fault, RunFailed, OSError.
@@ -44,7 +44,7 @@ def run_fanout(options: argparse.Namespace, progress: Progress) -> Result:
     own = f"slotmq-perf-{os.urandom(4).hex()}"
     queues = numbered(own, options.consumers)
     bindings = tuple((queue, BINDING_KEYS[number % len(BINDING_KEYS)]) for number, queue in enumerate(queues))
-    topology = Topology(tuple(queues), own, bindings=bindings, arguments=dict(options.queue_args))
+    topology = RunTopology(tuple(queues), own, bindings=bindings, arguments=dict(options.queue_args))
     load = Load(
         address=options.uri,
         material=Material(

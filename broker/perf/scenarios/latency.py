@@ -13,9 +13,9 @@ from typing import Any, Final
 from broker.perf.addressing import add_addressing
 from broker.perf.flags import add_load, add_scenario, add_time
 from broker.perf.histogram import Histogram
-from broker.perf.outcome import Outcome
+from broker.perf.outcome import RunOutcome
 from broker.perf.performance import perform
-from broker.perf.progress import Progress
+from broker.perf.progress import RunProgress
 from broker.perf.result import Figure, Result
 from broker.perf.scenarios import SCENARIOS, BadOptions
 from broker.perf.scenarios.throughput import load_of
@@ -33,7 +33,7 @@ def add_latency(commands: Any) -> None:
     parser.set_defaults(rate=RATE)
 
 
-def run_latency(options: argparse.Namespace, progress: Progress) -> Result:
+def run_latency(options: argparse.Namespace, progress: RunProgress) -> Result:
     """Run it.
 
     Raises: BadOptions, Fault, RunFailed, OSError.
@@ -46,7 +46,7 @@ def run_latency(options: argparse.Namespace, progress: Progress) -> Result:
     return perform(options, progress, addressing.topology, load, _figures)
 
 
-def _figures(outcome: Outcome) -> Mapping[str, Figure]:
+def _figures(outcome: RunOutcome) -> Mapping[str, Figure]:
     return {**_pair("from_send", outcome.sent_times), **_pair("sent_late", outcome.late_times)}
 
 

@@ -14,14 +14,14 @@ from broker.perf.load import Load
 from broker.perf.outcome import result_of
 from broker.perf.pairs import PairShare, pair_part
 from broker.perf.performance import processes_of, seconds_of, stage, watched
-from broker.perf.progress import Progress
+from broker.perf.progress import RunProgress
 from broker.perf.quantities import count, size
-from broker.perf.receiver import Demand
+from broker.perf.receiver import ReceiverPace
 from broker.perf.result import Result
 from broker.perf.scenarios import SCENARIOS
 from broker.perf.spool import Material
 from broker.perf.stamp import STAMP_BYTES
-from broker.perf.topology import Topology
+from broker.perf.topology import RunTopology
 
 PAIRS: Final = 8
 SECONDS: Final = 10.0
@@ -42,7 +42,7 @@ def add_pingpong(commands: Any) -> None:
     parser.set_defaults(cmessages=None)
 
 
-def run_pingpong(options: argparse.Namespace, progress: Progress) -> Result:
+def run_pingpong(options: argparse.Namespace, progress: RunProgress) -> Result:
     """Run it.
 
     Raises: BadOptions, Fault, RunFailed, OSError.
@@ -55,7 +55,7 @@ def run_pingpong(options: argparse.Namespace, progress: Progress) -> Result:
         material=Material("", tuple(queues), options.size, persistent=options.persistent),
         producers=0,
         queues=(),
-        demand=Demand(0, options.size),
+        demand=ReceiverPace(0, options.size),
         messages=options.pmessages,
         seconds=seconds_of(options, SECONDS),
         interval_s=options.interval,
@@ -63,7 +63,7 @@ def run_pingpong(options: argparse.Namespace, progress: Progress) -> Result:
     tasks = {
         f"pairs {number}": partial(pair_part, share) for number, share in enumerate(_shares(options, load, queues))
     }
-    with stage(options.uri, Topology(tuple(queues)), progress) as here:
+    with stage(options.uri, RunTopology(tuple(queues)), progress) as here:
         outcome = Conductor(load, progress, here.interruption, processes, tasks).run()
     outcome.deliver_s = outcome.publish_s
     return result_of(options, here.control.product, outcome)

@@ -16,12 +16,12 @@ from broker.perf.load import Load
 from broker.perf.outcome import result_of
 from broker.perf.performance import ceiling_of, check_sides, demand_of, processes_of, seconds_of, stage, watched
 from broker.perf.process_tree import ProcessTree
-from broker.perf.progress import Progress
+from broker.perf.progress import RunProgress
 from broker.perf.quantities import count, share
 from broker.perf.result import Figure, Result
 from broker.perf.scenarios import SCENARIOS, BadOptions
 from broker.perf.spool import PASS_DIGITS, Material
-from broker.perf.topology import Topology
+from broker.perf.topology import RunTopology
 
 BINDINGS: Final = 10_000
 MATCH: Final = 0.01
@@ -48,7 +48,7 @@ def add_routing(commands: Any) -> None:
     parser.set_defaults(confirm=WINDOW)
 
 
-def run_routing(options: argparse.Namespace, progress: Progress) -> Result:
+def run_routing(options: argparse.Namespace, progress: RunProgress) -> Result:
     """Run it.
 
     Raises: BadOptions, Fault, RunFailed, OSError.
@@ -62,7 +62,7 @@ def run_routing(options: argparse.Namespace, progress: Progress) -> Result:
     own = f"slotmq-perf-{os.urandom(4).hex()}"
     queues = numbered(own, options.queues)
     bindings = tuple((queues[n % len(queues)], binding_key(n)) for n in range(options.bindings))
-    topology = Topology(tuple(queues), own, arguments=dict(options.queue_args))
+    topology = RunTopology(tuple(queues), own, arguments=dict(options.queue_args))
     load = Load(
         address=options.uri,
         material=Material(

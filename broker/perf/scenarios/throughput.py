@@ -9,7 +9,7 @@ from broker.perf.addressing import Addressing, add_addressing, addressing_of, sp
 from broker.perf.flags import add_load, add_scenario, add_time
 from broker.perf.load import Load
 from broker.perf.performance import check_sides, demand_of, perform, processes_of, seconds_of
-from broker.perf.progress import Progress
+from broker.perf.progress import RunProgress
 from broker.perf.result import Result
 from broker.perf.scenarios import SCENARIOS
 
@@ -23,7 +23,7 @@ def add_throughput(commands: Any) -> None:
     add_addressing(parser)
 
 
-def run_throughput(options: argparse.Namespace, progress: Progress) -> Result:
+def run_throughput(options: argparse.Namespace, progress: RunProgress) -> Result:
     """Run it.
 
     Raises: BadOptions, Fault, RunFailed, OSError.

@@ -17,7 +17,7 @@ from broker.cli.parser import BadUsage, add_command
 from broker.pipeline.job import BAD_RECORDS, OK, USAGE, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
 from broker.pipeline.replay.header_changes import PROPERTY_NAMES, HeaderChanges
 from broker.pipeline.replay.key_map import BadKeyMap, KeyMap, read_key_map
-from broker.pipeline.replay.replay_plan import BadReplayState, ReplayState, SlotRows, Step, digest, steps_of
+from broker.pipeline.replay.replay_plan import BadReplayState, PlannedRows, ReplayState, Step, digest, steps_of
 from broker.pipeline.replay.republish import COLUMNS, TALLY_DDL, Publishing, check_reachable, publish_rows
 from broker.pipeline.sink.amqp_address import AmqpAddress, BadAddress
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
@@ -233,7 +233,7 @@ def _patient(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(WORKER_IDLE, str(before))
 
 
-def slots_of(frame: DataFrame) -> list[SlotRows]:
+def slots_of(frame: DataFrame) -> list[PlannedRows]:
     """Return how many rows each slot has in a frame."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -241,7 +241,7 @@ def slots_of(frame: DataFrame) -> list[SlotRows]:
     found = frame.groupBy(F.coalesce(F.col("seal"), F.lit(0)).alias("seal")).agg(
         F.count("*").alias("rows"), F.min(times).alias("first_us"), F.max(times).alias("last_us")
     )
-    return [SlotRows(row["seal"], row["rows"], row["first_us"] or 0, row["last_us"] or 0) for row in found.collect()]
+    return [PlannedRows(row["seal"], row["rows"], row["first_us"] or 0, row["last_us"] or 0) for row in found.collect()]
 
 
 def _mapped(key_map: KeyMap) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["BadReplayState", "ReplayState", "SlotRows", "Step", "digest", "steps_of"]
+__all__ = ["BadReplayState", "PlannedRows", "ReplayState", "Step", "digest", "steps_of"]
 
 STEP_ROWS: Final = 250_000
 STEP_S: Final = 10.0  # what a step may take where rate or speed say how long
@@ -22,7 +22,7 @@ class BadReplayState(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class SlotRows:
+class PlannedRows:
     """How many of a slot's rows are selected, and when the first and the last of them came."""
 
     seal: int
@@ -40,7 +40,7 @@ class Step:
     rows: int
 
 
-def steps_of(slots: Iterable[SlotRows], *, rate: float = 0.0, speed: float = 0.0, done: int = -1) -> list[Step]:
+def steps_of(slots: Iterable[PlannedRows], *, rate: float = 0.0, speed: float = 0.0, done: int = -1) -> list[Step]:
     """Return the steps behind the seal that is done, each as long as to be told of now and then.
 
     Rows of snapshots, which have no seal, come first and are never done.

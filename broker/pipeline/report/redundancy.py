@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from broker.pipeline.routes.topology import BindingEntry, Topology
+from broker.pipeline.routes.topology import RoutedBinding, Topology
 from broker.routing.cover_set import CoverSet
 from broker.routing.dialect import AMQP, DIALECTS
 from broker.routing.pattern import BindingKeyError, Pattern
 
 __all__ = ["redundant_bindings"]
 
-Group = list[tuple[BindingEntry, Pattern]]
+Group = list[tuple[RoutedBinding, Pattern]]
 
 
-def redundant_bindings(topology: Topology) -> list[tuple[BindingEntry, BindingEntry]]:
+def redundant_bindings(topology: Topology) -> list[tuple[RoutedBinding, RoutedBinding]]:
     """Return each redundant binding with one that makes it so and is not redundant itself.
 
     A fanout exchange ignores keys, so that its second binding to the same place is redundant. Exchanges that look at
@@ -36,17 +36,17 @@ def redundant_bindings(topology: Topology) -> list[tuple[BindingEntry, BindingEn
     return [pair for group in groups.values() if len(group) > 1 for pair in _redundant(group)]
 
 
-def _pattern(binding: BindingEntry, dialect: str) -> Pattern | None:
+def _pattern(binding: RoutedBinding, dialect: str) -> Pattern | None:
     try:
         return DIALECTS[dialect].parse(binding.key)
     except (BindingKeyError, KeyError):
         return None  # no broker of ours would take it
 
 
-def _redundant(group: Group) -> Iterator[tuple[BindingEntry, BindingEntry]]:
+def _redundant(group: Group) -> Iterator[tuple[RoutedBinding, RoutedBinding]]:
     """Yield pairs; of those that mean the same, the first stays."""
     covers = CoverSet()
-    first: dict[str, BindingEntry] = {}
+    first: dict[str, RoutedBinding] = {}
     for binding, pattern in group:
         covers.add(pattern)
         first.setdefault(pattern.text, binding)

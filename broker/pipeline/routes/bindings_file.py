@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from broker.pipeline.routes.topology import PREDECLARED, BindingEntry, ExchangeEntry, Topology
+from broker.pipeline.routes.topology import PREDECLARED, RoutedBinding, RoutedExchange, Topology
 
 __all__ = ["BadBindings", "read_bindings", "read_definitions", "read_rows"]
 
@@ -125,7 +125,7 @@ def read_rows(rows: Iterable[Any], vhost: str = DEFAULT_VHOST) -> Topology:
 
 def read_definitions(document: Mapping[str, Any], vhost: str = DEFAULT_VHOST) -> Topology:
     """Return the topology of a definitions document, or of what a broker lists. Raises: BadBindings."""
-    exchanges: dict[tuple[str, str], ExchangeEntry] = {}
+    exchanges: dict[tuple[str, str], RoutedExchange] = {}
     queues: dict[tuple[str, str], None] = {}
     for row in entries(document, "queues"):
         queues[text_of(row, "vhost", vhost), text_of(row, "name")] = None
@@ -136,8 +136,8 @@ def read_definitions(document: Mapping[str, Any], vhost: str = DEFAULT_VHOST) ->
         if given is not None and not isinstance(given, str):
             raise BadBindings(f"exchange '{name}': alternate-exchange should be a text")
         alternate = given or policy_alternate(document, where, name, vhost)
-        exchanges[where, name] = ExchangeEntry(where, name, text_of(row, "type"), arguments, alternate)
-    bindings: dict[Any, BindingEntry] = {}
+        exchanges[where, name] = RoutedExchange(where, name, text_of(row, "type"), arguments, alternate)
+    bindings: dict[Any, RoutedBinding] = {}
     for row in entries(document, "bindings"):
         where, source = text_of(row, "vhost", vhost), text_of(row, "source")
         kind = text_of(row, "destination_type", "queue")
@@ -146,12 +146,12 @@ def read_definitions(document: Mapping[str, Any], vhost: str = DEFAULT_VHOST) ->
         to_exchange = kind == "exchange"
         destination, key = text_of(row, "destination"), text_of(row, "routing_key", "")
         if source:  # what the default exchange leads to are the queues themselves
-            binding = BindingEntry(where, source, key, destination, to_exchange, table_of(row))
+            binding = RoutedBinding(where, source, key, destination, to_exchange, table_of(row))
             bindings[binding.identity] = binding
         for name in (source, destination) if to_exchange else (source,):
             if name in PREDECLARED:
                 alternate = policy_alternate(document, where, name, vhost)
-                exchanges.setdefault((where, name), ExchangeEntry(where, name, PREDECLARED[name], {}, alternate))
+                exchanges.setdefault((where, name), RoutedExchange(where, name, PREDECLARED[name], {}, alternate))
             elif name and (where, name) not in exchanges:
                 raise BadBindings(f"a binding names exchange '{name}' of vhost '{where}', which is not among exchanges")
         if not to_exchange:

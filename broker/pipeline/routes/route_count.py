@@ -15,7 +15,7 @@ from broker.pipeline.routes.topology import Topology
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["COUNTS_DDL", "SHOWN_MAX", "Tally", "Topologies", "count_routes", "with_queues"]
+__all__ = ["COUNTS_DDL", "SHOWN_MAX", "RouteTally", "Topologies", "count_routes", "with_queues"]
 
 COUNTS_DDL: Final = "kind string, vhost string, name string, detail string, number bigint, messages bigint, keys bigint"
 SHOWN_MAX: Final = 1000  # keys told by name, of each kind
@@ -31,7 +31,7 @@ Topologies = tuple[tuple[str, Topology], ...]
 """The topology to try and, behind it, that of today if it is asked for; each under a name of its own."""
 
 
-class Tally:
+class RouteTally:
     """Adds up what one partition of distinct keys leads to.
 
     Keys are matched one by one; what they meet is counted for many at once.
@@ -168,10 +168,10 @@ def count_routes(sent: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        tally: Tally | None = None
+        tally: RouteTally | None = None
         for batch in batches:
             if tally is None:
-                tally = Tally(matchers_of(sent.value))
+                tally = RouteTally(matchers_of(sent.value))
             columns = [batch.column(name).to_pylist() for name in ("vhost", "exchange", "routing_key", "asked")]
             tally.add(list(zip(*columns, strict=True)), batch.column("messages").to_numpy())
         rows = [] if tally is None else list(tally.rows())

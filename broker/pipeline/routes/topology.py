@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-__all__ = ["PREDECLARED", "BindingEntry", "ExchangeEntry", "Topology"]
+__all__ = ["PREDECLARED", "RoutedBinding", "RoutedExchange", "Topology"]
 
 PREDECLARED: Final[Mapping[str, str]] = {
     "amq.direct": "direct",
@@ -19,7 +19,7 @@ PREDECLARED: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ExchangeEntry:
+class RoutedExchange:
     """An exchange; `alternate` is what its arguments or a policy say."""
 
     vhost: str
@@ -30,7 +30,7 @@ class ExchangeEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class BindingEntry:
+class RoutedBinding:
     """A binding of a queue, or of another exchange."""
 
     vhost: str
@@ -59,6 +59,6 @@ class Topology:
     Invariant: each binding is there once, and its exchange and the exchange it leads to are among `exchanges`.
     """
 
-    exchanges: tuple[ExchangeEntry, ...]
+    exchanges: tuple[RoutedExchange, ...]
     queues: tuple[tuple[str, str], ...]
-    bindings: tuple[BindingEntry, ...]
+    bindings: tuple[RoutedBinding, ...]

@@ -20,9 +20,9 @@ from broker.pipeline.faults import PublishFailed
 from broker.pipeline.sink.amqp_address import AmqpAddress
 from broker.pipeline.sink.amqp_link import CHANNEL, HEAD, METHOD, AmqpLink, LinkLost
 from broker.pipeline.sink.numbered_properties import SEQUENCE_OCTETS, NumberedProperties, producer_of
-from broker.pipeline.sink.publish_window import Outgoing, PublishWindow, Refused
+from broker.pipeline.sink.publish_window import Outgoing, PublishWindow, RefusedMessage
 
-__all__ = ["AmqpPublisher", "Outgoing", "PublishFailed", "PublisherOptions", "Refused"]
+__all__ = ["AmqpPublisher", "Outgoing", "PublishFailed", "PublisherOptions", "RefusedMessage"]
 
 HEADER, BODY, FRAME_END = 2, 3, 0xCE
 ACK, NACK = 0x003C0050, 0x003C0078
@@ -63,7 +63,7 @@ class PublisherOptions:
     name: str = "slotmq pipeline"
 
 
-def _fail(refused: Refused) -> NoReturn:
+def _fail(refused: RefusedMessage) -> NoReturn:
     exchange, key = refused.message[:2]
     raise PublishFailed(f"exchange '{exchange}' with key '{key}': {refused.reason}")
 
@@ -80,7 +80,7 @@ class AmqpPublisher:
         self,
         address: AmqpAddress,
         options: PublisherOptions | None = None,
-        refused: Callable[[Refused], object] = _fail,
+        refused: Callable[[RefusedMessage], object] = _fail,
     ) -> None:
         """Connect and log in. Raises: PublishFailed when the broker does not let us in."""
         self._address = address
@@ -314,7 +314,7 @@ class AmqpPublisher:
             if nacks < self._options.nack_attempts:
                 self._again.append((message, nacks))
             else:
-                self._refused(Refused(message, 0, f"a full queue refused it {nacks} times"))
+                self._refused(RefusedMessage(message, 0, f"a full queue refused it {nacks} times"))
 
     def _hear(self, payload: bytes) -> None:
         """Take any other method. Raises: PublishFailed when the broker ends the channel, LinkLost when it stops."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from broker.pipeline.lake.disk import Disk
-from broker.pipeline.sink.publish_window import Refused
+from broker.pipeline.sink.publish_window import RefusedMessage
 
 __all__ = ["BAD_SCHEMA", "BadRecordFile", "BadRecordLog"]
 
@@ -47,7 +47,7 @@ class BadRecordFile:
     def __init__(self, folder: Path) -> None:
         self._path = folder / DATA / f"{uuid.uuid4().hex}.parquet"
         self._writer: pq.ParquetWriter | None = None
-        self._waiting: list[Refused] = []
+        self._waiting: list[RefusedMessage] = []
         self.rows = 0
 
     @property
@@ -55,7 +55,7 @@ class BadRecordFile:
         """The file's name, empty when there is none."""
         return "" if self._writer is None else self._path.name
 
-    def add(self, refused: Refused) -> None:
+    def add(self, refused: RefusedMessage) -> None:
         """Take one row."""
         self.rows += 1
         self._waiting.append(refused)

@@ -11,7 +11,7 @@ from pamqp import commands
 
 from broker.amqp.content_header import PROPERTIES_AT
 
-__all__ = ["Outgoing", "PublishWindow", "Refused"]
+__all__ = ["Outgoing", "PublishWindow", "RefusedMessage"]
 
 # Exchange, routing key, property octets from the flags on, body, sequence or None, and what the caller knows it by.
 Outgoing = tuple[str, str, bytes, bytes, int | None, object]
@@ -21,7 +21,7 @@ BODY_SIZE: Final = Struct(">Q")
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedMessage:
     """A message that the broker did not take for good, with its code and words; 0 is a full queue's."""
 
     message: Outgoing
@@ -52,7 +52,7 @@ class PublishWindow:
     def __len__(self) -> int:
         return len(self.waiting)
 
-    def acked(self, tag: int, *, multiple: bool) -> list[Refused]:
+    def acked(self, tag: int, *, multiple: bool) -> list[RefusedMessage]:
         """Forget what an ack is about, and return those that were returned. HOT."""
         if multiple and not self._returned and not self.attempts:
             waiting = self.waiting
@@ -69,7 +69,7 @@ class PublishWindow:
             self.attempts.pop(known, None)
             returned = self._returned.pop(known, None)
             if returned is not None:
-                refused.append(Refused(message, *returned))
+                refused.append(RefusedMessage(message, *returned))
         return refused
 
     def nacked(self, tag: int, *, multiple: bool) -> list[tuple[Outgoing, int]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.pipeline.faults import SinkRefused
 from broker.pipeline.sink.property_columns import PROPERTY_COLUMNS, BadProperties, PropertyOctets
-from broker.pipeline.sink.publish_window import Outgoing, Refused
+from broker.pipeline.sink.publish_window import Outgoing, RefusedMessage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,7 +72,7 @@ class SinkRows:
         and, where they number it, the store and incarnation of that seal.
     """
 
-    def __init__(self, options: SinkOptions, refused: Callable[[Refused], object]) -> None:
+    def __init__(self, options: SinkOptions, refused: Callable[[RefusedMessage], object]) -> None:
         self._options = options
         self._refused = refused
         self._octets = PropertyOctets(persistent=options.persistent)
@@ -110,7 +110,7 @@ class SinkRows:
                 fault = fault or self._bad_sequence
             message: Outgoing = (where or "", by or "", octets, body or b"", sequence, place)
             if fault:
-                self._refused(Refused(message, UNPUBLISHABLE, fault))
+                self._refused(RefusedMessage(message, UNPUBLISHABLE, fault))
             else:
                 yield message
 

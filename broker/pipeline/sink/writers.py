@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from broker.pipeline.faults import PublishFailed, SinkRefused, said_plainly
-from broker.pipeline.sink.amqp_publisher import AmqpPublisher, Refused
+from broker.pipeline.sink.amqp_publisher import AmqpPublisher, RefusedMessage
 from broker.pipeline.sink.bad_records import BadRecordFile, BadRecordLog
 from broker.pipeline.sink.options import SinkOptions
 from broker.pipeline.sink.rows import SinkRows, check_columns
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["Published", "batch_writer", "stream_writer"]
+__all__ = ["TaskPublished", "batch_writer", "stream_writer"]
 
 
 @dataclass(frozen=True)
-class Published(WriterCommitMessage):
+class TaskPublished(WriterCommitMessage):
     """What one task did: messages sent, rows refused for good, and the file that has those."""
 
     messages: int
@@ -65,12 +65,12 @@ class _Sink:
         self._options = options
         self._run = uuid.uuid4().hex
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskPublished:
         """Publish the rows of one task over a connection of its own. Raises: PublishFailed."""
         with said_plainly():
             return self._publish(iterator)
 
-    def _publish(self, batches: Iterator[pa.RecordBatch]) -> Published:
+    def _publish(self, batches: Iterator[pa.RecordBatch]) -> TaskPublished:
         options = self._options
         bad = None if options.bad_records is None else BadRecordFile(options.bad_records)
         refused = _fail if bad is None else bad.add
@@ -95,7 +95,7 @@ class _Sink:
                 with suppress(OSError):
                     bad.remove()
             raise
-        return Published(messages, 0 if bad is None else bad.rows, "" if bad is None else bad.name)
+        return TaskPublished(messages, 0 if bad is None else bad.rows, "" if bad is None else bad.name)
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], batch: int, run: str) -> None:
         if self._options.bad_records is not None:
@@ -141,10 +141,10 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
 
 
 def _files(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
-    return [message.file for message in messages if isinstance(message, Published) and message.file]
+    return [message.file for message in messages if isinstance(message, TaskPublished) and message.file]
 
 
-def _fail(refused: Refused) -> None:
+def _fail(refused: RefusedMessage) -> None:
     exchange, key = refused.message[:2]
     raise PublishFailed(
         f"exchange '{exchange}' with key '{key}': {refused.reason}; the option badRecords names a folder for such rows"

@@ -13,7 +13,7 @@ from broker.pipeline.faults import SourceRefused
 from broker.pipeline.option_names import known_options
 from broker.pipeline.source.catalog import Catalog, open_catalog
 from broker.pipeline.source.filters import Condition
-from broker.pipeline.source.planner import PARTITION_MAX_BYTES, Limits
+from broker.pipeline.source.planner import PARTITION_MAX_BYTES, BatchLimits
 from broker.pipeline.source.positions import EARLIEST, LATEST, BadPosition, Position, read_position
 from broker.pipeline.source.schema import COLUMNS
 
@@ -48,7 +48,7 @@ class SourceOptions:
     seal_now: bool
     fail_on_gap: bool
     fail_on_bad_rows: bool
-    limits: Limits
+    limits: BatchLimits
     partition_max_bytes: int
     partitions_min: int
 
@@ -71,7 +71,7 @@ class SourceOptions:
             seal_now=_flag(given, "sealNow", default=False),
             fail_on_gap=_flag(given, "failOnGap", default=True),
             fail_on_bad_rows=_flag(given, "failOnBadRows", default=True),
-            limits=Limits(
+            limits=BatchLimits(
                 _number(given, "maxSlotsPerTrigger", None),
                 _number(given, "maxRowsPerTrigger", None),
                 _number(given, "maxBytesPerTrigger", TRIGGER_MAX_BYTES),

@@ -9,14 +9,14 @@ from typing import Final
 from broker.pipeline.source.filters import Condition, may_hold
 from broker.pipeline.source.slot_handle import SlotHandle
 
-__all__ = ["PARTITION_MAX_BYTES", "Limits", "admitted", "runs", "wanted"]
+__all__ = ["PARTITION_MAX_BYTES", "BatchLimits", "admitted", "runs", "wanted"]
 
 PARTITION_MAX_BYTES: Final = 64 << 20
 PARTITION_MIN_BYTES: Final = 4 << 20  # below that a task costs more than it spares
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """How much one trigger may take; None for no limit."""
 
     slots: int | None = None
@@ -53,7 +53,7 @@ def runs(
     return found
 
 
-def admitted(slots: Iterable[SlotHandle], limits: Limits) -> list[SlotHandle]:
+def admitted(slots: Iterable[SlotHandle], limits: BatchLimits) -> list[SlotHandle]:
     """Return the first of the slots, whole ones, as the limits have it; one at least, so that a stream goes on.
 
     Cost: no slot behind the first that is too much is looked at.

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import (
 
 from broker.pipeline.faults import SlotGap, SourceRefused, said_plainly
 from broker.pipeline.source.losses import gap_text, lost_since, refuse_gaps
-from broker.pipeline.source.planner import Limits, admitted
+from broker.pipeline.source.planner import BatchLimits, admitted
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_source import SlotSource
 from broker.pipeline.source.stream_offset import StreamOffset
@@ -25,7 +25,7 @@ from broker.slot_files.seal_log import Gap, SealView
 
 __all__ = ["SealStream"]
 
-NO_LIMITS = Limits()
+NO_LIMITS = BatchLimits()
 
 
 class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -23,7 +23,7 @@ __all__ = ["SlotFormat"]
 READER: Final = "a list of slots"
 
 
-class SlotReader(DataSourceReader):
+class SlotFileReader(DataSourceReader):
     """The slots that are there now."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
@@ -71,7 +71,7 @@ class SlotFormat(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads once. Raises: SourceRefused."""
         with said_plainly():
-            return SlotReader(self.options, schema)
+            return SlotFileReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return what follows. Raises: SourceRefused."""

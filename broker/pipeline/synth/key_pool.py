@@ -29,7 +29,7 @@ def pool_of(root: KeyNode, keys_max: int, seed: int) -> list[tuple[str, float]]:
     left = 1.0 - sum(known.values())
     drawn: Counter[str] = Counter()
     if left > 1 / keys_max:
-        walk = Walk(root, random.Random(seed))  # noqa: S311 - chance, not a secret
+        walk = KeyWalk(root, random.Random(seed))  # noqa: S311 - chance, not a secret
         keys = (walk.key() for _ in range(keys_max))
         drawn.update(key for key in keys if key not in known and len(key.encode()) <= KEY_MAX_BYTES)
     pool = [*known.items(), *((key, left * times / drawn.total()) for key, times in drawn.items())]
@@ -74,7 +74,7 @@ def frequent_keys(root: KeyNode, least: float) -> Iterator[tuple[str, float]]:
                 wait(share * node.tail.messages / node.messages * first, words, None, node.tail, 0)
 
 
-class Walk:
+class KeyWalk:
     """Draws keys by walking down a tree."""
 
     def __init__(self, root: KeyNode, chance: random.Random) -> None:

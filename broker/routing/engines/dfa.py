@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from broker.routing.dialect import AMQP, TopicDialect
-from broker.routing.engines.nfa import Nfa, Place
+from broker.routing.engines.nfa import Nfa, NfaPlace
 from broker.routing.pattern import Pattern
 
 T = TypeVar("T")
@@ -39,12 +39,12 @@ class State(Generic[T]):
 
     __slots__ = ("found", "next", "other", "tables", "without_word")
 
-    def __init__(self, places: Iterable[Place[T]]) -> None:
+    def __init__(self, places: Iterable[NfaPlace[T]]) -> None:
         self.next: dict[str, State[T]] = {}
         self.other: State[T] | None = None
         self.found: list[T] = []
-        self.tables: list[dict[str, Place[T]]] = []
-        self.without_word: list[Place[T]] = []
+        self.tables: list[dict[str, NfaPlace[T]]] = []
+        self.without_word: list[NfaPlace[T]] = []
         for place in places:
             if place.target is not None:
                 self.found.append(place.target)
@@ -90,8 +90,8 @@ class LazyDfa(Generic[T]):
         self._words = dialect.words
         self._limits = limits or DfaLimits()
         self._nfa: Nfa[T] = Nfa()
-        self._states: dict[frozenset[Place[T]], State[T]] = {}
-        self._dropped: list[dict[frozenset[Place[T]], State[T]]] = []
+        self._states: dict[frozenset[NfaPlace[T]], State[T]] = {}
+        self._dropped: list[dict[frozenset[NfaPlace[T]], State[T]]] = []
         self._start: State[T] | None = None
         self._transitions = 0
         self._held_places = 0
@@ -152,7 +152,7 @@ class LazyDfa(Generic[T]):
 
         The way is kept, unless no pattern expects the word, or the states were dropped since this key began.
         """
-        reached: list[Place[T]] = []
+        reached: list[NfaPlace[T]] = []
         for table in state.tables:
             place = table.get(word)
             if place is not None:
@@ -179,7 +179,7 @@ class LazyDfa(Generic[T]):
         self._transitions += 1
         return True
 
-    def _state(self, places: list[Place[T]]) -> State[T]:
+    def _state(self, places: list[NfaPlace[T]]) -> State[T]:
         """Return the state of some places and of those that a `#` adds to them."""
         ordered = dict.fromkeys(places + [place.hash for place in places if place.hash is not None])
         self.visited += len(ordered)

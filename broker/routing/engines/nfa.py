@@ -9,7 +9,7 @@ from broker.routing.pattern import HASH, STAR, Pattern
 T = TypeVar("T")
 
 
-class Place(Generic[T]):
+class NfaPlace(Generic[T]):
     """One place of the automaton: where a word leads from it, and the target of the pattern that ends here.
 
     `hash` is reached together with its parent, by no word at all, and stays reached, whatever word follows.
@@ -19,12 +19,12 @@ class Place(Generic[T]):
 
     def __init__(self, *, stays: bool) -> None:
         self.stays = stays
-        self.words: dict[str, Place[T]] | None = None
-        self.star: Place[T] | None = None
-        self.hash: Place[T] | None = None
+        self.words: dict[str, NfaPlace[T]] | None = None
+        self.star: NfaPlace[T] | None = None
+        self.hash: NfaPlace[T] | None = None
         self.target: T | None = None
 
-    def child(self, word: str) -> Place[T] | None:
+    def child(self, word: str) -> NfaPlace[T] | None:
         """Return the place behind one word of a pattern."""
         if word == STAR:
             return self.star
@@ -32,9 +32,9 @@ class Place(Generic[T]):
             return self.hash
         return None if self.words is None else self.words.get(word)
 
-    def graft(self, word: str) -> Place[T]:
+    def graft(self, word: str) -> NfaPlace[T]:
         """Return a new place behind one word of a pattern."""
-        place: Place[T] = Place(stays=word == HASH)
+        place: NfaPlace[T] = NfaPlace(stays=word == HASH)
         if word == STAR:
             self.star = place
         elif word == HASH:
@@ -70,7 +70,7 @@ class Nfa(Generic[T]):
     __slots__ = ("patterns", "places", "start")
 
     def __init__(self) -> None:
-        self.start: Place[T] = Place(stays=False)
+        self.start: NfaPlace[T] = NfaPlace(stays=False)
         self.places = 0
         self.patterns = 0
 
@@ -110,7 +110,7 @@ class Nfa(Generic[T]):
             self.places -= 1
         return target
 
-    def _path(self, pattern: Pattern) -> list[Place[T]]:
+    def _path(self, pattern: Pattern) -> list[NfaPlace[T]]:
         """Return the places from the start to the end of a pattern; none if they are not all there."""
         place = self.start
         path = [place]

@@ -15,7 +15,7 @@ CACHE_ENTRIES: Final = 1 << 20
 """How many words and patterns under words are cached at most: some 60 MB. Full, the cache begins anew."""
 
 
-class Length:
+class TopicLength:
     """The patterns of one number of words, by number, and per level the words seen there in messages.
 
     A row holds the numbers of the patterns that have this word, or a star, at this level.
@@ -68,7 +68,7 @@ class TopicWords(Generic[T]):
         self._next = 0
         self._numbers: dict[tuple[str, ...], int] = {}
         self._targets: dict[int, T] = {}
-        self._lengths: dict[int, Length] = {}
+        self._lengths: dict[int, TopicLength] = {}
         self._residue: SplitOnce[T] = SplitOnce(dialect)
 
     def __len__(self) -> int:
@@ -97,7 +97,7 @@ class TopicWords(Generic[T]):
         self._targets[number] = target
         length = self._lengths.get(len(words))
         if length is None:
-            self._lengths[len(words)] = length = Length(len(words))
+            self._lengths[len(words)] = length = TopicLength(len(words))
         length.patterns[number] = words
         for row in self._rows(length, words):
             row.add(number)
@@ -157,7 +157,7 @@ class TopicWords(Generic[T]):
             found.append(self._targets[number])
         return found
 
-    def _rows(self, length: Length, words: tuple[str, ...]) -> list[set[int]]:
+    def _rows(self, length: TopicLength, words: tuple[str, ...]) -> list[set[int]]:
         """Return the cached rows that a pattern belongs to."""
         rows: list[set[int]] = []
         for level, word in enumerate(words):
@@ -167,7 +167,7 @@ class TopicWords(Generic[T]):
                 rows.append(length.rows[level][word])
         return rows
 
-    def _cache(self, length: Length, level: int, word: str) -> set[int]:
+    def _cache(self, length: TopicLength, level: int, word: str) -> set[int]:
         """Return the row of a word that is not cached, and cache it if the cache can hold it at all."""
         row = length.scan(level, word)
         self.visited += len(length.patterns)

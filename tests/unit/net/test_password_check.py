@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
-from broker.core.auth.logins import Asker
+from broker.core.auth.logins import LoginClient
 from broker.net.password_check import THREADS, PasswordThreads
 
-HERE = Asker("192.0.2.1", lambda: False)
+HERE = LoginClient("192.0.2.1", lambda: False)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ async def test_a_flood_from_one_network_does_not_make_another_wait(threads: Pass
         threads.check(lambda: job("flood"), answers.put_nowait, 0.0, HERE)
     for _ in range(THREADS):
         assert await asyncio.to_thread(begun.acquire, timeout=30)
-    threads.check(lambda: job("guest"), answers.put_nowait, 0.0, Asker("198.51.100.1", lambda: False))
+    threads.check(lambda: job("guest"), answers.put_nowait, 0.0, LoginClient("198.51.100.1", lambda: False))
     go_on.set()
     for _ in range(2001):
         assert await answers.get() is False
@@ -83,7 +83,7 @@ async def test_nothing_is_computed_for_who_has_gone(threads: PasswordThreads) ->
     """Whoever connects, asks and hangs up again and again cannot have hashes computed in a row."""
     answers: asyncio.Queue[bool] = asyncio.Queue()
     for _ in range(100):
-        threads.check(lambda: pytest.fail("computed"), answers.put_nowait, 0.0, Asker("192.0.2.1", lambda: True))
+        threads.check(lambda: pytest.fail("computed"), answers.put_nowait, 0.0, LoginClient("192.0.2.1", lambda: True))
     for _ in range(100):
         assert await answers.get() is False
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
 
-from broker.perf.peer import Peer
+from broker.perf.peer import PeerConnection
 
 
 class LoosePeer:
@@ -20,9 +20,9 @@ class LoosePeer:
 
 
 @contextmanager
-def loose_peer(channel: int = 1) -> Iterator[tuple[Peer, socket.socket]]:
+def loose_peer(channel: int = 1) -> Iterator[tuple[PeerConnection, socket.socket]]:
     """Give a peer and the broker's end of its socket."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     with ours, theirs:
-        yield cast("Peer", LoosePeer(ours, channel)), theirs
+        yield cast("PeerConnection", LoosePeer(ours, channel)), theirs

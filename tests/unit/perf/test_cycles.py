@@ -9,7 +9,7 @@ import pytest
 from pamqp import frame
 
 from broker.perf.conversation import Script
-from broker.perf.cycles import KINDS, Quota, Worker
+from broker.perf.cycles import KINDS, CycleQuota, CycleWorker
 from broker.perf.faults import Refusal
 from broker.perf.histogram import Histogram
 from broker.perf.interruption import Interruption
@@ -26,9 +26,9 @@ OPENED = ["ProtocolHeader", "Connection.StartOk", "Connection.TuneOk", "Connecti
 ON_A_QUEUE = {"bindings", "consumers"}
 
 
-def quota(cycles: int | None) -> Quota:
+def quota(cycles: int | None) -> CycleQuota:
     """Return a quota that only its number ends."""
-    return Quota(cycles, float("inf"), Interruption(), Histogram(), Histogram())
+    return CycleQuota(cycles, float("inf"), Interruption(), Histogram(), Histogram())
 
 
 def said(script: Script) -> list[Any]:
@@ -55,7 +55,7 @@ def names(methods: list[Any]) -> list[str]:
 def test_a_cycle_makes_and_undoes(kind: str) -> None:
     """Five cycles are five pairs, in turn, each with both of its times."""
     allowed = quota(5)
-    worker = Worker(kind, Address("127.0.0.1", 1), durable=False)
+    worker = CycleWorker(kind, Address("127.0.0.1", 1), durable=False)
     assert names(said(worker.cycles(allowed))) == list(PAIRS[kind]) * 5
     assert (allowed.cycles, allowed.made.count, allowed.undone.count) == (5, 5, 5)
 
@@ -63,7 +63,7 @@ def test_a_cycle_makes_and_undoes(kind: str) -> None:
 @pytest.mark.parametrize("kind", PAIRS)
 def test_a_worker_leaves_nothing(kind: str) -> None:
     """It opens its connection, and makes and deletes the queue it needs; what it closes is what it opened."""
-    worker = Worker(kind, Address("127.0.0.1", 1), durable=False)
+    worker = CycleWorker(kind, Address("127.0.0.1", 1), durable=False)
     begun, ended = names(said(worker.begin())), names(said(worker.end()))
     needed = kind in ON_A_QUEUE
     assert begun == OPENED + ["Channel.Open"] + ["Queue.Declare"] * needed
@@ -74,14 +74,14 @@ def test_a_cycle_of_connections_is_a_connection() -> None:
     """It is opened and closed, without a channel."""
     allowed = quota(1)
     assert allowed.take()
-    methods = said(Worker("connections", Address("127.0.0.1", 1), durable=False).connection(allowed))
+    methods = said(CycleWorker("connections", Address("127.0.0.1", 1), durable=False).connection(allowed))
     assert names(methods) == [*OPENED, "Connection.Close"]
     assert allowed.cycles == 1
 
 
 def test_the_same_binding_goes_as_came_and_the_next_is_another() -> None:
     """An unbind has the arguments of its bind; each cycle has a key of its own."""
-    methods = said(Worker("bindings", Address("127.0.0.1", 1), durable=False).cycles(quota(3)))
+    methods = said(CycleWorker("bindings", Address("127.0.0.1", 1), durable=False).cycles(quota(3)))
     keys = [(method.queue, method.exchange, method.routing_key) for method in methods]
     assert keys[::2] == keys[1::2]
     assert len(set(keys)) == 3
@@ -90,7 +90,7 @@ def test_the_same_binding_goes_as_came_and_the_next_is_another() -> None:
 @pytest.mark.parametrize("durable", [True, False])
 def test_queues_are_durable_when_they_shall_be(durable: bool) -> None:
     """The declare says so, and two workers never name the same queue."""
-    first, second = (Worker("queues", Address("127.0.0.1", 1), durable) for _ in range(2))
+    first, second = (CycleWorker("queues", Address("127.0.0.1", 1), durable) for _ in range(2))
     declares = [said(worker.cycles(quota(1)))[0] for worker in (first, second)]
     assert [declare.durable for declare in declares] == [durable, durable]
     assert declares[0].queue != declares[1].queue
@@ -99,7 +99,7 @@ def test_queues_are_durable_when_they_shall_be(durable: bool) -> None:
 def test_a_cycle_that_fails_is_not_counted() -> None:
     """A queue that was made and could not be deleted is no cycle."""
     allowed = quota(None)
-    script = Worker("queues", Address("127.0.0.1", 1), durable=False).cycles(allowed)
+    script = CycleWorker("queues", Address("127.0.0.1", 1), durable=False).cycles(allowed)
     next(script)
     script.send(b"")
     with pytest.raises(Refusal):

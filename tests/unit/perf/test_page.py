@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from broker.perf.page import page
-from broker.perf.result import Broker, Generator, Interval, Latency
+from broker.perf.result import BrokerFacts, Generator, Interval, Latency
 from tests.perf_results import bare, histogram, result
 
 EVIL = "<script>alert(1)</script>\"'&\x1b[2J\x00"
@@ -92,7 +92,7 @@ def test_nothing_that_a_broker_says_steers_the_page() -> None:
         scenario=EVIL,
         arguments=(EVIL,),
         started=EVIL,
-        broker=Broker(EVIL, EVIL, 1),
+        broker=BrokerFacts(EVIL, EVIL, 1),
         options={EVIL: EVIL, "deep": {EVIL: [EVIL]}},
         figures={EVIL: result().figures["messages_per_cpu_second"]},
         failures=(EVIL,),

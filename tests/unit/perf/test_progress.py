@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from broker.perf.progress import ELSEWHERE_EVERY_S, TERMINAL_EVERY_S, Progress, interval_line
+from broker.perf.progress import ELSEWHERE_EVERY_S, TERMINAL_EVERY_S, RunProgress, interval_line
 from broker.perf.result import Interval, LatencyPair
 
 ERASE = "\r\x1b[K"
@@ -39,7 +39,7 @@ def test_an_interval_is_told_by_its_rates() -> None:
 def test_a_terminal_has_one_line_that_goes_at_the_end() -> None:
     """Each interval is written over the last; the end leaves an empty line to what comes next."""
     terminal = Terminal()
-    with Progress(stream=terminal) as progress:
+    with RunProgress(stream=terminal) as progress:
         progress.interval(INTERVAL, 0.5)
         progress.interval(INTERVAL, 0.5)
     assert terminal.getvalue() == f"{ERASE}{LINE}{ERASE}{LINE}{ERASE}"
@@ -48,7 +48,7 @@ def test_a_terminal_has_one_line_that_goes_at_the_end() -> None:
 def test_what_is_said_stays_above_the_line() -> None:
     """A line that stays takes the place of the one that is written over."""
     terminal = Terminal()
-    progress = Progress(stream=terminal)
+    progress = RunProgress(stream=terminal)
     progress.show("one")
     progress.say("this stays")
     progress.close()
@@ -59,14 +59,14 @@ def test_a_narrow_terminal_cuts_the_line(monkeypatch: pytest.MonkeyPatch) -> Non
     """A line that would wrap could not be written over."""
     monkeypatch.setenv("COLUMNS", "20")
     terminal = Terminal()
-    Progress(stream=terminal).interval(INTERVAL, 0.5)
+    RunProgress(stream=terminal).interval(INTERVAL, 0.5)
     assert terminal.getvalue() == f"{ERASE}{LINE[:19]}"
 
 
 def test_elsewhere_each_interval_is_a_line() -> None:
     """A file or pipe gets plain lines."""
     stream = io.StringIO()
-    with Progress(stream=stream) as progress:
+    with RunProgress(stream=stream) as progress:
         progress.interval(INTERVAL, 0.5)
         progress.say("this stays")
     assert stream.getvalue() == f"{LINE}\nthis stays\n"
@@ -76,7 +76,7 @@ def test_elsewhere_each_interval_is_a_line() -> None:
 def test_a_share_is_shown_as_often_as_eyes_follow(stream: io.StringIO, every_s: float) -> None:
     """Of a thousand steps in an instant the first and the last are shown; later steps when it is time again."""
     now_s = 100.0
-    progress = Progress(stream=stream, clock=lambda: now_s)
+    progress = RunProgress(stream=stream, clock=lambda: now_s)
     for done in range(1001):
         progress.share("binding", done, 1000)
     for done in range(500):
@@ -92,7 +92,7 @@ def test_a_share_is_shown_as_often_as_eyes_follow(stream: io.StringIO, every_s: 
 def test_quiet_is_silent() -> None:
     """Nothing at all is written with --quiet."""
     terminal = Terminal()
-    with Progress(quiet=True, stream=terminal) as progress:
+    with RunProgress(quiet=True, stream=terminal) as progress:
         progress.interval(INTERVAL, 0.5)
         progress.share("binding", 0, 10)
         progress.show("one")

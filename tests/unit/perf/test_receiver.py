@@ -10,8 +10,8 @@ import pytest
 from pamqp import commands, frame
 
 from broker.perf import wire
-from broker.perf.peer import Peer
-from broker.perf.receiver import Demand, Quota, Receiver, Watch
+from broker.perf.peer import PeerConnection
+from broker.perf.receiver import DeliveryQuota, Receiver, ReceiverPace, Watch
 from broker.perf.stamp import STAMP
 from tests.unit.perf.loose_peer import loose_peer
 
@@ -22,10 +22,10 @@ def delivery(tag: int, body: bytes) -> bytes:
     return frame.marshal(method, 2) + wire.content(2, body, persistent=False)
 
 
-def receiver(peer: Peer, demand: Demand, quota: Quota | None = None) -> tuple[Receiver, Watch]:
+def receiver(peer: PeerConnection, demand: ReceiverPace, quota: DeliveryQuota | None = None) -> tuple[Receiver, Watch]:
     """Return a receiver that has begun, and what it sees."""
     watch = Watch(demand.body_bytes)
-    made = Receiver(peer, demand, watch, quota or Quota(None))
+    made = Receiver(peer, demand, watch, quota or DeliveryQuota(None))
     watch.start(1)
     made.start(1)
     return made, watch
@@ -49,7 +49,7 @@ def acks(end: socket.socket) -> list[tuple[int, bool]]:
 def test_acks_come_in_steps_and_the_rest_at_the_end() -> None:
     """One for every three deliveries; what is left over is acked when the receiver is done."""
     with loose_peer(2) as (peer, broker):
-        one, _ = receiver(peer, Demand(3, 4))
+        one, _ = receiver(peer, ReceiverPace(3, 4))
         broker.send(b"".join(delivery(tag, b"body") for tag in range(1, 9)))
         one.react(EVENT_READ, 1)
         assert (one.delivered, one.acked, one.body_bytes) == (8, 6, 32)
@@ -61,7 +61,7 @@ def test_acks_come_in_steps_and_the_rest_at_the_end() -> None:
 def test_single_acks_are_single() -> None:
     """One frame for each message, without `multiple`."""
     with loose_peer(2) as (peer, broker):
-        one, _ = receiver(peer, Demand(1, 4))
+        one, _ = receiver(peer, ReceiverPace(1, 4))
         broker.send(delivery(1, b"body") + delivery(2, b"body"))
         one.react(EVENT_READ, 1)
         assert acks(broker) == [(1, False), (2, False)]
@@ -70,7 +70,7 @@ def test_single_acks_are_single() -> None:
 def test_auto_ack_acks_nothing() -> None:
     """Neither on the way nor at the end."""
     with loose_peer(2) as (peer, broker):
-        one, _ = receiver(peer, Demand(0, 4))
+        one, _ = receiver(peer, ReceiverPace(0, 4))
         broker.send(delivery(1, b"body"))
         one.react(EVENT_READ, 1)
         one.finish(1.0)
@@ -79,10 +79,10 @@ def test_auto_ack_acks_nothing() -> None:
 
 def test_a_quota_is_shared_and_nothing_above_it_is_acked() -> None:
     """Of two receivers that may count five, the second gets what the first left."""
-    quota = Quota(5)
+    quota = DeliveryQuota(5)
     with loose_peer(2) as (here, first), loose_peer(2) as (there, second):
-        one, _ = receiver(here, Demand(1, 4), quota)
-        other, _ = receiver(there, Demand(1, 4), quota)
+        one, _ = receiver(here, ReceiverPace(1, 4), quota)
+        other, _ = receiver(there, ReceiverPace(1, 4), quota)
         first.send(b"".join(delivery(tag, b"body") for tag in range(1, 4)))
         second.send(b"".join(delivery(tag, b"body") for tag in range(1, 5)))
         one.react(EVENT_READ, 1)
@@ -94,7 +94,7 @@ def test_a_quota_is_shared_and_nothing_above_it_is_acked() -> None:
 def test_times_are_from_due_and_from_sent() -> None:
     """Of every message, also where a whole buffer is counted by stride; stamps of others are left out."""
     with loose_peer(2) as (peer, broker):
-        one, watch = receiver(peer, Demand(0, 16))
+        one, watch = receiver(peer, ReceiverPace(0, 16))
         now_ns = time.monotonic_ns()
         bodies = [STAMP.pack(now_ns - 5_000_000, now_ns - 2_000_000)] * 40 + [STAMP.pack(1 << 61, 0), bytes(16)]
         broker.send(b"".join(delivery(tag, body) for tag, body in enumerate(bodies, 1)))
@@ -118,7 +118,7 @@ def test_of_many_messages_a_sample_stands_for_all() -> None:
 def test_a_rate_pauses_reading() -> None:
     """Ten per second: after two messages nothing is read for two tenths of a second."""
     with loose_peer(2) as (peer, broker):
-        one, _ = receiver(peer, Demand(0, 4, per_s=10))
+        one, _ = receiver(peer, ReceiverPace(0, 4, per_s=10))
         broker.send(delivery(1, b"body") + delivery(2, b"body"))
         one.react(EVENT_READ, 1)
         assert (one.delivered, one.wakes_ns(), one.interest(1)) == (2, 200_000_001, 0)

@@ -11,15 +11,15 @@ from pamqp import commands, frame
 from broker.perf import wire
 from broker.perf.faults import Refusal
 from broker.perf.histogram import Histogram
-from broker.perf.peer import Peer
-from broker.perf.sender import NEVER_NS, Pace, Sender
+from broker.perf.peer import PeerConnection
+from broker.perf.sender import NEVER_NS, Sender, SenderPace
 from broker.perf.spool import Material, Spool
 from tests.unit.perf.loose_peer import loose_peer
 
 SPOOL_BYTES = 10_000
 
 
-def sender(peer: Peer, pace: Pace, at_ns: int = 0, size: int = 16) -> Sender:
+def sender(peer: PeerConnection, pace: SenderPace, at_ns: int = 0, size: int = 16) -> Sender:
     """Return a sender whose schedule began at `at_ns`."""
     made = Sender(peer, Spool(Material("x", ("key",), size), 0, SPOOL_BYTES), pace, Histogram())
     made.start(at_ns)
@@ -39,7 +39,7 @@ def arrived(end: socket.socket) -> int:
 def test_no_more_than_the_window_waits_for_confirms() -> None:
     """A confirm makes room for as many as it confirms, and its time is counted for each."""
     with loose_peer() as (peer, broker):
-        one = sender(peer, Pace(window=10))
+        one = sender(peer, SenderPace(window=10))
         one.react(EVENT_WRITE, 100)
         one.react(EVENT_WRITE, 200)
         assert (arrived(broker), one.published, one.interest(200)) == (10, 10, EVENT_READ)
@@ -52,7 +52,7 @@ def test_no_more_than_the_window_waits_for_confirms() -> None:
 def test_a_limit_is_kept_to_the_message() -> None:
     """Done is who has sent all, and has all confirmed."""
     with loose_peer() as (peer, broker):
-        one = sender(peer, Pace(window=100, messages=7))
+        one = sender(peer, SenderPace(window=100, messages=7))
         one.react(EVENT_WRITE, 1)
         assert (arrived(broker), one.done) == (7, False)
         broker.send(wire.basic_ack(1, 7, multiple=True))
@@ -63,7 +63,7 @@ def test_a_limit_is_kept_to_the_message() -> None:
 def test_messages_are_sent_when_they_are_due() -> None:
     """At 1,000 per second one a millisecond, the first at the beginning, and those that were missed at once."""
     with loose_peer() as (peer, broker):
-        one = sender(peer, Pace(per_s=1000), at_ns=10_000_000)
+        one = sender(peer, SenderPace(per_s=1000), at_ns=10_000_000)
         one.react(0, 9_999_999)
         assert (arrived(broker), one.wakes_ns()) == (0, 10_000_000)
         one.react(0, 10_000_000)
@@ -75,7 +75,7 @@ def test_messages_are_sent_when_they_are_due() -> None:
 def test_a_window_that_is_full_has_no_timer() -> None:
     """Only a confirm can tell when to go on."""
     with loose_peer() as (peer, _):
-        one = sender(peer, Pace(window=2, per_s=1000))
+        one = sender(peer, SenderPace(window=2, per_s=1000))
         one.react(0, 50_000_000)
         assert (one.published, one.wakes_ns()) == (2, NEVER_NS)
 
@@ -84,7 +84,7 @@ def test_what_the_kernel_does_not_take_is_not_published() -> None:
     """A full socket holds the rest back; only whole messages count."""
     with loose_peer() as (peer, broker):
         peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        one = sender(peer, Pace(messages=1000), size=3000)
+        one = sender(peer, SenderPace(messages=1000), size=3000)
         for _ in range(1000):
             one.react(EVENT_WRITE, 1)
         held = one.published
@@ -101,7 +101,7 @@ def test_what_the_kernel_does_not_take_is_not_published() -> None:
 def test_nacks_and_returns_are_counted_apart_from_confirms() -> None:
     """A returned message is confirmed as well, a nacked one is not."""
     with loose_peer() as (peer, broker):
-        one = sender(peer, Pace(window=10, messages=5))
+        one = sender(peer, SenderPace(window=10, messages=5))
         one.react(EVENT_WRITE, 1)
         returned = frame.marshal(commands.Basic.Return(312, "NO_ROUTE", "x", "key"), 1)
         broker.send(returned + wire.content(1, bytes(16), persistent=False) + wire.basic_ack(1, 1, multiple=False))
@@ -113,7 +113,7 @@ def test_nacks_and_returns_are_counted_apart_from_confirms() -> None:
 def test_blocked_is_what_the_broker_says_until_unblocked() -> None:
     """With its reason."""
     with loose_peer() as (peer, broker):
-        one = sender(peer, Pace(window=1))
+        one = sender(peer, SenderPace(window=1))
         broker.send(frame.marshal(commands.Connection.Blocked("low on disk"), 0))
         one.react(EVENT_READ, 1)
         assert one.blocked_for == "low on disk"
@@ -125,7 +125,7 @@ def test_blocked_is_what_the_broker_says_until_unblocked() -> None:
 def test_a_socket_that_ends_is_a_refusal() -> None:
     """And says whose it was."""
     with loose_peer() as (peer, broker):
-        one = sender(peer, Pace(window=1))
+        one = sender(peer, SenderPace(window=1))
         broker.close()
         with pytest.raises(Refusal, match="publisher"):
             one.pull(1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.perf.result import Broker, Figure, Generator
+from broker.perf.result import BrokerFacts, Figure, Generator
 from broker.perf.table import table
 from tests.perf_results import bare, result
 
@@ -42,5 +42,5 @@ def test_what_went_wrong_is_said_last() -> None:
 
 def test_a_run_that_its_generator_held_up_says_so() -> None:
     """Such a figure says nothing about the broker, and no reader shall believe it does."""
-    shown = table(result(generator=Generator(3.0, 0.98, None, bottleneck=True), broker=Broker("B", "h", 1)))
+    shown = table(result(generator=Generator(3.0, 0.98, None, bottleneck=True), broker=BrokerFacts("B", "h", 1)))
     assert "busiest process 98 % busy: the generator was the bottleneck, the broker can do more" in shown

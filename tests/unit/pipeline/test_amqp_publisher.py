@@ -18,7 +18,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from broker.pipeline.faults import PublishFailed, SinkRefused
 from broker.pipeline.sink.amqp_address import AmqpAddress
 from broker.pipeline.sink.amqp_link import CAPABILITIES
-from broker.pipeline.sink.amqp_publisher import AmqpPublisher, Outgoing, PublisherOptions, Refused
+from broker.pipeline.sink.amqp_publisher import AmqpPublisher, Outgoing, PublisherOptions, RefusedMessage
 from broker.store.memory_files import MemoryFiles
 from broker.testing import Broker
 from tests.deadline import wait_until
@@ -111,7 +111,7 @@ def test_numbers_count_once(broker: Broker, channel: BlockingChannel) -> None:
 
 def test_what_nobody_takes_is_told(broker: Broker, channel: BlockingChannel) -> None:
     """Each unroutable message is handed over once, the right one of those that look alike; the rest arrives."""
-    refused: list[Refused] = []
+    refused: list[RefusedMessage] = []
     sent: list[Outgoing] = []
     for row in range(200):
         properties = octets_of(headers={"row": row // 4})
@@ -140,7 +140,7 @@ def test_a_full_queue_is_asked_again(broker: Broker, channel: BlockingChannel) -
     """What is nacked is sent again until there is room, and told when there is none for good."""
     arguments = {"x-max-length": 5, "x-overflow": "reject-publish"}
     channel.queue_declare("full", durable=True, arguments=arguments)
-    refused: list[Refused] = []
+    refused: list[RefusedMessage] = []
     options = PublisherOptions(producer="job", nack_attempts=2)
     with AmqpPublisher(address_of(broker), options, refused.append) as publisher:
         publisher.publish(rows(8, "", "full"))
@@ -220,7 +220,7 @@ def test_an_alarm_is_waited_for() -> None:
     with Broker(files=disk, store={"disk_free_min_bytes": 1 << 30}, flow={"check_interval_ms": 10}) as broker:
         options = PublisherOptions(producer="job", mandatory=False, blocked_timeout_s=0.01)
         address = AmqpAddress.parse(broker.url)
-        refused: list[Refused] = []
+        refused: list[RefusedMessage] = []
         impatient, patient = AmqpPublisher(address, options), AmqpPublisher(address, NUMBERED, refused.append)
         disk.free = 0
         wait_until(lambda: broker.server.alarms.alarms, "an alarm")
@@ -341,7 +341,7 @@ def test_what_the_broker_had_already_is_counted(broker: Broker, channel: Blockin
         publisher.publish(row for row in first if (row[4] or 0) % 3)
         publisher.drain()
         assert publisher.dropped == 0
-    refused: list[Refused] = []
+    refused: list[RefusedMessage] = []
     for dropped in (10, 16):
         with AmqpPublisher(address_of(broker), options, refused.append) as publisher:
             publisher.publish(mixed)

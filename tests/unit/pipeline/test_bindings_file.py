@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from broker.pipeline.routes.bindings_file import BadBindings, read_bindings, read_definitions, read_text
-from broker.pipeline.routes.topology import BindingEntry, ExchangeEntry, Topology
+from broker.pipeline.routes.topology import RoutedBinding, RoutedExchange, Topology
 
 WANTED = (
-    BindingEntry("/", "ex", "a.*", "q1"),
-    BindingEntry("/", "amq.direct", "b", "q2"),
+    RoutedBinding("/", "ex", "a.*", "q1"),
+    RoutedBinding("/", "amq.direct", "b", "q2"),
 )
 
 RULED = '{"bindings": [], "exchanges": [{"name": "e", "type": "topic"}], "policies": [{"pattern": "e", ?}]}'
@@ -61,7 +61,7 @@ def test_a_line_may_say_type_and_vhost() -> None:
     """The columns behind the third are optional."""
     topology = read_text("ex,,q,fanout,other\n")
     assert topology == Topology(
-        (ExchangeEntry("other", "ex", "fanout"),), (("other", "q"),), (BindingEntry("other", "ex", "", "q"),)
+        (RoutedExchange("other", "ex", "fanout"),), (("other", "q"),), (RoutedBinding("other", "ex", "", "q"),)
     )
 
 

@@ -19,7 +19,7 @@ from broker.pipeline.source.decoder import BATCH_MAX_BYTES, BATCH_MAX_ROWS, bad_
 from broker.pipeline.source.header_json import table_to_json
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS
 from broker.pipeline.source.slot_rows import SlotRows
-from broker.slot_files.slot_file import BadSlotFile, Row, SlotFileWriter, SlotView, open_slot
+from broker.slot_files.slot_file import BadSlotFile, SlotFileWriter, SlotRow, SlotView, open_slot
 from broker.store.memory_files import MemoryFiles
 from tests.unit.pipeline.test_header_json import TABLE, UNHURRIED
 
@@ -64,7 +64,7 @@ def slot_of(rows: Sequence[tuple[bytes, bytes, bytes, bytes, int]], first: int =
     return file.read_at(0, file.size())
 
 
-def expected(row: Row) -> dict[str, Any]:
+def expected(row: SlotRow) -> dict[str, Any]:
     """Return the columns of a row by the readers that the broker has for one message at a time."""
     properties = decode_properties(row.header)
     moment = properties.timestamp

@@ -12,7 +12,7 @@ from broker.amqp.header_edit import edit_header
 from broker.pipeline.routes import matcher as matcher_module
 from broker.pipeline.routes.bindings_file import read_definitions, read_text
 from broker.pipeline.routes.matcher import BadTopology, Match, Matcher, compiled
-from broker.pipeline.routes.topology import BindingEntry, ExchangeEntry, Topology
+from broker.pipeline.routes.topology import RoutedBinding, RoutedExchange, Topology
 from broker.routing.pattern import split_words
 from broker.routing.reference import matches
 
@@ -31,8 +31,8 @@ def test_topic_bindings_match_as_the_reference_says() -> None:
         return ".".join(draw.choices(alphabet, k=draw.randint(1, 5)))
 
     patterns = sorted({text([*words, "*", "#"]) for _ in range(400)})
-    bindings = tuple(BindingEntry("/", "ex", pattern, f"q{n % 50}") for n, pattern in enumerate(patterns))
-    tried = Matcher(Topology((ExchangeEntry("/", "ex", "topic"),), (), bindings))
+    bindings = tuple(RoutedBinding("/", "ex", pattern, f"q{n % 50}") for n, pattern in enumerate(patterns))
+    tried = Matcher(Topology((RoutedExchange("/", "ex", "topic"),), (), bindings))
     reached = 0
     for key in {text(words) for _ in range(600)}:
         expected = {n for n, p in enumerate(patterns) if matches(split_words(p), split_words(key))}

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.pipeline.source.filters import Condition
-from broker.pipeline.source.planner import PARTITION_MAX_BYTES, PARTITION_MIN_BYTES, Limits, admitted, runs, wanted
+from broker.pipeline.source.planner import PARTITION_MAX_BYTES, PARTITION_MIN_BYTES, BatchLimits, admitted, runs, wanted
 from broker.pipeline.source.slot_handle import SlotHandle
 
 MIB = 1 << 20
@@ -59,7 +59,7 @@ def test_a_trigger_takes_whole_slots_up_to_the_first_limit(
     slots: list[SlotHandle], most: int | None, rows: int | None, size: int | None
 ) -> None:
     """The slots taken are the longest beginning within all limits, and one at least."""
-    limits = Limits(most, rows, None if size is None else size * 100_000)
+    limits = BatchLimits(most, rows, None if size is None else size * 100_000)
 
     def within(taken: list[SlotHandle]) -> bool:
         return (
@@ -74,7 +74,7 @@ def test_a_trigger_takes_whole_slots_up_to_the_first_limit(
 
 def test_no_slots_are_none_under_any_limit() -> None:
     """An idle stream takes nothing."""
-    assert list(admitted([], Limits(1, 1, 1))) == []
+    assert list(admitted([], BatchLimits(1, 1, 1))) == []
     assert runs([], 4) == []
 
 

@@ -6,12 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from broker.pipeline.replay.replay_plan import STEP_ROWS, BadReplayState, ReplayState, SlotRows, Step, digest, steps_of
+from broker.pipeline.replay.replay_plan import (
+    STEP_ROWS,
+    BadReplayState,
+    PlannedRows,
+    ReplayState,
+    Step,
+    digest,
+    steps_of,
+)
 
 
-def slot(seal: int, rows: int, first_s: int = 0) -> SlotRows:
+def slot(seal: int, rows: int, first_s: int = 0) -> PlannedRows:
     """Return a slot whose rows came within a second."""
-    return SlotRows(seal, rows, first_s * 1_000_000, first_s * 1_000_000 + 999_999)
+    return PlannedRows(seal, rows, first_s * 1_000_000, first_s * 1_000_000 + 999_999)
 
 
 def test_steps_are_runs_of_seals_up_to_so_many_rows() -> None:

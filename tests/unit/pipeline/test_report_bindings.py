@@ -6,7 +6,7 @@ from itertools import product
 from random import Random
 
 from broker.pipeline.report.redundancy import redundant_bindings
-from broker.pipeline.routes.topology import BindingEntry, ExchangeEntry, Topology
+from broker.pipeline.routes.topology import RoutedBinding, RoutedExchange, Topology
 from broker.routing.pattern import split_words
 from broker.routing.reference import matches
 
@@ -15,9 +15,9 @@ def topology(*bindings: tuple[str, str, str], kind: str = "topic", **arguments: 
     """Return a topology of (exchange, key, queue), whose exchanges are of one type."""
     names = sorted({exchange for exchange, _, _ in bindings})
     return Topology(
-        tuple(ExchangeEntry("/", name, kind, arguments) for name in names),
+        tuple(RoutedExchange("/", name, kind, arguments) for name in names),
         tuple(("/", queue) for queue in sorted({queue for _, _, queue in bindings})),
-        tuple(BindingEntry("/", exchange, key, queue) for exchange, key, queue in bindings),
+        tuple(RoutedBinding("/", exchange, key, queue) for exchange, key, queue in bindings),
     )
 
 

@@ -14,7 +14,7 @@ from broker.pipeline.report import reach  # noqa: E402
 from broker.pipeline.routes import route_count  # noqa: E402 - what it stands on may be missing
 from broker.pipeline.routes.bindings_file import read_text  # noqa: E402
 from broker.pipeline.routes.matcher import Matcher  # noqa: E402
-from broker.pipeline.routes.route_count import Tally  # noqa: E402
+from broker.pipeline.routes.route_count import RouteTally  # noqa: E402
 from broker.pipeline.routes.topology import Topology  # noqa: E402
 from tests.unit.pipeline.encoded import properties  # noqa: E402
 
@@ -22,7 +22,7 @@ NEW = read_text("ex,a.*,q1\nex,a.#,q1\nex,b,q2\nex,never,q3\nother,#,q1\n")
 OLD = read_text("ex,a.*,q1\nex,b,q4\nex,b,q2\nother,#,q5\n")
 
 
-def rows(tally: Tally) -> dict[str, dict[Any, tuple[int, int]]]:
+def rows(tally: RouteTally) -> dict[str, dict[Any, tuple[int, int]]]:
     """Return what was counted by kind and name."""
     found: dict[str, dict[Any, tuple[int, int]]] = {}
     for kind, vhost, name, detail, number, messages, keys in tally.rows():
@@ -39,7 +39,7 @@ def test_counts_are_those_of_matching_message_by_message() -> None:
                    for _ in range(90)})  # fmt: skip
     counts = [draw.randint(1, 9) for _ in keys]
     new, old = Matcher(NEW), Matcher(OLD)
-    tally = Tally((new, old))
+    tally = RouteTally((new, old))
     places: list[Any] = [("/", exchange, key, None) for exchange, key in keys]
     for at in (0, 40):
         upto = at + 40 if at == 0 else len(places)
@@ -73,7 +73,7 @@ def test_counts_are_those_of_matching_message_by_message() -> None:
 
 def test_a_key_that_nobody_gets_any_more_is_told() -> None:
     """With how many messages it had."""
-    tally = Tally((Matcher(read_text("ex,z,q\n")), Matcher(OLD)))
+    tally = RouteTally((Matcher(read_text("ex,z,q\n")), Matcher(OLD)))
     tally.add([("/", "ex", "b", None), ("/", "ex", "z", None)], np.array([5, 3]))
     found = rows(tally)
     assert found["total"]["lost by all"] == (5, 1)
@@ -83,7 +83,7 @@ def test_a_key_that_nobody_gets_any_more_is_told() -> None:
 def test_only_the_most_frequent_keys_are_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them count."""
     monkeypatch.setattr(route_count, "SHOWN_MAX", 3)
-    tally = Tally((Matcher(Topology((), (), ())),))
+    tally = RouteTally((Matcher(Topology((), (), ())),))
     for first in (0, 10):
         tally.add([("/", "ex", f"k{n}", None) for n in range(first, first + 10)], np.arange(first, first + 10))
     found = rows(tally)
@@ -100,7 +100,7 @@ def test_a_key_whose_messages_are_looked_at_one_by_one_is_ranked_by_all_of_them(
     matcher = Matcher(read_text("ex,a.*,q1\n"))
     places: list[route_count.Place] = [("/", "ex", "lost", properties({"CC": ["gone"], "n": n})) for n in range(50)]
     places += [("/", "ex", key, None) for key in ("k", "l", "m")]
-    tally, report = Tally((matcher,)), reach.Reach(matcher)
+    tally, report = RouteTally((matcher,)), reach.Reach(matcher)
     for first in range(0, len(places), 10):
         some = places[first : first + 10]
         tally.add(some, np.full(len(some), 2))

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from broker.pipeline.faults import PublishFailed, SinkRefused
 from broker.pipeline.sink.bad_records import BadRecordLog
-from broker.pipeline.sink.writers import Published, batch_writer, stream_writer
+from broker.pipeline.sink.writers import TaskPublished, batch_writer, stream_writer
 from broker.pipeline.source.schema import ARROW_SCHEMA
 from broker.pipeline.spark.formats import register
 from broker.testing import Broker
@@ -56,10 +56,10 @@ def placed(count: int, seal: int = 3, **values: Any) -> list[dict[str, Any]]:
     ]
 
 
-def written(broker: Broker, batches: list[pa.RecordBatch], **options: str) -> Published:
+def written(broker: Broker, batches: list[pa.RecordBatch], **options: str) -> TaskPublished:
     """Run one task."""
     told = batch_writer({"url": broker.url, **options}, MESSAGE_COLUMNS, overwrite=False).write(iter(batches))
-    assert isinstance(told, Published)
+    assert isinstance(told, TaskPublished)
     return told
 
 
@@ -132,7 +132,7 @@ def test_a_column_of_the_users_own_numbers_rows(broker: Broker, tmp_path: Path) 
     for _ in range(2):
         writer = batch_writer({**options, "badRecords": str(tmp_path)}, columns, overwrite=False)
         told = writer.write(iter([pa.RecordBatch.from_pylist(rows, schema)]))
-        assert isinstance(told, Published)
+        assert isinstance(told, TaskPublished)
         assert (told.messages, told.refused) == (3, 2)
         writer.commit([told])
     assert bodies(broker) == [b"0", b"1", b"2"]
@@ -217,7 +217,7 @@ def test_without_a_folder_a_bad_row_is_an_error(broker: Broker) -> None:
 def test_a_task_without_rows_connects_nowhere() -> None:
     """An empty partition does not need a broker."""
     writer = batch_writer({"url": "amqp://127.0.0.1:1"}, MESSAGE_COLUMNS, overwrite=False)
-    assert writer.write(iter([batch_of()])) == Published(0, 0, "")
+    assert writer.write(iter([batch_of()])) == TaskPublished(0, 0, "")
 
 
 @pytest.mark.parametrize(

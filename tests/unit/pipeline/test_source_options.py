@@ -9,7 +9,7 @@ from broker.pipeline.faults import PipelineFault, SlotGap, SlotMissing, SourceRe
 from broker.pipeline.source.filters import Condition
 from broker.pipeline.source.message_reader import arrow_schema_of
 from broker.pipeline.source.options import SourceOptions, names_option
-from broker.pipeline.source.planner import Limits
+from broker.pipeline.source.planner import BatchLimits
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS
 
 
@@ -20,7 +20,7 @@ def test_without_options_all_taps_are_read_from_the_first_message_on() -> None:
     assert options.conditions() == []
     assert options.columns == COLUMNS
     assert (options.fail_on_gap, options.fail_on_bad_rows, options.seal_now) == (True, True, False)
-    assert options.limits == Limits(None, None, 1 << 30)
+    assert options.limits == BatchLimits(None, None, 1 << 30)
 
 
 def test_names_are_understood_in_any_case() -> None:

@@ -11,7 +11,15 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.slot_files.slot_file import INDEX_ROW, PERSISTENT, REDELIVERED, BadSlotFile, Row, SlotFileWriter, open_slot
+from broker.slot_files.slot_file import (
+    INDEX_ROW,
+    PERSISTENT,
+    REDELIVERED,
+    BadSlotFile,
+    SlotFileWriter,
+    SlotRow,
+    open_slot,
+)
 from broker.store.files import Files
 from broker.store.memory_files import MemoryFiles
 from broker.store.record import encode_route
@@ -20,7 +28,7 @@ from tests.slot_folders import STORE
 PATH = Path("/1.slot")
 FIRST = 10
 
-Rows = list[Row]
+Rows = list[SlotRow]
 
 
 def written(rows: Rows, *, seal: int = 3, end: int | None = None) -> bytes:
@@ -40,15 +48,15 @@ def written(rows: Rows, *, seal: int = 3, end: int | None = None) -> bytes:
     return block
 
 
-def row(number: int, body: bytes = b"body", key: bytes = b"a.b", flags: int = PERSISTENT) -> Row:
+def row(number: int, body: bytes = b"body", key: bytes = b"a.b", flags: int = PERSISTENT) -> SlotRow:
     """Return a row with the number as its place behind the first id."""
-    return Row(FIRST + number, 1000 + number, flags, b"topic", key, b"header", body)
+    return SlotRow(FIRST + number, 1000 + number, flags, b"topic", key, b"header", body)
 
 
 names = st.text(max_size=60).map(str.encode)
 some_rows = st.lists(
     st.builds(
-        Row,
+        SlotRow,
         st.integers(0, (1 << 64) - 1),
         st.integers(-(1 << 63), (1 << 63) - 1),
         st.sampled_from([0, PERSISTENT, REDELIVERED, PERSISTENT | REDELIVERED]),

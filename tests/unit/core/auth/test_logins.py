@@ -10,7 +10,7 @@ import pytest
 from broker.amqp.errors import Refused
 from broker.core.auth import password as passwords
 from broker.core.auth.certificate import NameSource
-from broker.core.auth.logins import Asker, Logins, Verdict
+from broker.core.auth.logins import LoginClient, Logins, Verdict
 from broker.core.auth.peer import Peer, TlsFacts
 from broker.core.auth.users import User, Users, user_of
 
@@ -28,7 +28,7 @@ class Threads:
     def __init__(self) -> None:
         self.waiting: list[tuple[Callable[[], bool], Callable[[bool], None], float]] = []
 
-    def check(self, job: Callable[[], bool], then: Callable[[bool], None], delay_s: float, _asker: Asker) -> None:
+    def check(self, job: Callable[[], bool], then: Callable[[bool], None], delay_s: float, _asker: LoginClient) -> None:
         self.waiting.append((job, then, delay_s))
 
     def run(self) -> list[float]:

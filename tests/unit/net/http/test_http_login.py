@@ -7,7 +7,7 @@ from base64 import b64encode
 
 import pytest
 
-from broker.core.auth.logins import Asker, Logins, PasswordCheck
+from broker.core.auth.logins import LoginClient, Logins, PasswordCheck
 from broker.core.auth.peer import Peer
 from broker.core.auth.users import User, Users
 from broker.net.http.login import BasicLogin, credentials_of
@@ -48,7 +48,7 @@ async def test_a_hash_is_computed_once_for_all_requests() -> None:
     """Each request brings its password; what was proven is remembered, and nothing waits for a thread again."""
     jobs = []
 
-    def check(job: object, then: object, delay_s: float, asker: Asker) -> None:
+    def check(job: object, then: object, delay_s: float, asker: LoginClient) -> None:
         jobs.append(asker)
         then(job())  # type: ignore[operator]
 
@@ -68,7 +68,7 @@ async def test_many_wrong_passwords_make_the_right_one_wait() -> None:
     """By the limits of AMQP logins: ten are forgiven, then every verdict comes later, whatever it is."""
     delays = []
 
-    def check(job: object, then: object, delay_s: float, _asker: Asker) -> None:
+    def check(job: object, then: object, delay_s: float, _asker: LoginClient) -> None:
         delays.append(delay_s)
         then(job())  # type: ignore[operator]
 
@@ -87,7 +87,7 @@ async def test_who_has_gone_is_not_answered_and_crashes_nothing() -> None:
     """The request is given up when its connection ends, while the hash is still under way."""
     answers = []
 
-    def check(_job: object, then: object, _delay_s: float, _asker: Asker) -> None:
+    def check(_job: object, then: object, _delay_s: float, _asker: LoginClient) -> None:
         answers.append(then)
 
     typed: PasswordCheck = check

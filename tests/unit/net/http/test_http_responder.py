@@ -16,7 +16,7 @@ from broker.net.http.conversation import Client
 from broker.net.http.login import BasicLogin
 from broker.net.http.request import HttpRequest
 from broker.net.http.responder import Respond
-from broker.net.http.routes import Call, Route, RouteTable
+from broker.net.http.routes import Call, HttpRoute, RouteTable
 from broker.store.damage import StoreFailed
 
 ALICE = {"authorization": "Basic YWxpY2U6eA=="}
@@ -38,7 +38,7 @@ async def test_an_error_is_an_answer(error: Exception, status: int, event: str |
         raise error
 
     login = BasicLogin(Logins(Users([User("alice", "x")])))
-    respond = Respond(RouteTable([Route("GET", "/x", fail)]), login)
+    respond = Respond(RouteTable([HttpRoute("GET", "/x", fail)]), login)
     with capture_logs() as events:
         answer = await respond(HttpRequest("GET", ("x",), {}, ALICE), Client(Peer("127.0.0.1"), lambda: False))
     assert answer.status == status and not answer.close

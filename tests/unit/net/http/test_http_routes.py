@@ -7,7 +7,7 @@ import pytest
 from broker.net.http.answer import Answer
 from broker.net.http.refusal import HttpRefused
 from broker.net.http.request import HttpRequest
-from broker.net.http.routes import Call, Route, RouteTable
+from broker.net.http.routes import Call, HttpRoute, RouteTable
 
 
 async def answer(_call: Call) -> Answer:
@@ -17,9 +17,9 @@ async def answer(_call: Call) -> Answer:
 
 TABLE = RouteTable(
     [
-        Route("GET", "/v1/things", answer, ("after",)),
-        Route("GET", "/v1/things/{id}", answer),
-        Route("DELETE", "/v1/things/{id}", answer),
+        HttpRoute("GET", "/v1/things", answer, ("after",)),
+        HttpRoute("GET", "/v1/things/{id}", answer),
+        HttpRoute("DELETE", "/v1/things/{id}", answer),
     ]
 )
 
