@@ -6,9 +6,6 @@ import asyncio
 import gc
 import logging
 import os
-import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +20,7 @@ from structlog.testing import capture_logs
 from broker.net.address import AddressTaken
 from broker.testing import Broker, VirtualClock
 from tests.deadline import wait_until
+from tests.pages.page_run import run_pytest
 from tests.raw_client import RawClient, publish_frames
 
 
@@ -500,31 +498,12 @@ async def test_async(broker):
 """
 
 
-def run_pytest(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run pytest in a folder that knows nothing of this project."""
-    (folder / "pytest.ini").write_text(
-        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
-    )
-    command = [sys.executable, "-X", "dev", "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider"]
-    environment = {**os.environ, "SLOTMQ_SERVER__HOST": "256.0.0.1"}  # it concerns no broker of a test
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=50, check=False)
-
-
 def test_fixtures_come_with_the_package(tmp_path: Path) -> None:
     """Tests in an empty folder use them without any import or setting, and no warning comes of it."""
     (tmp_path / "test_users.py").write_text(USERS_TESTS)
     ran = run_pytest(tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "4 passed" in ran.stdout
-
-
-def test_the_example_of_the_readme_passes(tmp_path: Path) -> None:
-    """What a reader copies works as it stands."""
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    (example,) = [block for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "def test_" in block]
-    (tmp_path / "test_readme.py").write_text(example)
-    ran = run_pytest(tmp_path)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_a_fixture_of_the_project_wins(tmp_path: Path) -> None:

@@ -1,0 +1,183 @@
+"""One page's blocks, run in order in a folder of their own, with a broker that listens where the page says."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import fcntl
+import inspect
+import os
+import pty
+import random
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import Any
+
+import pika
+from pika.exceptions import AMQPError
+
+from tests.broker_process import PACKAGE, READY_LINE, RESERVE_BYTES
+from tests.deadline import DEADLINE_S, PAUSE_S
+from tests.pages.page import Block, Command, blocks, commands, same_output
+
+__all__ = ["PageRun", "run_pytest"]
+
+PORTS = (5671, 5672, 15672)
+SERVE = re.compile(r"^(?:\w+=\S+ +)*(?:\S*/)?slotmq serve\b")
+STEERING = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
+HOME = "/home/me"
+
+
+def free_host() -> str:
+    """Return a loopback address on which the ports of a broker are free, so that a page's own ports can be used."""
+    while True:
+        host = f"127.{random.randint(1, 254)}.{random.randint(1, 254)}.{random.randint(1, 254)}"
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for port in PORTS:
+                stack.enter_context(contextlib.closing(socket.socket())).bind((host, port))
+            return host
+
+
+def run_pytest(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run pytest in a folder that knows nothing of this project."""
+    (folder / "pytest.ini").write_text(
+        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
+    )
+    command = [sys.executable, "-X", "dev", "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "SLOTMQ_SERVER__HOST": "256.0.0.1"}  # no broker of a test reads it
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=50, check=False)
+
+
+class PageRun:
+    """The folder, the broker and the Python names of one page."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.host = free_host()
+        self.broker: subprocess.Popen[bytes] | None = None
+        self.names: dict[str, Any] = {"pika": pika}
+        ours = ("SLOTMQ_", "RABBITMQ_")
+        scripts = Path(sys.executable).parent
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)} | {
+            "PATH": f"{scripts}:{os.environ['PATH']}",
+            "PYTHONPATH": str(PACKAGE),
+            "SLOTMQ_SERVER__HOST": self.host,
+            "SLOTMQ_STORE__RESERVE_BYTES": RESERVE_BYTES,
+            "TERM": "dumb",
+            "HOME": str(folder),
+        }
+        (folder / ".venv").mkdir()
+        (folder / ".venv" / "bin").symlink_to(scripts)
+
+    def run(self, page: Path) -> int:
+        """Run every block of the page that says nothing else, and return how many there were."""
+        chosen = [block for block in blocks(page) if block.language in ("console", "python") and not block.not_run]
+        for block in chosen:
+            where = f"{page.name}:{block.line}"
+            if block.language == "console":
+                for command in commands(block):
+                    self._console(command, where)
+            else:
+                self._python(block, where)
+        return len(chosen)
+
+    def close(self) -> None:
+        """End the broker and the connection of the page's Python blocks."""
+        channel = self.names.get("channel")
+        if channel is not None and channel.connection.is_open:
+            with contextlib.suppress(AMQPError):  # the page may have stopped the broker
+                channel.connection.close()
+        if self.broker is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.broker.pid, signal.SIGKILL)
+            self.broker.wait()
+            self.broker = None
+
+    # ---- console
+
+    def _console(self, command: Command, where: str) -> None:
+        text = self._here(command.text)
+        if SERVE.match(text):
+            self.close()
+            self.names.pop("channel", None)
+            printed = self._serve(text.rstrip(" &"))
+            assert not command.shown or same_output(command.shown, [printed]), f"{where}: {printed!r}"
+            return
+        self._need_broker()
+        code, printed_lines = self._in_terminal(text)
+        told = f"{where}: $ {command.text}\nexit code {code}\n" + "\n".join(printed_lines)
+        assert (code != 0) == command.may_fail, told
+        assert not command.shown or same_output(command.shown, printed_lines), told
+
+    def _in_terminal(self, text: str) -> tuple[int, list[str]]:
+        """Return exit code and lines of a shell command whose output is a terminal."""
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 250, 0, 0))
+        with subprocess.Popen(
+            ["bash", "-c", text], cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL,
+            stdout=theirs, stderr=theirs, start_new_session=True,
+        ) as process:  # fmt: skip
+            os.close(theirs)
+            printed = bytearray()
+            with contextlib.suppress(OSError):  # how a terminal ends on Linux
+                while chunk := os.read(ours, 65536):
+                    printed += chunk
+            os.close(ours)
+            code = process.wait(DEADLINE_S)
+        lines = STEERING.sub("", printed.decode()).replace("\r\n", "\n").split("\n")
+        return code, [self._there(line.rpartition("\r")[2]) for line in lines if line.strip("\r ")]
+
+    def _serve(self, text: str) -> str:
+        """Start a broker by a command of the page and return its ready line."""
+        out, log = self.folder / "serve.out", self.folder / "serve.log"
+        with out.open("wb") as to, log.open("wb") as log_to:
+            self.broker = subprocess.Popen(
+                ["bash", "-c", f"exec env {text}"], cwd=self.folder, env=self.environment,
+                stdin=subprocess.DEVNULL, stdout=to, stderr=log_to, start_new_session=True,
+            )  # fmt: skip
+        end = time.monotonic() + DEADLINE_S
+        while True:
+            for line in out.read_text().splitlines():
+                if READY_LINE.search(line):
+                    return self._there(line)
+            assert self.broker.poll() is None, f"$ {text}\n{log.read_text()}"
+            assert time.monotonic() < end, f"$ {text}: no ready line\n{log.read_text()}"
+            time.sleep(PAUSE_S)
+
+    def _need_broker(self) -> None:
+        if self.broker is None:
+            self._serve("slotmq serve")
+
+    def _here(self, text: str) -> str:
+        return text.replace("127.0.0.1", self.host).replace("localhost", self.host)
+
+    def _there(self, text: str) -> str:
+        return text.replace(self.host, "127.0.0.1").replace(str(self.folder), HOME)
+
+    # ---- Python
+
+    def _python(self, block: Block, where: str) -> None:
+        if "def test_" in block.text:
+            (self.folder / f"test_page_{block.line}.py").write_text(block.text)
+            ran = run_pytest(self.folder)
+            assert ran.returncode == 0, f"{where}\n{ran.stdout}{ran.stderr}"
+            return
+        text = self._here(block.text)
+        self._need_broker()
+        if "channel" not in self.names and "channel = " not in text:
+            self.names["channel"] = pika.BlockingConnection(pika.ConnectionParameters(self.host)).channel()
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        code = compile("\n" * block.line + text, where, "exec", flags=flags)
+        with contextlib.chdir(self.folder):
+            if code.co_flags & inspect.CO_COROUTINE:
+                asyncio.run(eval(code, self.names))
+            else:
+                exec(code, self.names)
