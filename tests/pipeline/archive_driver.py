@@ -14,8 +14,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from broker.pipeline.job import Progress
 from broker.pipeline.jobs.archive import ArchiveOptions, run_archive
 from broker.pipeline.lake.archive_run import ArchiveRun
-from broker.pipeline.lake.lake_format import LakeFormat, LakeStreamWriter
+from broker.pipeline.lake.lake_format import LakeTarget, Written
 from broker.pipeline.source.catalog import open_catalog, open_handle
 from broker.pipeline.source.slot_handle import SlotHandle
 
@@ -53,37 +53,34 @@ class Opening:
         return open_handle(open_catalog(path=self.store), handle)
 
 
-class DyingWriter(LakeStreamWriter):
-    """Dies at its point."""
+class DyingTarget(LakeTarget):
+    """Die at its point."""
 
-    def __init__(self, writer: LakeStreamWriter, store: str, point: str, batch: int, pids: tuple[int, ...]) -> None:
-        super().__init__(writer.target)
-        self.store, self.point, self.batch, self.pids = store, point, batch, pids
+    store: str
+    point: str
+    batch: int
+    pids: tuple[int, ...]
 
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        rows = list(iterator)
-        seals = [seal for batch in rows for seal in batch.column("seal").to_pylist()]
-        if self.point == "task" and self.batch + 1 in seals:  # a batch is one slot
-            return replace(self.target, open_slot=Opening(self.store, self.pids, 0)).write(iter(rows))
-        return super().write(iter(rows))
+    @classmethod
+    def of(cls, target: LakeTarget, store: str, point: str, batch: int, pids: tuple[int, ...]) -> DyingTarget:
+        """Return a target that dies at a point of a batch."""
+        made = cls(**{each.name: getattr(target, each.name) for each in fields(target)})
+        vars(made).update(store=store, point=point, batch=batch, pids=pids)
+        return made
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        dies = batchId == self.batch
+    def copy(self, slots: Sequence[SlotHandle]) -> Written:
+        if self.point == "task" and self.batch + 1 in {slot.seal for slot in slots}:  # a batch is one slot
+            target = LakeTarget(**{each.name: getattr(self, each.name) for each in fields(LakeTarget)})
+            return replace(target, open_slot=Opening(self.store, self.pids, 0)).copy(slots)
+        return super().copy(slots)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+        dies = batch == self.batch
         if dies and self.point == "files":
             kill_all(self.pids)
-        super().commit(messages, batchId)
+        super().commit(messages, batch)
         if dies and self.point == "manifest":
             kill_all(self.pids)
-
-
-def dying_format(store: str, point: str, batch: int, pids: tuple[int, ...]) -> type[LakeFormat]:
-    """Return the sink whose writer dies; Spark pickles the class as it is here."""
-
-    class DyingFormat(LakeFormat):
-        def streamWriter(self, schema: Any, overwrite: bool) -> LakeStreamWriter:
-            return DyingWriter(super().streamWriter(schema, overwrite), store, point, batch, pids)
-
-    return DyingFormat
 
 
 def dying_step(step: Callable[[ArchiveRun], Any], batch: int, pids: tuple[int, ...]) -> Callable[[ArchiveRun], Any]:
@@ -112,7 +109,12 @@ def main(store: str, lake: str, point: str, batch: int) -> None:
     if point == "commit":
         setattr(ArchiveRun, "step", dying_step(ArchiveRun.step, batch, pids))  # noqa: B010 - mypy allows no assignment
     elif not follow:
-        spark.dataSource.register(dying_format(store, point, batch, pids))
+        made = ArchiveRun.target
+
+        def dying(run: ArchiveRun, slots: str, max_bad: str) -> LakeTarget:
+            return DyingTarget.of(made(run, slots, max_bad), store, point, batch, pids)
+
+        setattr(ArchiveRun, "target", dying)  # noqa: B010 - mypy allows no assignment
     print(*pids, flush=True)
     options = ArchiveOptions(
         lambda: spark, Path(lake), path=store, batch_bytes=1 << 20 if follow else 1, follow=follow, every_s=0.2

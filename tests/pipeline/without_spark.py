@@ -1,30 +1,25 @@
-"""Archives as the command does, with a plain loop in the place of Spark: its checkpoint, its calls, in its order."""
+"""Archive as the command does, with the tasks in this process in the place of Spark."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import WriterCommitMessage
 
 from broker.pipeline.lake import Lake
+from broker.pipeline.lake.archive_batches import ArchiveBatches, SlotPlan
 from broker.pipeline.lake.archive_run import ArchiveRun
-from broker.pipeline.lake.bad_share import BadShare
-from broker.pipeline.lake.lake_format import LakeTarget
+from broker.pipeline.lake.lake_format import LakeTarget, Written
 from broker.pipeline.source.catalog import open_catalog, open_handle
-from broker.pipeline.source.schema import SLOTS_ARROW_SCHEMA
-from broker.pipeline.source.slot_format import SlotStream
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.slot_files.slot_file import SlotView
 
 __all__ = ["archive"]
 
-TYPES = {"int64": "long", "string": "string", "timestamp[us, tz=UTC]": "timestamp"}
 URLS = ("http://", "https://")
 
 
@@ -42,47 +37,43 @@ def archive(lake: Path, place: str, cursor: str = "archive", *, stop_at: str = "
         ending.callback(run.end)
         run.begin(**choice)
         run.cursors.seal_now()
-        reader = _reader(run, where)
-        ending.callback(reader.stop)
-        _stream(run, reader, partial(open_handle, catalog), stop_at)
+        plan = SlotPlan({**where, "from": run.begins()})
+        ending.callback(plan.stop)
+        with suppress(Killed):
+            target = replace(run.target(place, "0"), open_slot=partial(open_handle, catalog))
+            batches = ArchiveBatches(run.checkpoint, plan, StoppingTarget.of(target, stop_at), _tasks)
+            while batches.take():
+                run.step()
         run.step()
         return {**run.values(), "said": said}
 
 
-def _reader(run: ArchiveRun, where: dict[str, str]) -> SlotStream:
-    schema = StructType()
-    for field in SLOTS_ARROW_SCHEMA:
-        schema = schema.add(field.name, TYPES[str(field.type)])
-    return SlotStream({**where, "from": run.begins()}, schema)
+class Killed(Exception):
+    """End the archive as a kill would."""
 
 
-def _stream(run: ArchiveRun, reader: SlotStream, opening: Callable[[SlotHandle], SlotView], stop_at: str) -> None:
-    options = run.options()
-    target = LakeTarget(
-        str(run.lake.path), None, options["query"], BadShare.parse("0"), json.loads(options["skip"]), open_slot=opening
-    )
-    offsets, commits = (run.checkpoint.folder / name for name in ("offsets", "commits"))
-    for folder in (offsets, commits):
-        folder.mkdir(exist_ok=True)
-    batch = len(list(commits.iterdir()))
-    start = _offset(offsets / str(batch - 1)) if batch else reader.initialOffset()
-    while True:
-        planned = offsets / str(batch)
-        end = _offset(planned) if planned.exists() else reader.latestOffset(start, ReadAllAvailable())
-        if end == start:
-            break
-        planned.write_text(f"v1\n{{}}\n{json.dumps(end)}")
-        if stop_at == "planned":
-            return
-        rows = [made for part in reader.partitions(start, end) for made in reader.read(part)]
-        target.commit([target.write(iter(rows))], batch)
-        if stop_at == "entry":
-            return
-        (commits / str(batch)).write_text("v1\n{}")
-        run.step()
-        start, batch = end, batch + 1
+class StoppingTarget(LakeTarget):
+    """A target that ends the archive before it copies or behind its commit."""
+
+    stop_at: str
+
+    @classmethod
+    def of(cls, target: LakeTarget, stop_at: str) -> StoppingTarget:
+        """Return such a target."""
+        made = cls(**{each.name: getattr(target, each.name) for each in fields(target)})
+        vars(made)["stop_at"] = stop_at
+        return made
+
+    def copy(self, slots: Sequence[SlotHandle]) -> Written:
+        if self.stop_at == "planned":
+            raise Killed
+        return super().copy(slots)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+        super().commit(messages, batch)
+        if self.stop_at == "entry":
+            raise Killed
 
 
-def _offset(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text().split("\n")[2])
-    return found
+def _tasks(work: Callable[[Any], Written], items: Sequence[Any]) -> list[Written]:
+    return [work(item) for item in items]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,20 +29,20 @@ from broker.pipeline.job import (
     path_argument,
     spark_of,
 )
+from broker.pipeline.lake.archive_batches import ArchiveBatches, SlotPlan
 from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.bad_share import BadShare
 from broker.pipeline.lake.lake import Lake
 from broker.pipeline.source.catalog import check_url, open_catalog
 from broker.pipeline.source.options import names_option
 from broker.pipeline.source.slot_source import SlotSource
+from broker.pipeline.spark.tasks import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
 
 __all__ = ["ArchiveOptions", "add_archive", "run_archive"]
 
-LOOK_EVERY_S: Final = 0.3
 CURSOR: Final = "archive"
 STARTS: Final = 3
 TOO_SLOW: Final = "Python worker failed to connect back"  # Spark waits 10 s, and no setting has it wait longer
@@ -185,30 +187,38 @@ def _chosen(options: ArchiveOptions) -> dict[str, str]:
 
 
 def _stream(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progress: Progress) -> None:
-    """Run the stream to its end; what a busy machine was too slow for is begun again where it stands."""
+    """Archive batch by batch, to the end of what is there now, or until it is told to stop."""
     stop = options.stop or threading.Event()
-    with _stopped_by_signal(stop, options.follow):
-        for left in reversed(range(STARTS)):
-            try:
-                _stream_once(_query(spark, options, run), stop, run, progress)
-                break
-            except Exception as error:
-                if TOO_SLOW not in str(error) or not left:
-                    raise
-                progress.say("Spark gave up waiting for Python on this busy machine; once more")
-
-
-def _stream_once(query: StreamingQuery, stop: threading.Event, run: ArchiveRun, progress: Progress) -> None:
-    """Wait for the stream's end, looking at it meanwhile."""
+    stream = SlotPlan(_source(options, run))
     try:
-        ended = False
-        while not ended and not stop.is_set():
-            ended = bool(query.awaitTermination(LOOK_EVERY_S))
-            _look(run, progress)
+        if not options.follow:
+            stream.prepareForTriggerAvailableNow()
+        with _stopped_by_signal(stop, options.follow):
+            batches = ArchiveBatches(
+                run.checkpoint, stream, run.target(_slots(options), options.max_bad), partial(run_tasks, spark)
+            )
+            while not stop.is_set():
+                began_s = time.monotonic()
+                taken = _take(batches, progress)
+                _look(run, progress)
+                if options.follow:
+                    stop.wait(options.every_s - (time.monotonic() - began_s))
+                elif not taken:
+                    break
     finally:
-        if query.isActive:
-            query.stop()
-        _look(run, progress)
+        stream.stop()
+
+
+def _take(batches: ArchiveBatches, progress: Progress) -> bool:
+    """Take the next batch; what a busy machine was too slow for is tried again."""
+    for left in reversed(range(STARTS)):
+        try:
+            return batches.take()
+        except Exception as error:
+            if TOO_SLOW not in str(error) or not left:
+                raise
+            progress.say("Spark gave up waiting for Python on this busy machine; once more")
+    raise AssertionError
 
 
 def _look(run: ArchiveRun, progress: Progress) -> None:
@@ -223,26 +233,20 @@ def _look(run: ArchiveRun, progress: Progress) -> None:
     )
 
 
-def _query(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun) -> StreamingQuery:
-    slots = (
-        spark.readStream.format("slotmq-slots")
-        .options(**_chosen(options))
-        .option("from", run.begins())
-        .option("failOnGap", str(not options.allow_gap).lower())
-        .option("maxBytesPerTrigger", options.batch_bytes)
-        .load()
-    )
-    writer = (
-        slots.writeStream.format("slotmq-lake")
-        .queryName(f"slotmq-archive-{options.cursor}")
-        .option("checkpointLocation", str(run.checkpoint.folder))
-        .option("slots", options.path if options.url is None else options.url)
-        .option("maxBad", options.max_bad)
-        .options(**run.options())
-        .outputMode("append")
-    )
-    trigger = {"processingTime": f"{options.every_s} seconds"} if options.follow else {"availableNow": True}
-    return writer.trigger(**trigger).start(str(run.lake.path))
+def _source(options: ArchiveOptions, run: ArchiveRun) -> dict[str, str]:
+    """Return the options of the source for the slots of this run."""
+    return _chosen(options) | {
+        "from": run.begins(),
+        "failOnGap": str(not options.allow_gap).lower(),
+        "maxBytesPerTrigger": str(options.batch_bytes),
+    }
+
+
+def _slots(options: ArchiveOptions) -> str:
+    """Return where tasks find the slots."""
+    found = options.path if options.url is None else options.url
+    assert found is not None
+    return found
 
 
 @contextmanager

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.pipeline.faults import LakeRefused, SlotGap
+from broker.pipeline.lake.bad_share import BadShare
 from broker.pipeline.lake.checkpoint import ArchiveCheckpoint, ArchiveNote, Committed
 from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.folder_lock import FolderLock
 from broker.pipeline.lake.lake import Lake
+from broker.pipeline.lake.lake_format import LakeTarget, absolute
 from broker.pipeline.lake.manifest import now_ms
 from broker.pipeline.lake.tap_cursors import TapCursors
 from broker.pipeline.source.catalog import Catalog
@@ -209,9 +210,15 @@ class ArchiveRun:
         mine = [tap for tap in self.archived_before() if self.cursors.wants(*tap)]
         return f"seal:{self.note.start + 1}" if mine else "earliest"
 
-    def options(self) -> dict[str, str]:
-        """Return the options of the sink that the run decides."""
-        return {"query": self.note.query, "skip": json.dumps({self.note.store: self.note.skip})}
+    def target(self, slots: str, max_bad: str) -> LakeTarget:
+        """Return what copies and commits the slots of this archive. Shapes: `slots` is a data folder or a URL."""
+        return LakeTarget(
+            lake=str(self.lake.path.absolute()),
+            slots=absolute(slots),
+            query=self.note.query,
+            max_bad=BadShare.parse(max_bad),
+            skip={self.note.store: self.note.skip},
+        )
 
     def step(self) -> Totals:
         """Count the batches that were committed since, releases their slots, and return the totals."""

@@ -1,21 +1,22 @@
-"""Where an archive stands: Spark's checkpoint of its stream, with a note beside it that says what it archives.
+"""Where an archive stands, as a checkpoint of Spark says it, with a note beside it that says what it archives.
 
     archive.json     the name of the archive in the lake's log, its store and taps, and where it began
     offsets/<n>      what batch n takes: line 3 is the offset of the source behind it
     commits/<n>      batch n is in the lake
 
-A slot may be released when commits/<n> of a batch behind it exists and is on disk: Spark does not sync it, and without
-it would play the batch again, for which it needs the slots.
+A slot may be released when commits/<n> of a batch behind it exists and is on disk: without it the batch is played again,
+for which its slots are needed. What this module writes is synced; Spark, which wrote checkpoints of before, syncs nothing.
 """
 
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from broker.pipeline.faults import LakeRefused, SourceRefused
 from broker.pipeline.lake.disk import Disk
@@ -27,6 +28,7 @@ __all__ = ["ArchiveCheckpoint", "ArchiveNote", "Committed"]
 NOTE: Final = "archive.json"
 NOTE_FORMAT: Final = 2  # of 1, which is read, the note names no incarnation
 SOURCE_LINE: Final = 2
+KEPT: Final = 100  # as Spark keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,35 @@ class ArchiveCheckpoint:
             return self._offset(self.folder / "offsets" / str(batches[-1])) if batches else None
         except (OSError, ValueError, IndexError, AttributeError, SourceRefused):
             return None
+
+    def planned_batch(self, batch: int) -> dict[str, Any] | None:
+        """Return where a batch ends that was planned and may not be committed, None for one that was not planned."""
+        path = self.folder / "offsets" / str(batch)
+        return self._offset(path).to_json() if str(batch) in self._disk.list(path.parent) else None
+
+    def plan(self, batch: int, end: StreamOffset) -> None:
+        """Note where a batch ends; it is on disk then."""
+        made_ms = time.time_ns() // 1_000_000
+        head = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": made_ms, "conf": {}})
+        self._write("offsets", batch, f"v1\n{head}\n{json.dumps(end.to_json())}")
+
+    def commit(self, batch: int) -> None:
+        """Note that the lake has a batch; it is on disk then. The notes of all but the last hundred go."""
+        self._write("commits", batch, 'v1\n{"nextBatchWatermarkMs":0}')
+        self._synced = batch
+        for name in ("offsets", "commits"):
+            for old in self._numbers(name)[:-KEPT]:
+                self._disk.remove(self.folder / name / str(old))
+
+    def _write(self, name: str, batch: int, text: str) -> None:
+        folder = self.folder / name
+        self._disk.make_folder(folder)
+        writing = folder / f".{batch}-{uuid.uuid4().hex}"
+        with self._disk.create(writing) as file:
+            file.write(text.encode())
+            self._disk.sync(file)
+        self._disk.rename(writing, folder / str(batch))
+        self._disk.sync_folder(folder)
 
     def damage(self, held: int) -> str:
         """Return what of Spark's files a power loss took, empty when all is there. Spark syncs none of them.

@@ -39,7 +39,7 @@ from broker.slot_files.slot_file import SlotView
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["LakeFormat", "LakeTarget", "slot_rows"]
+__all__ = ["LakeFormat", "LakeTarget", "Written", "absolute", "slot_rows"]
 
 SAME: Final = ("store", "incarnation", "seal", "vhost", "queue", "number", "first", "end", "count", "bytes", "crc")
 TIMES: Final = ("first_ts", "last_ts")
@@ -67,11 +67,15 @@ class LakeTarget:
     open_slot: Callable[[SlotHandle], SlotView] | None = None  # in place of what `slots` gives
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
-        """Copy the slots of the rows, in a task; returns what the driver is to commit."""
+        """Copy the slots of the rows, in a task; return what the driver is to commit."""
+        return self.copy([handle for batch in batches for handle in _handles(batch)])
+
+    def copy(self, slots: Sequence[SlotHandle]) -> Written:
+        """Copy slots, in a task; return what the driver is to commit."""
         from broker.pipeline.lake.slot_copy import SlotCopy  # Arrow, which who commits does without
 
         with said_plainly():
-            handles = [handle for batch in batches for handle in _handles(batch) if not self._skipped(handle)]
+            handles = [handle for handle in slots if not self._skipped(handle)]
             if not handles:
                 return Written(Copied())
             with SlotCopy(self.disk, Path(self.lake), self.query, self._opening()) as copy:
@@ -95,7 +99,7 @@ class LakeTarget:
         url = self.slots.startswith(URLS)
         return partial(open_handle, open_catalog(url=self.slots) if url else open_catalog(path=self.slots))
 
-    def commit(self, messages: list[WriterCommitMessage | None], batch: int) -> None:
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
         """Make the entries of a batch, of bad records first, so that a batch that is in the lake is so with both."""
         with said_plainly():
             lake = Lake(self.lake, disk=self.disk)
@@ -136,11 +140,12 @@ class LakeTarget:
         lake.bad_table.discard(copied.bad_files)
 
 
-def _absolute(slots: str | None) -> str | None:
+def absolute(slots: str | None) -> str | None:
+    """Return where slots are, whatever folder a task stands in."""
     return slots if slots is None or slots.startswith(URLS) else str(local_path(slots).absolute())
 
 
-def _sum(messages: list[WriterCommitMessage | None]) -> Copied:
+def _sum(messages: Sequence[WriterCommitMessage | None]) -> Copied:
     return reduce(Copied.__add__, (message.copied for message in messages if isinstance(message, Written)), Copied())
 
 
@@ -232,7 +237,7 @@ class LakeFormat(DataSource):
             lake = Lake(options["path"], create=True)
             return LakeTarget(
                 lake=str(lake.path),
-                slots=_absolute(options.get("slots")),
+                slots=absolute(options.get("slots")),
                 query=options.get("query") or query(),
                 max_bad=BadShare.parse(options.get("maxBad", "0.1%")),
                 skip=json.loads(options.get("skip", "{}")),

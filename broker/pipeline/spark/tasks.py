@@ -1,0 +1,57 @@
+"""Runs a Python function as Spark tasks, on a session of this process and over Connect alike.
+
+This process shares out the items, and the tasks run in the Python workers that all tasks share. A Python data source
+would start two more processes for each step of its plan: to find it, to make it, to plan the read, to commit.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["frame_of", "run_tasks"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+RESULT: Final = "item long, result binary"
+
+
+def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Return what a function makes of each item, in the items' order; one task an item.
+
+    Shapes: function, items and results are pickled. Raises: what Spark makes of an exception in a task.
+    """
+
+    def results(item: int) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        made = pickle.dumps(work(items[item]))
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([item], pa.int64()), pa.array([made], pa.binary())], names=["item", "result"]
+        )
+
+    rows = _tasks(spark, results, len(items), RESULT).collect() if items else []
+    return [pickle.loads(row.result) for row in sorted(rows, key=lambda row: int(row.item))]  # noqa: S301 - our own
+
+
+def frame_of(
+    spark: SparkSession, rows: Callable[[Item], Iterator[pa.RecordBatch]], items: Sequence[Item], schema: str
+) -> DataFrame:
+    """Return a frame of the rows that a function yields for each item; one task an item. Shapes: `schema` is DDL."""
+    return _tasks(spark, lambda item: rows(items[item]), len(items), schema)
+
+
+def _tasks(
+    spark: SparkSession, batches: Callable[[int], Iterator[pa.RecordBatch]], count: int, schema: str
+) -> DataFrame:
+    def of_partition(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from batches(number)
+
+    return spark.range(0, count, 1, max(count, 1)).mapInArrow(of_partition, schema)
