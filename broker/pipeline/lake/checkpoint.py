@@ -4,8 +4,8 @@
     offsets/<n>      what batch n takes: line 3 is the offset of the source behind it
     commits/<n>      batch n is in the lake
 
-A slot may be released when commits/<n> of a batch behind it exists and is on disk: without it the batch is played again,
-for which its slots are needed. What this module writes is synced; Spark, which wrote checkpoints of before, syncs nothing.
+A slot may be released when commits/<n> of a batch behind it exists and is on disk: without it the batch is played
+again, and its slots are needed. What this module writes is synced; Spark, which wrote older checkpoints, syncs nothing.
 """
 
 from __future__ import annotations
