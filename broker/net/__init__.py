@@ -1,1 +1,1 @@
-"""The edges where asyncio meets sockets."""
+"""Sockets: AMQP clients, TLS, the control socket and HTTP, on asyncio."""

@@ -1,4 +1,4 @@
-"""The address that a broker listens on, taken before anything else is touched."""
+"""The addresses that a broker listens on, bound before it does anything else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERY_ADDRESS: Final = "::"
 
 
 class CannotListen(BrokerError):
-    """Says which address and port cannot be listened on, and why."""
+    """The broker cannot listen on this address and port, for this reason."""
 
     def __init__(self, host: str, port: int, reason: str, setting: str = "") -> None:
         shown = f"[{host}]" if ":" in host else host
@@ -28,14 +28,14 @@ class CannotListen(BrokerError):
 
 
 class AddressTaken(BrokerError):
-    """Says that somebody else listens there."""
+    """Another process listens on this address and port."""
 
     def __init__(self, host: str, port: int, another: str) -> None:
         super().__init__(f"port {port} on {host} is in use; another one: {another}")
 
 
 class Bound:
-    """The sockets of a broker's listeners, bound and not listening yet. Raises: what `bind` raises."""
+    """The bound sockets of a broker's listeners, which do not listen yet. Raises: as `bind`."""
 
     def __init__(self, settings: Settings) -> None:
         self.amqp: list[socket.socket] = []
@@ -55,20 +55,20 @@ class Bound:
             raise
 
     def close(self) -> None:
-        """Give the addresses back."""
+        """Close the sockets."""
         close(self.amqp + self.tls + self.http)
 
 
 def bind(host: str, port: int, another: str = "", setting: str = "server.host") -> list[socket.socket]:
-    """Return a bound socket for each address that the host stands for; nobody can connect yet.
+    """Return a bound socket for each address of the host; clients cannot connect yet.
 
-    Shapes: port 0 takes a free one, the same for all; `another` is how to say which port to take instead, and
-        `setting` where the host comes from. The host :: is every address, those of IPv4 among them.
-    Raises: AddressTaken; CannotListen for an address that is none, or not this machine's, or a port that is not ours.
+    Shapes: port 0 takes one free port for all; `another` says how to choose another port, and `setting` where the host
+        comes from. The host :: is every address, including those of IPv4.
+    Raises: AddressTaken; CannotListen for an unknown address or one of another machine, or a port without permission.
     """
     try:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, ValueError) as error:  # ValueError: a name that no name server could be asked for
+    except (OSError, ValueError) as error:  # ValueError: a name that no name server can look up
         raise CannotListen(host, port, f"no such address: {_reason(error)}", setting) from error
     bound: list[socket.socket] = []
     try:
@@ -91,7 +91,7 @@ def bind(host: str, port: int, another: str = "", setting: str = "server.host") 
 
 @contextmanager
 def listening(bound: socket.socket) -> Iterator[None]:
-    """Name the address when listening on a bound socket fails: another may listen by now. Raises: CannotListen."""
+    """Add the address to the error when listening on a bound socket fails. Raises: CannotListen."""
     try:
         yield
     except OSError as error:
@@ -100,7 +100,7 @@ def listening(bound: socket.socket) -> Iterator[None]:
 
 
 def _reason(error: OSError | ValueError) -> str:
-    """Return the system's words for it; some loops put more around them."""
+    """Return the system's error text without what some event loops add to it."""
     number = error.errno if isinstance(error, OSError) else None
     if number is None or isinstance(error, socket.gaierror):
         return str(getattr(error, "strerror", None) or error)
@@ -108,6 +108,6 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 def close(sockets: Iterable[socket.socket]) -> None:
-    """Give the addresses back."""
+    """Close the sockets."""
     for one in sockets:
         one.close()

@@ -1,4 +1,4 @@
-"""Measures memory and disk, raises and clears the alarms, and has the intake act on them."""
+"""Measures memory and disk, raises and clears the alarms, and tells the publisher throttle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = get_logger()
 
 
 class AlarmWatch:
-    """Looks at memory and disk every so often, and has the data folder take its reserve back when the disk has room."""
+    """Measures memory and disk periodically, and restores the data folder's reserve when the disk has room."""
 
     def __init__(self, alarms: Alarms[Transport], throttle: PublisherThrottle, reserve: Reserve) -> None:
         self._alarms = alarms
@@ -28,7 +28,7 @@ class AlarmWatch:
         self._reserve = reserve
 
     def measure(self) -> None:
-        """Look once, and tell whom it concerns when an alarm came or went."""
+        """Measure once, and tell the throttle when an alarm was raised or cleared."""
         changed = self._alarms.measure("memory", resident_bytes())
         self._reserve.take_piece()
         changed |= self._alarms.measure("disk", self._reserve.free_bytes())
@@ -41,12 +41,12 @@ class AlarmWatch:
         self._throttle.alarms_changed()
 
     def standing(self) -> list[dict[str, Any]]:
-        """Return what each standing alarm is about."""
+        """Return the fields of each active alarm."""
         return [alarm.fields() for alarm in self._alarms.alarms.values()]
 
 
 def watermarks(settings: Settings) -> list[Watermark]:
-    """Return the limits that the settings ask for."""
+    """Return the limits of the settings."""
     memory, store = settings.memory, settings.store
     if memory.alarm_bytes:
         limit = Watermark("memory", memory.alarm_bytes, "memory.alarm_bytes")

@@ -19,22 +19,22 @@ Renew = Callable[[], Awaitable[None]]
 
 
 class CertificateWatch:
-    """Has listeners accept new connections with the certificates as they are now."""
+    """Reloads changed certificates, so that listeners accept new connections with them."""
 
     def __init__(self, tls: TlsContext | None, listeners: Sequence[Renew]) -> None:
-        """`tls` is None for a broker without; of each listener there is what renews it."""
+        """Take the TLS context, None without TLS, and the function that renews each listener."""
         self._tls = tls
         self._renewing: asyncio.Future[None] | None = None
         self._listeners = listeners
 
     def look(self) -> None:
-        """Take files that are others than at the last look. Cost: a stat of each."""
+        """Reload the files if they have changed since the last look. Cost: one stat per file."""
         if self._tls is not None and self._tls.changed() and self._tls.reload():
             self._renewing = asyncio.ensure_future(self.renew())
             self._renewing.add_done_callback(_renewed)
 
     async def renew(self) -> None:
-        """Return when every listener accepts with the context as it is now."""
+        """Return when every listener accepts with the current context."""
         for renew in self._listeners:
             await renew()
 

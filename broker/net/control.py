@@ -1,10 +1,9 @@
-"""The control socket: a unix socket in the data folder by which the command line looks into the running broker.
+"""The control socket: a unix socket in the data folder through which the command line talks to the running broker.
 
 One JSON object a line in each direction: `{"verb": "slots", "queue": "q"}` is answered by `{"ok": true, "result": ...}`
-or `{"ok": false, "error": "..."}`; a verb that takes its time says `{"progress": {...}}` before that, as often as it
-likes. A client that ends its side of the conversation has enough: such a verb stops and answers. `get` waits for a line
-of the client before it lets go of what it told. Whoever may open the file may ask: its mode is 0600, so that is the
-broker's user.
+or `{"ok": false, "error": "..."}`; a long-running verb sends `{"progress": {...}}` any number of times
+before that. When the client ends its side of the conversation, such a verb stops and answers. `get` waits for a line
+from the client before it settles the messages that it sent. The file has mode 0600: only the broker's user may connect.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ log = get_logger()
 REQUEST_MAX_BYTES: Final = 64 << 20  # a definitions file travels in one request
 CLIENTS_MAX: Final = 16
 IDLE_MAX_S: Final = 30.0
-ROWS_AT_ONCE: Final = 500  # a long list is encoded in pieces, with everybody else's turn in between
+ROWS_AT_ONCE: Final = 500  # rows of a long list that are encoded between two turns of the loop
 
 
 class ControlSocket:
     """Listens in the data folder and answers verbs.
 
-    Invariant: the caller holds the folder's lock, so a socket that is found there belongs to a broker that is gone.
+    Invariant: the caller holds the folder's lock, so an existing socket belongs to a broker that has ended.
     """
 
     def __init__(self, folder: Path, verbs: Mapping[str, Verb]) -> None:
@@ -47,7 +46,7 @@ class ControlSocket:
         self._clients: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Start listening. A broker that cannot have the socket serves all the same, and warns."""
+        """Start listening. If that fails, the broker warns and serves without the socket."""
         try:
             bound = self._bind()
         except OSError as error:
@@ -56,7 +55,7 @@ class ControlSocket:
         self._server = await asyncio.start_unix_server(self._accept, sock=bound, limit=REQUEST_MAX_BYTES)
 
     async def close(self) -> None:
-        """Stop listening, ends the clients and remove the file."""
+        """Stop listening, end the clients and remove the file."""
         if self._server is None:
             return
         self._server.close()
@@ -91,7 +90,7 @@ class ControlSocket:
             if len(self._clients) <= CLIENTS_MAX:
                 await self._converse(reader, writer)
         except (ConnectionError, TimeoutError, asyncio.CancelledError):
-            pass  # the client left or said nothing for too long, or the broker stops
+            pass  # the client left or was silent for too long, or the broker stops
         finally:
             self._clients.discard(task)
             writer.close()
@@ -123,7 +122,7 @@ class ControlSocket:
             raise
         except ControlRefused as refused:
             return _refusal(str(refused))
-        except Exception as error:  # one question must not end the broker
+        except Exception as error:  # one request must not end the broker
             log.exception("control.failed", verb=fields["verb"])
             return _refusal(f"internal error: {type(error).__name__}")
         finally:
@@ -148,12 +147,12 @@ class _Client(Asker):
         self._leaving: asyncio.Task[None] | None = None
 
     def tell(self, progress: Mapping[str, Any]) -> None:
-        """Tell how far the verb has come."""
+        """Send progress."""
         if not self._writer.is_closing():
             self._writer.write(_encoded({"progress": progress}) + b"\n")
 
     async def say(self, progress: Mapping[str, Any]) -> None:
-        """Tell of progress, and wait until there is room for more."""
+        """Send progress, and wait until the client has room for more."""
         if self._leaving is None:
             self._leaving = asyncio.create_task(self._cancel(asyncio.current_task()))
         self.tell(progress)
@@ -164,7 +163,7 @@ class _Client(Asker):
         return self._reader.at_eof() or self._writer.is_closing()
 
     async def accepted(self) -> bool:
-        """Wait for a line; return whether it came."""
+        """Wait for a line; return whether one arrived."""
         try:
             await _drain(self._writer)
             return bool(await _read_line(self._reader))
@@ -172,14 +171,14 @@ class _Client(Asker):
             return False
 
     async def _cancel(self, conversation: asyncio.Task[Any] | None) -> None:
-        """Cancel the verb when the client hangs up, or says anything."""
+        """Cancel the verb when the client hangs up or sends anything."""
         with suppress(ConnectionError):
             await self._reader.read(1)
         if conversation is not None:
             conversation.cancel()
 
     def close(self) -> None:
-        """Wait for nobody any more."""
+        """Stop waiting for the client."""
         if self._leaving is not None:
             self._leaving.cancel()
 
@@ -190,7 +189,7 @@ async def _read_line(reader: asyncio.StreamReader) -> bytes:
 
 
 def _pieces(answer: Any) -> Iterator[bytes]:
-    """Yield an answer as JSON, of the long lists in it so many rows at once."""
+    """Yield an answer as pieces of JSON, each with a bounded number of rows."""
     if isinstance(answer, dict) and any(isinstance(value, (dict, list)) for value in answer.values()):
         before = b"{"
         for name, value in answer.items():

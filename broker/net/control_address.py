@@ -1,4 +1,4 @@
-"""Where the control socket of a data folder is. Imports next to nothing: a health check asks here once a second."""
+"""The address of a data folder's control socket. Imports almost nothing, because health checks run often."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def socket_address(folder: os.PathLike[str] | str) -> tuple[str, int | None]:
     """Return the address of the folder's socket, and a descriptor that must stay open while the address is used.
 
     A path that does not fit into a socket address is reached through an open descriptor of its folder, where the system
-    has /proc/self/fd. Raises: OSError (the folder is not there, or the path is too long and there is no such way).
+    has /proc/self/fd. Raises: OSError (no such folder, or the path is too long and there is no /proc/self/fd).
     """
-    path = os.path.join(folder, SOCKET_NAME)  # noqa: PTH118 - pathlib costs a health check more than its question does
+    path = os.path.join(folder, SOCKET_NAME)  # noqa: PTH118 - importing pathlib costs a health check more than the rest
     if len(os.fsencode(path)) <= SOCKET_PATH_MAX_BYTES:
         return path, None
     if not os.path.isdir("/proc/self/fd"):  # noqa: PTH112

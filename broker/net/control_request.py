@@ -1,4 +1,4 @@
-"""One request at the control socket: what was asked, its arguments checked, and a way to say how far it has come."""
+"""One request at the control socket: its checked arguments, and a way to report progress."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 __all__ = ["Asker", "ControlRefused", "Request", "Verb"]
 
 MISSING: Final = object()
-LARGEST: Final = 1 << 53  # beyond it JSON's numbers are no integers for everybody
+LARGEST: Final = 1 << 53  # not every JSON reader has larger integers
 
 
 class ControlRefused(Exception):
@@ -16,20 +16,20 @@ class ControlRefused(Exception):
 
 
 class Asker:
-    """Who asked, as a verb that takes its time sees them. This one asks from inside, and hears and says nothing."""
+    """The client as a long-running verb sees it. This one is the broker itself, which receives and sends nothing."""
 
     def tell(self, progress: Mapping[str, Any]) -> None:
-        """Tell how far the verb has come, before its answer."""
+        """Send progress before the answer."""
 
     async def say(self, progress: Mapping[str, Any]) -> None:
-        """Tell of progress, and wait until there is room for more; the verb is cancelled when the client hangs up."""
+        """Send progress, and wait until there is room for more; the verb is cancelled when the client hangs up."""
 
     def enough(self) -> bool:
-        """Return whether the client has ended its side of the conversation: the verb is to stop there and answer."""
+        """Return whether the client has ended its side of the conversation, so that the verb should stop and answer."""
         return False
 
     async def accepted(self) -> bool:
-        """Wait for a line of the client; return whether it came, so that it has taken what it was told."""
+        """Wait for a line of the client, which accepts what it was sent; return whether one arrived."""
         return False
 
 
@@ -89,4 +89,4 @@ class Request:
 
 
 Verb = Callable[[Request], Any]
-"""Carries out one request: returns what JSON can say, or an awaitable of it; raises ControlRefused."""
+"""Carries out one request: returns a JSON value or an awaitable of one; raises ControlRefused."""

@@ -1,5 +1,6 @@
-"""How many descriptors the process has, and how many of them clients may have: the store needs some too, and ends the
-broker without.
+"""The number of descriptors of the process, and how many of them clients may use.
+
+The store needs some too: the broker ends when the store cannot open a file.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def descriptors_max() -> int:
 
 
 def descriptors_for_clients() -> int:
-    """Return below which number a client's descriptor has to be; a quarter is kept for the store."""
+    """Return the exclusive upper bound of a client's descriptor number; a quarter is reserved for the store."""
     soft = descriptors_max()
     if soft == sys.maxsize:
         return soft

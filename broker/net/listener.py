@@ -34,14 +34,14 @@ __all__ = ["Listener"]
 _log = get_logger()
 
 FORCED: Final = 320  # connection-forced
-QUIET_S: Final = 0.5  # a stopping broker leaves a client that has said nothing for so long
-STEPS: Final = 10  # in so many steps a second every connection is looked after, so that many of them stop nobody
+QUIET_S: Final = 0.5  # a stopping broker drops a client that has been silent for this long
+STEPS: Final = 10  # each second's checks of all connections are spread over this many steps
 
 
 class Listener:
     """Holds the connected clients.
 
-    Shapes: `transports` has the clients in the order in which they came, each with its number in it.
+    Shapes: `transports` has the clients in the order of their arrival, by number.
     Raises: OSError from `start` when the address cannot be listened on.
     Invariant: `gone` is how many have gone since the last `count_gone`, of those that were here at the last
         `count_more` before they went.
@@ -90,14 +90,15 @@ class Listener:
         self.tls_port = 0
 
     def take_settings(self, settings: Settings) -> None:
-        """Go by changed settings; what was agreed with a client stays as it is."""
+        """Apply changed settings; limits that were negotiated with a client stay."""
         self._settings = settings
         self._limits = limits_of(settings)
         self._announced = server_properties(settings.amqp.product)
 
     async def start(self, bound: list[socket.socket], tls_bound: list[socket.socket] | None = None) -> None:
-        """Begin to listen on bound sockets, with TLS on the second; `port` and `tls_port` then say where,
-        0 for a listener that is not there.
+        """Begin to listen on bound sockets, with TLS on the second.
+
+        `port` and `tls_port` are set, to 0 for a listener that does not exist.
         """
         loop = asyncio.get_running_loop()
         backlog = self._settings.server.backlog
@@ -111,9 +112,9 @@ class Listener:
             self._tls_servers = await self._listen_with_tls(self._tls)
 
     async def renew_tls(self) -> None:
-        """Accept new connections with the certificate as it is now; those that are open keep theirs.
+        """Accept new connections with the current certificate; open connections keep theirs.
 
-        The sockets stay bound and listening, so nobody is turned away meanwhile.
+        The sockets stay bound and listening, so no client is refused meanwhile.
         """
         if self._tls is None:
             return
@@ -122,7 +123,7 @@ class Listener:
                 return
             fresh = await self._listen_with_tls(self._tls)
             stale, self._tls_servers = self._tls_servers, fresh
-            for server in stale + ([] if self._tls_bound else fresh):  # it began to stop meanwhile
+            for server in stale + ([] if self._tls_bound else fresh):  # the listener began to stop meanwhile
                 server.close()
 
     async def _listen_with_tls(self, tls: TlsContext) -> list[asyncio.Server]:
@@ -147,7 +148,7 @@ class Listener:
         return [transport.session for transport in self._throttle.blocked]
 
     def force_close(self, matches: Callable[[SessionOfConnection], bool], reason: str) -> None:
-        """Close the connections that match, because an operator said so. Source: RabbitMQ's reply code."""
+        """Close the connections that match, on an operator's order. Source: RabbitMQ's reply code."""
         for session in self.sessions():
             if matches(session):
                 session.force_close(reason)
@@ -162,7 +163,7 @@ class Listener:
         self._counted = self._came
 
     def step(self) -> None:
-        """Look after the next of the connections; called ten times a second, which is once for each of them."""
+        """Check the next tenth of the connections; called ten times a second."""
         if not self._step:
             self._round = list(self.transports)
         count, step = len(self._round), self._step
@@ -170,17 +171,17 @@ class Listener:
         self._look_after(self._round[count * step // STEPS : count * (step + 1) // STEPS])
 
     def tick(self) -> None:
-        """Look after all connections at once, as a second's steps do."""
+        """Check all connections at once, as the steps of one second do."""
         self._look_after(list(self.transports))
 
     def _look_after(self, transports: list[Transport]) -> None:
-        """Look after heartbeats, close deadlines and consumers that never ack."""
+        """Check heartbeats, close deadlines and consumers that do not ack."""
         for transport in transports:
             transport.tick()
         self._close_overdue(transports)
 
     def close_overdue(self) -> None:
-        """Close the channels whose consumers have kept a delivery for too long."""
+        """Close the channels whose consumers have held a delivery for too long."""
         self._close_overdue(list(self.transports))
 
     def _close_overdue(self, transports: list[Transport]) -> None:
@@ -199,7 +200,7 @@ class Listener:
         self._tls_bound = []
 
     def stop_reading(self) -> None:
-        """Read nothing more from anybody: what was taken so far is what will be finished."""
+        """Stop reading from all clients: only what was received so far will be finished."""
         for transport in list(self.transports):
             transport.stop(Stop.STOPPING)
 
@@ -208,10 +209,11 @@ class Listener:
         await self._empty.wait()
 
     async def close(self, timeout_s: float, told: Callable[[int], None]) -> None:
-        """Say good-bye to every client, waits for those that go on sending or take what was sent, and leaves those
-        that say nothing: an idle connection in a pool is not read until its next use. `told` hears how many are left.
+        """Close every connection; wait for clients that send or receive, and drop silent ones.
 
-        Source: RabbitMQ's reply code and text for a stopping broker; it waits for nobody's close-ok either.
+        An idle connection in a pool is not read until its next use. `told` gets the number of connections left.
+
+        Source: RabbitMQ's reply code and text for a stopping broker; it does not wait for close-ok either.
         """
         for transport in list(self.transports):
             transport.say_goodbye()
@@ -235,7 +237,7 @@ class Listener:
         self.abort()
 
     def abort(self) -> None:
-        """Drop every client that is left."""
+        """Abort every connection that is left."""
         for transport in list(self.transports):
             transport.abort()
 
@@ -299,17 +301,17 @@ class Listener:
 
     @staticmethod
     def _told(connection: Connection, channel: int, error: ProtocolError | Refused) -> None:
-        """Log each error that a client is told of."""
+        """Log each error that is sent to a client."""
         if isinstance(error, Refused):
-            return  # the session has said so, with the reason that the client does not hear
+            return  # the session has logged it, with the reason that the client is not told
         event = "channel.failed" if isinstance(error, ChannelError) else "connection.failed"
         session: Any = connection.session
-        tell = _log.info if error.reply_code == FORCED else _log.warning  # it is we who leave, not the client's fault
+        tell = _log.info if error.reply_code == FORCED else _log.warning  # no fault of the client
         tell(event, conn=session.name, channel=channel, code=error.reply_code, text=error.reply_text)
 
 
 def limits_of(settings: Settings) -> ConnectionLimits:
-    """Return what a new connection may do and is offered."""
+    """Return the limits of a new connection."""
     amqp = settings.amqp
     return ConnectionLimits(
         frame_max_bytes=amqp.frame_max_bytes,

@@ -1,4 +1,4 @@
-"""Checks passwords beside the loop: a hash takes longer than a turn may."""
+"""Checks passwords in threads, because a hash takes longer than a turn of the loop may."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ THREADS: Final = 2  # each holds the 19 MiB of one hash while it computes
 _log = get_logger()
 
 
-Waiting = tuple[Callable[[], bool], Callable[[bool], None], Callable[[], bool]]  # the job, its answer, who has gone
+Waiting = tuple[Callable[[], bool], Callable[[bool], None], Callable[[], bool]]  # job, receiver of the answer, gone?
 
 
 class PasswordThreads:
-    """Runs slow checks in threads, and tells the answers in the loop.
+    """Runs slow checks in threads, and delivers the answers in the loop.
 
-    Networks take turns: a flood of logins from one of them makes it wait for itself, and hardly anybody else.
-    Invariant: every check is answered once, with False when it failed, nobody waits for it any more, or the broker
-        stops. Nothing is computed for a client that has gone.
+    Client networks take turns: a flood of logins from one network delays that network, and hardly any other.
+    Invariant: every check is answered once, with False when it failed, the client has gone, or the broker stops.
+        Nothing is computed for a client that has gone.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -51,7 +51,7 @@ class PasswordThreads:
         self._next()
 
     def close(self) -> None:
-        """Check nothing any more."""
+        """Start no further checks."""
         self._closed = True
         waiting, self._waiting = self._waiting, {}
         for _job, answer, _gone in (one for jobs in waiting.values() for one in jobs):
@@ -59,7 +59,7 @@ class PasswordThreads:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def _next(self) -> None:
-        """Give the threads what they have room for, the networks in turn."""
+        """Start as many jobs as there are free threads, taking the networks in turn."""
         while self._waiting and self._running < THREADS:
             network = next(iter(self._waiting))
             jobs = self._waiting.pop(network)
@@ -73,7 +73,7 @@ class PasswordThreads:
                 self._waiting[network] = jobs
 
     def _done(self, answer: Callable[[bool], None], future: Future[bool]) -> None:
-        """Leave the thread. A loop that is closed has nobody left to tell."""
+        """Hand the answer to the loop. A closed loop has no receiver left."""
         right = False
         if not future.cancelled():
             error = future.exception()
@@ -99,7 +99,7 @@ class PasswordThreads:
 
 
 def logins_of(settings: Auth, users: Users, check: PasswordCheck) -> Logins:
-    """Return who decides about logins, as the settings say."""
+    """Return the authenticator that the settings ask for."""
     return Logins(
         users,
         loopback_only=settings.loopback_users,

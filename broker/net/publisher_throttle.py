@@ -1,6 +1,4 @@
-"""The throttle: who may publish now. Alarms and a store that lags behind stop the reading of publishers, and of nobody
-else.
-"""
+"""The publisher throttle: alarms, and a store that lags behind, stop the reading of publishers only."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ __all__ = ["PublisherThrottle"]
 class PublisherThrottle:
     """Blocks publishers while an alarm is raised, and pauses them while too much waits to be written.
 
-    Units: ``backlog_max_bytes`` is what may wait in memory for the log file.
+    Units: ``backlog_max_bytes`` is how much may wait in memory to be written to the log.
     Invariant: connections that only consume are never stopped here.
     """
 
@@ -31,11 +29,11 @@ class PublisherThrottle:
         self._backlog_max_bytes = backlog_max_bytes
         self._publishers: set[Transport] = set()
         self._lagging: set[Transport] = set()
-        self._behind = False  # more waited at the end of the last turn than may
+        self._behind = False  # the backlog exceeded its limit at the end of the last turn
 
     @property
     def alarmed(self) -> bool:
-        """Whether an alarm stands."""
+        """Whether an alarm is active."""
         return bool(self._alarms.alarms)
 
     @property
@@ -44,7 +42,7 @@ class PublisherThrottle:
         return frozenset(self._alarms.blocked)
 
     def published(self, transport: Transport) -> None:
-        """Hear that a connection which publishes, or is in the middle of its first message, was read."""
+        """Block or pause a connection that was just read and publishes, or has begun its first message."""
         if self._alarms.alarms:
             self._block([transport])
         elif self._behind:
@@ -53,7 +51,7 @@ class PublisherThrottle:
         self._publishers.add(transport)
 
     def turn(self) -> None:
-        """Let paused publishers go on once the store has caught up."""
+        """Resume paused publishers once the store has caught up."""
         if not self._publishers:
             return
         pending_bytes = self._pending_bytes()
@@ -64,7 +62,7 @@ class PublisherThrottle:
                 transport.go(Stop.STORE)
 
     def alarms_changed(self) -> None:
-        """Block every publisher when an alarm was raised, and unblocks them when none is left."""
+        """Block every publisher when an alarm was raised, and unblock them when none is left."""
         self._block(list(self._publishers))
         for transport in self._alarms.unblock():
             if transport.connection.has_capability("connection.blocked"):
@@ -72,7 +70,7 @@ class PublisherThrottle:
             transport.go(Stop.ALARM)
 
     def forget(self, transport: Transport) -> None:
-        """Forget a connection that is gone."""
+        """Forget a closed connection."""
         self._publishers.discard(transport)
         self._lagging.discard(transport)
         self._alarms.forget(transport)

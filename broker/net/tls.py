@@ -1,5 +1,6 @@
-"""TLS: a context from the settings, and a new one when the files change. What cannot be read keeps nobody waiting: the
-broker does not start with it, and a running one keeps what it has.
+"""TLS: a context from the settings, and a new one when the files change.
+
+The broker does not start with files that it cannot use, and a running broker keeps the context that it has.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ _log = get_logger()
 
 
 class TlsUnusable(BrokerError):
-    """Says which file of the TLS settings cannot be used, and why."""
+    """A file of the TLS settings cannot be used, for this reason."""
 
 
 class Handshake(ssl.SSLObject):
-    """Says in the log why a client was turned away: the loop keeps a failed handshake to itself."""
+    """Logs why a handshake failed, because the event loop does not report it."""
 
     def do_handshake(self) -> None:
-        """Go on with the handshake. Raises: what SSLObject raises."""
+        """Continue the handshake. Raises: as SSLObject."""
         try:
             super().do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -45,7 +46,7 @@ class TlsContext:
     """Holds the context that new connections are accepted with.
 
     Raises: TlsUnusable, from the constructor and `take`.
-    Invariant: `context` was built from files that belonged together; a change of theirs is all or nothing.
+    Invariant: `context` was built from files that belong together; a reload replaces all of them or none.
     """
 
     def __init__(self, settings: Tls) -> None:
@@ -54,7 +55,7 @@ class TlsContext:
         self.context = build(settings)
 
     def changed(self) -> bool:
-        """Return whether one of the files is another than at the last look. Cost: a stat of each."""
+        """Return whether one of the files has changed since the last look. Cost: one stat per file."""
         marks = self._marks()
         if marks == self._seen:
             return False
@@ -62,14 +63,14 @@ class TlsContext:
         return True
 
     def take(self, settings: Tls) -> None:
-        """Take the settings and the files that they name, as these are now. Raises: TlsUnusable, changing nothing."""
+        """Load the settings and the files that they name. Raises: TlsUnusable, changing nothing."""
         self.context = build(settings)
         self._settings = settings
         self._seen = self._marks()
         _log.info("tls.reloaded", certfile=str(settings.certfile))
 
     def reload(self) -> bool:
-        """Take the files as they are now; False, and an error in the log, when they cannot be used."""
+        """Reload the files; return False and log an error when they cannot be used."""
         try:
             self.take(self._settings)
         except TlsUnusable as error:
@@ -78,7 +79,7 @@ class TlsContext:
         return True
 
     def _marks(self) -> list[tuple[int, int, int] | None]:
-        """Return what tells a file from its successor: a rename brings another inode, a copy another time."""
+        """Return what identifies the version of a file: a rename changes the inode, a copy the time."""
         marks: list[tuple[int, int, int] | None] = []
         for path in (self._settings.certfile, self._settings.keyfile, self._settings.cafile):
             try:
@@ -92,7 +93,7 @@ class TlsContext:
 def build(settings: Tls) -> ssl.SSLContext:
     """Return a context for the server's side.
 
-    No authority is trusted beside those of `cafile`: the system's would let in whoever bought a certificate.
+    Only the authorities of `cafile` are trusted: the system's would admit anyone who bought a certificate.
     Raises: TlsUnusable naming the setting and the file.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -104,7 +105,7 @@ def build(settings: Tls) -> ssl.SSLContext:
     readable("tls.certfile", settings.certfile)
     readable("tls.keyfile", keyfile)
     try:
-        # Given even when it is empty: OpenSSL would ask for it on the terminal.
+        # Always set: OpenSSL would ask for a missing password on the terminal.
         context.load_cert_chain(settings.certfile, keyfile, password=lambda: password)
     except (ssl.SSLError, OSError, ValueError) as error:
         raise TlsUnusable(f"tls.certfile {settings.certfile}, tls.keyfile {keyfile}: {said(error)}") from None
@@ -120,7 +121,7 @@ def build(settings: Tls) -> ssl.SSLContext:
 
 
 def readable(setting: str, path: str) -> None:
-    """Read the file, because OpenSSL does not say which one it could not. Raises: TlsUnusable."""
+    """Read the file, because OpenSSL does not say which one it could not read. Raises: TlsUnusable."""
     try:
         with Path(path).open("rb"):
             pass
@@ -129,7 +130,7 @@ def readable(setting: str, path: str) -> None:
 
 
 def said(error: Exception) -> str:
-    """Return OpenSSL's reason without the place in its source."""
+    """Return OpenSSL's reason without its source location."""
     reason = getattr(error, "reason", None)
     if reason is None:
         return "not a certificate or key in PEM, or its password is wrong"
@@ -137,7 +138,7 @@ def said(error: Exception) -> str:
 
 
 def peer_of(transport: Any) -> Peer:
-    """Return what the loop's transport of an accepted socket knows about both ends, with or without TLS."""
+    """Return both ends of an accepted socket, with or without TLS."""
     client = transport.get_extra_info("peername") or ("", 0)
     server = transport.get_extra_info("sockname") or ("", 0)
     connection = transport.get_extra_info("ssl_object")

@@ -1,4 +1,4 @@
-"""What the control socket can be asked, by noun."""
+"""The verbs of the control socket, by noun."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def control_verbs(
     reload: Callable[[], Awaitable[Mapping[str, Any]]],
     stop: Callable[[Callable[[Mapping[str, Any]], None]], None],
 ) -> dict[str, Verb]:
-    """Return the verbs. `facts` gives what only the server knows: version, address, connections, alarms.
+    """Return the verbs. `facts` returns what only the server knows: version, address, connections, alarms.
 
-    `reload` reads the settings again, `stop` begins to stop and tells what it waits for.
+    `reload` reads the settings again, `stop` begins to stop and reports what it waits for.
     """
     verbs = {
         **slot_verbs(administration, taps, facts),

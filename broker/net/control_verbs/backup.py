@@ -24,7 +24,7 @@ def backup_verbs(backups: Backups) -> dict[str, Verb]:
         def told(step: str, done: int, total: int) -> None:
             request.asker.tell({"step": step, "done": done, "total": total})
 
-        await request.asker.say({"step": "gathered vhosts", "done": 0, "total": 0})  # a client that goes ends it
+        await request.asker.say({"step": "gathered vhosts", "done": 0, "total": 0})  # a client that disconnects ends it
         return await backups.take(target, told)
 
     return {"backup": backup}

@@ -1,4 +1,4 @@
-"""What an operator names as the destination of messages: a queue, or an exchange with a routing key or without."""
+"""The destination of messages that an operator names: a queue, or an exchange with or without a routing key."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def exchange_named(vhost: Vhost, name: str) -> Exchange:
 def destination_of(vhost: Vhost, text: str) -> tuple[Queue | Exchange, str | None]:
     """Return the queue, or the exchange and the routing key, that QUEUE or EXCHANGE[:KEY] names.
 
-    Names may have colons: the whole text counts first, then the shortest name of an exchange before a colon. A text
-    that begins with `queue:` or `exchange:` says which of the two is meant.
-    Raises: ControlRefused when there is no such thing, or both.
+    Names may contain colons: the whole text is tried first, then the shortest exchange name before a colon. A text that
+    begins with `queue:` or `exchange:` names that kind.
+    Raises: ControlRefused when neither exists, or both do.
     """
     if text.startswith(QUEUE):
         return queue_named(vhost, text.removeprefix(QUEUE)), None
@@ -70,7 +70,7 @@ def _exchange_and_key(vhost: Vhost, text: str, sought: str = "exchange") -> tupl
 
 
 def told(destination: Queue | Exchange, key: str | None) -> dict[str, Any]:
-    """Return a destination as JSON says it."""
+    """Return a destination as JSON."""
     if isinstance(destination, Queue):
         return {"queue": destination.name}
     return {"exchange": destination.name} | ({} if key is None else {"routing_key": key})

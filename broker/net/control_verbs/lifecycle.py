@@ -15,7 +15,7 @@ __all__ = ["lifecycle_verbs"]
 def lifecycle_verbs(
     reload: Callable[[], Awaitable[Mapping[str, Any]]], stop: Callable[[Callable[[Mapping[str, Any]], None]], None]
 ) -> dict[str, Verb]:
-    """Return the verbs. `stop` has the broker stop and tell what it waits for."""
+    """Return the verbs. `stop` stops the broker and reports what it waits for."""
 
     async def stop_(request: Request) -> None:
         request.asker.tell({"pid": os.getpid()})

@@ -1,4 +1,4 @@
-"""`list_*`: what there is, one row each, with rabbitmqctl's names for what they say."""
+"""`list_*`: one row per object, with rabbitmqctl's names for the columns."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["listing_verbs"]
 
-ROWS_AT_ONCE: Final = 500  # a long list is made in pieces, with everybody else's turn in between
-MESSAGES_AT_ONCE: Final = 10_000  # so many bodies are measured between two turns of everybody else
+ROWS_AT_ONCE: Final = 500  # rows of a long list that are made between two turns of the loop
+MESSAGES_AT_ONCE: Final = 10_000  # bodies that are measured between two turns of the loop
 Row = dict[str, Any]
 
 
@@ -136,7 +136,7 @@ def offline_rows(administration: Administration) -> Iterator[Row]:
 
 
 async def gather(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows, having let everybody else have their turn now and then."""
+    """Return the rows, yielding to the loop from time to time."""
     gathered: list[Row] = []
     for row in rows:
         gathered.append(row)
@@ -146,7 +146,7 @@ async def gather(rows: Iterable[Row]) -> list[Row]:
 
 
 def queue_row(vhost: Vhost, queue: Queue) -> Row:
-    """Return what there is to say of a queue."""
+    """Return the row of a queue."""
     ready, unacked = queue.ready, queue.unacked
     active = queue.consumers.active
     return {
@@ -169,7 +169,7 @@ def queue_row(vhost: Vhost, queue: Queue) -> Row:
 
 
 async def count_bytes(queue: Queue) -> QueueBytes:
-    """Return what the messages of a queue amount to, having let everybody else have their turn now and then."""
+    """Return the bytes of a queue's messages, yielding to the loop from time to time."""
     counted = QueueBytes()
     messages = 0
     for length in counted.count(queue):
@@ -191,7 +191,7 @@ def bytes_fields(counted: QueueBytes) -> Row:
 
 
 def exchange_row(vhost: Vhost, exchange: Exchange) -> Row:
-    """Return what there is to say of an exchange."""
+    """Return the row of an exchange."""
     policy = vhost.policies.for_exchange(exchange)
     return {
         "vhost": vhost.name,
@@ -207,7 +207,7 @@ def exchange_row(vhost: Vhost, exchange: Exchange) -> Row:
 
 
 def binding_rows(vhost: Vhost) -> Iterator[Row]:
-    """Yield the bindings, first those that every queue has to the default exchange; taps have none."""
+    """Yield the bindings, first that of every queue to the default exchange; taps have none."""
     for name in [name for name, queue in vhost.queues.items() if not queue.is_tap]:
         yield _binding(vhost, "", name, "queue", name, {})
     for exchange in list(vhost.exchanges.values()):
@@ -254,7 +254,7 @@ def consumer_rows(vhost: Vhost) -> Iterator[Row]:
 
 
 def connection_row(session: SessionOfConnection, *, blocked: bool) -> Row:
-    """Return what there is to say of a connection."""
+    """Return the row of a connection."""
     connection, peer = session.connection, session.peer
     connection_name = connection.client_properties.get("connection_name")
     return {

@@ -1,4 +1,4 @@
-"""A message as JSON says it."""
+"""A message as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROPERTIES: Final = (
 
 
 def message_row(message: Peeked, body_max_bytes: int) -> dict[str, Any]:
-    """Return a message as JSON can say it: its body as text where it is text, else in base64."""
+    """Return a message as JSON: its body as text if it is UTF-8, else in base64."""
     return {
         "id": message.message_id,
         "priority_level": message.priority_level,
@@ -33,7 +33,7 @@ def message_row(message: Peeked, body_max_bytes: int) -> dict[str, Any]:
 
 
 def body_fields(content: bytes, max_bytes: int) -> dict[str, Any]:
-    """Return what there is to say of a body, and as much of it as is wanted."""
+    """Return the fields of a body, and as much of it as requested."""
     shown = content[:max_bytes]
     try:
         body, encoding = _text(shown, complete=len(shown) == len(content)), "utf-8"
@@ -48,7 +48,7 @@ def body_fields(content: bytes, max_bytes: int) -> dict[str, Any]:
 
 
 def _text(shown: bytes, *, complete: bool) -> str:
-    """Return the text; of one that was cut, without a letter that was cut. Raises: UnicodeDecodeError."""
+    """Return the text, without a character that was cut in two. Raises: UnicodeDecodeError."""
     try:
         return shown.decode()
     except UnicodeDecodeError as error:

@@ -32,11 +32,11 @@ _log = get_logger()
 
 FETCH_MAX: Final = 1000
 FETCH_BYTES_MAX: Final = 32 << 20  # of bodies in one answer
-PUBLISH_AT_ONCE: Final = 100  # messages, between two turns of everybody else
+PUBLISH_AT_ONCE: Final = 100  # messages between two turns of the loop
 
 
 def message_verbs(administration: Administration, facts: Callable[[], Mapping[str, Any]]) -> dict[str, Verb]:
-    """Return the verbs. `facts` tells of standing alarms, which block an operator as they do any publisher."""
+    """Return the verbs. `facts` has the active alarms, which block an operator like any publisher."""
 
     async def publish(request: Request) -> dict[str, Any]:
         vhost = vhost_of(request, administration)
@@ -89,7 +89,7 @@ def message_verbs(administration: Administration, facts: Callable[[], Mapping[st
                 settle(engine, fetched)
                 _log.info("messages.fetched", vhost=vhost.name, queue=queue.name, messages=len(fetched))
                 fetched = []
-        finally:  # whoever did not take them leaves them to others
+        finally:  # messages that the client did not accept return to the queue
             requeue(engine, fetched)
         await engine.committer.drain()
         return {"messages": queue.ready}
@@ -98,7 +98,7 @@ def message_verbs(administration: Administration, facts: Callable[[], Mapping[st
 
 
 def body_of(text: str) -> bytes:
-    """Return a body that came as base64. Raises: ControlRefused."""
+    """Return a body from base64. Raises: ControlRefused."""
     try:
         return b64decode(text, validate=True)
     except binascii.Error:

@@ -1,4 +1,4 @@
-"""Moves messages from one queue to others, and dead letters back where they died."""
+"""Moves messages from one queue to others, and dead letters back to the queues where they died."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INTO: Final = ("queue", "exchange")
 
 
 def moving_verbs(administration: Administration, facts: Callable[[], Mapping[str, Any]]) -> dict[str, Verb]:
-    """Return the verbs. `facts` tells of standing alarms: a full disk ends a move, which writes what it moves."""
+    """Return the verbs. `facts` has the active alarms: a full disk ends a move, which writes the messages again."""
 
     async def run(
         request: Request, vhost: Vhost, move: Move, to: Mapping[str, Any], ends: Sequence[Queue | Exchange]

@@ -1,4 +1,4 @@
-"""Messages a second of each queue, from counters that are there anyway, between two looks at them."""
+"""Messages per second of each queue, from the difference of existing counters."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Key = tuple[str, int]  # vhost, and the queue's number in its store
 
 WINDOW_MIN_S: Final = 0.5
 WINDOW_MAX_S: Final = 60.0
-QUEUES_AT_ONCE: Final = 500  # so many are looked at between two turns of everybody else
+QUEUES_AT_ONCE: Final = 500  # queues that are read between two turns of the loop
 
 
 class Rates(NamedTuple):
-    """Messages a second: published into the queue, handed out by it, gone from it."""
+    """Messages per second: published, delivered, settled."""
 
     publish: float
     deliver: float
@@ -27,10 +27,10 @@ class Rates(NamedTuple):
 
 
 class QueueCounters(NamedTuple):
-    """What a queue had done at a moment; only differences mean something.
+    """The counters of a queue at a moment; only differences have a meaning.
 
-    Shapes: `delivered` are the messages that are not ready any more, `settled` those that are gone: acked, delivered
-        without acknowledgement, dropped, expired or purged.
+    Shapes: `delivered` counts messages that are no longer ready, `settled` those that were acked, delivered without
+        acknowledgement, dropped, expired or purged.
     """
 
     at_s: float
@@ -46,16 +46,16 @@ class QueueCounters(NamedTuple):
         return cls(at_s, published, published - ready, published - ready - unacked)
 
     def rates_since(self, before: QueueCounters) -> Rates:
-        """Return the rates between two looks; what was requeued counts against what was handed out."""
+        """Return the rates between two readings; requeued messages reduce the delivery rate."""
         window_s = self.at_s - before.at_s
         counts = (self.published - before.published, self.delivered - before.delivered, self.settled - before.settled)
         return Rates(*(round(max(count, 0) / window_s, 1) if window_s > 0 else 0.0 for count in counts))
 
 
 class QueueRates:
-    """Remembers the last look at each queue, so that whoever asks again hears what happened since.
+    """Remembers the last reading of each queue, so that the next request gets the rate since then.
 
-    Who asks first, after a minute, or for a queue that is new, waits half a second for a second look.
+    The first request, one after more than a minute, and one for a new queue wait half a second for a second reading.
     """
 
     def __init__(self) -> None:

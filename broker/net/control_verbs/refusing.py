@@ -1,4 +1,4 @@
-"""Turns what the broker refuses into the answer of the control socket."""
+"""Turns refusals of the broker into answers of the control socket."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["refusing", "vhost_of"]
 
 
 def refusing(verb: Verb) -> Verb:
-    """Return the verb with its refusals as one line each; a store that failed is not one of them."""
+    """Return the verb with each refusal as one line; a failed store is not a refusal."""
 
     async def answer(request: Request) -> Any:
         try:
             result = verb(request)
             return await result if inspect.isawaitable(result) else result
-        except CorruptStore as error:  # of a message: whoever asked to see it hears so
+        except CorruptStore as error:  # of a message: the client is told
             raise ControlRefused(str(error)) from error
         except StoreFailed:
             raise

@@ -25,7 +25,7 @@ PEEK_BYTES_MAX: Final = 32 << 20  # of bodies in one answer
 
 
 def resource_verbs(administration: Administration, listener: Listener) -> dict[str, Verb]:
-    """Return the verbs. What they refuse has the texts that a client would get."""
+    """Return the verbs. Refusals have the texts that a client gets."""
 
     def named(request: Request) -> tuple[Vhost, Queue]:
         vhost, name = vhost_of(request, administration), request.text("queue")

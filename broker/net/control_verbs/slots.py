@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["slot_verbs"]
 
-ROWS_MAX: Final = 10_000  # slots in one answer; a longer queue says how many there are in all
+ROWS_MAX: Final = 10_000  # slots in one answer, which also has their total number
 
 
 def slot_verbs(administration: Administration, taps: Taps, facts: Callable[[], Mapping[str, Any]]) -> dict[str, Verb]:
-    """Return the verbs. `facts` gives what only the server knows."""
+    """Return the verbs. `facts` returns what only the server knows."""
 
     def slots(request: Request) -> dict[str, Any]:
         name, vhost = request.text("queue"), vhost_of(request, administration)
@@ -63,13 +63,13 @@ def slot_verbs(administration: Administration, taps: Taps, facts: Callable[[], M
         }
 
     def health(_request: Request) -> None:
-        """Answers: that is all there is to know."""
+        """Answer, which shows that the loop runs."""
 
     return {"slots": slots, "status": status, "health": health}
 
 
 def slot_row(stream: Stream, slot: Slot) -> dict[str, Any]:
-    """Return a slot as JSON can say it. Shapes: ids from `first` up to, not including, `end`."""
+    """Return a slot as JSON. Shapes: ids from `first` up to, not including, `end`."""
     return {
         "level": stream.level,
         "first": slot.first,

@@ -1,4 +1,4 @@
-"""Declares queues and exchanges, binds and unbinds, for an operator: by the rules that clients have, rights aside."""
+"""Declares queues and exchanges, binds and unbinds, for an operator: by the rules for clients except rights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAME_MAX_BYTES: Final = 255
 
 
 def topology_verbs(administration: Administration) -> dict[str, Verb]:
-    """Return the verbs. What they refuse has the texts that a client would get."""
+    """Return the verbs. Refusals have the texts that a client gets."""
 
     async def declare_queue(request: Request) -> dict[str, bool]:
         vhost, name, arguments = vhost_of(request, administration), name_of(request, "queue"), table_of(request)
@@ -104,7 +104,7 @@ def binding_of(request: Request, vhost: Vhost) -> tuple[Exchange, Queue | Exchan
 
 
 def name_of(request: Request, kind: str) -> str:
-    """Return the name of what is declared. Raises: ControlRefused."""
+    """Return the name of the declared object. Raises: ControlRefused."""
     name = request.text(kind)
     if not name or not is_short_text(name) or not name.isprintable():
         raise ControlRefused(
@@ -114,7 +114,7 @@ def name_of(request: Request, kind: str) -> str:
 
 
 def table_of(request: Request) -> dict[str, Any]:
-    """Return the arguments. Raises: ControlRefused for what no client could send."""
+    """Return the arguments. Raises: ControlRefused for arguments that no client can send."""
     arguments = request.table("arguments") if request.has("arguments") else {}
     try:
         encode_table(arguments)

@@ -1,4 +1,4 @@
-"""The firehose: on and off for a vhost, and what passes, told live to whoever asks."""
+"""The firehose: switched per vhost, and its messages sent live to a client."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = ["TraceWatch", "trace_verbs"]
 KEPT_MAX: Final = 1000
 KEPT_MAX_BYTES: Final = 4 << 20
 ROWS_AT_ONCE: Final = 20
-BYTES_AT_ONCE: Final = 64 << 10  # of bodies: others have their turn between two answers
-TRACES_MAX: Final = 8  # each of them takes one of the control socket's places
+BYTES_AT_ONCE: Final = 64 << 10  # of bodies between two turns of the loop
+TRACES_MAX: Final = 8  # each uses one client place of the control socket
 GLOB_MAX: Final = 255
-LOOK_S: Final = 1.0  # so often a trace that hears nothing looks whether its vhost is still there
+LOOK_S: Final = 1.0  # seconds after which an idle trace checks that its vhost still exists
 
 _log = get_logger()
 
@@ -74,10 +74,10 @@ def trace_verbs(administration: Administration) -> dict[str, Verb]:
 
 
 class TraceWatch:
-    """Keeps what passes for one client until it was told.
+    """Buffers messages for one client.
 
-    Invariant: no more than so many messages and bytes are kept, however slowly the client reads; ``dropped`` counts
-        what found no room.
+    Invariant: the buffer is bounded in messages and bytes, however slowly the client reads; ``dropped`` counts the
+        messages that did not fit.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class TraceWatch:
         self.dropped = 0
 
     def hear(self, passage: Passage) -> None:
-        """Keep a message that the filters let through, if there is room."""
+        """Buffer a message that the filters accept, if there is room."""
         if not self._wants(passage):
             return
         size = len(passage.header) + len(passage.body)
@@ -118,7 +118,7 @@ class TraceWatch:
         self._ready.set()
 
     async def rows(self) -> list[dict[str, Any]]:
-        """Return the next messages, none of them when nothing passed for a while."""
+        """Return the next messages, or none after a while without any."""
         try:
             async with asyncio.timeout(LOOK_S):
                 await self._ready.wait()
@@ -167,7 +167,7 @@ class TraceWatch:
 
 
 def _glob(text: str | None) -> Pattern[str] | None:
-    """Return what matches the names of a glob, None where anything goes. Raises: ValueError."""
+    """Return the regular expression of a glob, None for one that matches everything. Raises: ValueError."""
     if text is None:
         return None
     if len(text) > GLOB_MAX:
