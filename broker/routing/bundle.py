@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar
 
-from broker.routing.binding import Binding, binding_identity, make_binding
-
-if TYPE_CHECKING:
-    from broker.routing.exchange import Exchange
+from broker.routing.binding import Binding, make_binding
 
 
-class Destination:
+class Source(Protocol):
+    """What bindings lead away from: an exchange."""
+
+    name: str
+    deleted: bool
+
+
+AnySource = TypeVar("AnySource", bound=Source)
+
+
+class Destination(Generic[AnySource]):
     """A target of bindings, which knows the exchanges that are bound to it.
 
     Invariant: a bundle is in the `incoming` of its destination exactly as long as it is among the `bundles` of its
@@ -21,10 +28,10 @@ class Destination:
     __slots__ = ("incoming",)
 
     def __init__(self) -> None:
-        self.incoming: dict[Exchange, Bundle] = {}
+        self.incoming: dict[AnySource, Bundle[AnySource]] = {}
 
     @property
-    def arriving(self) -> Iterator[tuple[Binding, Exchange]]:
+    def arriving(self) -> Iterator[tuple[Binding, AnySource]]:
         """Yield the bindings that lead here from exchanges that are not deleted, and those exchanges."""
         for source, bundle in self.incoming.items():
             if not source.deleted:
@@ -32,7 +39,7 @@ class Destination:
                     yield binding, source
 
 
-class Bundle:
+class Bundle(Generic[AnySource]):
     """Holds the bindings from one exchange to one destination in the order in which they were made.
 
     Exchange and destination are stored once, and a binding without arguments is stored as its key alone, because one
@@ -41,7 +48,7 @@ class Bundle:
 
     __slots__ = ("_arguments", "destination", "source")
 
-    def __init__(self, source: Exchange, destination: Any) -> None:
+    def __init__(self, source: AnySource, destination: Any) -> None:
         self.source = source
         self.destination = destination
         self._arguments: dict[Hashable, Mapping[str, Any]] = {}
@@ -76,33 +83,11 @@ class Bundle:
         for identity, arguments in self._arguments.items():
             yield _key(identity), arguments
 
-    def copy(self) -> Bundle:
+    def copy(self) -> Bundle[AnySource]:
         """Return a snapshot of the bindings. Cost: O(n) references."""
         bundle = Bundle(self.source, self.destination)
         bundle._arguments = self._arguments.copy()
         return bundle
-
-
-class BundledBindings(Collection[Binding]):
-    """The bindings of an exchange, destination by destination, as one collection; copy it before changing them."""
-
-    __slots__ = ("_exchange",)
-
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-
-    def __len__(self) -> int:
-        return self._exchange.binding_count
-
-    def __iter__(self) -> Iterator[Binding]:
-        for bundle in self._exchange.bundles.values():
-            yield from bundle
-
-    def __contains__(self, binding: object) -> bool:
-        if not isinstance(binding, Binding) or binding.exchange != self._exchange.name:
-            return False
-        bundle = self._exchange.bundles.get(binding.destination)
-        return bundle is not None and binding_identity(binding.key, binding.arguments) in bundle
 
 
 def _key(identity: Hashable) -> str:

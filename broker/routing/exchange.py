@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
 from broker.routing.binding import Binding, binding_identity
-from broker.routing.bundle import Bundle, BundledBindings, Destination
+from broker.routing.bundle import Bundle, Destination
 from broker.routing.cache import CacheLimits
 from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.listeners import NOBODY, Listeners
@@ -21,7 +21,7 @@ NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 """The argument table of all bindings without arguments."""
 
 
-class Exchange(Destination, ABC):
+class Exchange(Destination["Exchange"], ABC):
     """An exchange of one vhost: a set of bindings, and the routes they make.
 
     Subclasses keep the bindings in a suitable index, and end the routes that a change affects. A destination may itself
@@ -56,7 +56,7 @@ class Exchange(Destination, ABC):
         self.arguments: Mapping[str, Any] = arguments or {}
         self.had_bindings = False
         self.deleted = False
-        self.bundles: dict[Hashable, Bundle] = {}
+        self.bundles: dict[Hashable, Bundle[Exchange]] = {}
         self.binding_count = 0
         self.onward: dict[Exchange, None] = {}
         self.listeners = NOBODY
@@ -69,9 +69,10 @@ class Exchange(Destination, ABC):
         return f"<{self.type} exchange {self.name!r} bindings={self.binding_count}>"
 
     @property
-    def bindings(self) -> Collection[Binding]:
-        """Return the bindings, destination by destination in the order in which they were made."""
-        return BundledBindings(self)
+    def bindings(self) -> Iterator[Binding]:
+        """Yield the bindings, destination by destination in the order in which they were made."""
+        for bundle in self.bundles.values():
+            yield from bundle
 
     @property
     def index_name(self) -> str | None:
@@ -142,14 +143,14 @@ class Exchange(Destination, ABC):
 
     # -- deletion -----------------------------------------------------------------------------------------------------
 
-    def sever(self, bundle: Bundle) -> None:
+    def sever(self, bundle: Bundle[Exchange]) -> None:
         """Remove a bundle key by key; routes that its keys do not match stay. Cost: its keys."""
         self._untie(bundle)
         self.binding_count -= len(bundle)
         while bundle:
             self._detach(bundle.destination, *bundle.pop())
 
-    def part(self, bundle: Bundle) -> None:
+    def part(self, bundle: Bundle[Exchange]) -> None:
         """Stop routing to a destination that is being deleted.
 
         Its keys stay in the index until `shed` removes them. Cost: O(1) for each cached route.
@@ -160,7 +161,7 @@ class Exchange(Destination, ABC):
             self._parted[bundle.destination] = None
             self._end_routes_to(bundle.destination)
 
-    def shed(self, bundle: Bundle, most: int) -> int:
+    def shed(self, bundle: Bundle[Exchange], most: int) -> int:
         """Remove up to this many keys of a bundle from the index, and return how many.
 
         `part` was called for the destination before, or `end` for this exchange.
@@ -174,7 +175,7 @@ class Exchange(Destination, ABC):
                 bundle.destination.incoming.pop(self, None)
         return count
 
-    def end(self) -> list[Bundle]:
+    def end(self) -> list[Bundle[Exchange]]:
         """End every route because the exchange is being deleted, and return its bundles, which `shed` empties.
 
         Callers that kept a route must look the name up again. The bindings to this exchange are in `incoming`; the
@@ -189,7 +190,7 @@ class Exchange(Destination, ABC):
         self._drop_routes()
         return bundles
 
-    def _tie(self, destination: Hashable) -> Bundle:
+    def _tie(self, destination: Hashable) -> Bundle[Exchange]:
         bundle = self.bundles[destination] = Bundle(self, destination)
         if isinstance(destination, Destination):
             destination.incoming[self] = bundle
@@ -198,7 +199,7 @@ class Exchange(Destination, ABC):
                 self._end_standing()
         return bundle
 
-    def _untie(self, bundle: Bundle) -> None:
+    def _untie(self, bundle: Bundle[Exchange]) -> None:
         destination = bundle.destination
         del self.bundles[destination]
         if isinstance(destination, Destination):

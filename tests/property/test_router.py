@@ -134,7 +134,7 @@ class World:
             return
         self.part(exchange)
         self.deferred += exchange.end()
-        assert not exchange.bindings
+        assert not exchange.binding_count
         del self.plan.types[name]
         self.plan.alternates.pop(name, None)
         self.plan.bindings = {known for known in self.plan.bindings if name not in known[:2]}

@@ -16,6 +16,7 @@ from broker.core.queue.ports import Clock, QueuePorts, QueueWorker
 from broker.core.queue.rules import DROP_HEAD, REJECT_PUBLISH_DLX, QueueRules, queue_rules
 from broker.core.queue.stream import Stream
 from broker.routing.bundle import Destination
+from broker.routing.exchange import Exchange
 from broker.slots.slot import Slot
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ __all__ = ["Clock", "Queue", "QueuePorts", "QueueWorker"]
 BATCH_MESSAGES: Final = 100  # so many are dropped between two looks at the share of the turn
 
 
-class Queue(Destination):
+class Queue(Destination[Exchange]):
     """One queue of a vhost.
 
     Shapes: ``streams`` has one stream per priority level, the lowest first; ``stream`` is the only one, or the lowest.

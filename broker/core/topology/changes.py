@@ -118,7 +118,7 @@ class TopologySnapshot:
                 yield bound(bundle.destination, bundle.source, key, arguments)
 
 
-def _arriving(destinations: Iterable[Queue | Exchange]) -> Iterator[Bundle]:
+def _arriving(destinations: Iterable[Queue | Exchange]) -> Iterator[Bundle[Exchange]]:
     """Yield copies of what leads from durable exchanges to these."""
     for destination in destinations:
         for source, bundle in destination.incoming.items():

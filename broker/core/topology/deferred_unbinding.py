@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from broker.core.queue.ports import QueuePorts
     from broker.routing.bundle import Bundle
+    from broker.routing.exchange import Exchange
 
 __all__ = ["CHUNK_BINDINGS", "DeferredUnbinding"]
 
@@ -32,7 +33,7 @@ class DeferredUnbinding:
     def __init__(self, ports: QueuePorts) -> None:
         self._clock = ports.clock
         self._deadlines = ports.deadlines
-        self._bundles: deque[Bundle] = deque()
+        self._bundles: deque[Bundle[Exchange]] = deque()
         self.shed = 0
 
     def __len__(self) -> int:
@@ -44,7 +45,7 @@ class DeferredUnbinding:
         """Whether something is left."""
         return bool(self._bundles)
 
-    def part(self, bundle: Bundle) -> None:
+    def part(self, bundle: Bundle[Exchange]) -> None:
         """End what a bundle leads to, because its destination is being deleted.
 
         One that fits in what is left of the turn's share is gone at once: then only the routes that its keys match end.
@@ -57,7 +58,7 @@ class DeferredUnbinding:
             bundle.source.part(bundle)
             self.take([bundle])
 
-    def take(self, bundles: Iterable[Bundle]) -> None:
+    def take(self, bundles: Iterable[Bundle[Exchange]]) -> None:
         """Take over bundles that were parted from, or whose exchange has ended."""
         self._bundles.extend(bundles)
         self._wait()

@@ -71,7 +71,7 @@ def test_a_deleted_exchange_leaves_no_binding_on_either_side() -> None:
     chain(vhost, "a", "b", "c", auto_delete=False)
     vhost.bind_exchange("b", "b", "")
     vhost.delete_exchange("b")
-    assert not len(vhost.exchanges["a"].bindings)
+    assert not vhost.exchanges["a"].binding_count
     assert not list(vhost.exchanges["c"].arriving)
     assert vhost.bindings.count == 1
     vhost.declare_exchange("b", "fanout", durable=True)
@@ -108,7 +108,7 @@ def test_a_binding_of_a_former_life_does_not_come_back(gone: str) -> None:
     room.vhost.declare_exchange(gone, "fanout", durable=True)
     again.vhost.restore(room.journal)
     assert not again.vhost.exchanges["b"].incoming
-    assert not again.vhost.exchanges["a"].bindings
+    assert not again.vhost.exchanges["a"].binding_count
 
 
 def test_a_journal_of_bindings_to_queues_alone_is_read() -> None:

@@ -15,7 +15,7 @@ def test_what_is_no_filter_is_refused_at_bind(key: str) -> None:
     with pytest.raises(BindingKeyError, match="is not a topic filter") as caught:
         exchange.bind("q", key, {})
     assert repr(key)[1:-1] in repr(str(caught.value))
-    assert not exchange.bindings
+    assert not exchange.binding_count
     assert exchange.unbind("q", key, {}) is None
     make_exchange("x", "topic").bind("q", key, {})  # to AMQP any of these is a pattern
 

@@ -58,7 +58,7 @@ def test_bind_and_unbind_are_idempotent(exchange_type: str) -> None:
     assert exchange.unbind("q", "k", {"v": 1}) is None
     assert exchange.unbind("q", "k", {}) == {}
     assert exchange.unbind("q", "k", {}) is None
-    assert len(exchange.bindings) == 0
+    assert exchange.binding_count == 0
     assert not exchange.bundles
     assert exchange.had_bindings
 
@@ -88,7 +88,7 @@ def test_the_end_of_an_exchange_ends_the_routes(exchange_type: str) -> None:
     assert all(route.live for route in routes)
     bundles = exchange.end()
     assert not any(route.live for route in routes)
-    assert len(exchange.bindings) == 0
+    assert exchange.binding_count == 0
     assert list(exchange.bindings) == []
     assert [bundle.destination for bundle in bundles] == ["a", "b", "c"]
     assert [exchange.shed(bundle, 9) for bundle in bundles] == [1, 1, 1]
@@ -130,7 +130,7 @@ def test_refused_binding_key_leaves_nothing() -> None:
     exchange = make_exchange("x", "topic")
     with pytest.raises(BindingKeyError):
         exchange.bind("q", "#.a.#.b.#", {})
-    assert not exchange.bindings
+    assert not exchange.binding_count
     assert not exchange.had_bindings
     assert exchange.unbind("q", "#.a.#.b.#", {}) is None
     assert exchange.route("a.b").destinations == ()
@@ -166,7 +166,7 @@ def test_default_exchange_has_no_bindings_of_its_own() -> None:
     assert exchange.route("other").destinations == ()
     with pytest.raises(TypeError):
         exchange.bind("q", "k", {})
-    assert len(exchange.bindings) == 0
+    assert exchange.binding_count == 0
 
 
 @pytest.mark.parametrize("exchange_type", [*ROUTED, "headers"])
@@ -193,5 +193,5 @@ def test_lifecycle_leaves_nothing(exchange_type: str) -> None:
             warm_route(exchange, key)
     for binding in list(exchange.bindings)[::-1]:
         exchange.unbind(binding.destination, binding.key, binding.arguments)
-    for attribute in ("bindings", "bundles", "_parted", "_keys", "_index", "_destinations", "_predicates"):
+    for attribute in ("bundles", "_parted", "_keys", "_index", "_destinations", "_predicates"):
         assert len(getattr(exchange, attribute, ())) == 0, attribute

@@ -69,7 +69,7 @@ def test_exclusive_queues_go_with_their_connection() -> None:
     assert [queue.name for queue in client.session.exclusive_queues] == ["mine"]
     client.leave()
     assert list(room.vhost.queues) == ["shared"]
-    assert not len(room.vhost.exchanges["amq.topic"].bindings)
+    assert not room.vhost.exchanges["amq.topic"].binding_count
     assert room.retired == ["mine"]
 
 
