@@ -24,6 +24,7 @@ COMPILED: Final = (
     "broker/amqp/content_header.py",
     "broker/amqp/framing.py",
     "broker/amqp/header_facts.py",
+    "broker/amqp/output.py",
     "broker/routing/cache.py",
     "broker/routing/destinations.py",
     "broker/routing/dialect.py",

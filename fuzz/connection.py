@@ -14,8 +14,9 @@ from pamqp import frame as pamqp_frame
 
 from broker.amqp.channel import Channel
 from broker.amqp.codec import Method, decode_properties, publish_fields
-from broker.amqp.connection import Connection, ConnectionLimits
+from broker.amqp.connection import Connection
 from broker.amqp.errors import CODE_NAMES, ChannelError, ConnectionFault, Refused
+from broker.amqp.handshake import ConnectionLimits
 from fuzz.campaign import main
 from fuzz.grammar import PROTOCOL_HEADER, conversation, handshake
 from fuzz.mutation import pieces, spoil

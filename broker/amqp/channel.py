@@ -7,12 +7,14 @@ kept as they came and handed on together; nothing of them is decoded here.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pamqp import commands
 
 from broker.amqp.access import AccessRequest
+from broker.amqp.channel_session import ChannelSession
 from broker.amqp.codec import METHODS, Method, content_frames, decode_method, encode_method, unknown_method
 from broker.amqp.content_header import PROPERTIES_AT, gauge_of
 from broker.amqp.errors import ChannelError, ConnectionFault
@@ -29,19 +31,16 @@ from broker.amqp.framing import (
     describe_frame,
 )
 from broker.amqp.header_facts import plain_facts
-from broker.amqp.session import ChannelSession
-
-if TYPE_CHECKING:
-    from broker.amqp.connection import Connection
+from broker.amqp.output import ConnectionOutput
 
 BODY_SIZE: Final = struct.Struct(">Q")
 HEADER_FIXED_BYTES: Final = 12
 # No frame has this type, so every frame of a closing channel is met by _refuse_frame().
 NOTHING: Final = -1
-# What a channel says before its first publish.
+# What a channel knows before its first publish.
 NO_FACTS: Final = plain_facts(persistent=False, priority=0, expiration_ms=None)
 
-__all__ = ["Channel", "ChannelSession", "ChannelState", "ChannelVerdict"]
+__all__ = ["Channel", "ChannelState"]
 
 
 class ChannelState(Enum):
@@ -120,7 +119,6 @@ MOVES: Final[dict[ChannelState, dict[bytes, ChannelVerdict]]] = {
     ChannelState.CLOSED: dict.fromkeys(METHODS, ChannelVerdict.DISCARD),
 }
 
-
 # Members of an Enum are slow to reach and slower to hash; these are what the hot path asks for.
 IS_OPEN: Final = ChannelState.OPEN
 OPEN_MOVES: Final = MOVES[IS_OPEN]
@@ -136,6 +134,7 @@ class Channel:
 
     __slots__ = (
         "_body",
+        "_closed",
         "_expects",
         "_gauge",
         "_header",
@@ -155,8 +154,9 @@ class Channel:
 
     session: ChannelSession
 
-    def __init__(self, connection: Connection, number: int) -> None:
+    def __init__(self, connection: ConnectionOutput, number: int, closed: Callable[[Channel], None]) -> None:
         self.connection = connection
+        self._closed = closed  # called when the close handshake is over
         self.number = number
         self.state = ChannelState.OPEN
         self.facts = NO_FACTS
@@ -305,7 +305,7 @@ class Channel:
             self.session.leave()
             self.end_session()
             self.send(commands.Channel.CloseOk())
-            self.connection.forget_channel(self)
+            self._closed(self)
         elif move is ChannelVerdict.SECOND_OPEN:
             raise ConnectionFault(504, "second 'channel.open' seen")
         else:
@@ -380,7 +380,7 @@ class Channel:
         if move is ChannelVerdict.ANSWER:
             self.connection.write(encode_method(self.number, commands.Channel.CloseOk()))
         elif move is ChannelVerdict.GONE:
-            self.connection.forget_channel(self)
+            self._closed(self)
         elif move is ChannelVerdict.SECOND_OPEN:
             raise ConnectionFault(504, "second 'channel.open' seen", 20, 10)
 

@@ -12,41 +12,42 @@ from typing import Any, Final
 from pamqp import commands
 
 from broker.amqp.channel import NO_METHOD, OPEN_METHOD, Channel, ChannelState, non_method_frame
-from broker.amqp.codec import METHODS, Method, decode_method, encode_method, unknown_method
-from broker.amqp.control import ConnectionState, accept_method
+from broker.amqp.codec import METHODS, decode_method, unknown_method
+from broker.amqp.connection_session import ConnectionSession
+from broker.amqp.control import ConnectionState, ControlVerdict, move_of
 from broker.amqp.errors import ChannelError, ConnectionFault, Fatal, ProtocolError, Refused
 from broker.amqp.framing import (
     FRAME_BODY,
     FRAME_HEADER,
     FRAME_HEARTBEAT,
     FRAME_METHOD,
-    HEARTBEAT,
     RUN_OF_PUBLISHES,
     FrameCutter,
-    Octets,
     broken_frame,
     describe_frame,
-    join_small,
 )
 from broker.amqp.handshake import (
     MECHANISMS,
     PROTOCOL_HEADER,
     PROTOCOL_HEADER_BYTES,
     ConnectionLimits,
+    capabilities_of,
+    check_tune_ok,
+    octets_of,
     serves,
     start,
     tune,
 )
-from broker.amqp.session import ChannelSession, ConnectionSession
+from broker.amqp.output import ConnectionOutput
 
-__all__ = ["Channel", "ChannelSession", "Connection", "ConnectionLimits", "ConnectionSession", "ConnectionState"]
+__all__ = ["Connection"]
 
 # Members of an Enum are slow to reach; these are asked for at each read and write.
 GREETING: Final = ConnectionState.GREETING
 CLOSED: Final = ConnectionState.CLOSED
 
 
-class Connection:
+class Connection(ConnectionOutput):
     """The server's side of one connection.
 
     Invariant: feed() lets out no protocol error. Every session is closed exactly once, the connection's own last.
@@ -58,28 +59,18 @@ class Connection:
         "_on_error",
         "_progress",
         "_session_open",
-        "_wake",
-        "_woken",
         "capabilities",
         "channel_max",
         "channels",
         "client_properties",
         "drained",
         "failure",
-        "frame_max",
         "heartbeat_s",
-        "held",
-        "large_at",
-        "limits",
         "mechanisms",
         "orderly",
-        "out",
-        "out_bytes",
         "received",
-        "sent",
         "server_properties",
         "session",
-        "state",
     )
 
     def __init__(
@@ -87,28 +78,21 @@ class Connection:
         session_factory: Callable[[Connection], ConnectionSession],
         limits: ConnectionLimits,
         server_properties: Mapping[str, Any],
-        wake: Callable[[Connection], None],
+        wake: Callable[[ConnectionOutput], None],
         on_error: Callable[[Connection, int, ProtocolError | Refused], None] | None = None,
         mechanisms: Sequence[str] = MECHANISMS,
     ) -> None:
         """`wake` is called once when output appears, until it is taken. `on_error` sees each error that closes a
         channel or the connection, with the channel's number.
         """
-        self.limits = limits
+        super().__init__(limits, wake)
         self.mechanisms = mechanisms
-        self.state = ConnectionState.GREETING
         self.channels: dict[int, Channel] = {}
         self.client_properties: dict[str, Any] = {}
         self.capabilities: frozenset[str] = frozenset()
-        self.frame_max = limits.frame_max_bytes
         self.channel_max = limits.channel_max
         self.heartbeat_s = limits.heartbeat_s
-        self.out: list[Octets] = []
-        self.large_at: list[int] = []  # where in `out` pieces are that are too large to be joined with others
-        self.out_bytes = 0
         self.received = 0
-        self.sent = 0
-        self.held = False
         self.drained = False  # the client said close-ok to our close: nothing of it is under way
         self.orderly = False
         self.failure: ProtocolError | Refused | None = None
@@ -116,8 +100,6 @@ class Connection:
         self._greeting = b""
         self._progress = NO_METHOD
         self.server_properties = server_properties
-        self._wake = wake
-        self._woken = False
         self._on_error = on_error
         self._session_open = True
         self.session = session_factory(self)
@@ -194,55 +176,12 @@ class Connection:
             held = self.held or self.out_bytes > limit_bytes
         return not self._cutter.has_frame
 
-    def hold(self) -> None:
-        """Stop processing behind the present frame, because its answer comes later."""
-        self.held = True
-
-    def release(self) -> None:
-        """End a hold and wake the transport, which goes on with feed(b"")."""
-        self.held = False
-        self.touch()
-
     def lost(self) -> None:
         """Close every session, because the transport is gone."""
         self.finish()
         self.out.clear()
         self.large_at.clear()
         self.out_bytes = 0
-
-    # ---- output ------------------------------------------------------------------------------------------------------
-
-    def send(self, channel: int, method: Method) -> None:
-        """Send a method."""
-        self.write(encode_method(channel, method))
-
-    def write(self, *frames: Octets) -> None:
-        """Append whole frames, also in pieces, to the output."""
-        if self.state is CLOSED:
-            return
-        self.out += frames
-        self.out_bytes += sum(map(len, frames))
-        self.touch()
-
-    def send_heartbeat(self) -> None:
-        """Send a heartbeat frame."""
-        self.write(HEARTBEAT)
-
-    def touch(self) -> None:
-        """Wake the transport, once until it takes the output."""
-        if not self._woken:
-            self._woken = True
-            self._wake(self)
-
-    def take_output(self) -> list[Octets]:
-        """Return what is to be written, in pieces that are large or that stand between large ones, and forgets it."""
-        self._woken = False
-        pieces = join_small(self.out, self.large_at)
-        self.out.clear()
-        self.large_at.clear()
-        self.out_bytes = 0
-        self.sent += sum(map(len, pieces))
-        return pieces
 
     # ---- failure and end ---------------------------------------------------------------------------------------------
 
@@ -373,7 +312,7 @@ class Connection:
             return
         if number == 0 and kind == FRAME_METHOD:
             self._progress = payload[:4]
-            accept_method(self, payload)
+            self._accept_control(payload)
         elif number == 0 or self.state is not ConnectionState.RUNNING:
             raise ConnectionFault(505, describe_frame(kind, payload))
         elif kind != FRAME_METHOD:
@@ -381,6 +320,57 @@ class Connection:
         else:
             self._progress = payload[:4]
             self._open_channel(number, payload)
+
+    def _accept_control(self, payload: bytes) -> None:
+        """Do what the connection's state says about a method on channel 0."""
+        move = move_of(self.state, payload)
+        if move is None:
+            return
+        if move is ControlVerdict.FINISH:
+            self.drained = True
+            self.finish()
+            return
+        if move is ControlVerdict.ANSWER:
+            # The client's close crossed ours: both are answered, and ours is still waited for.
+            self.send(0, commands.Connection.CloseOk())
+            return
+        method: Any = decode_method(payload, self.limits.table_depth_max, self.limits.table_entries_max)
+        if move is ControlVerdict.AUTHENTICATE:
+            self._authenticate(method)
+        elif move is ControlVerdict.NEGOTIATE:
+            check_tune_ok(self.limits, method)
+            self.take_limits(method.frame_max, method.channel_max, method.heartbeat)
+            self.state = ConnectionState.OPENING
+        elif move is ControlVerdict.OPEN:
+            self.session.open(method.virtual_host)
+            self.state = ConnectionState.RUNNING
+            self.send(0, commands.Connection.OpenOk())
+        elif move is ControlVerdict.UPDATE_SECRET:
+            self._update_secret(method)
+        else:
+            self.orderly = True
+            self.end_sessions()
+            self.send(0, commands.Connection.CloseOk())
+            self.finish()
+
+    def _authenticate(self, method: commands.Connection.StartOk) -> None:
+        """Let the user in and propose limits, or turn the client away: now, or when the session says so later."""
+        self.client_properties = method.client_properties
+        self.capabilities = capabilities_of(method.client_properties)
+        try:
+            self.session.authenticate(method.mechanism, octets_of(method.response))
+        except Refused as error:
+            self.refuse(error, method.mechanism)
+        else:
+            if not self.held:
+                self.admit()
+
+    def _update_secret(self, method: commands.Connection.UpdateSecret) -> None:
+        try:
+            self.session.update_secret(octets_of(method.new_secret or ""), method.reason or "")
+        except Refused:
+            raise ConnectionFault(530, "New secret was refused by one of the backends") from None
+        self.send(0, commands.Connection.UpdateSecretOk())
 
     def _open_channel(self, number: int, payload: bytes) -> None:
         if payload[:4] != OPEN_METHOD:
@@ -393,7 +383,7 @@ class Connection:
             self._progress = NO_METHOD  # RabbitMQ blames none
             text = f"number of channels opened ({opened}) has reached the negotiated channel_max ({limit})"
             raise ConnectionFault(530, text)
-        channel = Channel(self, number)
+        channel = Channel(self, number, self.forget_channel)
         session = self.session.open_channel(channel)
         self.channels[number] = channel
         channel.start(session)

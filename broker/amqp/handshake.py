@@ -146,3 +146,8 @@ def capabilities_of(client_properties: Mapping[str, Any]) -> frozenset[str]:
 def shared(capabilities: frozenset[str]) -> frozenset[str]:
     """Return one shared object for equal sets, because most clients announce the same capabilities."""
     return capabilities
+
+
+def octets_of(text: str | bytes) -> bytes:
+    """Return the octets of a long string, which the codec decodes as text where it can."""
+    return text.encode() if isinstance(text, str) else text

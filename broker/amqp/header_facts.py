@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
+from struct import Struct
 from typing import Any, Final
 
+from broker.amqp.errors import ChannelError
 from broker.amqp.expiration import parse_expiration
-from broker.amqp.producer_mark import PRODUCER, SEQUENCE, SEQUENCE_OCTETS, ProducerMark, mark_entries, without_mark
+from broker.amqp.producer_mark import PRODUCER, SEQUENCE, SEQUENCE_OCTETS, mark_entries, without_mark
 from broker.amqp.tables import ARRAY, TYPE_NAMES, Entry, TableReader
 
 # Bounds for a header that was measured when it arrived, whatever limits the broker has.
@@ -62,6 +65,39 @@ class HeaderFacts:
         self.delay: Any = MISSING
         self.fault: str | None = None
         self.mark: ProducerMark | None = None  # all other facts of a numbered publish are in it
+
+
+class ProducerMark:
+    """The place of the number in a content header, and the message without it.
+
+    All headers that differ in the number alone share it: they have ``header_bytes`` octets, with ``before`` between the
+    first 12 octets of every content header and the number, and ``after`` behind the number.
+    Shapes: ``bare`` are the property octets as consumers see them, ``facts`` theirs; ``plain`` means that there is
+        nothing special in them.
+    Invariant: immutable.
+    """
+
+    __slots__ = ("after", "bare", "before", "facts", "header_bytes", "plain", "producer", "sequence_at", "unpack")
+
+    def __init__(
+        self, header: bytes, producer: str, sequence_at: int, layout: Struct, bare: bytes, facts: HeaderFacts
+    ) -> None:
+        self.producer = producer
+        self.sequence_at = sequence_at
+        self.bare = bare
+        self.facts = facts
+        self.plain = not facts.special and facts.expiration_ms is None
+        self.before = header[PROPERTIES_AT:sequence_at]
+        self.after = header[sequence_at + layout.size :]
+        self.header_bytes = len(header)
+        self.unpack: Callable[[bytes, int], tuple[Any, ...]] = layout.unpack_from
+
+    def sequence(self, header: bytes) -> int:
+        """Return the number in one of the headers that share the mark. Raises: ChannelError 406 for a negative one."""
+        sequence: int = self.unpack(header, self.sequence_at)[0]
+        if sequence < 0:
+            raise ChannelError(406, f"invalid message: x-seq is {sequence}, which is less than 0")
+        return sequence
 
 
 @lru_cache(maxsize=FACTS_MAX)

@@ -6,17 +6,13 @@ does not publish in the producer's name by accident.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-from broker.amqp.errors import ChannelError
 from broker.amqp.tables import LENGTH, LONG_STRING, Entry
 
-if TYPE_CHECKING:
-    from broker.amqp.header_facts import HeaderFacts
-
-__all__ = ["OWN_TABLE", "PRODUCER", "SEQUENCE", "SEQUENCE_OCTETS", "ProducerMark", "mark_entries", "template_of"]
+__all__ = ["OWN_TABLE", "PRODUCER", "SEQUENCE", "SEQUENCE_OCTETS", "mark_entries", "template_of", "without_mark"]
 
 PRODUCER, SEQUENCE = b"x-producer", b"x-seq"
 # Marks that the message has a headers table of its own, even an empty one; without it a table that becomes empty goes.
@@ -31,39 +27,6 @@ HEADERS_FLAG: Final = 1 << 13
 LAYOUTS: Final[dict[int, Struct]] = {
     ord(kind): Struct(">" + layout) for kind, layout in zip("bBsuIilL", "bBhHiIqq", strict=True)
 }
-
-
-class ProducerMark:
-    """The place of the number in a content header, and the message without it.
-
-    All headers that differ in the number alone share it: they have ``header_bytes`` octets, with ``before`` between the
-    first 12 octets of every content header and the number, and ``after`` behind the number.
-    Shapes: ``bare`` are the property octets as consumers see them, ``facts`` theirs; ``plain`` means that there is
-        nothing special in them.
-    Invariant: immutable.
-    """
-
-    __slots__ = ("after", "bare", "before", "facts", "header_bytes", "plain", "producer", "sequence_at", "unpack")
-
-    def __init__(
-        self, header: bytes, producer: str, sequence_at: int, layout: Struct, bare: bytes, facts: HeaderFacts
-    ) -> None:
-        self.producer = producer
-        self.sequence_at = sequence_at
-        self.bare = bare
-        self.facts = facts
-        self.plain = not facts.special and facts.expiration_ms is None
-        self.before = header[PROPERTIES_AT:sequence_at]
-        self.after = header[sequence_at + layout.size :]
-        self.header_bytes = len(header)
-        self.unpack: Callable[[bytes, int], tuple[Any, ...]] = layout.unpack_from
-
-    def sequence(self, header: bytes) -> int:
-        """Return the number in one of the headers that share the mark. Raises: ChannelError 406 for a negative one."""
-        sequence: int = self.unpack(header, self.sequence_at)[0]
-        if sequence < 0:
-            raise ChannelError(406, f"invalid message: x-seq is {sequence}, which is less than 0")
-        return sequence
 
 
 def template_of(properties: bytes) -> tuple[bytes, bytes] | None:

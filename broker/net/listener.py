@@ -9,8 +9,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp.connection import Connection, ConnectionLimits
+from broker.amqp.connection import Connection
 from broker.amqp.errors import ChannelError, ProtocolError, Refused
+from broker.amqp.handshake import ConnectionLimits
 from broker.core.session.connection import SessionOfConnection
 from broker.event_log import get_logger
 from broker.net.address import close, listening

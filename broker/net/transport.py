@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp.connection import Connection, ConnectionState
+from broker.amqp.connection import Connection
+from broker.amqp.control import ConnectionState
 from broker.amqp.errors import ConnectionFault, Refused
 from broker.core.auth.peer import Peer
 from broker.event_log import get_logger

@@ -14,8 +14,9 @@ from pamqp.common import FieldValue
 
 from broker.amqp.channel import Channel
 from broker.amqp.codec import publish_fields
-from broker.amqp.connection import Connection, ConnectionLimits
+from broker.amqp.connection import Connection
 from broker.amqp.errors import ConnectionFault, Refused
+from broker.amqp.handshake import ConnectionLimits
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 CAPABILITIES: dict[str, FieldValue] = {"authentication_failure_close": True, "connection.blocked": True}
@@ -140,7 +141,7 @@ class Peer:
         self.session = RecordingSession(connection)
         return self.session
 
-    def _wake(self, _: Connection) -> None:
+    def _wake(self, _: object) -> None:
         self.wakes += 1
 
     @property

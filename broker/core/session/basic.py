@@ -64,13 +64,13 @@ class BasicSession:
         self._channel = channel
         self._session = session
         self._vhost = vhost
-        self.connection = channel.connection
+        self.connection = session.connection
         self.output_window = session.output_window
         self.number = channel.number
         self.last_served: Consumer | None = None
         self.closed = False
         self.consumers: dict[str, Consumer] = {}
-        self.consumers_max = channel.connection.limits.consumers_max
+        self.consumers_max = self.connection.limits.consumers_max
         self._marks: list[tuple[int, int]] = []  # (last delivery tag, when it was seen), for the consumer timeout
         self.unacked = Unacked()
         self.outstanding = 0  # deliveries to consumers that wait for an ack; what basic.get fetched does not count

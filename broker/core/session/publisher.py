@@ -23,8 +23,7 @@ from broker.store.record import TARGET
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
-    from broker.amqp.header_facts import HeaderFacts
-    from broker.amqp.producer_mark import ProducerMark
+    from broker.amqp.header_facts import HeaderFacts, ProducerMark
     from broker.core.publishing.producers import Producer
     from broker.core.publishing.reply_to import ReplyConsumer
     from broker.core.session.connection import SessionOfConnection
@@ -85,7 +84,7 @@ class Publisher:
     def __init__(self, channel: Channel, session: SessionOfConnection, vhost: Vhost) -> None:
         self._channel = channel
         self._number = channel.number
-        self._connection = channel.connection
+        self._connection = session.connection
         self._session = session
         self._vhost = vhost
         self._clock = vhost.ports.clock

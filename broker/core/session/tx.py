@@ -188,7 +188,7 @@ class TxSession:
     # -- before a commit ----------------------------------------------------------------------------------------------
 
     def _commit_again(self) -> None:
-        connection = self._channel.connection
+        connection = self._basic.connection
         connection.release()
         if not self.closed:
             try:

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.amqp.content_header import KNOWN_MAX, HeaderGauge, decode_properties, measure_header
-from broker.amqp.header_facts import HeaderFacts
-from broker.amqp.producer_mark import ProducerMark
+from broker.amqp.header_facts import HeaderFacts, ProducerMark
 from broker.amqp.table_writer import counted
 
 HEADERS_FLAG = 1 << 13

@@ -12,9 +12,10 @@ from typing import Any, TypeVar, cast
 from pamqp import commands
 
 from broker.amqp.codec import Method, content_frames, decode_method, encode_method
-from broker.amqp.connection import Connection, ConnectionLimits
+from broker.amqp.connection import Connection
 from broker.amqp.content_header import facts_of
 from broker.amqp.framing import FRAME_METHOD
+from broker.amqp.handshake import ConnectionLimits
 from broker.core.auth.logins import Logins
 from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Permissions
@@ -186,7 +187,7 @@ class Client:
         self.machine.feed(b"AMQP\x00\x00\x09\x01")
         list(self.replies())
 
-    def _woken(self, _machine: Connection) -> None:
+    def _woken(self, _machine: object) -> None:
         self.wakes += 1
 
     @property

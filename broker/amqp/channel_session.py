@@ -1,4 +1,4 @@
-"""The interface through which the protocol machine calls the broker.
+"""The interface through which a channel calls the broker.
 
 Core implements it. A ProtocolError that is raised becomes a close method, Fatal propagates, and any other error
 ends this connection with 541.
@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from broker.amqp.channel import Channel
     from broker.amqp.codec import Method
+
+__all__ = ["ChannelSession"]
 
 
 class ChannelSession(Protocol):
@@ -34,28 +35,3 @@ class ChannelSession(Protocol):
 
     def close(self) -> None:
         """Release what the channel holds. Called exactly once, whatever ended the channel."""
-
-
-class ConnectionSession(Protocol):
-    """Carries out the methods of a connection."""
-
-    def authenticate(self, mechanism: str, response: bytes) -> None:
-        """Admit the user, or raise Refused, also for a mechanism that was not offered.
-
-        After connection.hold() the decision comes later, by connection.admit() or connection.refuse().
-        """
-
-    def open(self, vhost: str) -> None:
-        """Open the virtual host, or raise ConnectionFault 530."""
-
-    def open_channel(self, channel: Channel) -> ChannelSession:
-        """Return the session of a new channel."""
-
-    def update_secret(self, secret: bytes, reason: str) -> None:
-        """Accept a new secret for the user of this connection, or raise Refused."""
-
-    def close(self) -> None:
-        """Release what the connection holds. Called exactly once, after the sessions of all channels."""
-
-    def crashed(self, error: Exception) -> None:
-        """Log an unexpected error; the machine then closes this connection, and no other, with 541."""

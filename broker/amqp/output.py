@@ -1,0 +1,79 @@
+"""What a connection says: frames of all its channels, until the transport takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from broker.amqp.codec import Method, encode_method
+from broker.amqp.control import ConnectionState
+from broker.amqp.framing import HEARTBEAT, Octets, join_small
+from broker.amqp.handshake import ConnectionLimits
+
+__all__ = ["ConnectionOutput"]
+
+# Members of an Enum are slow to reach; this one is asked for at each write.
+CLOSED: Final = ConnectionState.CLOSED
+
+
+class ConnectionOutput:
+    """Is the half of a connection that its channels write to.
+
+    Shapes: `large_at` are the places in `out` of pieces that are too large to be joined with others.
+    """
+
+    __slots__ = ("_wake", "_woken", "frame_max", "held", "large_at", "limits", "out", "out_bytes", "sent", "state")
+
+    def __init__(self, limits: ConnectionLimits, wake: Callable[[ConnectionOutput], None]) -> None:
+        """`wake` is called once when output appears, until it is taken."""
+        self.limits = limits
+        self.state = ConnectionState.GREETING
+        self.frame_max = limits.frame_max_bytes
+        self.held = False
+        self.out: list[Octets] = []
+        self.large_at: list[int] = []
+        self.out_bytes = 0
+        self.sent = 0
+        self._wake = wake
+        self._woken = False
+
+    def hold(self) -> None:
+        """Stop processing behind the present frame, because its answer comes later."""
+        self.held = True
+
+    def release(self) -> None:
+        """End a hold and wake the transport, which goes on with feed(b"")."""
+        self.held = False
+        self.touch()
+
+    def send(self, channel: int, method: Method) -> None:
+        """Send a method."""
+        self.write(encode_method(channel, method))
+
+    def write(self, *frames: Octets) -> None:
+        """Append whole frames, also in pieces, to the output."""
+        if self.state is CLOSED:
+            return
+        self.out += frames
+        self.out_bytes += sum(map(len, frames))
+        self.touch()
+
+    def send_heartbeat(self) -> None:
+        """Send a heartbeat frame."""
+        self.write(HEARTBEAT)
+
+    def touch(self) -> None:
+        """Wake the transport, once until it takes the output."""
+        if not self._woken:
+            self._woken = True
+            self._wake(self)
+
+    def take_output(self) -> list[Octets]:
+        """Return what is to be written, in pieces that are large or that stand between large ones, and forgets it."""
+        self._woken = False
+        pieces = join_small(self.out, self.large_at)
+        self.out.clear()
+        self.large_at.clear()
+        self.out_bytes = 0
+        self.sent += sum(map(len, pieces))
+        return pieces
