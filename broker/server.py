@@ -158,9 +158,7 @@ class BrokerServer:
                 close_connections=self.listener.force_close,
                 fail=self._fail,
             )
-            rehearsal = self._rehearsal = Rehearsal(
-                self.vhosts, settings, self.turn, loop, generate=generate_name, fail=self._fail
-            )
+            rehearsal = self._rehearsal = Rehearsal(self.vhosts, settings, self.turn, generate_name)
             await open_all(self.administration, rehearsal, self._folder, file, settings)
             self._alarm_watch = AlarmWatch(self.alarms, self._throttle, self._folder.reserve)
             verbs = control_verbs(

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from broker.core.queue.deadlines import Deadlines
+from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
-from broker.delivery.engine import Engine
+from broker.delivery.new_vhost import new_vhost
+from broker.slots.slot import Owner
 from broker.store.memory_files import MemoryFiles
 from broker.store.store import VhostStore
 
 if TYPE_CHECKING:
+    from broker.core.confirmable import Confirmable
+    from broker.core.queue.ports import Clock
     from broker.core.vhost import Vhost
-    from broker.delivery.turn import Turn
-    from broker.delivery.vhosts import Vhosts
     from broker.routing.binding import Binding
     from broker.routing.exchange import Exchange
     from broker.settings import Settings
@@ -27,28 +30,43 @@ __all__ = ["Rehearsal"]
 COPIES_AT_ONCE: Final = 100
 
 
-class Rehearsal:
-    """Makes copies of vhosts: their exchanges, queues and bindings, without messages.
+class _Idle:
+    """The worker and committer of a vhost in which nothing is published."""
 
-    A copy has an engine of its own that no turn ever runs: nothing is delivered there, written or timed.
+    owner = Owner("rehearsal", "")
+
+    def wake(self, queue: Queue) -> None:
+        """Serve nothing."""
+
+    def serve(self, queue: Queue) -> None:
+        """Serve nothing."""
+
+    def serve_first(self, queue: Queue) -> int:
+        """Hand out nothing."""
+        return 0
+
+    def wait(self, confirmable: Confirmable) -> None:
+        """Confirm nothing."""
+
+
+def _ignore(*_arguments: object) -> None:
+    """Do nothing: a copy has no messages, journals nothing and expires nothing."""
+
+
+class Rehearsal:
+    """Make copies of vhosts in memory: their exchanges, queues and bindings, without messages.
+
+    A copy has no engine: nothing is delivered there, written or timed.
     """
 
     def __init__(
-        self,
-        vhosts: Vhosts,
-        settings: Settings,
-        turn: Turn,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        generate: Callable[[], str],
-        fail: Callable[[BaseException], None],
+        self, vhosts: Mapping[str, Vhost], settings: Settings, clock: Clock, generate: Callable[[], str]
     ) -> None:
+        """`generate` is that of `Vhost`."""
         self._vhosts = vhosts
         self._settings = settings
-        self._turn = turn
-        self._loop = loop
+        self._clock = clock
         self._generate = generate
-        self._fail = fail
 
     def take_settings(self, settings: Settings) -> None:
         """Go by changed settings."""
@@ -56,28 +74,42 @@ class Rehearsal:
 
     @asynccontextmanager
     async def __call__(self, names: Iterable[str]) -> AsyncIterator[dict[str, Vhost]]:
-        """Yield copies of vhosts by name, empty ones where there is no such vhost, and disposes of them.
+        """Yield copies of vhosts by name, empty ones where there is no such vhost.
 
-        A long vhost is copied in pieces: what somebody changes meanwhile may be in the copy or not.
+        A long vhost is copied in slices: a change that a client makes meanwhile may be in the copy or not.
         """
-        engines = {name: self._engine(name) for name in names}
-        try:
-            for name, engine in engines.items():
+        with ExitStack() as stores:
+            copies = {name: self._empty(name, stores) for name in names}
+            for name, copy in copies.items():
                 if name in self._vhosts:
-                    for done, copied in enumerate(copying(self._vhosts[name], engine.vhost), 1):
+                    for done, copied in enumerate(copying(self._vhosts[name], copy), 1):
                         copied()
                         if done % COPIES_AT_ONCE == 0:
                             await asyncio.sleep(0)
-            yield {name: engine.vhost for name, engine in engines.items()}
-        finally:
-            for engine in engines.values():
-                engine.close()
+            yield copies
 
-    def _engine(self, name: str) -> Engine:
+    def _empty(self, name: str, stores: ExitStack) -> Vhost:
         store, _nothing = VhostStore.open(
             MemoryFiles(), Path("rehearsal"), segment_bytes=self._settings.store.segment_bytes, sync=False
         )
-        return Engine(name, store, self._settings, self._turn, self._loop, generate=self._generate, fail=self._fail)
+        stores.callback(store.close)
+        idle = _Idle()
+        ports = QueuePorts(
+            store=store,
+            assign=lambda _queue: idle,
+            retire=_ignore,
+            kept=_ignore,
+            read=_ignore,
+            moments=_ignore,
+            fetch=_ignore,
+            measure=_ignore,
+            clock=self._clock,
+            deadlines=Deadlines(),
+            share=_ignore,
+            bury=_ignore,
+            unused=_ignore,
+        )
+        return new_vhost(name, self._settings, ports, idle, journal=_ignore, generate=self._generate)
 
 
 def copying(source: Vhost, copy: Vhost) -> list[Callable[[], object]]:

@@ -9,21 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.core.publishing.producers import ProducerLimits
 from broker.core.queue.deadlines import TURN_SHARE, Deadlines
 from broker.core.queue.queue import QueuePorts
 from broker.core.topology.recovered_queue import deleted_numbers, make_recovered
-from broker.core.vhost import Vhost
-from broker.core.vhost_limits import VhostLimits
 from broker.delivery.checkpointer import Checkpointer
 from broker.delivery.committer import Committer
 from broker.delivery.compactor import Compactor
+from broker.delivery.new_vhost import limits_of, new_vhost
 from broker.delivery.pager import Pager
 from broker.delivery.reader import SlotReader
 from broker.delivery.worker import Workers
 from broker.event_log import get_logger
-from broker.routing.cache import CacheLimits
-from broker.routing.pattern import PatternLimits
 from broker.store.damage import StoreFailed
 from broker.store.record import encode_topology
 from broker.store.segment import OFFSET_BITS
@@ -45,7 +41,6 @@ _log = get_logger()
 
 NODE: Final = "local"
 ALARM_MAX_MS: Final = 3_600_000
-CACHE_ROUNDS: Final = 4  # a route cache judges its use after so many times its size in misses
 
 
 class Engine:
@@ -104,24 +99,7 @@ class Engine:
             window_bytes=settings.slots.window_bytes,
             settled=self._settled,
         )
-        self.vhost = Vhost(
-            name,
-            ports=ports,
-            committer=self.committer,
-            journal=self._journal,
-            generate=generate,
-            pattern_limits=PatternLimits(settings.routing.hashes_max, settings.routing.words_max),
-            cache_limits=CacheLimits(
-                settings.routing.cache_entries,
-                settings.routing.cache_bytes,
-                settings.routing.cache_entries * CACHE_ROUNDS + 1,
-            ),
-            topic_index=settings.routing.topic_index,
-            limits=limits_of(settings),
-            producer_limits=ProducerLimits(
-                settings.limits.producers_max, settings.limits.producer_expiry_ms, settings.limits.producer_max_bytes
-            ),
-        )
+        self.vhost = new_vhost(name, settings, ports, self.committer, journal=self._journal, generate=generate)
         self.vhost.firehose.node = f"slotmq@{socket.gethostname()}"
         self.vhost.firehose.switched = self.workers.trace
         self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._thread)
@@ -368,14 +346,3 @@ class Engine:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self.fail(error)
-
-
-def limits_of(settings: Settings) -> VhostLimits:
-    """Return how much of everything a vhost may have."""
-    limits = settings.limits
-    return VhostLimits(
-        limits.exchanges_max,
-        limits.queues_max,
-        limits.bindings_max,
-        transient_shared_queues=limits.transient_shared_queues,
-    )

@@ -1,0 +1,57 @@
+"""Make a vhost as the settings say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from broker.core.publishing.producers import ProducerLimits
+from broker.core.vhost import Committer, Vhost
+from broker.core.vhost_limits import VhostLimits
+from broker.routing.cache import CacheLimits
+from broker.routing.pattern import PatternLimits
+
+if TYPE_CHECKING:
+    from broker.core.queue.ports import QueuePorts
+    from broker.core.topology.changes import Change
+    from broker.settings import Settings
+
+__all__ = ["limits_of", "new_vhost"]
+
+CACHE_ROUNDS: Final = 4  # a route cache judges its use after so many times its size in misses
+
+
+def new_vhost(
+    name: str,
+    settings: Settings,
+    ports: QueuePorts,
+    committer: Committer,
+    *,
+    journal: Callable[[Change], None],
+    generate: Callable[[], str],
+) -> Vhost:
+    """Return an empty vhost."""
+    routing, limits = settings.routing, settings.limits
+    return Vhost(
+        name,
+        ports=ports,
+        committer=committer,
+        journal=journal,
+        generate=generate,
+        pattern_limits=PatternLimits(routing.hashes_max, routing.words_max),
+        cache_limits=CacheLimits(routing.cache_entries, routing.cache_bytes, routing.cache_entries * CACHE_ROUNDS + 1),
+        topic_index=routing.topic_index,
+        limits=limits_of(settings),
+        producer_limits=ProducerLimits(limits.producers_max, limits.producer_expiry_ms, limits.producer_max_bytes),
+    )
+
+
+def limits_of(settings: Settings) -> VhostLimits:
+    """Return how many exchanges, queues and bindings a vhost may have."""
+    limits = settings.limits
+    return VhostLimits(
+        limits.exchanges_max,
+        limits.queues_max,
+        limits.bindings_max,
+        transient_shared_queues=limits.transient_shared_queues,
+    )
