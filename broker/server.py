@@ -24,11 +24,8 @@ from broker.core.session.revocation import Revocation
 from broker.delivery.clock import SteadyClock
 from broker.delivery.clock_watch import ClockWatch
 from broker.delivery.engine import Engine
-from broker.delivery.process_memory import open_descriptors, resident_bytes
-from broker.delivery.random_name import generate_name
 from broker.delivery.timers import Timers
 from broker.delivery.turn import Turn
-from broker.delivery.vhosts import Vhosts
 from broker.event_log import get_logger
 from broker.net.address import Bound
 from broker.net.alarm_watch import AlarmWatch, watermarks
@@ -41,6 +38,8 @@ from broker.net.password_check import PasswordThreads, logins_of
 from broker.net.publisher_throttle import PublisherThrottle
 from broker.net.tls import TlsContext
 from broker.net.transport import Transport
+from broker.process_memory import open_descriptors, resident_bytes
+from broker.random_name import generate_name
 from broker.reload import Reload, SettingsSource
 from broker.settings import Settings
 from broker.slot_files.slot_folder import SlotFolder
@@ -50,6 +49,7 @@ from broker.store.data_folder import DataFolder
 from broker.store.definitions_file import DefinitionsFile
 from broker.store.files import Files
 from broker.taps.taps import Taps
+from broker.vhosts.vhosts import Vhosts
 
 if TYPE_CHECKING:
     from broker.net.http.server import HttpServer
@@ -127,7 +127,7 @@ class BrokerServer:
         self.vhosts = Vhosts(
             self._folder, settings, self.turn, loop, generate=generate_name, fail=self._fail, sealed=slots.view.ends
         )
-        self._watch.start(self.turn, self.vhosts)
+        self._watch.start(self.turn, self.vhosts.log_positions)
         self.taps = Taps(slots, self.vhosts, settings, self.turn, self._fail)
         try:
             users = Users(configured_users(settings))

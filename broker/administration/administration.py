@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from broker.core.auth.users import User, Users
     from broker.core.definitions.document import Document, PolicyEntry
     from broker.core.vhost import Vhost
-    from broker.delivery.vhosts import Vhosts
     from broker.store.definitions_file import DefinitionsFile
+    from broker.vhosts.vhosts import Vhosts
 
 __all__ = ["IMPORTING", "VHOST_LIMITS", "Administration", "policy_of"]
 

@@ -13,7 +13,6 @@ from broker.store.damage import StoreFailed
 
 if TYPE_CHECKING:
     from broker.delivery.turn import Turn
-    from broker.delivery.vhosts import Vhosts
 
 __all__ = ["ClockWatch"]
 
@@ -56,10 +55,10 @@ class ClockWatch:
             self._write(self._state())
         return self._ahead_ms
 
-    def start(self, turn: Turn, vhosts: Vhosts) -> None:
-        """Take who is to know the time of day, and whose records tell that there is something to count from."""
+    def start(self, turn: Turn, positions: Callable[[], list[int]]) -> None:
+        """Tell the turn how far the clock is ahead from now on. `positions` returns that of each vhost's log."""
         self._turn = turn
-        self._vhosts = vhosts
+        self._positions_now = positions
         self._written_s = asyncio.get_running_loop().time()
         turn.ahead_ms = self._ahead_ms
 
@@ -93,7 +92,7 @@ class ClockWatch:
         return ClockState(self._clock.ahead_ms, int(self._clock() * 1000))
 
     def _has_moved(self) -> bool:
-        positions = [engine.store.log.position for engine in self._vhosts.engines.values()]
+        positions = self._positions_now()
         moved = positions != self._positions
         self._positions = positions
         return moved

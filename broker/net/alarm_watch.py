@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.core.alarms import Alarms, Watermark
-from broker.delivery.process_memory import memory_limit_bytes, resident_bytes
 from broker.event_log import get_logger
+from broker.process_memory import memory_limit_bytes, resident_bytes
 
 if TYPE_CHECKING:
     from broker.net.publisher_throttle import PublisherThrottle

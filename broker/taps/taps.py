@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from broker.core.queue.ports import Clock
     from broker.core.vhost import Vhost
     from broker.delivery.engine import Engine
-    from broker.delivery.vhosts import Vhosts
     from broker.settings import Settings
     from broker.slot_files.seal_log import Seal, SealView
     from broker.slot_files.slot_folder import SlotFolder
+    from broker.vhosts.vhosts import Vhosts
 
 __all__ = ["TapRefused", "Taps"]
 

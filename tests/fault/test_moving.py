@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.administration import mover
-from broker.administration.mover import carry_out
+from broker.administration.messages import mover
+from broker.administration.messages.mover import carry_out
 from broker.cli.control_client import Unanswered, ask
 from broker.core.moving import moving
 from broker.core.moving.course import to_exchange

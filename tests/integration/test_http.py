@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.delivery.offline import OfflineVhost
 from broker.server import BrokerServer
 from broker.settings import Settings
 from broker.store.damage import FolderBusy
+from broker.vhosts.offline import OfflineVhost
 from tests.broker_process import BrokerProcess
 from tests.deadline import DEADLINE_S, wait_until_async
 from tests.http_talk import Web, ask, raw, request, statuses, until_closed

@@ -11,7 +11,7 @@ import aio_pika
 import pytest
 from structlog.testing import capture_logs
 
-from broker.administration.mover import carry_out
+from broker.administration.messages.mover import carry_out
 from broker.cli.control_client import Unanswered, ask
 from broker.core.moving.course import to_queue
 from broker.core.moving.moving import Move, MoveTally

@@ -21,7 +21,7 @@ MAY_CALL_FILES = {
     "cli/rabbitmq_variables.py",  # reads the files that variables name
     "cli/settings_layers.py",  # reads the settings file
     "cli/standard_streams.py",  # opens the null device
-    "delivery/process_memory.py",  # reads what the kernel says of memory and descriptors
+    "process_memory.py",  # reads what the kernel says of memory and descriptors
     "administration/opening.py",  # reads the definitions that the settings name
     "net/control.py",  # makes and removes its socket
     "net/control_address.py",  # holds the folder of a socket whose path is too long

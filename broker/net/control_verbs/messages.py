@@ -8,8 +8,8 @@ from base64 import b64decode
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.administration.fetch import Fetched, fetch, requeue, settle
-from broker.administration.peek import Peeked
+from broker.administration.messages.fetch import Fetched, fetch, requeue, settle
+from broker.administration.messages.peek import Peeked
 from broker.amqp.content_header import facts_of
 from broker.amqp.header_edit import edit_header
 from broker.amqp.header_facts import MISSING

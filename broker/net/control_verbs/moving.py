@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.administration.mover import carry_out
+from broker.administration.messages.mover import carry_out
 from broker.core.moving.condition import every
 from broker.core.moving.course import back_home, to_exchange, to_queue
 from broker.core.moving.moving import Move, MoveTally

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.administration.peek import peek
+from broker.administration.messages.peek import peek
 from broker.event_log import get_logger
 from broker.net.control_request import ControlRefused, Request, Verb
 from broker.net.control_verbs.message_row import message_row

@@ -41,7 +41,7 @@ class Watched:
         self.watch = ClockWatch(file, self.clock)
         self.turn = SimpleNamespace(ahead_ms=0)
         self.watch.resume()
-        self.watch.start(cast("Any", self.turn), cast("Any", SimpleNamespace(engines={})))
+        self.watch.start(cast("Any", self.turn), list)
 
     async def tick(self) -> None:
         """Let a second pass."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.delivery.process_memory import memory_limit_bytes, resident_bytes
+from broker.process_memory import memory_limit_bytes, resident_bytes
 
 MACHINE = os.sysconf("SC_PHYS_PAGES") * resource.getpagesize()
 

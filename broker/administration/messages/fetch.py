@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.administration.load import load
+from broker.administration.messages.load import load
 from broker.core.moving.walk import Walk
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.delivery.engine import Engine
-from broker.delivery.offline import OfflineVhost
 from broker.event_log import get_logger
 from broker.store.damage import CorruptStore, StoreFailed
 from broker.store.store import VhostStore
+from broker.vhosts.offline import OfflineVhost
 
 if TYPE_CHECKING:
     from broker.core.policy.policy import Policies
@@ -183,6 +183,10 @@ class Vhosts(Mapping[str, "Vhost"]):
             self._counted_at = self._turn.count
             self._pending_bytes = sum([engine.store.log.pending_bytes for engine in self.engines.values()])
         return self._pending_bytes
+
+    def log_positions(self) -> list[int]:
+        """Return where the next record of each vhost's log goes."""
+        return [engine.store.log.position for engine in self.engines.values()]
 
     def page(self) -> None:
         """Recount what is in memory; called ten times a second.

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.administration.load import load
+from broker.administration.messages.load import load
 
 if TYPE_CHECKING:
     from broker.core.moving.moving import Move, MoveTally

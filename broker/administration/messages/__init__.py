@@ -1,0 +1,1 @@
+"""What an operator does with messages: look at them, take them, move them."""

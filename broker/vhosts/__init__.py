@@ -1,0 +1,1 @@
+"""The vhosts of the broker: open, added, deleted, offline."""
