@@ -18,7 +18,7 @@ PENDING = frozenset(
     compatibility covering demo from-rabbitmq
     inverted-bitmap perf performance pipeline
     routing store testing
-    topic-index 
+    topic-index
     """.split()
 )
 PAGES = [
