@@ -1,4 +1,4 @@
-"""The garbage collector of the broker's process: what stays for long is set aside, where it is not looked at."""
+"""Garbage collection of the broker's process: long-lived objects are frozen, so that collections stay short."""
 
 from __future__ import annotations
 
@@ -14,28 +14,25 @@ if TYPE_CHECKING:
 __all__ = ["CLOSED_MAX", "GROWTH", "Collector"]
 
 INTERVAL_S: Final = 1.0
-GROWTH: Final = 10_000  # so many bindings and queues more, and they are set aside
-CONNECTION: Final = 10  # a connection and its channel count as so many: it takes some forty objects
-YOUNG: Final = 5000  # so many new objects, and the young are looked at: a turn's messages are mostly gone by then
-ROUNDS: Final = 4  # so many looks at the young, and at those that survived one
+GROWTH: Final = 10_000  # more bindings and queues than this since the last freeze cause the next one
+CONNECTION: Final = 10  # how many a connection with its channel counts for: some forty objects
+YOUNG: Final = 5000  # new objects per collection of generation 0: most messages of a turn are gone by then
+ROUNDS: Final = 4  # thresholds of generations 1 and 2
 NEVER: Final = 1 << 30
-IDLE_TURNS: Final = 20  # of the loop in a second: heartbeats, and little else
-IDLE_S: Final = 30  # so many such seconds in a row are the time to look at everything
-OLD: Final = (
-    20  # so many times the young have grown old: 400,000 objects more than there were, or as many gone unnoticed
-)
-CLOSED_MAX: Final = 1000  # so many connections closed that were there at a look, and everything is looked at once
+IDLE_TURNS: Final = 20  # turns of the loop in a second: heartbeats, and little else
+IDLE_S: Final = 30  # this many idle seconds in a row cause a full collection
+OLD: Final = 20  # collections of generation 1: 400,000 objects more than before, or as many unreachable
+CLOSED_MAX: Final = 1000  # closed old connections that cause a full collection
 
 
 class Collector:
-    """Sets aside what the broker has, when it has grown.
+    """Moves long-lived objects to the permanent generation (`gc.freeze`) once enough have accumulated.
 
-    CPython's collector now and then looks at every object there is, in the middle of whatever runs; with 100,000
-    bindings or 5,000 connections that takes longer than anybody should wait. What is set aside is not looked at, and
-    still freed when nothing refers to it. Connections are circles, which the collector alone finds, and none that is
-    old, set aside or not, is found by its looks at the young; channels and queues are such circles too. Everything is
-    looked at once when too many connections that were there at a look have gone, when there is much less than there
-    was, when very much has grown old, and when the broker has had nothing to do for a while: then nobody waits for it.
+    A full collection visits every object; with 100,000 bindings or 5,000 connections that takes too long. Frozen
+    objects are not visited, and are still freed when their last reference goes. Connections, channels and queues are
+    reference cycles, which only the collector frees, and an old one is only found by a full collection. So a full
+    collection, with everything unfrozen, runs when many old connections have closed, when there are far fewer objects
+    than before, when many objects have become old, and when the broker has been idle for a while.
     Source: the gc module's freeze(), from Instagram's web servers.
     """
 
@@ -50,33 +47,33 @@ class Collector:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Has nothing collected for a while: what a recovery makes stays, and is set aside unseen.
+        """Disable collections during a recovery, whose objects stay and are frozen without being visited.
 
-        The first client would wait for a look, and the megabyte that it finds after a start is found at leisure.
+        Otherwise the first client would wait for a collection that finds about a megabyte.
         """
         gc.disable()
         try:
             yield
-            gc.freeze()  # all of it is young, and would be looked at as soon as anything is made
+            gc.freeze()  # all of it is in generation 0, and the next allocation would visit it
         finally:
             gc.enable()
 
     def start(self) -> None:
-        """Set aside what the broker began with, and looks once a second from then on."""
+        """Freeze the objects of the start, and check once a second from then on."""
         gc.set_threshold(YOUNG, ROUNDS, NEVER)
         gc.freeze()
         self._size = self._now
         self._wait()
 
     def close(self) -> None:
-        """End the looks, and leave the collector as it was."""
+        """Stop checking, and restore the settings of the collector."""
         gc.set_threshold(*self._thresholds)
         if self._alarm is not None:
             self._alarm.cancel()
         gc.unfreeze()
 
     def look(self) -> None:
-        """Set aside what the broker has if it has grown, or collects what has gone."""
+        """Freeze the objects of the broker if there are many new ones, or collect what is unreachable."""
         turns = self._broker.turn.count
         self._idle_s = self._idle_s + 1 if turns - self._turns < IDLE_TURNS else 0
         self._turns = turns
@@ -99,7 +96,7 @@ class Collector:
         self._wait()
 
     def _set_aside(self) -> None:
-        gc.collect(1)  # what is young and gone already is not worth keeping
+        gc.collect(1)  # young unreachable objects are not worth keeping
         gc.freeze()
         self._size = self._now
 

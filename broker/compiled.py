@@ -1,4 +1,4 @@
-"""Whether the hot modules are compiled, as in a wheel made where there was a C compiler, or interpreted."""
+"""Whether the hot modules are compiled, as in a wheel that was built with a C compiler, or interpreted."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def is_compiled() -> bool:
 
 
 def kind() -> str:
-    """Return the word for it that `slotmq --version` prints."""
+    """Return the word that `slotmq --version` prints."""
     return "compiled" if is_compiled() else "interpreted"

@@ -1,6 +1,6 @@
-"""The broker's log as its modules know it: to structlog as the process has set it up, or to where `redirect` says.
+"""The broker's logger: events go to structlog as the process has configured it, or where `redirect` says.
 
-A program that runs a broker inside itself has a structlog of its own, which is not ours to set up.
+A program that embeds a broker has a structlog configuration of its own, which the broker must not change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class EventLog:
         self.to: Any = structlog.get_logger()
 
     def __getattr__(self, method: str) -> Any:
-        """Return `info`, `bind` and so on of the logger that the events go to now."""
+        """Return `info`, `bind` and so on of the current logger."""
         return getattr(self.to, method)
 
 
@@ -34,5 +34,5 @@ def get_logger() -> Any:
 
 
 def redirect(to: Any = None) -> None:
-    """Has events go to another logger of structlog's kind, or to structlog's own again."""
+    """Send events to another logger of structlog's kind, or to structlog's own again."""
     _log.to = structlog.get_logger() if to is None else to

@@ -1,4 +1,4 @@
-"""SIGHUP, which a broker outlives from its first moment to its last."""
+"""SIGHUP: ignored or handled from the first moment of the process to its last."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["HangUp"]
 
 
 class HangUp:
-    """Hears SIGHUP: calls whoever listens, or remembers it for who will.
+    """Handles SIGHUP: calls the listener, or remembers the signal until there is one.
 
-    A handler of the process, not of the loop: a loop does not hear while it is made, and takes its handlers away when
-    it closes, after which the signal would end the process. Call it in the main thread.
+    It is a handler of the process, not of the loop: a loop removes its handlers when it closes, after which the signal
+    would end the process. Create it in the main thread.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class HangUp:
         signal.signal(signal.SIGHUP, self._hear)
 
     def listen(self, tell: Callable[[], object]) -> None:
-        """Call `tell`, between any two steps of the main thread, for each signal; now, when there was one before."""
+        """Call `tell` in the main thread for each signal; at once if there was one before."""
         self._tell = tell
         if self._heard:
             tell()

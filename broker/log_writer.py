@@ -1,7 +1,7 @@
-"""Writes log lines in a thread of its own, so that whoever reads them, or does not, cannot stop the broker.
+"""Writes log lines in a thread of its own, so that a slow reader of the log cannot stop the broker.
 
-A pipe that nobody reads blocks, one whose reader went away and a full disk refuse. None of that is the clients'
-business: what cannot be written in time is dropped and counted, and the count is told when lines go through again.
+A pipe that nobody reads blocks; a closed pipe and a full disk fail. Lines that cannot be written in time are dropped
+and counted, and the count is logged when lines can be written again.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Final, TextIO
 __all__ = ["LogWriter"]
 
 WAITING_MAX: Final = 10_000  # lines
-LAST_WORDS_S: Final = 1.0  # what a reader gets to take the last lines
+LAST_WORDS_S: Final = 1.0  # how long a reader has to take the last lines
 
 
 class LogWriter:
     """A text stream for log lines that never blocks and never raises.
 
-    Invariant: lines are written in order; ``lost`` counts those that were not.
+    Invariant: lines are written in order; ``lost`` counts the dropped ones.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -34,7 +34,7 @@ class LogWriter:
         self._thread.start()
 
     def write(self, text: str) -> int:
-        """Take a line, or drop it when too many wait."""
+        """Queue a line, or drop it when too many wait."""
         with self._changed:
             if len(self._lines) >= WAITING_MAX:
                 self.lost += 1
@@ -54,7 +54,7 @@ class LogWriter:
             return False
 
     def close(self) -> bool:
-        """Wait a moment for the last lines to be written; tells whether everything ever was."""
+        """Wait a moment for the last lines, and return whether every line was written."""
         with self._changed:
             self._closing = True
             self._changed.notify()

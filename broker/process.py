@@ -22,14 +22,14 @@ _log = get_logger()
 def run(settings: Settings, source: SettingsSource, hang_up: HangUp) -> int:
     """Run the broker until SIGTERM or SIGINT and return the exit code.
 
-    SIGHUP has it read its settings from `source` again.
+    SIGHUP makes it read its settings from `source` again.
     Raises: what `BrokerServer.recover` raises; StoreFailed when the store failed later.
     """
     try:
         import uvloop
 
         factory: Callable[[], asyncio.AbstractEventLoop] | None = uvloop.new_event_loop
-    except ImportError:  # not to be had on Windows and PyPy; asyncio's own loop serves too
+    except ImportError:  # not available on Windows and PyPy; asyncio's own loop serves too
         factory = None
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(_serve(settings, source, hang_up))
@@ -40,11 +40,11 @@ async def _serve(settings: Settings, source: SettingsSource, hang_up: HangUp) ->
     loop = asyncio.get_running_loop()
     collector = Collector(broker, loop)
     with collector.paused():
-        await broker.recover()  # a signal until here ends the process at once: it has answered nobody
+        await broker.recover()  # a signal before this ends the process at once: no client was answered yet
     stop = asyncio.Event()
 
     def asked() -> None:
-        """Stop in order; asked again, without waiting for clients."""
+        """Stop in order; at the second signal stop without waiting for clients."""
         if stop.is_set():
             broker.drop_clients()
         stop.set()
@@ -91,7 +91,7 @@ async def _reload(broker: BrokerServer) -> None:
 
 
 def _failed(error: BaseException) -> int:
-    """Return the exit code of a broker that ended from inside. Raises: StoreFailed."""
+    """Return the exit code of a broker that failed. Raises: StoreFailed."""
     if isinstance(error, StoreFailed):
         raise error
     _log.error("server.crashed", exc_info=error)

@@ -1,4 +1,4 @@
-"""Settings that are read again: what has changed, what of it the running broker takes, what needs a restart."""
+"""Reloading of settings: what has changed, what the running broker applies, and what needs a restart."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _log = get_logger()
 
 
 class NotReloaded(ValueError):
-    """Says why everything stays as it is; the text is one line."""
+    """Nothing was reloaded; the text says why in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsSource:
-    """Where the settings of a process come from: `load` reads them again, `log` sets up its log by them.
+    """The source of a process' settings: `load` reads them again, `log` configures its log by them.
 
     Raises: ValueError from `load`, with one line for the operator.
     """
@@ -33,21 +33,21 @@ class SettingsSource:
 
 
 class Reload:
-    """Takes settings that have changed, one time after the other."""
+    """Applies changed settings, one reload after the other."""
 
     def __init__(self, source: SettingsSource | None, take: Callable[[Settings], Awaitable[None]]) -> None:
-        """`take` gives the broker its new settings; it raises BrokerError when it took nothing of them.
+        """Take the callback that applies new settings; it raises BrokerError when it applied none.
 
-        Without a source, as in a broker inside another program, the certificates alone are read again.
+        Without a source, as in an embedded broker, only the certificates are read again.
         """
         self._source = source
         self._take = take
         self._lock = asyncio.Lock()
 
     async def run(self, current: Callable[[], Settings]) -> dict[str, list[dict[str, Any]]]:
-        """Read everything again and return what was changed and what needs a restart.
+        """Read everything again and return the changed keys and those that need a restart.
 
-        Raises: NotReloaded, having changed nothing and told the log why.
+        Raises: NotReloaded, after logging the reason; nothing was changed.
         """
         async with self._lock:
             running = current()

@@ -1,4 +1,4 @@
-"""Wires the broker: the only file that knows every part."""
+"""The broker, wired together: the only file that knows every part."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ class BrokerServer:
         clock: Callable[[], float] | None = None,
         source: SettingsSource | None = None,
     ) -> None:
-        """`files` are real ones and `clock`, which tells seconds since 1970 and never goes back, the machine's.
+        """Take the files, real ones by default, and the clock in seconds since 1970, which never goes back.
 
         `source` is where `reload` reads the settings again.
         """
         self.settings = settings
-        self.on_stop: Callable[[], None] | None = None  # what a process that runs this broker does to stop it
+        self.on_stop: Callable[[], None] | None = None  # set by the process that runs this broker, to stop it
         self._stopping = Stopping()
         self._reload = Reload(source, self._take_settings)
         self._clock = clock or SteadyClock()
@@ -97,16 +97,16 @@ class BrokerServer:
         self.alarms: Alarms[Transport]
 
     async def start(self) -> None:
-        """Recover what is on disk and begins to listen."""
+        """Recover the data folder and begin to listen."""
         await self.recover()
         await self.serve()
 
     async def recover(self) -> None:
-        """Take the ports and the folder, and recover what is on disk; nobody is answered yet."""
+        """Bind the ports, lock the folder and recover it; no client is answered yet."""
         self._began = time.monotonic()
         loop = asyncio.get_running_loop()
         settings = self.settings
-        self._tls = TlsContext(settings.tls) if settings.tls.is_on else None  # or nothing listens at all
+        self._tls = TlsContext(settings.tls) if settings.tls.is_on else None  # fails before anything listens
         self._bound = bound = Bound(settings)
         with ExitStack() as undo:
             undo.callback(bound.close)
@@ -173,7 +173,7 @@ class BrokerServer:
             )
             self._control = ControlSocket(self._folder.path, verbs)
             if bound.http:
-                from broker.net.http.serving import http_server  # noqa: PLC0415 - without HTTP a start is shorter
+                from broker.net.http.serving import http_server  # noqa: PLC0415 - a start without HTTP is shorter
 
                 self.http = http_server(
                     settings,
@@ -203,7 +203,7 @@ class BrokerServer:
             raise
 
     async def serve(self) -> None:
-        """Begin to answer clients and commands; what stops the broker has to be in place by then."""
+        """Begin to answer clients and commands; the signal handlers must be installed by then."""
         try:
             await self.listener.start(self._bound.amqp, self._bound.tls)
             if self.settings.server.control_socket:
@@ -224,7 +224,7 @@ class BrokerServer:
         )
 
     async def stop(self) -> None:
-        """Finish what was taken, says good-bye and writes everything down."""
+        """Finish accepted work, close the connections and write everything to disk."""
         _log.info("server.stopping", connections=len(self.listener.transports))
         self.listener.refuse_new()
         self.listener.stop_reading()
@@ -245,7 +245,7 @@ class BrokerServer:
             await self.vhosts.stop(lambda vhost: self._stopping.wait_for("checkpoint", vhost=vhost))
             await self._watch.stop()
             self._stopping.finish()
-        finally:  # a broker that failed gives back its port and its folder all the same
+        finally:  # a failed broker releases its port and its folder too
             self.drop_clients()
             self._timers.close()
             self._passwords.close()
@@ -256,26 +256,26 @@ class BrokerServer:
         _log.info("server.stopped")
 
     def _ask_to_stop(self, tell: Callable[[Mapping[str, Any]], None]) -> None:
-        """Has whoever runs the broker stop it, and tells what that waits for. Raises: ValueError."""
+        """Ask the process to stop the broker, and report what the stop waits for. Raises: ValueError."""
         if self.on_stop is None:
             raise ValueError("this broker runs inside another program, which has to stop it")
         self._stopping.listen(tell)
         self.on_stop()
 
     def drop_clients(self) -> None:
-        """Wait for no client any more."""
+        """Stop waiting for clients."""
         self.listener.abort()
         if self.http is not None:
             self.http.abort()
 
     @property
     def next_due_ms(self) -> int | None:
-        """When something expires, is delayed until, or goes unused next."""
+        """The time of the next expiry, delayed message or unused queue."""
         due = [engine.deadlines.next_ms for engine in self.engines.values()]
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
 
     def run_due(self) -> None:
-        """Do what has become due by now, without waiting for a turn of the loop."""
+        """Run everything that is due by now, without waiting for a turn of the loop."""
         self.turn.read_clock()
         for engine in self.engines.values():
             engine.run_due()
@@ -285,30 +285,30 @@ class BrokerServer:
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended the broker from inside, if anything has."""
+        """The error that ended the broker, if one did."""
         return self._failure
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing is under way but what clients may still send."""
+        """Whether no work is pending except what clients may still send."""
         at_rest = all(engine.at_rest for engine in self.engines.values())
         return not (self.turn.scheduled or self.taps.busy) and at_rest
 
     async def wait_failed(self) -> BaseException:
-        """Return what ended the broker from inside; nothing was confirmed after it."""
+        """Return the error that ended the broker; nothing was confirmed after it."""
         await self._failed.wait()
         assert self._failure is not None
         return self._failure
 
     @property
     def url(self) -> str:
-        """The address for a client, without a user: half a login would be worse than none."""
+        """The URL for a client, without a user, because half a login is worse than none."""
         host, listener = self.settings.server.host, self.listener
         scheme, port = ("amqp", listener.port) if listener.port else ("amqps", listener.tls_port)
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/"
 
     def ready_line(self) -> str:
-        """Say where clients connect, as whom, and where the messages are."""
+        """Return the line with the address, the user and the data folder."""
         users, first = self.administration.users, self.settings.auth.default_user
         user = first if first in users else next(iter(users), "nobody")
         listener = self.listener
@@ -318,7 +318,7 @@ class BrokerServer:
 
     @property
     def incarnation(self) -> str:
-        """The random number of this start, 32 hex digits, which the data folder has on disk."""
+        """The random number of this start, 32 hex digits, which is stored in the data folder."""
         return self._folder.incarnation
 
     @property
@@ -331,7 +331,7 @@ class BrokerServer:
         return await self._reload.run(lambda: self.settings)
 
     async def _take_settings(self, settings: Settings) -> None:
-        """Go by settings of which no key needs a restart. Raises: TlsUnusable, having changed nothing."""
+        """Apply settings, none of which needs a restart. Raises: TlsUnusable, having changed nothing."""
         if self._tls is not None:
             self._tls.take(settings.tls)
         self.settings = settings
@@ -357,7 +357,7 @@ class BrokerServer:
         ]
 
     def _unready(self) -> list[str]:
-        """Return why the broker takes no work now."""
+        """Return why the broker is not ready, if it is not."""
         failed = [] if self._failure is None else ["the broker has failed"]
         return failed + [f"{alarm['kind']} alarm" for alarm in self._alarm_watch.standing()]
 
@@ -378,7 +378,7 @@ class BrokerServer:
         }
 
     def _give_up(self) -> None:
-        """Give back what a start had taken; the next one finds what this one found."""
+        """Release everything that a failed start acquired."""
         self._bound.close()
         self._passwords.close()
         self.taps.abort()

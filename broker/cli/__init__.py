@@ -1,1 +1,1 @@
-"""The command `slotmq`: serve, and look at what runs."""
+"""The command `slotmq`: runs the broker, and commands for a running one."""

@@ -1,7 +1,7 @@
-"""Which broker a command means: the one that runs on a data folder.
+"""The data folder of the broker that a command talks to.
 
-Only that one setting is looked at, by the same layers as `slotmq serve` has, so that a command starts in milliseconds
-and works beside a settings file of another version.
+Only this setting is read, from the same layers as `slotmq serve`, so that a command starts in milliseconds and works
+with a settings file of another version.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ VARIABLE: Final = "SLOTMQ_SERVER__DATA_DIR"
 
 
 class BadFile(Exception):
-    """A settings file that cannot be read; the text is one line."""
+    """The settings file cannot be read; the text is one line."""
 
 
 def folder_of(arguments: argparse.Namespace) -> str:
-    """Return the data folder that a command's flags, the environment or the settings file name. Raises: BadFile."""
+    """Return the data folder from the flags, the environment or the settings file. Raises: BadFile."""
     return broker_folder(arguments.data_dir, arguments.config)
 
 
@@ -39,10 +39,10 @@ def broker_folder(flag: str | None, file: os.PathLike[str] | str | None) -> str:
 
 
 def shown(folder: str) -> str:
-    """Return a data folder as an error says it: absolute, with the flag that names another one."""
+    """Return a data folder for an error text: absolute, with the flag that names another one."""
     try:
         folder = os.path.abspath(folder)  # noqa: PTH100 - pathlib costs a health check more than its question does
-    except OSError:  # the folder that we are in is gone
+    except OSError:  # the current folder was removed
         pass
     return f"{folder} (another one: --data-dir D)"
 

@@ -28,7 +28,7 @@ HEAD: Final = """\
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Say that a file is right. Raises: SettingsError with a line for each problem."""
+    """Report that a file is valid. Raises: SettingsError with a line for each problem."""
     load(arguments.file, environment=False)
     print(f"{arguments.file}: ok")
     return 0
@@ -55,7 +55,7 @@ def _wrapped(text: str) -> Iterator[str]:
 
 
 def _meaning(field: FieldInfo) -> str:
-    """Return what a key means, its unit, limits and source, as sentences."""
+    """Return the meaning of a key, its unit, limits and source, as sentences."""
     said = [str(field.description).rstrip(".") + "."]
     extra = field.json_schema_extra
     if isinstance(extra, dict) and "unit" in extra:

@@ -18,15 +18,15 @@ from broker.net.control_address import socket_address
 __all__ = ["Unanswered", "ask", "conversation", "read_line"]
 
 ANSWER_MAX_BYTES: Final = 1 << 28
-TIMEOUT_S: Final = 30.0  # between two lines of the broker, or pieces of one
+TIMEOUT_S: Final = 30.0  # between two lines of the broker, or pieces of one line
 
 
 class Unanswered(Exception):
-    """The broker could not be asked, or said no; the text is one line for the user."""
+    """The broker could not be reached, or refused; the text is one line for the user."""
 
 
 def _nobody(_progress: Mapping[str, Any]) -> None:
-    """Hear of progress when nobody looks."""
+    """Ignore progress."""
 
 
 def ask(
@@ -39,11 +39,11 @@ def ask(
     interruptible: bool = False,
     **arguments: Any,
 ) -> Any:
-    """Return the result of a verb; `told` hears how far the broker has come.
+    """Return the result of a verb; `told` gets its progress.
 
-    With `accepts` the broker hears each time that `told` has returned. With `interruptible` the first interrupt asks
-    the broker to stop there and answer; a second one ends the command.
-    Units: `silence_s` is how long the broker may say nothing, None for ever.
+    With `accepts` the broker is told each time that `told` has returned. With `interruptible` the first interrupt asks
+    the broker to stop and answer; a second one ends the command.
+    Units: `silence_s` is how long the broker may be silent, None for ever.
     Raises: Unanswered, BadUsage.
     """
     with (
@@ -59,7 +59,7 @@ def conversation(
 ) -> Iterator[socket.socket]:
     """Yield a socket to the broker that has been sent a verb.
 
-    Raises: Unanswered, also for what fails at the socket later; BadUsage.
+    Raises: Unanswered, also for later failures of the socket; BadUsage.
     """
     try:
         request = json.dumps({"verb": verb, **arguments}, ensure_ascii=False).encode()
@@ -76,7 +76,7 @@ def conversation(
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
             client.settimeout(silence_s)
             client.connect(address)
-            with suppress(BrokenPipeError, ConnectionResetError):  # who does not listen to the end may have said why
+            with suppress(BrokenPipeError, ConnectionResetError):  # the broker may have sent a reason first
                 client.sendall(request + b"\n")
             yield client
     except (FileNotFoundError, ConnectionRefusedError):
@@ -113,7 +113,7 @@ def _result(client: socket.socket, folder: str, told: Callable[[Mapping[str, Any
 
 
 def read_line(client: socket.socket, buffer: bytearray) -> bytes:
-    """Return the next line, or what there is of it when the broker says no more. Cost: linear in its length."""
+    """Return the next line, or a part of it when the broker ends. Cost: linear in its length."""
     searched = 0
     while len(buffer) < ANSWER_MAX_BYTES:
         end = buffer.find(b"\n", searched)

@@ -1,4 +1,4 @@
-"""How many files and sockets the process may have open."""
+"""The limit on open files and sockets of the process."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Final
 
 __all__ = ["raise_file_limit"]
 
-ENOUGH: Final = 1 << 17  # ten times connections_max by default; nothing here ever walks through all of them
+ENOUGH: Final = 1 << 17  # ten times the default of connections_max; nothing iterates over all of them
 
 
 def raise_file_limit() -> None:
     """Raise the soft limit to the hard one, up to ENOUGH; never lowers it.
 
-    A shell's default of 1,024 is there for select(2). With it the thousandth client, or vhost, would leave the store
+    A shell's default of 1,024 exists for select(2). With it the thousandth client or vhost would leave the store
     without a descriptor for its next segment, and a store that cannot write ends the broker.
     """
     if sys.platform == "win32":
@@ -26,5 +26,5 @@ def raise_file_limit() -> None:
         return
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    except (OSError, ValueError):  # macOS has a lower limit of its own; what there is has to do
+    except (OSError, ValueError):  # macOS has a lower limit of its own, which has to do
         pass

@@ -1,11 +1,11 @@
-"""`slotmq health`: asks the running broker whether it is there, for whoever asks every few seconds.
+"""`slotmq health`: checks that the running broker answers; cheap enough to run every few seconds.
 
-Imports next to nothing, not even argparse: the interpreter's own start is nearly all that it costs.
+Imports almost nothing, not even argparse: nearly all of its cost is the start of the interpreter.
 """
 
 from __future__ import annotations
 
-import _socket  # what socket stands on: enum and selectors behind it cost more than the rest of this command
+import _socket  # the base of socket, whose imports of enum and selectors cost more than the rest of this command
 import os
 import sys
 

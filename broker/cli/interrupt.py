@@ -1,4 +1,4 @@
-"""What an interrupt does to a command that can stop in good order."""
+"""Interrupts of a command that can stop in good order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["first_interrupt"]
 @contextmanager
 def first_interrupt(action: Callable[[], object]) -> Iterator[None]:
     """Call `action` at the first interrupt instead of raising KeyboardInterrupt; a second one raises it."""
-    if threading.current_thread() is not threading.main_thread():  # which alone hears signals
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
         yield
         return
 

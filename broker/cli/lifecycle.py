@@ -1,4 +1,4 @@
-"""`slotmq reload` and `slotmq stop`: has the running broker read its settings again, or stop."""
+"""`slotmq reload` and `slotmq stop`: make the running broker read its settings again, or stop."""
 
 from __future__ import annotations
 

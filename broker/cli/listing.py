@@ -1,4 +1,4 @@
-"""`slotmq status` and `slotmq list`: what the running broker has."""
+"""`slotmq status` and `slotmq list`: show the objects of the running broker."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def print_list(arguments: argparse.Namespace, kind: str, **filters: Any) -> int:
     """Print what the broker lists. Raises: Unanswered."""
     chosen = getattr(arguments, "columns", None)
     wanted = COLUMNS[kind] if chosen is None else chosen.split(",")
-    if kind == "queues":  # what takes the broker some time is asked for when somebody wants to see it
+    if kind == "queues":  # expensive columns are requested only when they are shown
         parts = {"rates": "_rate", "bytes": "message_bytes"}
         filters |= {part: True for part, name in parts.items() if arguments.json or name in ",".join(wanted)}
     rows = ask(folder_of(arguments), f"list_{kind.replace('-', '_')}", **filters)
@@ -79,7 +79,7 @@ def print_list(arguments: argparse.Namespace, kind: str, **filters: Any) -> int:
 
 
 def _chosen(columns: Sequence[str], kind: str, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
-    """Return the columns. Raises: BadUsage for one that no row has, where there are rows."""
+    """Return the columns. Raises: BadUsage for an unknown one, if there are rows."""
     known = sorted({*COLUMNS[kind], *(name for row in rows for name in row)})
     for column in columns:
         if rows and column not in known:

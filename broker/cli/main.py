@@ -1,6 +1,6 @@
-"""The command line: reads the arguments, runs one command, and turns what went wrong into one line and an exit code.
+"""The command line: parses the arguments, runs one command, and turns an error into one line and an exit code.
 
-Exit codes: 0 done; 1 the broker said no or failed; 2 wrong usage or settings, or the broker cannot start here;
+Exit codes: 0 done; 1 the broker refused or failed; 2 wrong usage or settings, or the broker cannot start here;
 130 interrupted.
 """
 
@@ -23,7 +23,7 @@ NOT_WINDOWS: Final = "SlotMQ does not run on Windows: use WSL 2 or a Linux conta
 def build_parser(command: str = "") -> argparse.ArgumentParser:
     """Return the parser of `slotmq`; each command sets `run`, which takes the arguments and returns the exit code.
 
-    When the first word is `serve`, no command but it and its neighbours is needed, and a broker starts sooner.
+    When the first word is `serve`, only its own group of commands is added, so that a broker starts sooner.
     """
     from broker.cli.parser import OneLineParser
     from broker.cli.running import add_running
@@ -64,7 +64,7 @@ def _add_others(commands: Any) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if sys.platform == "win32":  # its files have no locks that a process's end gives back, and no folder syncs
+    if sys.platform == "win32":  # it has no file locks that end with the process, and no syncs of folders
         print(f"slotmq: {NOT_WINDOWS}", file=sys.stderr)
         return 2
     try:
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words[:1] == ["serve"]:
             import signal
 
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until `serve` hears it; a broker outlives its terminal
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until `serve` handles it; a broker outlives its terminal
         return _run(words)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -93,14 +93,14 @@ def _run(words: Sequence[str]) -> int:
             arguments = build_parser("".join(words[:1])).parse_args(words)
             code: int = arguments.run(arguments)
         finally:
-            sys.stdout.flush()  # at the interpreter's end nobody could say anymore why it failed
+            sys.stdout.flush()  # a failure at the end of the interpreter could not be reported
     except (BadUsage, BadFile) as error:
         return _say(str(error), 2)
     except Unanswered as error:
         return _say(str(error), 1)
     except BrokenPipeError:  # `slotmq list queues | head`
         leave(1)
-    except OSError as error:  # a full disk behind `>`; what a command reads or writes itself is told by the command
+    except OSError as error:  # a full disk behind `>`; commands report their own files themselves
         _say(f"cannot write: {error.strerror or error}", 1)
         leave(1)
     return code

@@ -138,8 +138,8 @@ def _publish(arguments: argparse.Namespace) -> int:
 
 
 def _properties(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the properties of each message. Raises: BadUsage for what the broker would refuse."""
-    from broker.amqp.content_header import facts_of  # no other command should pay for their imports
+    """Return the properties of each message. Raises: BadUsage for properties that the broker would refuse."""
+    from broker.amqp.content_header import facts_of  # imported here: no other command should pay for them
     from broker.amqp.header_writer import encode_header
 
     properties = {"delivery_mode": 2, **table_of(arguments.property, "--property")}
@@ -155,7 +155,7 @@ def _properties(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _batches(arguments: argparse.Namespace) -> Iterator[list[bytes]]:
-    """Yield the bodies, so many at a time as go into one request."""
+    """Yield the bodies in batches that fit into one request."""
     if arguments.body is not None:
         yield [arguments.body.encode("utf-8", "surrogateescape")]
         return
@@ -209,7 +209,7 @@ def _get(arguments: argparse.Namespace) -> int:
             print("\n\n".join("\n".join(message_lines(message)) for message in messages))
         else:
             print(f"slotmq: queue '{arguments.queue}' has no message ready", file=sys.stderr)
-        sys.stdout.flush()  # the broker lets go of them behind this
+        sys.stdout.flush()  # the broker settles them after this
 
     ask(
         folder_of(arguments),

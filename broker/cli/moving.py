@@ -68,7 +68,7 @@ def _finish(command: argparse.ArgumentParser, run: Any) -> None:
 
 
 def _destination(text: str) -> str:
-    if not text:  # of an unset variable, say: the default exchange would give each message back to its queue
+    if not text:  # an unset variable, say: the default exchange would return each message to its queue
         raise argparse.ArgumentTypeError("name a queue or an exchange; ':NAME' is the default exchange with that key")
     return text
 
@@ -84,7 +84,7 @@ def _positive(text: str) -> int:
 
 
 def _condition(text: str) -> str:
-    from broker.core.moving.condition import condition_of  # no other command should pay for its imports
+    from broker.core.moving.condition import condition_of  # imported here: no other command should pay for it
 
     try:
         condition_of(text)
@@ -132,7 +132,7 @@ def _carry_out(arguments: argparse.Namespace, verb: str, **more: Any) -> int:
 
 
 def destination_text(to: Mapping[str, str]) -> str:
-    """Return where the messages went, as the last words of a line."""
+    """Return the destination as the last words of a line."""
     if "queue" in to:
         return f" to queue '{cell(to['queue'])}'"
     if "exchange" in to:
@@ -142,7 +142,7 @@ def destination_text(to: Mapping[str, str]) -> str:
 
 
 def _problems(answer: Mapping[str, Any]) -> list[str]:
-    """Return why messages stayed that were to be moved."""
+    """Return why messages were not moved."""
     problems = []
     if answer["stopped"]:
         problems.append(f"stopped before the end: {answer['stopped']}; {counted(answer['left'], 'messages')} left")

@@ -1,4 +1,4 @@
-"""NAME=VALUE on the command line: a value is JSON where it can be read as JSON, else it is the text."""
+"""NAME=VALUE on the command line: a value is JSON if it parses as JSON, else text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands' parsers have in common: one-line errors, the data folder, the vhost, the form of the output."""
+"""The shared parts of the commands' parsers: one-line errors, the data folder, the vhost, the output format."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from broker.cli.table import cell
 __all__ = ["BadUsage", "OneLineParser", "add_command", "add_folder", "add_group", "add_json", "add_vhost"]
 
 DEFAULT_VHOST = "/"
-LOGIN = re.compile(r"//[^\s@]*@")  # of a URL among words that a command does not know
+LOGIN = re.compile(r"//[^\s@]*@")  # the password of a URL among unknown arguments
 
 
 class BadUsage(Exception):
-    """What was asked for cannot be; the text is one line for the user."""
+    """The arguments cannot be used; the text is one line for the user."""
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong in one line; `--help` has the rest."""
+    """Reports errors in one line; `--help` has the rest."""
 
     def error(self, message: str) -> NoReturn:
         """End with exit code 2."""
@@ -34,21 +34,21 @@ def add_command(commands: Any, name: str, summary: str) -> argparse.ArgumentPars
 
 
 def add_group(commands: Any, name: str, summary: str) -> Any:
-    """Return what takes the commands of a new group, such as `slotmq user add`."""
+    """Return the subparsers of a new group, such as `slotmq user add`."""
     return add_command(commands, name, summary).add_subparsers(title="commands", metavar="COMMAND", required=True)
 
 
 def add_folder(command: argparse.ArgumentParser) -> None:
-    """Add what says which broker is meant."""
+    """Add the options that choose the broker."""
     command.add_argument("--config", metavar="FILE", type=Path, help="settings file (TOML)")
     command.add_argument("--data-dir", metavar="D", help="data folder (default ./data)")
 
 
 def add_vhost(command: argparse.ArgumentParser) -> None:
-    """Add the vhost of what is named."""
+    """Add the option for the vhost."""
     command.add_argument("--vhost", metavar="V", default=DEFAULT_VHOST, help=f"default {DEFAULT_VHOST}")
 
 
 def add_json(command: argparse.ArgumentParser) -> None:
-    """Add the choice of JSON."""
+    """Add the option for JSON output."""
     command.add_argument("--json", action="store_true", help="the broker's answer as it is")

@@ -1,4 +1,4 @@
-"""`slotmq perf`: load for any AMQP broker. A scenario's module is imported when it is asked for, and no earlier."""
+"""`slotmq perf`: load for any AMQP broker. A scenario's module is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def add_perf(commands: Any) -> None:
 
 
 class LazyScenario(OneLineParser):
-    """Stands for a scenario's parser until somebody asks for the scenario."""
+    """A placeholder for a scenario's parser until the scenario is used."""
 
     scenario = ""
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Return what the scenario's own parser makes of the words; what is no scenario parses its own."""
+        """Parse with the scenario's own parser."""
         if not self.scenario:
             return super().parse_known_args(args, namespace)
         from broker.perf.flags import masked
@@ -51,7 +51,7 @@ class LazyScenario(OneLineParser):
 
 
 def run_scenario(arguments: argparse.Namespace) -> int:
-    """Run a scenario, shows its result, and return the exit code.
+    """Run a scenario, show its result, and return the exit code.
 
     Raises: BadUsage for options that do not go together, or a file that cannot be written.
     """

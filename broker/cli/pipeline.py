@@ -1,4 +1,4 @@
-"""`slotmq pipeline`: the jobs that run on Spark. A job's module is imported when it is asked for, and no earlier."""
+"""`slotmq pipeline`: the jobs that run on Spark. A job's module is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JOBS: Final = {  # name -> what `slotmq pipeline --help` says; broker.pipeline.j
     "cluster": "start, stop or look at a Spark cluster of this machine's own",
 }
 NEEDED: Final = ("pyspark", "pyarrow", "pandas", "numpy")
-WITHOUT_EXTRA: Final = frozenset({"doctor"})  # it says itself what is missing
+WITHOUT_EXTRA: Final = frozenset({"doctor"})  # it reports itself what is missing
 
 
 def missing_packages() -> list[str]:
@@ -44,14 +44,14 @@ def add_pipeline(commands: Any) -> None:
 
 
 class LazyJob(OneLineParser):
-    """Stands for a job's parser until somebody asks for the job."""
+    """A placeholder for a job's parser until the job is used."""
 
     job = ""
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Return what the job's own parser makes of the words. Raises: BadUsage where the extra is missing."""
+        """Parse with the job's own parser. Raises: BadUsage when the extra is not installed."""
         if self.job not in WITHOUT_EXTRA and missing_packages():
             raise BadUsage(
                 f'the pipeline needs {", ".join(missing_packages())}, which the extra has: pip install "slotmq[spark]"'

@@ -1,4 +1,4 @@
-"""The progress of a command on standard error: one line that is written over on a terminal, nothing elsewhere."""
+"""The progress of a command on standard error: one line that is overwritten on a terminal, nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ERASE: Final = "\r\x1b[K"
 
 
 class ProgressLine:
-    """Shows one line until the next, and is gone at the end."""
+    """Shows one line until the next, and clears it at the end."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._live = not quiet and sys.stderr.isatty()
@@ -29,13 +29,13 @@ class ProgressLine:
             print(ERASE, end="", file=sys.stderr, flush=True)
 
     def show(self, line: str) -> None:
-        """Show how far the command has come, as far as the terminal is wide."""
+        """Show the progress, cut to the width of the terminal."""
         if self._live:
             self._shown = True
-            room = os.get_terminal_size(sys.stderr.fileno()).columns - 1  # a line that wraps cannot be written over
+            room = os.get_terminal_size(sys.stderr.fileno()).columns - 1  # a line that wraps cannot be overwritten
             print(f"{ERASE}{line[:room]}", end="", file=sys.stderr, flush=True)
 
 
 def share_of(done: int, total: int) -> str:
-    """Return how much of a work is done, in numbers to read."""
+    """Return how much is done, as text."""
     return f"{done:,} of {total:,} ({done * 100 // total if total else 100} %)"

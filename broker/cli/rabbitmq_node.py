@@ -1,4 +1,4 @@
-"""The variables that a RabbitMQ node is started with: those that mean something here, and those that do not."""
+"""The environment variables of a RabbitMQ node: those that apply here, and those that do not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ignored_variables", "node_layer", "node_variable_of"]
 PREFIX: Final = "RABBITMQ_"
 WATERMARK: Final = "RABBITMQ_VM_MEMORY_HIGH_WATERMARK"
 SAME: Final = {"RABBITMQ_NODE_PORT": "server.port", "RABBITMQ_NODE_IP_ADDRESS": "server.host"}
-# Erlang, RabbitMQ's own files and logs, its plugins, and what only images of RabbitMQ before 3.9 heard.
+# Erlang, RabbitMQ's own files and logs, its plugins, and variables that only images before 3.9 read.
 WITHOUT_MEANING: Final = frozenset(
     "ADVANCED_CONFIG_FILE BASE CONFIG_FILE CONFIG_FILES CONF_ENV_FILE CTL_DIST_PORT_MAX CTL_DIST_PORT_MIN CTL_ERL_ARGS "
     "DEFAULT_USER_TAGS DIST_PORT ENABLED_PLUGINS ENABLED_PLUGINS_FILE ERLANG_COOKIE FEATURE_FLAGS "
@@ -29,7 +29,7 @@ POWERS: Final = {"K": 1, "M": 2, "G": 3}
 
 
 def node_layer(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return the layer of settings that the variables of a node say; an empty one says nothing."""
+    """Return the layer of settings from the variables of a node; an empty variable is ignored."""
     layer: dict[str, dict[str, Any]] = {}
     for variable, key in _meant(environ).items():
         section, _, name = key.partition(".")
@@ -44,7 +44,7 @@ def node_variable_of(key: str, environ: Mapping[str, str]) -> str:
 
 
 def ignored_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return the variables of a node that are set and change nothing here."""
+    """Return the variables of a node that are set and have no effect here."""
     return sorted(PREFIX + name for name in WITHOUT_MEANING if environ.get(PREFIX + name))
 
 
@@ -52,13 +52,13 @@ def _meant(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that are set, with the key that each stands for."""
     found = {variable: key for variable, key in SAME.items() if environ.get(variable)}
     watermark = environ.get(WATERMARK)
-    if watermark:  # a part of the memory, or a size
+    if watermark:  # a fraction of the memory, or a size
         found[WATERMARK] = "memory.alarm_ratio" if "." in watermark or watermark == "1" else "memory.alarm_bytes"
     return found
 
 
 def _size(value: str) -> str | int:
-    """Return RabbitMQ's size in bytes; what is none is left for the settings to refuse."""
+    """Return RabbitMQ's size in bytes; a malformed one stays text, which the settings refuse."""
     found = SIZE.fullmatch(value)
     if found is None:
         return value

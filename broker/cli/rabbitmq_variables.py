@@ -1,5 +1,5 @@
 """The variables that set up RabbitMQ's image, each also by a file of that name: `RABBITMQ_DEFAULT_USER`, `_PASS` and
-`_VHOST`. `SLOTMQ_DEFAULT_USER` and so on say the same, and win.
+`_VHOST`. `SLOTMQ_DEFAULT_USER` and so on mean the same, and win.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ VARIABLES: Final = frozenset(
 
 
 def rabbitmq_layer(environ: Mapping[str, str]) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Return the layer of settings that these variables say, and a line for each that cannot be used.
+    """Return the layer of settings from these variables, and a line for each that cannot be used.
 
-    An empty variable says nothing, as in a compose file that passes on what may not be set. The value may be a
-    password: it is never repeated. *Blocking.*
+    An empty variable is ignored, because a compose file may pass on unset ones. The value may be a password: it is
+    never repeated. *Blocking.*
     """
     said: dict[str, Any] = {}
     problems: list[str] = []

@@ -1,4 +1,4 @@
-"""`slotmq serve`, `health`, `config` and `version`: what needs no running broker, or makes one."""
+"""`slotmq serve`, `health`, `config` and `version`: commands that start a broker or need none."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def add_running(commands: Any) -> None:
     command.set_defaults(run=_version)
 
 
-# The modules behind these load pydantic, which takes longer than what most other commands do.
+# These modules load pydantic, which takes longer than most other commands.
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    gc.disable()  # what modules make stays: to look through it takes a tenth of the start; see `collector` for the rest
+    gc.disable()  # objects of modules stay: collecting them takes a tenth of the start; see `collector` for the rest
     try:
         from broker.cli import serve
 

@@ -1,4 +1,4 @@
-"""`slotmq serve`: settings and logging first, then the server; what keeps it from starting is one line."""
+"""`slotmq serve`: settings and logging first, then the server; a failure to start is one line."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ log = get_logger()
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the broker and return its exit code. Raises: SettingsError."""
-    hang_up = HangUp()  # before the settings are read: what changes from here on is read again
+    hang_up = HangUp()  # before the settings are read: later changes are reloaded
     try:
         return serve_until_stopped(arguments, hang_up)
     finally:
-        hang_up.close()  # the interpreter's end would give the signal its deadly meaning back
+        hang_up.close()  # the end of the interpreter would restore the default action, which ends the process
 
 
 def serve_until_stopped(arguments: argparse.Namespace, hang_up: HangUp) -> int:
-    """Set up the log, runs the broker and write the last lines. Raises: SettingsError."""
+    """Set up the log, run the broker and write the last lines. Raises: SettingsError."""
     given = flags(arguments)
     settings = load(arguments.config, given)
     writer = LogWriter(sys.stderr)
@@ -79,20 +79,21 @@ def serve(settings: Settings, source: SettingsSource, hang_up: HangUp) -> int:
     except CorruptStore as error:
         return _say(f'{error}; nothing was changed (to start without it: store.on_corruption = "quarantine")', 1)
     except StoreFailed as error:  # nothing is confirmed after this; the next start recovers from the log
-        log.error("store.failed", reason=str(error))  # noqa: TRY400 - where in the code is no help to an operator
+        log.error("store.failed", reason=str(error))  # noqa: TRY400 - a traceback does not help an operator
         return _say(f"the store failed, stopping: {error}", 1)
     except BrokerError as error:
         return _say(str(error), 2)
     except OSError as error:
         return _say(error.strerror or str(error), 2)
-    except Exception:  # a defect: told once, in the log, where operators look
+    except Exception:  # a defect: reported once, in the log, where operators look
         log.exception("server.crashed")
         return 1
 
 
 def _say(problem: str, code: int) -> int:
     try:
-        print(f"slotmq: {problem}\n", end="", file=sys.stderr, flush=True)  # one write: the log's thread may be at it
-    except (OSError, ValueError):  # nobody to tell: the exit code says it
+        # one write: the thread of the log may be writing too
+        print(f"slotmq: {problem}\n", end="", file=sys.stderr, flush=True)
+    except (OSError, ValueError):  # nowhere to report: the exit code remains
         pass
     return code

@@ -1,4 +1,4 @@
-"""The three standard streams, which whoever starts the process may have closed."""
+"""The three standard streams, which the parent process may have closed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["leave", "take_standard_streams"]
 def take_standard_streams() -> None:
     """Put the null device where a standard stream was closed.
 
-    Otherwise the next file or socket opened would become one by chance, and be written to by whoever prints.
+    Otherwise the next file or socket would become a standard stream, and prints would go to it.
     """
     while True:
         descriptor = os.open(os.devnull, os.O_RDWR)
@@ -27,7 +27,7 @@ def take_standard_streams() -> None:
             stream = Path(os.devnull).open("r" if name == "stdin" else "w")  # noqa: SIM115 - for the process's life
             setattr(sys, name, stream)
         elif name == "stdout" and isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no failure
+            sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show must not fail
 
 
 def leave(code: int) -> NoReturn:

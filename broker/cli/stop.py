@@ -1,4 +1,4 @@
-"""`slotmq stop`: has the running broker stop in order, says what it waits for, and returns when its process is gone."""
+"""`slotmq stop`: stops the running broker, prints what it waits for, and returns when its process has ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from broker.cli.table import cell, counted
 
 __all__ = ["stop"]
 
-POLL_S: Final = 0.05  # between two looks at a process, where the system does not say when it ends
+POLL_S: Final = 0.05  # between two checks of a process, where the system does not report its end
 CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid: what SO_PEERCRED gives
 
 
@@ -58,7 +58,7 @@ def stop(folder: str, timeout_s: float | None) -> int:
 
 
 class ServerProcess:
-    """The process at the other end of a socket; the number that it says itself is used where the system gives none."""
+    """The process at the other end of a socket; its own pid is used where the system gives none."""
 
     def __init__(self, client: socket.socket) -> None:
         self.pid = 0
@@ -71,7 +71,7 @@ class ServerProcess:
                 self._descriptor = os.pidfd_open(self.pid)
 
     def wait(self, deadline: Deadline) -> None:
-        """Return when the process is gone. Raises: StillStopping."""
+        """Wait until the process has ended. Raises: StillStopping."""
         if self._descriptor is not None:
             try:
                 while not select.select([self._descriptor], [], [], deadline.left_s())[0]:
@@ -102,7 +102,7 @@ def _follow(client: socket.socket, process: ServerProcess, deadline: Deadline) -
         try:
             line = read_line(client, buffer)
         except TimeoutError:
-            continue  # the deadline says so
+            continue  # the deadline reports it
         except ConnectionError:
             return False
         if not line:
@@ -121,7 +121,7 @@ def _follow(client: socket.socket, process: ServerProcess, deadline: Deadline) -
 
 
 def _said(step: Mapping[str, Any]) -> str:
-    """Return what a step waits for, as words."""
+    """Return what a step waits for, as text."""
     what = str(step["waits_for"])
     if "count" in step:
         return counted(int(step["count"]), cell(what))

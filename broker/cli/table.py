@@ -1,4 +1,4 @@
-"""Rows for whoever reads them: aligned under their names on a terminal, tab-separated without names elsewhere, or JSON.
+"""Output of rows: aligned under their names on a terminal, tab-separated without names elsewhere, or JSON.
 
 Lines for other programs have no head, as those of `gh` and `ps -o name=`: the columns are in the order of `--help`.
 """
@@ -14,7 +14,7 @@ __all__ = ["aligned", "cell", "counted", "print_json", "print_rows", "tabbed"]
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
-    """Print rows. JSON has every key, a table those of the columns."""
+    """Print rows. JSON has every key, a table only the columns."""
     if as_json:
         print_json(rows)
         return
@@ -35,12 +35,12 @@ def print_json(value: Any) -> None:
 
 
 def is_utf_8(encoding: str | None) -> bool:
-    """Return whether an encoding can say everything; an output without one keeps text as it is."""
+    """Return whether an encoding can represent all text; an output without an encoding can."""
     return encoding is None or encoding.lower().replace("-", "").replace("_", "") == "utf8"
 
 
 def aligned(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Return lines to read."""
+    """Return aligned lines."""
     rows = [list(columns), *cells]
     widths = [max(len(row[column]) for row in rows) for column in range(len(columns))]
     for row in rows:
@@ -48,7 +48,7 @@ def aligned(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterable[
 
 
 def tabbed(cells: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Return lines to cut."""
+    """Return tab-separated lines."""
     return ("\t".join(row) for row in cells)
 
 

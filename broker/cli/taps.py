@@ -1,4 +1,4 @@
-"""`slotmq tap` and `slotmq cursor`: what is kept of an exchange's messages for readers, and how far those are."""
+"""`slotmq tap` and `slotmq cursor`: which messages of an exchange are kept for readers, and the readers' positions."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def age_ms(text: str) -> int:
 
 
 def cursor_text(cursor: Mapping[str, Any]) -> str:
-    """Return where a cursor stands and its lag: `archive:42 (3 slots, 48123 bytes, 12 s behind)`."""
+    """Return the position of a cursor and its lag: `archive:42 (3 slots, 48123 bytes, 12 s behind)`."""
     slots, size, age = counted(cursor["lag_slots"], "slots"), counted(cursor["lag_bytes"], "bytes"), cursor["lag_s"]
     lag = f"{slots}, {size}, {age:.0f} s behind" if cursor["lag_slots"] else "up to date"
     return f"{cursor['name']}:{cursor['seal']} ({lag})"

@@ -1,4 +1,4 @@
-"""`slotmq declare`, `bind` and `unbind`: makes queues, exchanges and bindings."""
+"""`slotmq declare`, `bind` and `unbind`: declare queues and exchanges, add and remove bindings."""
 
 from __future__ import annotations
 

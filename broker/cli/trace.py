@@ -20,11 +20,11 @@ FILTERS: Final = ("exchange", "queue", "key", "user")
 
 
 class _Enough(Exception):
-    """As many were shown as were asked for."""
+    """The requested number of messages was shown."""
 
 
 class _CannotWrite(Exception):
-    """What reads the output is gone; the broker has nothing to do with it."""
+    """The reader of the output is gone, which is no error of the broker."""
 
     def __init__(self, reason: OSError) -> None:
         super().__init__()
@@ -75,14 +75,14 @@ def _trace(arguments: argparse.Namespace) -> int:
 
 
 class _Shown:
-    """Print what the broker tells, a line each."""
+    """Prints the messages that the broker sends, one per line."""
 
     def __init__(self, count: int | None, *, as_json: bool) -> None:
         self._left = count
         self._as_json = as_json
 
     def take(self, told: Mapping[str, Any]) -> None:
-        """Print some messages, or how many there was no time for."""
+        """Print messages, or the number of those that were dropped."""
         try:
             for row in told.get("passed", ()):
                 print(_compact(row) if self._as_json else _line(row))

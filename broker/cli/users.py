@@ -1,4 +1,4 @@
-"""`slotmq user` and `slotmq permission`: who may log in, and what they may do."""
+"""`slotmq user` and `slotmq permission`: users and their rights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `slotmq --version` and `slotmq version` print: the version, and whether the hot modules are compiled."""
+"""The output of `slotmq --version`: the version, and whether the hot modules are compiled."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["ShowVersion", "version_line"]
 
 def version_line() -> str:
     """Return the line."""
-    from broker.compiled import kind  # it imports what it tells of
+    from broker.compiled import kind  # imports the modules that it reports on
 
     return f"slotmq {__version__} ({kind()})"
 
 
 class ShowVersion(argparse.Action):
-    """Prints the line and ends, without making every other command find out what it says."""
+    """Prints the line and ends; imports only when it is used."""
 
     def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> None:
         """End with exit code 0."""
