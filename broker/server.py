@@ -35,9 +35,8 @@ from broker.net.control_verbs import control_verbs
 from broker.net.descriptors import descriptors_max
 from broker.net.listener import STEPS, Listener
 from broker.net.password_check import PasswordThreads, logins_of
-from broker.net.publisher_throttle import PublisherThrottle
+from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
 from broker.net.tls import TlsContext
-from broker.net.transport import Transport
 from broker.process_memory import open_descriptors, resident_bytes
 from broker.random_name import generate_name
 from broker.reload import Reload, SettingsSource
@@ -94,7 +93,7 @@ class BrokerServer:
         self.administration: Administration
         self.listener: Listener
         self.http: HttpServer | None = None
-        self.alarms: Alarms[Transport]
+        self.alarms: Alarms[ThrottledConnection]
 
     async def start(self) -> None:
         """Recover the data folder and begin to listen."""

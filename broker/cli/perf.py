@@ -56,9 +56,9 @@ def run_scenario(arguments: argparse.Namespace) -> int:
     Raises: BadUsage for options that do not go together, or a file that cannot be written.
     """
     from broker.perf.crew import RunFailed
-    from broker.perf.faults import Fault
+    from broker.perf.faults import BadOptions, Fault
     from broker.perf.progress import RunProgress
-    from broker.perf.scenarios import BadOptions, run
+    from broker.perf.scenarios import run
 
     _check_files(arguments)
     try:

@@ -9,8 +9,7 @@ from broker.event_log import get_logger
 from broker.process_memory import memory_limit_bytes, resident_bytes
 
 if TYPE_CHECKING:
-    from broker.net.publisher_throttle import PublisherThrottle
-    from broker.net.transport import Transport
+    from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
     from broker.settings import Settings
     from broker.store.reserve import Reserve
 
@@ -22,7 +21,7 @@ _log = get_logger()
 class AlarmWatch:
     """Measures memory and disk periodically, and restores the data folder's reserve when the disk has room."""
 
-    def __init__(self, alarms: Alarms[Transport], throttle: PublisherThrottle, reserve: Reserve) -> None:
+    def __init__(self, alarms: Alarms[ThrottledConnection], throttle: PublisherThrottle, reserve: Reserve) -> None:
         self._alarms = alarms
         self._throttle = throttle
         self._reserve = reserve

@@ -17,7 +17,8 @@ from broker.event_log import get_logger
 from broker.net.address import close, listening
 from broker.net.announcement import server_properties
 from broker.net.descriptors import descriptors_for_clients
-from broker.net.transport import Stop, Transport
+from broker.net.stop import Stop
+from broker.net.transport import Transport
 
 if TYPE_CHECKING:
     from broker.core.auth.logins import Logins

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Protocol
 
 from pamqp import commands
 
-from broker.net.transport import Stop
+from broker.net.stop import Stop
 
 if TYPE_CHECKING:
+    from broker.amqp.connection import Connection
     from broker.core.alarms import Alarms
-    from broker.net.transport import Transport
+    from broker.core.session.connection import SessionOfConnection
 
-__all__ = ["PublisherThrottle"]
+__all__ = ["PublisherThrottle", "ThrottledConnection"]
+
+
+class ThrottledConnection(Hashable, Protocol):
+    """A connection as the throttle sees it. `stop` and `go` add and remove a reason not to read it."""
+
+    connection: Connection
+    session: SessionOfConnection
+
+    def stop(self, reason: int) -> None: ...
+    def go(self, reason: int) -> None: ...
 
 
 class PublisherThrottle:
@@ -23,12 +34,14 @@ class PublisherThrottle:
     Invariant: connections that only consume are never stopped here.
     """
 
-    def __init__(self, alarms: Alarms[Transport], pending_bytes: Callable[[], int], backlog_max_bytes: int) -> None:
+    def __init__(
+        self, alarms: Alarms[ThrottledConnection], pending_bytes: Callable[[], int], backlog_max_bytes: int
+    ) -> None:
         self._alarms = alarms
         self._pending_bytes = pending_bytes
         self._backlog_max_bytes = backlog_max_bytes
-        self._publishers: set[Transport] = set()
-        self._lagging: set[Transport] = set()
+        self._publishers: set[ThrottledConnection] = set()
+        self._lagging: set[ThrottledConnection] = set()
         self._behind = False  # the backlog exceeded its limit at the end of the last turn
 
     @property
@@ -37,11 +50,11 @@ class PublisherThrottle:
         return bool(self._alarms.alarms)
 
     @property
-    def blocked(self) -> frozenset[Transport]:
+    def blocked(self) -> frozenset[ThrottledConnection]:
         """The connections that an alarm blocks."""
         return frozenset(self._alarms.blocked)
 
-    def published(self, transport: Transport) -> None:
+    def published(self, transport: ThrottledConnection) -> None:
         """Block or pause a connection that was just read and publishes, or has begun its first message."""
         if self._alarms.alarms:
             self._block([transport])
@@ -69,13 +82,13 @@ class PublisherThrottle:
                 transport.connection.send(0, commands.Connection.Unblocked())
             transport.go(Stop.ALARM)
 
-    def forget(self, transport: Transport) -> None:
+    def forget(self, transport: ThrottledConnection) -> None:
         """Forget a closed connection."""
         self._publishers.discard(transport)
         self._lagging.discard(transport)
         self._alarms.forget(transport)
 
-    def _block(self, publishers: list[Transport]) -> None:
+    def _block(self, publishers: list[ThrottledConnection]) -> None:
         """Block publishers that are not blocked yet and tell them why. Source: RabbitMQ, connection.blocked."""
         for transport in self._alarms.block(publishers):
             if transport.connection.has_capability("connection.blocked"):

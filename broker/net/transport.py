@@ -16,6 +16,7 @@ from broker.amqp.control import ConnectionState
 from broker.amqp.errors import ConnectionFault, Refused
 from broker.core.auth.peer import Peer
 from broker.event_log import get_logger
+from broker.net.stop import Stop
 from broker.net.tls import peer_of
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from broker.delivery.turn import Turn
     from broker.net.publisher_throttle import PublisherThrottle
 
-__all__ = ["Stop", "Transport"]
+__all__ = ["Transport"]
 
 REPLIES_MAX_BYTES: Final = 512 << 10  # unread answers beyond this stop the reading: deliveries have stopped long before
 SILENT_INTERVALS: Final = 2  # AMQP 0-9-1, 4.2.7: two silent intervals and the peer is gone
@@ -35,17 +36,6 @@ RUNNING: Final = ConnectionState.RUNNING
 CLOSED: Final = ConnectionState.CLOSED
 
 _log = get_logger()
-
-
-class Stop:
-    """Why a connection is not read: bits of an integer. An enum would compute with them in Python, at each write."""
-
-    TURN: Final = 1
-    HELD: Final = 2
-    OUTPUT: Final = 4
-    ALARM: Final = 8
-    STORE: Final = 16
-    STOPPING: Final = 32
 
 
 class Transport(asyncio.Protocol):

@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
+from broker.perf.faults import BadOptions
 from broker.perf.quantities import count
-from broker.perf.scenarios import BadOptions
 from broker.perf.spool import Material
 from broker.perf.topology import RunTopology
 

@@ -1,4 +1,4 @@
-"""Names what ends a run early, as the generator sees it."""
+"""The errors that end a run early, or keep it from beginning."""
 
 from __future__ import annotations
 
@@ -17,3 +17,7 @@ class BrokenStream(Fault):
 
 class Stalled(Fault):
     """Nothing moved for too long."""
+
+
+class BadOptions(Exception):
+    """Options that do not go together; the text is one line for the user."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from broker.perf.ceiling import ceiling_per_s
 from broker.perf.conductor import Conductor
-from broker.perf.faults import Refusal
+from broker.perf.faults import BadOptions, Refusal
 from broker.perf.interruption import Interruption
 from broker.perf.load import Load
 from broker.perf.outcome import RunOutcome, result_of
@@ -20,7 +20,6 @@ from broker.perf.process_tree import ProcessTree
 from broker.perf.progress import RunProgress
 from broker.perf.receiver import ReceiverPace
 from broker.perf.result import Figure, Result
-from broker.perf.scenarios import BadOptions
 from broker.perf.tape import PUBLISH_CHANNEL
 from broker.perf.topology import RunTopology
 

@@ -30,10 +30,6 @@ SCENARIOS: Final = {  # name -> what `slotmq perf --help` says
 }
 
 
-class BadOptions(Exception):
-    """Options that do not go together; the text is one line for the user."""
-
-
 def options(name: str, words: Sequence[str] = ()) -> argparse.Namespace:
     """Return what a scenario makes of the words of a command line.
 

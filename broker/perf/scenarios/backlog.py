@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from broker.perf.addressing import numbered, spread
 from broker.perf.conductor import Conductor
+from broker.perf.faults import BadOptions
 from broker.perf.flags import add_load, add_scenario
 from broker.perf.load import Load
 from broker.perf.outcome import RunOutcome, result_of
@@ -18,7 +19,7 @@ from broker.perf.process_tree import ProcessTree
 from broker.perf.progress import RunProgress
 from broker.perf.quantities import count
 from broker.perf.result import Figure, Result
-from broker.perf.scenarios import SCENARIOS, BadOptions
+from broker.perf.scenarios import SCENARIOS
 from broker.perf.spool import Material
 from broker.perf.topology import RunTopology
 

@@ -7,13 +7,14 @@ import os
 from typing import Any, Final
 
 from broker.perf.addressing import numbered
+from broker.perf.faults import BadOptions
 from broker.perf.flags import add_load, add_scenario, add_time
 from broker.perf.load import Load
 from broker.perf.performance import check_sides, demand_of, perform, processes_of, seconds_of
 from broker.perf.progress import RunProgress
 from broker.perf.quantities import count
 from broker.perf.result import Result
-from broker.perf.scenarios import SCENARIOS, BadOptions
+from broker.perf.scenarios import SCENARIOS
 from broker.perf.spool import Material
 from broker.perf.topology import RunTopology
 

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from broker.perf.addressing import add_addressing
+from broker.perf.faults import BadOptions
 from broker.perf.flags import add_load, add_scenario, add_time
 from broker.perf.histogram import Histogram
 from broker.perf.outcome import RunOutcome
 from broker.perf.performance import perform
 from broker.perf.progress import RunProgress
 from broker.perf.result import Figure, Result
-from broker.perf.scenarios import SCENARIOS, BadOptions
+from broker.perf.scenarios import SCENARIOS
 from broker.perf.scenarios.throughput import load_of
 from broker.perf.stamp import DUE_BYTES
 

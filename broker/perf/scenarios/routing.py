@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from broker.perf.addressing import numbered, spread
 from broker.perf.conductor import Conductor
+from broker.perf.faults import BadOptions
 from broker.perf.flags import add_load, add_scenario, add_time
 from broker.perf.load import Load
 from broker.perf.outcome import result_of
@@ -19,7 +20,7 @@ from broker.perf.process_tree import ProcessTree
 from broker.perf.progress import RunProgress
 from broker.perf.quantities import count, share
 from broker.perf.result import Figure, Result
-from broker.perf.scenarios import SCENARIOS, BadOptions
+from broker.perf.scenarios import SCENARIOS
 from broker.perf.spool import PASS_DIGITS, Material
 from broker.perf.topology import RunTopology
 

@@ -6,8 +6,8 @@ import pytest
 
 from broker.perf import scenarios
 from broker.perf.addressing import addressing_of, spread
+from broker.perf.faults import BadOptions
 from broker.perf.load import Load
-from broker.perf.scenarios import BadOptions
 from broker.perf.scenarios.routing import binding_key, routing_keys
 from broker.perf.scenarios.throughput import load_of
 from broker.perf.spool import PASS_DIGITS
