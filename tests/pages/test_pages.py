@@ -17,7 +17,7 @@ PENDING = frozenset(
     """
     compatibility covering demo from-rabbitmq
     inverted-bitmap perf performance pipeline
-    routing store testing
+    store
     topic-index
     """.split()
 )
