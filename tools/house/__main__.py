@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import subprocess
 import sys
 
 from tools.house import imports, paths, sources
+from tools.house.architecture import PAGE, page_with_tables
 from tools.house.measures import measure, measure_revision, table
 
 LISTS = ("circles", "classes", "writes")
@@ -23,14 +25,28 @@ def main() -> int:
     path.add_argument("name", choices=paths.PATHS)
     listed = commands.add_parser("list", help="print what a measure counts")
     listed.add_argument("name", choices=LISTS)
+    page = commands.add_parser("architecture", help="write the tables of ARCHITECTURE.md")
+    page.add_argument("--check", action="store_true", help="only print how the page differs; the exit code is 1 if so")
     options = parser.parse_args()
     if options.command == "path":
         for step in paths.walk(options.name):
             print("*" if step.outermost else " ", step.file, step.function)
+    elif options.command == "architecture":
+        return _write_page(check=options.check)
     elif options.command == "list":
         print("\n".join(_listed(options.name)))
     else:
         return _show(options)
+    return 0
+
+
+def _write_page(*, check: bool) -> int:
+    page = PAGE.read_text()
+    wanted = page_with_tables(page)
+    if check:
+        sys.stdout.writelines(difflib.unified_diff(page.splitlines(True), wanted.splitlines(True), PAGE.name, "traced"))
+        return int(page != wanted)
+    PAGE.write_text(wanted)
     return 0
 
 
