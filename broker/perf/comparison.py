@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.perf.numerals import figure_text, ratio_text
+from broker.figures.numerals import figure_text, ratio_text
 from broker.perf.result import Latency, Result
 
 _MUCH_THE_SAME: Final = 0.05  # two runs on one machine differ by more

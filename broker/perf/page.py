@@ -6,12 +6,11 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from broker.perf.chart import escaped
+from broker.figures.markup import Amount, document, escaped, table, tiles
+from broker.figures.numerals import count_text, duration_text, size_text
 from broker.perf.comparison import Measure, labels, option_rows, rows
-from broker.perf.numerals import count_text, duration_text, size_text
 from broker.perf.pictures import pictures
 from broker.perf.result import Generator, Result
-from broker.perf.style import STYLE
 from broker.perf.table import bottleneck_text, latency_rows
 
 _TILES: Final = (
@@ -22,10 +21,6 @@ _TILES: Final = (
     "latency p99",
     "broker CPU/message",
     "broker peak memory",
-)
-_TILES_ACROSS: Final = 6
-_NOTHING_OUTSIDE: Final = (
-    "default-src 'none'; style-src 'unsafe-inline'"  # the page cannot load what it should not need
 )
 
 
@@ -55,13 +50,7 @@ def page(results: Sequence[Result]) -> str:
         "</section>\n" if alone else "",
         _commands(results),
     ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_NOTHING_OUTSIDE}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escaped(title)}</title><style>{STYLE}</style></head>\n<body>\n"
-        f"{''.join(parts)}<footer>Made by <code>slotmq perf --plot</code>.</footer>\n</body></html>\n"
-    )
+    return document(title, f"{''.join(parts)}<footer>Made by <code>slotmq perf --plot</code>.</footer>\n")
 
 
 def _subtitle(results: Sequence[Result]) -> str:
@@ -82,11 +71,7 @@ def _tiles(measures: Sequence[Measure]) -> str:
     """Return the headline; a scenario without messages has its own figures there."""
     shown = [row for row in measures if row.name in _TILES and not row.own]
     shown += [row for row in measures if row.own][: max(0, len(_TILES) + 1 - len(shown))]
-    tiles = "".join(
-        f'<div class="tile"><b>{escaped(row.text(0))}</b><span>{escaped(row.name)}</span></div>' for row in shown
-    )
-    across = len(shown) if len(shown) <= _TILES_ACROSS else -(-len(shown) // 2)
-    return f'<section class="tiles" style="--across:{across}">{tiles}</section>\n' if tiles else ""
+    return tiles([(row.text(0), row.name) for row in shown])
 
 
 def _comparison(measures: Sequence[Measure], names: Sequence[str]) -> str:
@@ -121,15 +106,9 @@ def _latencies(result: Result) -> str:
     found = latency_rows(result)
     if not found:
         return ""
-    heads = "".join(f'<th class="number">{escaped(row[0])}</th>' for row in found)
-    body = "".join(
-        f"<tr><th>{escaped(name)}</th>{''.join(f'<td class=number>{escaped(cell)}</td>' for cell in cells)}</tr>\n"
-        for name, *cells in list(zip(*found, strict=True))[1:]
-    )
-    return (
-        f"<figure><figcaption>Latency</figcaption><table><thead><tr>{heads}</tr></thead>"
-        f"<tbody>\n{body}</tbody></table></figure>\n"
-    )
+    head, *rows = zip(*found, strict=True)
+    made = table(head, [(name, *map(Amount, cells)) for name, *cells in rows])
+    return f"<figure><figcaption>Latency</figcaption>{made}</figure>\n"
 
 
 def _facts(title: str, facts: Sequence[tuple[str, tuple[str, ...]]], names: Sequence[str]) -> str:
@@ -145,8 +124,8 @@ def _facts(title: str, facts: Sequence[tuple[str, tuple[str, ...]]], names: Sequ
         f"{''.join(f'<td>{escaped(value)}</td>' for value in values)}</tr>\n"
         for name, values in shown
     )
-    table = f'<table class="facts">{head}<tbody>\n{body}</tbody></table>'
-    return f'<div class="wide"><h2>{escaped(title)}</h2>{table}</div>\n'
+    made = f'<table class="facts">{head}<tbody>\n{body}</tbody></table>'
+    return f'<div class="wide"><h2>{escaped(title)}</h2>{made}</div>\n'
 
 
 def _count_rows(results: Sequence[Result]) -> list[tuple[str, tuple[str, ...]]]:

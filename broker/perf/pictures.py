@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from broker.perf.axis import Axis, decade_axis, even_axis, percentile_axis, rarest_percent, span_axis
-from broker.perf.chart import Line, chart
-from broker.perf.numerals import digits, duration_text, rate_text, short_text
+from broker.figures.axis import Axis, decade_axis, even_axis, percentile_axis, rarest_percent, span_axis
+from broker.figures.chart import Line, line_chart
+from broker.figures.numerals import digits, duration_text, rate_text, short_text
 from broker.perf.result import Interval, Latency, Result
 
 _SHORT = 0.2  # of the longest interval
@@ -95,7 +95,7 @@ def _over_time(
     if not times:
         return []
     y = axis(side, [value for line in lines for _, value, _ in line.points], text)
-    return [chart(title, span_axis("seconds", 0.0, max(times), digits), y, lines, nested=nested)]
+    return [line_chart(title, span_axis("seconds", 0.0, max(times), digits), y, lines, nested=nested)]
 
 
 def _distribution(results: Sequence[Result], names: Sequence[str]) -> list[str]:
@@ -113,7 +113,7 @@ def _distribution(results: Sequence[Result], names: Sequence[str]) -> list[str]:
         return []
     values = [us for line in lines for _, us, _ in line.points]
     x = percentile_axis("percent of the messages that are as fast or faster", rarest_percent(max(counts)))
-    return [chart("Latency by percentile", x, decade_axis("", values, duration_text), lines)]
+    return [line_chart("Latency by percentile", x, decade_axis("", values, duration_text), lines)]
 
 
 def _spread(latency: Latency) -> list[tuple[float, float, str]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self, TextIO
 
-from broker.perf.numerals import duration_text, rate_text, share_text
+from broker.figures.numerals import duration_text, rate_text, share_text
 from broker.perf.result import Interval
 
 TERMINAL_EVERY_S: Final = 0.1

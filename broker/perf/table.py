@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from broker.perf.comparison import Measure, labels, rows, spoken
-from broker.perf.numerals import (
+from broker.figures.markup import plain
+from broker.figures.numerals import (
     count_text,
     digits,
     duration_text,
@@ -14,6 +14,7 @@ from broker.perf.numerals import (
     share_text,
     size_text,
 )
+from broker.perf.comparison import Measure, labels, rows, spoken
 from broker.perf.result import Generator, Latency, ProcessUse, Result, RunTotals
 
 _MB = 1e6
@@ -128,8 +129,3 @@ def _columns(rows: Iterable[Sequence[str]]) -> list[str]:
         right = (value.rjust(width) for value, width in zip(values, widths[1:], strict=True))
         lines.append("  ".join([name.ljust(widths[0]), *right]).rstrip())
     return lines
-
-
-def plain(text: str) -> str:
-    """Return text in which nothing steers a terminal: a broker may call itself anything."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from broker.figures.numerals import rate_text
 from broker.perf.account import Account, Stopwatch, spent_us, times_us
 from broker.perf.conversation import Conversation, Script, Switchboard
 from broker.perf.cycles import KINDS, CycleQuota, CycleWorker
@@ -16,7 +17,6 @@ from broker.perf.faults import Fault, Refusal
 from broker.perf.flags import add_scenario
 from broker.perf.histogram import Histogram
 from broker.perf.interruption import Interruption
-from broker.perf.numerals import rate_text
 from broker.perf.progress import RunProgress
 from broker.perf.quantities import count, duration
 from broker.perf.result import Figure, Result

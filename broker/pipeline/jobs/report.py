@@ -17,7 +17,7 @@ from broker.cli.control_client import Unanswered, ask
 from broker.cli.parser import BadUsage, add_command
 from broker.pipeline.job import USAGE, JobFailed, Progress, Summary, add_spark, carry_out, path_argument, spark_of
 from broker.pipeline.jobs.route import running_topology
-from broker.pipeline.report.broker_state import consumer_rows, tap_rows
+from broker.pipeline.report.broker_sections import consumer_rows, tap_rows
 from broker.pipeline.report.forecast import forecast
 from broker.pipeline.report.page import page
 from broker.pipeline.report.reach import reach

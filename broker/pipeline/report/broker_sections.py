@@ -1,128 +1,169 @@
-"""The sections on who gets messages: fan-out, keys that nobody gets, bindings, taps and their readers, consumers."""
+"""What the broker says now, and its sections: fan-out, bindings, taps and their readers, queues and consumers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from broker.pipeline.report.chart import Bar, Frame, bars, columns
-from broker.pipeline.report.elements import Section, key_label, paragraph, table
-from broker.pipeline.report.scale import bytes_text, count_text, duration_text, many
+from broker.figures.axis import bucket_axis, even_axis
+from broker.figures.chart import WIDE, column_chart
+from broker.figures.markup import Amount, escaped, table
+from broker.figures.numerals import many, short_text, size_text, span_text
+from broker.slot_files.cursor_lag import LagTable
+from broker.slot_files.seal_log import SealView
 
-__all__ = ["bindings_section", "consumers_section", "reach_section", "taps_section"]
+__all__ = ["bindings_section", "consumer_rows", "consumers_section", "reach_section", "tap_rows", "taps_section"]
 
 Values = Mapping[str, Any]
 NO_BINDINGS = "No bindings were named: --path with the data folder of a running broker, or --bindings with a file."
 NO_BROKER = "No broker was named: --path or --url."
+UNMATCHED_MAX = 20
 
 
-def reach_section(values: Values) -> Section:
+def tap_rows(view: SealView, now_ms: int) -> list[dict[str, Any]]:
+    """Return a row for each cursor of a tap, and one for each tap without; the furthest behind come first."""
+    rows = []
+    seals: dict[tuple[str, str], list[Any]] = {}
+    for seal in view.seals:
+        seals.setdefault((seal.vhost, seal.queue), []).append(seal)
+    for cursor in view.cursors:
+        seals.setdefault((cursor.vhost, cursor.tap), [])
+    for (vhost, tap), held in seals.items():
+        places: list[tuple[str | None, int]] = [(one.name, one.seal) for one in view.cursors_of(vhost, tap)]
+        lags = LagTable(held)
+        for name, at in places or [(None, 0)]:
+            rows.append(
+                {
+                    "vhost": vhost,
+                    "tap": tap,
+                    "cursor": name,
+                    "seal": at,
+                    "slots": len(held),
+                    "bytes": sum(seal.bytes for seal in held),
+                    **lags.behind(at, now_ms),
+                    "lost_slots": sum((gap.vhost, gap.queue) == (vhost, tap) and gap.seal > at for gap in view.gaps),
+                }
+            )
+    return sorted(rows, key=lambda row: (-row["lag_messages"], row["vhost"], row["tap"], row["cursor"] or ""))
+
+
+def consumer_rows(queues: Iterable[Mapping[str, Any]], consumers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each queue that has messages or consumers; the longest come first.
+
+    Shapes: `skew` is how much more the busiest consumer holds than an even share would be: 1 is even, the number of
+        consumers is all with one; None where nobody holds anything.
+    """
+    held: dict[tuple[str, str], list[int]] = {}
+    for row in consumers:
+        held.setdefault((row["vhost"], row["queue"]), []).append(row["messages_unacknowledged"])
+    rows = []
+    for row in queues:
+        unacked = sorted(held.get((row["vhost"], row["name"]), []), reverse=True)
+        if not unacked and not row["messages"]:
+            continue
+        rows.append(
+            {
+                "vhost": row["vhost"],
+                "queue": row["name"],
+                "ready": row["messages_ready"],
+                "unacked": row["messages_unacknowledged"],
+                "consumers": len(unacked),
+                "held": unacked,
+                "skew": max(unacked) * len(unacked) / sum(unacked) if any(unacked) else None,
+            }
+        )
+    return sorted(rows, key=lambda row: (-row["ready"] - row["unacked"], row["vhost"], row["queue"]))
+
+
+def reach_section(values: Values) -> str:
     """Return how many queues messages reach, and which keys reach none."""
     reach = values["reach"]
     if reach is None:
-        return Section("fan-out", "Fan-out", paragraph(NO_BINDINGS))
-    rows = [
-        Bar(
-            str(row["queues"]),
-            row["messages"],
+        return _said(NO_BINDINGS)
+    drawn = [
+        (
+            float(row["queues"]),
+            float(row["messages"]),
             f"{many(row['queues'], 'queue')}: {many(row['messages'], 'message')} under {many(row['keys'], 'key')}",
         )
         for row in reach["by_queues"]
     ]
-    made = paragraph(
+    x = bucket_axis("queues that a message reaches", 0, int(max((at for at, _, _ in drawn), default=1)), str)
+    y = even_axis("", [height for _, height, _ in drawn], short_text)
+    made = _said(
         f"By {values['bindings_of']}, a message reaches {reach['mean']:.2f} queues on average; all of them together "
         f"would be {reach['copies']:,} copies."
     )
-    made += columns(Frame("messages by number of queues", "queues that a message reaches", "messages"), rows)
-    made += f"<h3>Keys that no queue gets</h3>{paragraph(_unmatched(reach))}"
-    if reach["unmatched"]:
-        made += table(
-            ("vhost", "exchange", "routing key", "messages"),
-            [
-                (row["vhost"], row["exchange"] or "(default)", key_label(row["routing_key"]), row["messages"])
-                for row in reach["unmatched"]
-            ],
-            most=20,
-        )
-    return Section("fan-out", "Fan-out", made)
-
-
-def _unmatched(reach: Values) -> str:
+    made += column_chart("Messages by number of queues", x, y, drawn, width=WIDE)
+    made += "<h3>Keys that no queue gets</h3>"
     if not reach["unmatched_keys"]:
-        return "Each message reaches a queue."
-    return (
-        f"{many(reach['unmatched_messages'], 'message')} under {many(reach['unmatched_keys'], 'key')}; the busiest are:"
-    )
+        return made + _said("Each message reaches a queue.")
+    messages, keys = many(reach["unmatched_messages"], "message"), many(reach["unmatched_keys"], "key")
+    rows = [
+        (row["vhost"], row["exchange"] or "(default)", row["routing_key"] or "(empty)", row["messages"])
+        for row in reach["unmatched"]
+    ]
+    head = ("vhost", "exchange", "routing key", "messages")
+    return made + _said(f"{messages} under {keys}; the busiest are:") + table(head, rows, most=UNMATCHED_MAX)
 
 
-def bindings_section(values: Values) -> Section:
+def bindings_section(values: Values) -> str:
     """Return the bindings that nothing meets, and those that another one makes superfluous."""
     reach = values["reach"]
     if reach is None:
-        return Section("bindings", "Bindings", paragraph(NO_BINDINGS))
+        return _said(NO_BINDINGS)
     dead, redundant = reach["dead_bindings"], values["redundant_bindings"]
-    made = "<h3>Dead</h3>"
-    made += paragraph(f"{len(dead):,} of {reach['bindings']:,} bindings met no message of this lake")
+    made = "<h3>Dead</h3>" + _said(f"{len(dead):,} of {reach['bindings']:,} bindings met no message of this lake")
     if dead:
         made += table(("vhost", "binding"), [(row["vhost"], row["binding"]) for row in dead])
     made += "<h3>Redundant</h3>"
-    made += paragraph(
+    made += _said(
         f"{many(len(redundant), 'binding')} whose messages another binding brings to the same place, by their patterns"
     )
     if redundant:
         rows = [(row["vhost"], row["binding"], row["covered_by"]) for row in redundant]
         made += table(("vhost", "binding", "covered by"), rows)
-    return Section("bindings", "Bindings", made)
+    return made
 
 
-def taps_section(values: Values) -> Section:
+def taps_section(values: Values) -> str:
     """Return how far the readers of taps are behind."""
     rows = values["taps"]
     if rows is None:
-        return Section("taps", "Slots and cursors", paragraph(NO_BROKER))
+        return _said(NO_BROKER)
     if not rows:
-        return Section("taps", "Slots and cursors", paragraph("The broker has no slot files and no cursors."))
-    made = table(
+        return _said("The broker has no slot files and no cursors.")
+    most = max(row["lag_messages"] for row in rows) or 1
+    return table(
         ("tap", "cursor", "slots behind", "messages behind", "bytes behind", "oldest", "slots lost", "slots kept"),
         [
             (
                 f"{row['tap']} ({row['vhost']})",
                 row["cursor"] or "-",
                 row["lag_slots"],
-                row["lag_messages"],
-                bytes_text(row["lag_bytes"]),
-                duration_text(row["lag_s"]) if row["lag_slots"] else "-",
+                Amount(f"{row['lag_messages']:,}", row["lag_messages"] / most),
+                Amount(size_text(row["lag_bytes"])),
+                Amount(span_text(row["lag_s"]) if row["lag_slots"] else "-"),
                 row["lost_slots"],
                 row["slots"],
             )
             for row in rows
         ],
     )
-    behind = [
-        Bar(
-            f"{row['tap']}: {row['cursor'] or 'no cursor'}",
-            row["lag_messages"],
-            f"{row['tap']}: {many(row['lag_messages'], 'message')} in {many(row['lag_slots'], 'slot')}",
-        )
-        for row in rows[:20]
-    ]
-    if any(bar.value for bar in behind):
-        made += bars(Frame("messages that cursors have yet to pass", "messages behind"), behind)
-    return Section("taps", "Slots and cursors", made)
 
 
-def consumers_section(values: Values) -> Section:
+def consumers_section(values: Values) -> str:
     """Return how long queues are, and how evenly their consumers have what is not acknowledged."""
     rows = values["queues"]
     if rows is None:
-        return Section("consumers", "Queues and consumers", paragraph("No running broker was named: --path."))
+        return _said("No running broker was named: --path.")
     if not rows:
-        return Section("consumers", "Queues and consumers", paragraph("No queue has messages or consumers."))
-    made = paragraph(
+        return _said("No queue has messages or consumers.")
+    made = _said(
         "Skew: how many times its even share the busiest consumer holds of what is delivered and not acknowledged; "
         "1 is even."
     )
-    made += table(
+    return made + table(
         ("queue", "ready", "unacknowledged", "consumers", "skew", "held by each"),
         [
             (
@@ -130,10 +171,13 @@ def consumers_section(values: Values) -> Section:
                 row["ready"],
                 row["unacked"],
                 row["consumers"],
-                "-" if row["skew"] is None else f"{row['skew']:.2f}",
-                " ".join(map(count_text, row["held"][:10])) or "-",
+                Amount("-" if row["skew"] is None else f"{row['skew']:.2f}"),
+                " ".join(map(short_text, row["held"][:10])) or "-",
             )
             for row in rows
         ],
     )
-    return Section("consumers", "Queues and consumers", made)
+
+
+def _said(text: str) -> str:
+    return f'<p class="soft">{escaped(text)}</p>\n'

@@ -1,15 +1,13 @@
-"""The report as one HTML file that needs no network and no script: its head, its sections in order, its style."""
+"""The report as one HTML file that needs no network and no script: its head and its sections in order."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from broker.figures.markup import document, escaped, tiles
+from broker.figures.numerals import short_text, size_text, span_text
 from broker.pipeline.report.broker_sections import bindings_section, consumers_section, reach_section, taps_section
-from broker.pipeline.report.chart import escaped
-from broker.pipeline.report.elements import Section
-from broker.pipeline.report.scale import bytes_text, count_text, duration_text
-from broker.pipeline.report.style import STYLE
 from broker.pipeline.report.time_slices import slice_name
 from broker.pipeline.report.traffic_sections import (
     exchanges_section,
@@ -22,73 +20,63 @@ from broker.pipeline.report.traffic_sections import (
 
 __all__ = ["page"]
 
+TRAFFIC = {
+    "Rate": rate_section,
+    "Topic heat": heat_section,
+    "Top keys": keys_section,
+    "Exchanges": exchanges_section,
+    "Sizes": sizes_section,
+}
+OTHERS = {
+    "Fan-out": reach_section,
+    "Bindings": bindings_section,
+    "Slots and cursors": taps_section,
+    "Queues and consumers": consumers_section,
+    "Forecast": forecast_section,
+}
+
 
 def page(values: Mapping[str, Any]) -> str:
     """Return the page of a report's values."""
-    sections = list(_sections(values))
-    links = "".join(f'<a href="#{section.name}">{escaped(section.title)}</a>' for section in sections)
-    body = "\n".join(
-        f'<section id="{section.name}"><h2>{escaped(section.title)}</h2>\n{section.body}</section>'
-        for section in sections
+    traffic = values["traffic"]
+    bodies = {} if traffic is None else {title: section(traffic) for title, section in TRAFFIC.items()}
+    bodies |= {title: section(values) for title, section in OTHERS.items()}
+    names = {title: title.lower().replace(" ", "-") for title in bodies}
+    links = "".join(f'<a href="#{names[title]}">{escaped(title)}</a>' for title in bodies)
+    body = "".join(
+        f'<section id="{names[title]}"><h2>{escaped(title)}</h2>\n{made}</section>\n' for title, made in bodies.items()
     )
-    chosen = ", ".join(
-        f"{name} {' '.join(value) if isinstance(value, list) else value}"
+    chosen = "".join(
+        f"; {name} {' '.join(value) if isinstance(value, list) else value}"
         for name, value in values["selection"].items()
         if value
     )
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="generator" content="SlotMQ">
-<title>Traffic report: {escaped(str(values["lake"]))}</title>
-<style>{STYLE}</style></head><body>
-<h1>Traffic report</h1>
-<p class="soft">Lake <code>{escaped(str(values["lake"]))}</code>{f"; {escaped(chosen)}" if chosen else ""}.
-Made {escaped(values["made"])}. All times are UTC.</p>
-{_tiles(values)}
-<nav>{links}</nav>
-{body}
-</body></html>
-"""
+    lake = escaped(str(values["lake"]))
+    head = (
+        f'<h1>Traffic report</h1>\n<p class="soft">Lake <code>{lake}</code>{escaped(chosen)}. '
+        f"Made {escaped(values['made'])}. All times are UTC.</p>\n{_headline(values)}<nav>{links}</nav>\n"
+    )
+    return document(f"Traffic report: {values['lake']}", head + body)
 
 
-def _sections(values: Mapping[str, Any]) -> list[Section]:
-    traffic = values["traffic"]
-    made = []
-    if traffic is not None:
-        made = [
-            rate_section(traffic),
-            heat_section(traffic),
-            keys_section(traffic),
-            exchanges_section(traffic),
-            sizes_section(traffic),
-        ]
-    made += [reach_section(values), bindings_section(values), taps_section(values), consumers_section(values)]
-    return [*made, forecast_section(values)]
-
-
-def _tiles(values: Mapping[str, Any]) -> str:
+def _headline(values: Mapping[str, Any]) -> str:
     traffic, reach = values["traffic"], values["reach"]
     if traffic is None:
         return "<p>There is no message in this part of the lake.</p>"
     span_s = (traffic["last_ms"] - traffic["first_ms"]) / 1000
-    busiest = max(traffic["rate"]["messages"])
-    tiles = [
-        (count_text(traffic["messages"]), "messages"),
-        (bytes_text(traffic["bytes"]), "in their bodies"),
-        (count_text(traffic["keys"]), "routing keys"),
-        (duration_text(span_s), f"from {traffic['first'][:19].replace('T', ' ')}"),
-        (f"{count_text(traffic['messages'] / span_s) if span_s else '-'}/s", "on average"),
-        (count_text(busiest), f"in the busiest {slice_name(traffic['slice_ms'])}"),
+    facts = [
+        (short_text(traffic["messages"]), "messages"),
+        (size_text(traffic["bytes"]), "in their bodies"),
+        (short_text(traffic["keys"]), "routing keys"),
+        (span_text(span_s), f"from {traffic['first'][:19].replace('T', ' ')}"),
+        (f"{short_text(traffic['messages'] / span_s) if span_s else '-'}/s", "on average"),
+        (short_text(max(traffic["rate"]["messages"])), f"in the busiest {slice_name(traffic['slice_ms'])}"),
     ]
     if reach is not None:
-        tiles += [
+        facts += [
             (f"{reach['mean']:.2f}", "queues a message, on average"),
-            (count_text(reach["unmatched_messages"]), "messages that no queue gets"),
-            (count_text(len(reach["dead_bindings"])), f"dead of {reach['bindings']:,} bindings"),
-            (count_text(len(values["redundant_bindings"])), "redundant bindings"),
+            (short_text(reach["unmatched_messages"]), "messages that no queue gets"),
+            (short_text(len(reach["dead_bindings"])), f"dead of {reach['bindings']:,} bindings"),
+            (short_text(len(values["redundant_bindings"])), "redundant bindings"),
         ]
-    made = "".join(
-        f'<div class="tile"><b>{escaped(value)}</b><span>{escaped(name)}</span></div>' for value, name in tiles
-    )
-    return f'<div class="tiles">{made}</div>'
+    return tiles(facts)

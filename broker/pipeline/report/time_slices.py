@@ -1,4 +1,4 @@
-"""How a span of time is cut into slices that a chart can show."""
+"""How a span of time is cut into slices that a chart can show, and the axis below it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-__all__ = ["DAY_MS", "HOUR_MS", "filled", "instant", "slice_ms", "slice_name"]
+from broker.figures.axis import Axis
+
+__all__ = ["DAY_MS", "HOUR_MS", "filled", "instant", "moment_axis", "slice_ms", "slice_name"]
 
 SECOND_MS: Final = 1_000
 MINUTE_MS: Final = 60 * SECOND_MS
@@ -25,6 +27,17 @@ SIZES: Final = {
     "day": DAY_MS,
     "week": 7 * DAY_MS,
 }
+
+TICK_SIZES_MS: Final = tuple(
+    count * unit_ms
+    for unit_ms, counts in (
+        (SECOND_MS, (1, 2, 5, 10, 15, 30)),
+        (MINUTE_MS, (1, 2, 5, 10, 15, 30)),
+        (HOUR_MS, (1, 2, 3, 6, 12)),
+        (DAY_MS, (1, 2, 7, 14, 28, 91, 364)),
+    )
+    for count in counts
+)
 
 
 def slice_ms(first_ms: int, last_ms: int) -> int:
@@ -57,3 +70,18 @@ def begins(first_ms: int, last_ms: int, size_ms: int) -> Iterable[int]:
 def instant(at_ms: int) -> str:
     """Return a moment as ISO 8601 has it, in UTC."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def moment_axis(first_ms: int, last_ms: int, count: int = 8) -> Axis:
+    """Return the axis of a span, with ticks at round moments, whose texts say no more than is needed."""
+    span_ms = max(1, last_ms - first_ms)
+    size_ms = next((size for size in TICK_SIZES_MS if span_ms / size <= count), TICK_SIZES_MS[-1])
+    form = "%d %b" if size_ms >= DAY_MS else "%H:%M" if size_ms >= MINUTE_MS else "%H:%M:%S"
+    ticks: list[tuple[float, str]] = []
+    before = None
+    for at_ms in range(-(-first_ms // size_ms) * size_ms, last_ms + 1, size_ms):
+        moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+        next_day = before is not None and moment.date() != before
+        before = moment.date()
+        ticks.append((at_ms, moment.strftime("%d %b" if next_day else form)))
+    return Axis("time (UTC)", first_ms, first_ms + span_ms, tuple(ticks), float)

@@ -2,161 +2,156 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
-from broker.pipeline.report.chart import Bar, Frame, Row, Series, bars, columns, escaped, heat, lines
-from broker.pipeline.report.elements import Section, key_label, paragraph, table
-from broker.pipeline.report.scale import BYTES, bytes_text, count_text, duration_text, many, moment_ticks
-from broker.pipeline.report.time_slices import DAY_MS, instant, slice_name
+from broker.figures.axis import bucket_axis, even_axis, span_axis
+from broker.figures.chart import WIDE, HeatRow, Line, column_chart, heat_chart, line_chart
+from broker.figures.markup import Amount, escaped, table
+from broker.figures.numerals import many, short_text, size_text, span_text
+from broker.pipeline.report.time_slices import DAY_MS, instant, moment_axis, slice_name
 
 __all__ = [
     "exchanges_section", "forecast_section", "heat_section", "keys_section", "rate_section", "sizes_section",
 ]  # fmt: skip
 
-TIME: Final = "time (UTC)"
+KIB: Final = 1024
+EMPTY: Final = "(empty)"
 
 Values = Mapping[str, Any]
 
 
-def rate_section(traffic: Values) -> Section:
+def rate_section(traffic: Values) -> str:
     """Return messages and bytes over time."""
     size_ms, name = traffic["slice_ms"], slice_name(traffic["slice_ms"])
     begins_ms = traffic["rate"]["begins_ms"]
     made = ""
-    for what, text, base in (("messages", count_text, 1000), ("bytes", bytes_text, BYTES)):
+    for what, text, base in (("messages", short_text, 1000), ("bytes", size_text, KIB)):
         values = traffic["rate"][what]
-        last_ms = begins_ms + size_ms * max(1, len(values) - 1)
         points = [
-            (begins_ms + size_ms * at, value, f"{_moment(begins_ms + size_ms * at)}: {many(value, what[:-1])}")
+            (begins_ms + size_ms * at, value, f"{many(value, what[:-1])} from {_moment(begins_ms + size_ms * at)}")
             for at, value in enumerate(values)
         ]
-        frame = Frame(f"{what} per {name} over time", TIME, f"{what} per {name}", text, base)
-        made += f"<h3>{what.capitalize()} per {escaped(name)}</h3>"
-        made += lines(frame, [Series(what, points)], (begins_ms, last_ms), moment_ticks(begins_ms, last_ms))
-    return Section("rate", "Rate", made)
+        x = moment_axis(begins_ms, begins_ms + size_ms * max(1, len(values) - 1))
+        y = even_axis("", values, text, base=base)
+        made += line_chart(f"{what.capitalize()} per {name}", x, y, [Line(what, points, 0)], width=WIDE)
+    return made
 
 
-def heat_section(traffic: Values) -> Section:
+def heat_section(traffic: Values) -> str:
     """Return one chart of heat for each level of the keys."""
     size_ms, name = traffic["slice_ms"], slice_name(traffic["slice_ms"])
     begins_ms = traffic["rate"]["begins_ms"]
     several = len(traffic["exchanges"]) > 1
-    ticks = [((at - begins_ms) / size_ms, text) for at, text in moment_ticks(begins_ms, traffic["last_ms"])]
-    made = paragraph(
-        f"Which beginnings of the routing key were busy when. A square is one slice ({name}); the darker, the more "
-        "messages, on a scale of the square root within each level. The number at the end is the sum."
+    made = (
+        '<p class="soft">Which beginnings of the routing key were busy when. A square is one slice '
+        f"({escaped(name)}); the darker, the more messages, on a scale of the square root within each level. The "
+        "number at the end is the sum.</p>\n"
     )
+
+    def title(row: HeatRow, at: int) -> str:
+        return f"{row.name}, {_moment(begins_ms + size_ms * at)}: {many(int(row.values[at]), 'message')}"
+
     for level in traffic["heat"]:
-        words = "first word" if level["level"] == 1 else f"first {level['level']} words"
         rows = [
-            Row(
-                f"{key_label(row['exchange'])}: {row['beginning']}" if several else row["beginning"],
+            HeatRow(
+                f"{row['exchange'] or EMPTY}: {row['beginning']}" if several else row["beginning"],
                 row["slices"],
-                count_text(row["messages"]),
+                short_text(row["messages"]),
             )
             for row in level["rows"]
         ]
-        shown = sum(row["messages"] for row in level["rows"])
-        made += f"<h3>Level {level['level']}: the {words} of the key</h3>"
+        words = "first word" if level["level"] == 1 else f"first {level['level']} words"
+        what = f"Level {level['level']}: the {words} of the key"
         if level["beginnings"] > len(rows):
-            share = shown / level["messages"]
-            made += paragraph(f"the busiest {len(rows)} of {level['beginnings']:,}, with {share:.0%} of the messages")
-
-        def title(row: Row, at: int) -> str:
-            return f"{row.label}, {_moment(begins_ms + size_ms * at)}: {many(int(row.values[at]), 'message')}"
-
-        made += heat(Frame(f"heat of level {level['level']}", TIME), rows, ticks, title)
-    return Section("heat", "Topic heat", made)
+            share = sum(row["messages"] for row in level["rows"]) / level["messages"]
+            what += f"; the busiest {len(rows)} of {level['beginnings']:,}, with {share:.0%} of the messages"
+        slices = max((len(row.values) for row in rows), default=1)
+        made += heat_chart(what, moment_axis(begins_ms, begins_ms + size_ms * slices), rows, title)
+    return made
 
 
-def keys_section(traffic: Values) -> Section:
+def keys_section(traffic: Values) -> str:
     """Return the busiest keys."""
-    total = traffic["messages"]
-    several = len(traffic["exchanges"]) > 1
+    total, most = traffic["messages"], max((row["messages"] for row in traffic["top_keys"]), default=1)
     rows = [
-        Bar(
-            f"{key_label(row['exchange'])}: {key_label(row['routing_key'])}"
-            if several
-            else key_label(row["routing_key"]),
-            row["messages"],
-            f"{key_label(row['exchange'])}: {key_label(row['routing_key'])}: {many(row['messages'], 'message')}, "
-            f"{row['messages'] / total:.2%} of all, {bytes_text(row['bytes'])}",
-            f"{count_text(row['messages'])}  {row['messages'] / total:.1%}",
+        (
+            row["routing_key"] or EMPTY,
+            row["exchange"] or "(default)",
+            Amount(f"{row['messages']:,}", row["messages"] / most),
+            Amount(f"{row['messages'] / total:.1%}"),
+            Amount(size_text(row["bytes"])),
         )
         for row in traffic["top_keys"]
     ]
     share = sum(row["messages"] for row in traffic["top_keys"]) / total
-    made = paragraph(f"the busiest {len(rows)} of {many(traffic['keys'], 'key')} have {share:.0%} of the messages")
-    return Section("keys", "Top keys", made + bars(Frame("messages by routing key", "messages"), rows))
+    busiest = f"the busiest {len(rows)} of {many(traffic['keys'], 'key')} have {share:.0%} of the messages"
+    return f'<p class="soft">{busiest}</p>\n' + table(("routing key", "exchange", "messages", "share", "bodies"), rows)
 
 
-def exchanges_section(traffic: Values) -> Section:
+def exchanges_section(traffic: Values) -> str:
     """Return the exchanges that messages were published to."""
     rows = [
-        (row["vhost"], row["exchange"] or "(default)", row["messages"], row["keys"], bytes_text(row["bytes"]))
+        (row["vhost"], row["exchange"] or "(default)", row["messages"], row["keys"], Amount(size_text(row["bytes"])))
         for row in traffic["exchanges"]
     ]
-    return Section("exchanges", "Exchanges", table(("vhost", "exchange", "messages", "keys", "bodies"), rows))
+    return table(("vhost", "exchange", "messages", "keys", "bodies"), rows)
 
 
-def sizes_section(traffic: Values) -> Section:
-    """Return how large bodies are."""
+def sizes_section(traffic: Values) -> str:
+    """Return how large bodies are, class by class, those that are empty too."""
     sizes = traffic["sizes"]
-    facts = (
-        f"mean {bytes_text(sizes['mean'])}, median {bytes_text(sizes['p50'])}, 90 % up to {bytes_text(sizes['p90'])}, "
-    )
-    facts += f"99 % up to {bytes_text(sizes['p99'])}, the largest {bytes_text(sizes['max'])}"
-    rows = [
-        Bar(
-            bytes_text(row["upto"]),
-            row["messages"],
-            f"{_size_range(row['upto'])}: {many(row['messages'], 'message')} "
-            f"({row['messages'] / traffic['messages']:.1%})",
+    marks = (("mean", "mean"), ("median", "p50"), ("90 % up to", "p90"), ("99 % up to", "p99"), ("the largest", "max"))
+    facts = ", ".join(f"{name} {size_text(sizes[key])}" for name, key in marks)
+    classes = {row["upto"].bit_length(): row["messages"] for row in sizes["classes"]}
+    drawn = [
+        (
+            float(bucket),
+            float(count),
+            f"{_size_range(bucket)}: {many(count, 'message')} ({count / traffic['messages']:.1%})",
         )
-        for row in sizes["classes"]
+        for bucket, count in classes.items()
     ]
-    chart = columns(Frame("messages by size of the body", "size of the body up to, by powers of two", "messages"), rows)
-    return Section("sizes", "Sizes", paragraph(facts) + chart)
+    x = bucket_axis("size of the body up to", min(classes), max(classes), lambda bucket: size_text(_upto(bucket)))
+    y = even_axis("", classes.values(), short_text)
+    return f'<p class="soft">{facts}</p>\n' + column_chart("Messages by size of the body", x, y, drawn, width=WIDE)
 
 
-def _size_range(upto: int) -> str:
-    if upto <= 1:
-        return f"{upto} B"
-    return f"{upto // 2 + 1:,} to {upto:,} B"
+def _upto(bucket: int) -> int:
+    """Return the largest size of a class. Shapes: 0 is empty bodies, each further one ends at a power of two."""
+    return 1 << bucket >> 1
 
 
-def forecast_section(values: Values) -> Section:
+def _size_range(bucket: int) -> str:
+    upto = _upto(bucket)
+    return f"{upto} B" if upto <= 1 else f"{upto // 2 + 1:,} to {upto:,} B"
+
+
+def forecast_section(values: Values) -> str:
     """Return what is to be expected."""
     found = values["forecast"]
     if found is None:
-        return Section(
-            "forecast", "Forecast", paragraph("There is no forecast: it needs messages over at least an hour.")
-        )
+        return '<p class="soft">There is no forecast: it needs messages over at least an hour.</p>\n'
     growth = found["growth_a_day"]
-    rate = f"{count_text(found['messages_a_day'])} messages a day"
+    rate = f"{short_text(found['messages_a_day'])} messages a day"
     if growth:
-        rate += f", {'+' if growth > 0 else '-'}{count_text(abs(growth))} each day, by the trend of whole days"
+        rate += f", {'+' if growth > 0 else '-'}{short_text(abs(growth))} each day, by the trend of whole days"
     full = found["full_in_days"]
     facts = [
         rate,
-        f"{bytes_text(found['lake_bytes_a_message'])} a message in the lake, {bytes_text(found['lake_bytes'])} in all",
-        f"{bytes_text(found['free_bytes'])} free on its disk: "
-        + ("never full at this rate" if full is None else f"full in {duration_text(full * DAY_MS / 1000)}"),
+        f"{size_text(found['lake_bytes_a_message'])} a message in the lake, {size_text(found['lake_bytes'])} in all",
+        f"{size_text(found['free_bytes'])} free on its disk: "
+        + ("never full at this rate" if full is None else f"full in {span_text(full * DAY_MS / 1000)}"),
     ]
     ahead = [(0, found["lake_bytes"]), *((row["days"], row["lake_bytes"]) for row in found["ahead"])]
-    points = [(float(days), size, f"in {days} days: {bytes_text(size)}") for days, size in ahead]
     limit = found["lake_bytes"] + found["free_bytes"]
-    series = [Series("lake", points)]
+    drawn = [Line("lake", [(float(days), size, f"in {days} days: {size_text(size)}") for days, size in ahead], 0)]
     if limit < 2 * ahead[-1][1]:
-        series.append(Series("disk", [(days, limit, f"the disk: {bytes_text(limit)}") for days, _, _ in points], "two"))
-    frame = Frame("size of the lake in the days ahead", "days from now", "size of the lake", bytes_text, BYTES)
-    ticks = [(float(days), f"{days} d") for days, _ in ahead]
-    return Section("forecast", "Forecast", _list(facts) + lines(frame, series, (0.0, float(ahead[-1][0])), ticks))
-
-
-def _list(facts: Sequence[str]) -> str:
-    return "<ul>" + "".join(f"<li>{escaped(fact)}</li>" for fact in facts) + "</ul>"
+        drawn.append(Line("its disk", [(float(days), limit, size_text(limit)) for days, _ in ahead], 1))
+    x = span_axis("days from now", 0.0, float(ahead[-1][0]), lambda days: f"{days:g}")
+    y = even_axis("", [size for line in drawn for _, size, _ in line.points], size_text, base=KIB)
+    shown = "".join(f"<li>{escaped(fact)}</li>" for fact in facts)
+    return f"<ul>{shown}</ul>" + line_chart("Size of the lake in the days ahead", x, y, drawn, width=WIDE)
 
 
 def _moment(at_ms: int) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-PERF = Path(__file__).parents[3] / "broker" / "perf"
-ALSO = {"relay.py": {"uvloop"}}  # a process of its own, which shows what an event loop costs
+BROKER = Path(__file__).parents[3] / "broker"
+ALSO = {"perf/relay.py": {"uvloop"}}  # a process of its own, which shows what an event loop costs
 
 
 def imported(source: str) -> set[str]:
@@ -23,8 +23,14 @@ def imported(source: str) -> set[str]:
     return {".".join(name.split(".")[:2]) if name.startswith("broker") else name.split(".")[0] for name in names}
 
 
-@pytest.mark.parametrize("module", sorted(path.relative_to(PERF).as_posix() for path in PERF.rglob("*.py")))
+MODULES = sorted(
+    path.relative_to(BROKER).as_posix() for package in ("perf", "figures") for path in (BROKER / package).rglob("*.py")
+)
+
+
+@pytest.mark.parametrize("module", MODULES)
 def test_a_module_needs_nothing_but_python(module: str) -> None:
     """Neither the broker nor a package that has to be installed."""
-    others = imported((PERF / module).read_text()) - {"broker.perf"} - sys.stdlib_module_names
+    ours = {"broker.figures"} if module.startswith("figures") else {"broker.perf", "broker.figures"}
+    others = imported((BROKER / module).read_text()) - ours - sys.stdlib_module_names
     assert others == ALSO.get(module, set())

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from broker.pipeline.report.broker_state import consumer_rows, tap_rows
+from broker.pipeline.report.broker_sections import consumer_rows, tap_rows
 from broker.pipeline.report.forecast import AHEAD_DAYS, forecast, trend
-from broker.pipeline.report.scale import bytes_text, count_text, duration_text, moment_ticks, steps
-from broker.pipeline.report.time_slices import DAY_MS, HOUR_MS, filled, slice_ms, slice_name
+from broker.pipeline.report.time_slices import DAY_MS, HOUR_MS, filled, moment_axis, slice_ms, slice_name
 from broker.slot_files.seal_log import SealView
 
 MONDAY_MS = int(datetime(2026, 11, 16, tzinfo=UTC).timestamp() * 1000)
@@ -102,47 +100,11 @@ def test_less_than_an_hour_is_no_history() -> None:
     assert forecast({}, MONDAY_MS, MONDAY_MS + 60_000, lake_rows=5, lake_bytes=5, free_bytes=5) is None
 
 
-@pytest.mark.parametrize("most", [0.3, 1, 3, 7, 99, 100, 101, 1234, 5e9])
-def test_an_axis_has_a_few_round_steps_that_hold_all(most: float) -> None:
-    """The steps are even, begin at 0, end at or above the largest value, and are not more than six."""
-    made = steps(most)
-    assert made[0] == 0
-    assert made[-2] < most <= made[-1] * (1 + 1e-9)
-    assert 2 <= len(made) <= 6
-    assert all(math.isclose(later - earlier, made[1]) for earlier, later in pairwise(made))
-
-
-def test_sizes_have_steps_that_are_round_in_their_unit() -> None:
-    """An axis of bytes is marked in whole KiB and MiB."""
-    assert [bytes_text(value) for value in steps(500 * 1024, base=1024)] == ["0 B", "200 KiB", "400 KiB", "600 KiB"]
-
-
-def test_an_axis_of_nothing_has_a_step() -> None:
-    """Zeros can be drawn."""
-    assert steps(0) == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0"), (7, "7"), (0.25, "0.2"), (999, "999"), (999.96, "1k"), (1000, "1k"), (1540, "1.5k"), (336_776, "337k"),
-     (99_990, "100k"), (12e6, "12M")],
-)  # fmt: skip
-def test_counts_are_three_digits(value: float, text: str) -> None:
-    """A number is short and never 1000 of its unit."""
-    assert count_text(value) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3700, "1 h 1 min"), (90000, "1 d 1 h")]
-)
-def test_times_are_two_units(seconds: float, text: str) -> None:
-    """A time span is told in its largest unit and the next."""
-    assert duration_text(seconds) == text
-
-
 def test_moments_are_marked_at_round_times() -> None:
     """A day is marked by hours, and the first mark of another day names the day."""
-    marks = moment_ticks(MONDAY_MS + 22 * HOUR_MS, MONDAY_MS + 30 * HOUR_MS)
+    axis = moment_axis(MONDAY_MS + 22 * HOUR_MS, MONDAY_MS + 30 * HOUR_MS)
+    marks = axis.ticks
+    assert [axis.place(at_ms) for at_ms, _ in (marks[0], marks[4], marks[8])] == [0, 0.5, 1]
     assert [text for _, text in marks] == [
         "22:00",
         "23:00",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -120,7 +121,7 @@ def test_the_page_is_well_formed_and_stands_alone(parts: dict[str, Any]) -> None
     pictures = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
     for picture in pictures:
         assert ET.fromstring(picture).get("aria-label")
-    assert len(pictures) == (0 if parts is NOTHING else 7 if parts is EMPTY else 8)
+    assert len(pictures) == (0 if parts is NOTHING else 6)
 
 
 def test_each_section_can_be_reached() -> None:
@@ -145,8 +146,40 @@ def test_every_mark_tells_its_number() -> None:
     """Bars, squares and points have tooltips with what they stand for."""
     titles = re.findall(r"<title>(.*?)</title>", page(values()))
     for title in (
-        "2026-11-20 07:00:00: 1 message",
+        "messages: 1 message from 2026-11-20 07:00:00",
         "a.b: a.b, 2026-11-20 09:00:00: 2 messages",
-        "in 90 days: 12.7 KiB",
+        "lake: in 90 days: 12.7 KiB",
+        "2 queues: 3 messages under 2 keys",
+        "513 to 1,024 B: 1 message (33.3%)",
     ):
         assert title in titles
+
+
+def columns(name: str) -> tuple[list[float], list[str]]:
+    """Return where the columns of a picture stand, with their widths, and what its axis says."""
+    (picture,) = re.findall(rf'<svg [^>]*aria-label="{name}".*?</svg>', page(values()), re.DOTALL)
+    root = ET.fromstring(picture)
+    bars = [rect for rect in root.iter("rect") if rect.get("class") == "bar"]
+    foot = [text.text or "" for text in root.iter("text") if text.get("text-anchor") == "middle"]
+    return [float(rect.attrib[key]) for rect in bars for key in ("x", "width")], foot
+
+
+def test_empty_buckets_have_their_place_on_the_axis() -> None:
+    """Bodies up to 1 and 4 KiB and none of 2 KiB leave a gap; so does the number of queues that no message reaches."""
+    (first, width, last, _), foot = columns("Messages by size of the body")
+    assert {"1 KiB", "2 KiB", "4 KiB"} <= set(foot)
+    assert last - first > 2 * width
+    _, foot = columns("Messages by number of queues")
+    assert [text for text in foot if text.isdigit()] == ["0", "1", "2"]
+
+
+def test_columns_do_not_touch() -> None:
+    """Between two columns of a picture, and between a column of numbers and the text behind it, there is room."""
+    traffic = values()["traffic"]
+    crowded = [{"upto": 1 << power, "messages": 9} for power in range(30)]
+    made = page({**values(), "traffic": {**traffic, "sizes": {**traffic["sizes"], "classes": crowded}}})
+    (picture,) = re.findall(r'<svg [^>]*aria-label="Messages by size of the body".*?</svg>', made, re.DOTALL)
+    bars = [(float(bar.attrib["x"]), float(bar.attrib["width"])) for bar in ET.fromstring(picture).iter("rect")]
+    assert len(bars) == 30
+    assert all(left + 1.3 * width < right for (left, width), (right, _) in pairwise(bars))
+    assert re.search(r"\.number \+ :not\(\.number\) \{ padding-left: \d\dpx", made)

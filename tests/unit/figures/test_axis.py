@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.perf.axis import Axis, decade_axis, even_axis, percentile_axis, rarest_percent, span_axis
+from broker.figures.axis import Axis, bucket_axis, decade_axis, even_axis, percentile_axis, rarest_percent, span_axis
 
 VALUES = st.lists(st.floats(1e-3, 1e12), min_size=1, max_size=5)
 MAKERS: dict[str, Callable[[list[float]], Axis]] = {
@@ -66,3 +66,23 @@ def test_each_nine_has_the_same_room() -> None:
     steps = [axis.place(percent) for percent in (0.0, 90.0, 99.0, 99.9)]
     assert steps == pytest.approx([0, 1 / 3, 2 / 3, 1])
     assert [text for _, text in axis.ticks] == ["0", "50", "90", "99", "99.9"]
+
+
+def test_sizes_are_marked_in_whole_units() -> None:
+    """An axis of bytes has round steps of KiB, whatever a round number of bytes would be."""
+    assert [value / 1024 for value, _ in even_axis("", [450 * 1024], str, base=1024).ticks] == [
+        0,
+        100,
+        200,
+        300,
+        400,
+        500,
+    ]
+
+
+def test_each_bucket_has_room() -> None:
+    """Whole numbers stand in the middle of their room; of many only some are marked."""
+    axis = bucket_axis("", 0, 3, str)
+    assert [axis.place(at) for at in range(4)] == [0.125, 0.375, 0.625, 0.875]
+    assert [text for _, text in axis.ticks] == ["0", "1", "2", "3"]
+    assert [text for _, text in bucket_axis("", 3, 99, str).ticks] == [str(at) for at in range(5, 100, 5)]

@@ -1,4 +1,4 @@
-"""Places values along a side of a chart: evenly from zero, by powers of ten, or by how rare a percentile is."""
+"""Places of values along a side of a chart: evenly from zero, in buckets, by powers of ten, or by how rare they are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from broker.perf.numerals import digits
+from broker.figures.numerals import digits
 
 _STEPS: Final = (1, 2, 5, 10)
 _RAREST: Final = 6  # digits: 99.9999 %
@@ -34,12 +34,17 @@ class Axis:
         return min(1.0, max(0.0, share))
 
 
-def even_axis(title: str, values: Iterable[float], text: Callable[[float], str], count: int = 5) -> Axis:
-    """Return an axis from 0 to a round number that is not below any value."""
+def even_axis(
+    title: str, values: Iterable[float], text: Callable[[float], str], count: int = 5, *, base: int = 1000
+) -> Axis:
+    """Return an axis from 0 to a round number that is not below any value; `base` 1024 is for sizes."""
     most = max(values, default=0.0)
     if most <= 0:
         return Axis(title, 0.0, 1.0, ((0.0, text(0.0)),), _same)
-    step = _round_step(most / count)
+    unit = 1.0
+    while base != 1000 and most >= unit * base:
+        unit *= base
+    step = _round_step(most / unit / count) * unit
     steps = math.ceil(most / step * (1 - 1e-9))
     return Axis(title, 0.0, step * steps, tuple((step * at, text(step * at)) for at in range(steps + 1)), _same)
 
@@ -50,6 +55,13 @@ def span_axis(title: str, first: float, last: float, text: Callable[[float], str
     step = _round_step((last - first) / count)
     begin, end = math.ceil(first / step * (1 - 1e-9)), math.floor(last / step * (1 + 1e-9))
     return Axis(title, first, last, tuple((step * at, text(step * at)) for at in range(begin, end + 1)), _same)
+
+
+def bucket_axis(title: str, first: int, last: int, text: Callable[[int], str], count: int = 20) -> Axis:
+    """Return an axis with room for each whole number from the first to the last, whether it has a column or not."""
+    step = max(1, round(_round_step((last - first + 1) / count)))
+    ticks = tuple((float(at), text(at)) for at in range(-(-first // step) * step, last + 1, step))
+    return Axis(title, first - 0.5, last + 0.5, ticks, _same)
 
 
 def decade_axis(title: str, values: Iterable[float], text: Callable[[float], str]) -> Axis:

@@ -1,4 +1,4 @@
-"""The page's style: one font, six colours for lines, light or dark as the reader's system is."""
+"""The page's style: one font, one accent, six colours for lines, light or dark as the reader's system is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ STYLE: Final = """
 body { margin: 0 auto; padding: 32px 24px 64px; max-width: 1180px; background: var(--paper); color: var(--ink);
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
 h1 { font-size: 27px; line-height: 1.25; margin: 0 0 2px; overflow-wrap: anywhere; }
-h2 { font-size: 18px; margin: 36px 0 8px; }
+h2 { font-size: 18px; margin: 36px 0 8px; } h3 { font-size: 15px; margin: 20px 0 4px; }
+nav { margin: 12px 0 20px; } nav a { color: var(--c0); margin-right: 14px; text-decoration: none; }
 p { margin: 2px 0 8px; overflow-wrap: anywhere; } .soft { color: var(--soft); }
 code { font: 13px/1.5 ui-monospace, Menlo, Consolas, monospace; overflow-wrap: anywhere; }
 .tiles { display: grid; grid-template-columns: repeat(var(--across), 1fr); gap: 10px; margin: 18px 0 12px; }
@@ -27,9 +28,9 @@ code { font: 13px/1.5 ui-monospace, Menlo, Consolas, monospace; overflow-wrap: a
 .note b { font-weight: 600; } .note.good { background: var(--goodback); } .note.good b { color: var(--good); }
 .note.bad { background: var(--badback); } .note.bad b { color: var(--bad); }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(480px, 100%), 1fr)); gap: 14px; }
-figure { margin: 0; padding: 12px 14px 6px; background: var(--card); border: 1px solid var(--rule);
+figure { margin: 0 0 12px; padding: 12px 14px 6px; background: var(--card); border: 1px solid var(--rule);
   border-radius: 8px; min-width: 0; break-inside: avoid; }
-figcaption { font-weight: 600; }
+.charts figure { margin: 0; } figcaption { font-weight: 600; }
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: 0 16px; margin: 0; padding: 0; min-height: 22px;
   color: var(--soft); font-size: 13px; }
 .legend li::before { content: ""; display: inline-block; width: 18px; border-top: 3px solid var(--k);
@@ -42,6 +43,7 @@ svg .grid { stroke: var(--rule); } svg .tick { stroke: var(--soft); stroke-opaci
 .k3 { --k: var(--c3); } .k4 { --k: var(--c4); } .k5 { --k: var(--c5); }
 svg .line { fill: none; stroke: var(--k); stroke-linejoin: round; stroke-linecap: round; stroke-opacity: .85; }
 svg .line.dashed { stroke-dasharray: 7 5; }
+svg .bar { fill: var(--c0); } svg .bar:hover { stroke: var(--ink); } svg .cold { fill: var(--rule); fill-opacity: .5; }
 svg .dot { fill: var(--k); fill-opacity: 0; } svg .dot:hover, svg .dot.lone { fill-opacity: 1; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
@@ -49,6 +51,7 @@ th, td { text-align: left; padding: 5px 14px 5px 0; border-bottom: 1px solid var
 th { color: var(--soft); font-weight: 500; } td { overflow-wrap: anywhere; }
 thead th { vertical-align: bottom; }
 th.number, td.number { text-align: right; white-space: nowrap; }
+.number + :not(.number) { padding-left: 26px; }
 .sheets { columns: 2 440px; column-gap: 28px; } .sheets .wide { break-inside: avoid; padding-top: 1px; }
 table.facts th { width: 200px; } figure td, figure th { padding-top: 4px; padding-bottom: 4px; }
 tr.differs td { font-weight: 600; }
@@ -61,5 +64,6 @@ table.compare { table-layout: fixed; min-width: 640px; } table.compare th:first-
 thead .measure::before { content: ""; display: inline-block; width: 10px; height: 10px; border-radius: 3px;
   margin-right: 6px; background: var(--k); }
 footer { margin-top: 40px; color: var(--soft); font-size: 13px; }
-@media print { body { max-width: none; padding: 0; } }
+.number.measure { padding-right: 14px; } .number.measure i { left: auto; right: 6px; }
+@media print { body { max-width: none; padding: 0; } nav { display: none; } h2 { break-after: avoid; } }
 """

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.perf.numerals import (
+from broker.figures.numerals import (
     digits,
     duration_text,
     figure_text,
@@ -15,6 +15,7 @@ from broker.perf.numerals import (
     share_text,
     short_text,
     size_text,
+    span_text,
 )
 
 
@@ -67,3 +68,11 @@ def test_three_digits_are_kept(value: float) -> None:
     text = digits(value)
     assert float(text) == pytest.approx(value, rel=0.00501)
     assert "." not in text or text[-1] not in ".0"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3700, "1 h 1 min"), (90000, "1 d 1 h")]
+)
+def test_spans_are_two_units(seconds: float, text: str) -> None:
+    """A span of time is told in its largest unit and the next."""
+    assert span_text(seconds) == text

@@ -7,6 +7,12 @@ from typing import Final
 _KIB: Final = 1024
 _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _THOUSANDS: Final = ("", "k", "M", "G", "T", "P")
+_SPANS: Final = (
+    (31_536_000, "y", 86_400, "d"),
+    (86_400, "d", 3_600, "h"),
+    (3_600, "h", 60, "min"),
+    (60, "min", 1, "s"),
+)
 
 
 def count_text(value: float) -> str:
@@ -36,6 +42,21 @@ def duration_text(us: float) -> str:
     if us < 999_500:
         return f"{digits(us / 1e3)} ms"
     return f"{number_text(us / 1e6)} s"
+
+
+def span_text(seconds: float) -> str:
+    """Return a span of time in its largest unit and the next: 2 d 3 h, 40 s."""
+    whole = round(seconds)
+    for size, name, smaller, smaller_name in _SPANS:
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {name}" + (f" {rest} {smaller_name}" if rest else "")
+    return f"{whole} s"
+
+
+def many(count: int, noun: str) -> str:
+    """Return a count with its noun: 1 message, 1,234 messages."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def number_text(value: float) -> str:

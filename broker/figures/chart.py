@@ -1,0 +1,184 @@
+"""Draws lines, columns and heat as inline SVG; the colours are classes, which the page's style gives them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from broker.figures.axis import Axis
+from broker.figures.markup import escaped
+
+__all__ = ["COLOURS", "WIDE", "Columns", "HeatRow", "Line", "column_chart", "heat_chart", "line_chart"]
+
+COLOURS: Final = 6
+NARROW: Final = 560
+WIDE: Final = 1060
+
+_HEIGHT: Final = 290
+_LEFT: Final = 64
+_RIGHT: Final = 14
+_TOP: Final = 12
+_BOTTOM: Final = 46
+_MOST_DOTS: Final = 240  # of a line: more would be heavier than they help
+_EVEN, _THIN, _NEST = 2.2, 1.8, 1.8
+_LETTER: Final = 7.2  # the width of one on the axis below
+_COLUMN_SHARE: Final = 0.7  # of the room between two buckets; the rest keeps columns apart
+_COLUMN_MAX: Final = 60.0
+_NAMES: Final = 230  # room for the names of rows of heat
+_NAME_LETTERS: Final = 34
+_SUMS: Final = 70  # room for their sums
+_ROW: Final = 22
+_PALEST: Final = 0.08
+
+Columns = Sequence[tuple[float, float, str]]  # bucket, height, what a tooltip says
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A named line.
+
+    Shapes: `points` are (x, y, what a tooltip says).
+    """
+
+    name: str
+    points: Sequence[tuple[float, float, str]]
+    colour: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeatRow:
+    """A row of heat: its name, a value for each place, and the text at its end."""
+
+    name: str
+    values: Sequence[float]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Plot:
+    """The area between two axes."""
+
+    x: Axis
+    y: Axis
+    width: int
+
+    def across(self, value: float) -> float:
+        return _LEFT + (self.width - _LEFT - _RIGHT) * self.x.place(value)
+
+    def up(self, value: float) -> float:
+        return _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * self.y.place(value)
+
+    def grid(self) -> list[str]:
+        """Return both axes with their numbers and titles."""
+        foot, end = _HEIGHT - _BOTTOM, self.width - _RIGHT
+        parts = []
+        for value, text in self.y.ticks:
+            at = self.up(value)
+            parts.append(f'<line x1="{_LEFT}" y1="{at:.1f}" x2="{end}" y2="{at:.1f}" class="grid"/>')
+            parts.append(_text(_LEFT - 8, at + 4, text, "end"))
+        parts.append(f'<line x1="{_LEFT}" y1="{foot}" x2="{end}" y2="{foot}" class="tick"/>')
+        parts.append(
+            f'<text transform="translate(11 {(_TOP + foot) / 2:g}) rotate(-90)" text-anchor="middle">'
+            f"{escaped(self.y.title)}</text>"
+        )
+        return parts + _foot(self.x, _LEFT, end, foot, self.width)
+
+
+def line_chart(
+    title: str, x: Axis, y: Axis, drawn: Sequence[Line], *, nested: bool = False, width: int = NARROW
+) -> str:
+    """Return a figure with a legend for several lines; `nested` ones lie upon each other, the first widest."""
+    plot = _Plot(x, y, width)
+    shown = [line for line in drawn if line.points]
+    legend = "".join(f'<li class="{_colour(line)}">{escaped(line.name)}</li>' for line in shown)
+    widths = [_THIN + _NEST * at if nested else _EVEN for at in reversed(range(len(shown)))]
+    parts = [*plot.grid(), *(_path(plot, line, stroke) for line, stroke in zip(shown, widths, strict=True))]
+    parts += [_dots(plot, line) for line in shown]
+    return _figure(title, f'<ul class="legend">{legend}</ul>\n', width, _HEIGHT, parts)
+
+
+def column_chart(title: str, x: Axis, y: Axis, drawn: Columns, *, width: int = NARROW) -> str:
+    """Return a figure with a column for each bucket that has one; those without stay empty on the axis."""
+    plot = _Plot(x, y, width)
+    wide = min(_COLUMN_MAX, _COLUMN_SHARE * (plot.across(x.low + 1) - plot.across(x.low)))
+    parts = plot.grid()
+    for bucket, height, title_of in drawn:
+        top, middle = min(plot.up(height), _HEIGHT - _BOTTOM - 1), plot.across(bucket)  # what is little is seen too
+        parts.append(
+            f'<rect x="{middle - wide / 2:.1f}" y="{top:.1f}" width="{wide:.1f}" '
+            f'height="{_HEIGHT - _BOTTOM - top:.1f}" class="bar"><title>{escaped(title_of)}</title></rect>'
+        )
+    return _figure(title, "", width, _HEIGHT, parts)
+
+
+def heat_chart(title: str, x: Axis, rows: Sequence[HeatRow], title_of: Callable[[HeatRow, int], str]) -> str:
+    """Return a figure with a row of squares for each name, the darker the more, on a scale of the square root."""
+    most = max((value for row in rows for value in row.values), default=0) or 1
+    end, foot = WIDE - _SUMS, _TOP + _ROW * len(rows)
+    parts = []
+    for at, row in enumerate(rows):
+        y, step = _TOP + _ROW * at, (end - _NAMES) / max(1, len(row.values))
+        name = row.name if len(row.name) <= _NAME_LETTERS else f"{row.name[: _NAME_LETTERS - 1]}…"
+        parts.append(
+            f"<g><title>{escaped(row.name)}: {escaped(row.text)}</title>{_text(_NAMES - 8, y + 15, name, 'end')}</g>"
+        )
+        parts.append(f'<rect x="{_NAMES}" y="{y + 1}" width="{end - _NAMES}" height="{_ROW - 2}" class="cold"/>')
+        parts += [
+            f'<rect x="{_NAMES + step * place:.2f}" y="{y + 1}" width="{step + 0.2:.2f}" height="{_ROW - 2}" '
+            f'class="bar" fill-opacity="{_PALEST + (1 - _PALEST) * math.sqrt(value / most):.2f}">'
+            f"<title>{escaped(title_of(row, place))}</title></rect>"
+            for place, value in enumerate(row.values)
+            if value
+        ]
+        parts.append(_text(end + 6, y + 15, row.text, "start"))
+    parts += _foot(x, _NAMES, end, foot, WIDE)
+    return _figure(title, "", WIDE, foot + _BOTTOM, parts)
+
+
+def _figure(title: str, legend: str, width: int, height: int, parts: Iterable[str]) -> str:
+    body = "\n".join(parts)
+    return (
+        f"<figure><figcaption>{escaped(title)}</figcaption>{legend}"
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escaped(title)}">\n{body}\n</svg></figure>\n'
+    )
+
+
+def _foot(x: Axis, first: float, last: float, foot: float, width: int) -> list[str]:
+    """Return the ticks below a picture, their texts as far as there is room, and the axis's title."""
+    parts, taken = [], 0.0
+    for value, text in x.ticks:
+        at = first + (last - first) * x.place(value)
+        half = len(text) * _LETTER / 2
+        parts.append(f'<line x1="{at:.1f}" y1="{foot}" x2="{at:.1f}" y2="{foot + 4}" class="tick"/>')
+        if at - half >= taken:
+            parts.append(_text(min(at, width - half), foot + 17, text, "middle"))
+            taken = at + half + 4
+    parts.append(_text((first + last) / 2, foot + 38, x.title, "middle"))
+    return parts
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escaped(text)}</text>'
+
+
+def _colour(line: Line) -> str:
+    dashed = " dashed" if line.colour >= COLOURS else ""
+    return f"k{line.colour % COLOURS}{dashed}"
+
+
+def _path(plot: _Plot, line: Line, stroke: float) -> str:
+    points = " ".join(f"{plot.across(x):.1f},{plot.up(y):.1f}" for x, y, _ in line.points)
+    return f'<polyline points="{points}" class="line {_colour(line)}" stroke-width="{stroke:.1f}"/>'
+
+
+def _dots(plot: _Plot, line: Line) -> str:
+    if len(line.points) > _MOST_DOTS:
+        return ""
+    seen = " lone" if len(line.points) == 1 else ""
+    return "".join(
+        f'<circle cx="{plot.across(x):.1f}" cy="{plot.up(y):.1f}" r="4" class="dot {_colour(line)}{seen}">'
+        f"<title>{escaped(f'{line.name}: {title}')}</title></circle>"
+        for x, y, title in line.points
+    )
