@@ -13,17 +13,23 @@ __all__ = ["Block", "Command", "blocks", "commands", "same_output"]
 FENCE = re.compile(r"^\s*```(\w*)\s*$")
 NOT_RUN = re.compile(r"^\s*<!-- not run: (?P<reason>.+?) -->\s*$")
 NUMBER = re.compile(r"\d[\d,.]*")
+VARIES = re.compile(r"^\s*<!-- output varies -->\s*$")
 ANYTHING = "..."
 
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block. `not_run` is the reason in the comment before it, empty if the block runs."""
+    """One fenced block.
+
+    `not_run` is the reason in the comment before the block, empty if it runs. `varies` says that its output is not
+    compared.
+    """
 
     language: str
     text: str
     line: int
-    not_run: str
+    not_run: str = ""
+    varies: bool = False
 
 
 @dataclass
@@ -42,19 +48,20 @@ class Command:
 def blocks(page: Path) -> Iterator[Block]:
     """Yield the fenced blocks of a page in order."""
     language, text, start, reason = "", [""], 0, ""
-    inside = False
+    inside = varies = False
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         fence = FENCE.match(line)
         if fence and not inside:
             inside, language, text, start = True, fence[1], [], number
         elif fence:
-            yield Block(language, "\n".join(text) + "\n", start, reason)
-            inside, reason = False, ""
+            yield Block(language, "\n".join(text) + "\n", start, reason, varies)
+            inside, varies, reason = False, False, ""
         elif inside:
             text.append(line)
         elif line.strip():
             comment = NOT_RUN.match(line)
             reason = comment["reason"] if comment else ""
+            varies = VARIES.match(line) is not None
 
 
 def commands(block: Block) -> list[Command]:
@@ -67,7 +74,8 @@ def commands(block: Block) -> list[Command]:
         elif line.startswith("$ "):
             found.append(Command(line[2:]))
         else:
-            found[-1].shown.append(line)
+            if line.strip():
+                found[-1].shown.append(line)
             continue
         going_on = not _is_whole(found[-1].text)
     return found
