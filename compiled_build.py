@@ -62,7 +62,7 @@ COMPILED: Final = (
     "broker/core/queue/consumer.py",
     "broker/core/queue/expiry.py",
     "broker/core/message/message.py",
-    "broker/core/session/output_window.py",
+    "broker/core/queue/output_window.py",
     "broker/core/queue/consumer_ring.py",
     "broker/core/queue/stream.py",
     "broker/core/queue/unacked.py",

@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from broker.core.queue.deadlines import Deadlines
+from broker.core.deadlines import Deadlines
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
+from broker.core.queue.stream import Stream
 from broker.delivery.new_vhost import new_vhost
 from broker.slots.slot import Owner
 from broker.store.memory_files import MemoryFiles
@@ -19,7 +20,7 @@ from broker.store.store import VhostStore
 
 if TYPE_CHECKING:
     from broker.core.confirmable import Confirmable
-    from broker.core.queue.ports import Clock
+    from broker.core.deadlines import Clock
     from broker.core.vhost import Vhost
     from broker.routing.binding import Binding
     from broker.routing.exchange import Exchange
@@ -94,7 +95,7 @@ class Rehearsal:
         )
         stores.callback(store.close)
         idle = _Idle()
-        ports = QueuePorts(
+        ports = QueuePorts[Stream, Queue](
             store=store,
             assign=lambda _queue: idle,
             retire=_ignore,
@@ -105,11 +106,10 @@ class Rehearsal:
             measure=_ignore,
             clock=self._clock,
             deadlines=Deadlines(),
-            share=_ignore,
             bury=_ignore,
             unused=_ignore,
         )
-        return new_vhost(name, self._settings, ports, idle, journal=_ignore, generate=self._generate)
+        return new_vhost(name, self._settings, ports, idle, share=_ignore, journal=_ignore, generate=self._generate)
 
 
 def copying(source: Vhost, copy: Vhost) -> list[Callable[[], object]]:

@@ -17,8 +17,11 @@ from broker.core.policy.policy_sweep import PolicySweep
 from broker.core.publishing.dead_letter import DeadLetters
 from broker.core.publishing.producers import ProducerLimits, Producers
 from broker.core.publishing.reply_to import ReplyConsumers
-from broker.core.queue.queue import Queue, QueuePorts
+from broker.core.queue.consumer import ChannelConsumers
+from broker.core.queue.ports import QueuePorts
+from broker.core.queue.queue import Queue
 from broker.core.queue.rules import queue_rules
+from broker.core.queue.stream import Stream
 from broker.core.resource import Resource
 from broker.core.topology.bindings import Bindings
 from broker.core.topology.changes import Change, TopologySnapshot, restore, snapshot
@@ -77,6 +80,7 @@ class Vhost:
         "queues",
         "replies",
         "router",
+        "share",
         "sweep",
     )
 
@@ -84,7 +88,8 @@ class Vhost:
         self,
         name: str,
         *,
-        ports: QueuePorts,
+        ports: QueuePorts[Stream, Queue],
+        share: Callable[[ChannelConsumers], None],
         committer: Committer,
         journal: Callable[[Change], None],
         generate: Callable[[], str],
@@ -97,12 +102,13 @@ class Vhost:
         """Shapes: `generate` returns 22 fresh random characters, for a name that the client left out."""
         self.name = name
         self.ports = ports
+        self.share = share
         self.committer = committer
         self.journal = journal
         self.limits = limits or VhostLimits()
         self.connections = 0  # how many have it open
         self.default_queue_type: str | None = None  # classic or quorum; for declares of clients that name no type
-        self.sweep = PolicySweep(self, ports)
+        self.sweep = PolicySweep(self, ports.clock, ports.deadlines)
         self.policies = Policies(self.sweep.begin)
         self.queues = Queues(self)
         self.exchanges = Exchanges(self, cache_limits, topic_index)

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.core.queue.deadlines import TURN_SHARE, Deadlines
-from broker.core.queue.queue import QueuePorts
+from broker.core.deadlines import TURN_SHARE, Deadlines
+from broker.core.queue.ports import QueuePorts, StreamOwner
 from broker.core.topology.recovered_queue import deleted_numbers, make_recovered
 from broker.delivery.checkpointer import Checkpointer
 from broker.delivery.committer import Committer
@@ -92,14 +92,15 @@ class Engine:
             measure=self.reader.measure,
             clock=turn,
             deadlines=self.deadlines,
-            share=self.workers.share,
             bury=self._bury,
             unused=self._unused,
             window_messages=settings.slots.window_messages,
             window_bytes=settings.slots.window_bytes,
             settled=self._settled,
         )
-        self.vhost = new_vhost(name, settings, ports, self.committer, journal=self._journal, generate=generate)
+        self.vhost = new_vhost(
+            name, settings, ports, self.committer, share=self.workers.share, journal=self._journal, generate=generate
+        )
         self.vhost.firehose.node = f"slotmq@{socket.gethostname()}"
         self.vhost.firehose.switched = self.workers.trace
         self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._thread)
@@ -300,7 +301,7 @@ class Engine:
         self.committer.urgent = True
         self._schedule()
 
-    def _bury(self, queue: Queue, message: Message, reason: str) -> None:
+    def _bury(self, queue: StreamOwner, message: Message, reason: str) -> None:
         self.vhost.dead_letters.bury(queue, message, reason)
 
     def _unused(self, queue: Queue) -> None:

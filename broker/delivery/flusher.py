@@ -114,7 +114,7 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
         if consumer.no_ack:
             stream.settle(slot, written)
         session.last_served = consumer
-        consumer.output_window.last_served = session
+        consumer.output_window.last_served = number
         connection.touch()
     return taken
 

@@ -12,7 +12,10 @@ from broker.routing.cache import CacheLimits
 from broker.routing.pattern import PatternLimits
 
 if TYPE_CHECKING:
+    from broker.core.queue.consumer import ChannelConsumers
     from broker.core.queue.ports import QueuePorts
+    from broker.core.queue.queue import Queue
+    from broker.core.queue.stream import Stream
     from broker.core.topology.changes import Change
     from broker.settings import Settings
 
@@ -24,9 +27,10 @@ CACHE_ROUNDS: Final = 4  # a route cache judges its use after so many times its 
 def new_vhost(
     name: str,
     settings: Settings,
-    ports: QueuePorts,
+    ports: QueuePorts[Stream, Queue],
     committer: Committer,
     *,
+    share: Callable[[ChannelConsumers], None],
     journal: Callable[[Change], None],
     generate: Callable[[], str],
 ) -> Vhost:
@@ -35,6 +39,7 @@ def new_vhost(
     return Vhost(
         name,
         ports=ports,
+        share=share,
         committer=committer,
         journal=journal,
         generate=generate,

@@ -19,8 +19,8 @@ from broker.store.record import TARGET, encode_message
 from broker.store.spill import SPILLED
 
 if TYPE_CHECKING:
+    from broker.core.deadlines import Clock
     from broker.core.message.message import Message
-    from broker.core.queue.queue import Clock
     from broker.core.queue.stream import Stream
     from broker.slots.slot import Slot
     from broker.store.store import VhostStore

@@ -7,7 +7,7 @@ A queue moves to another worker when its own dies.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from broker.core.queue.consumer_ring import BATCH_MESSAGES
 from broker.delivery.flusher import deliver, rooms_of, spread
@@ -17,10 +17,9 @@ from broker.store.damage import StoreFailed
 
 if TYPE_CHECKING:
     from broker.core.firehose import Firehose
-    from broker.core.queue.consumer import Consumer
+    from broker.core.queue.consumer import ChannelConsumers, Consumer
     from broker.core.queue.queue import Queue
     from broker.core.queue.stream import Stream
-    from broker.core.session.basic import BasicSession
     from broker.delivery.reader import SlotReader
     from broker.slots.slot import Slot
 
@@ -136,7 +135,7 @@ class Worker:
     def _serve_streams(self, queue: Queue) -> bool:
         budget = TURN_MESSAGES
         while budget > 0:
-            consumers = queue.consumers.next(queue.ready)
+            consumers = cast("list[Consumer]", queue.consumers.next(queue.ready))
             if not consumers:
                 return False  # credit wakes it
             found = queue.lease()
@@ -221,7 +220,7 @@ class Workers:
         self._reader = reader
         self._schedule = schedule
         self._born = 0
-        self._sharing: list[BasicSession] = []  # channels whose shared prefetch has room again
+        self._sharing: list[ChannelConsumers] = []  # channels whose shared prefetch has room again
         self._firehose: Firehose | None = None
         self.workers: list[Worker] = [self._new_worker() for _ in range(count)]
 
@@ -247,7 +246,7 @@ class Workers:
         for worker in self.workers:
             worker.queues.discard(queue)
 
-    def share(self, session: BasicSession) -> None:
+    def share(self, session: ChannelConsumers) -> None:
         """Serve the queues of a channel whose consumers share a prefetch in the next turn, before all others."""
         self._sharing.append(session)
         self._schedule()
@@ -295,8 +294,7 @@ class Workers:
         for queue in worker.queues:
             for stream in queue.streams:
                 stream.manager.give_back_all(worker.owner)
-            queue.awake = False
-            queue.worker = self.assign(queue)
+            queue.move_to(self.assign(queue))
             if queue.failures < FAILURES_MAX:
                 queue.wake()
 

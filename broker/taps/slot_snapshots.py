@@ -18,7 +18,7 @@ from broker.taps.slot_rows import copy_pieces, gather, let_go
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from broker.core.queue.ports import Clock
+    from broker.core.deadlines import Clock
     from broker.core.queue.queue import Queue
     from broker.core.queue.stream import Stream
     from broker.delivery.engine import Engine

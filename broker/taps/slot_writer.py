@@ -20,7 +20,7 @@ from broker.store.damage import CorruptStore, StoreFailed
 from broker.taps.slot_rows import copy_pieces, gather, let_go
 
 if TYPE_CHECKING:
-    from broker.core.queue.ports import Clock
+    from broker.core.deadlines import Clock
     from broker.core.queue.stream import Stream
     from broker.core.queue.tap_queue import TapQueue
     from broker.delivery.engine import Engine

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from broker.core.queue.ports import Clock
+    from broker.core.deadlines import Clock
     from broker.core.vhost import Vhost
     from broker.delivery.engine import Engine
     from broker.settings import Settings

@@ -10,9 +10,9 @@ import pika
 import pytest
 from pamqp import commands
 
+from broker.core.deadlines import Deadlines
 from broker.core.delay.delayed import HOLDING_PREFIX, Delay
 from broker.core.delay.due_moments import NEAR_MAX
-from broker.core.queue.deadlines import Deadlines
 from broker.server import BrokerServer
 from broker.store.store import VhostStore
 from broker.testing import VirtualClock

@@ -12,8 +12,8 @@ from typing import Any, Final
 import pytest
 from pamqp import commands
 
+from broker.core.deadlines import TURN_SHARE
 from broker.core.policy.policy import Policy
-from broker.core.queue.deadlines import TURN_SHARE
 from broker.core.session import method_budget
 from broker.server import BrokerServer
 from tests.deadline import wait_until_async

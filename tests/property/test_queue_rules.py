@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from broker.amqp.header_facts import HeaderFacts
+from broker.core.deadlines import Deadlines
 from broker.core.message.message import Envelope, Message
-from broker.core.queue.deadlines import Deadlines
-from broker.core.queue.queue import Queue, QueuePorts
+from broker.core.queue.ports import QueuePorts
+from broker.core.queue.queue import Queue
 from broker.core.queue.rules import DROP_HEAD, REJECT_PUBLISH, QueueRules
 from broker.core.queue.stream import Stream
 from broker.slots.slot import Owner, Slot
@@ -34,7 +35,7 @@ class Bench:
         self.ids: dict[int, Message] = {}
         worker: Any = SimpleNamespace(owner=Owner("n", "w"), wake=lambda _queue: None, serve=lambda _queue: None)
         store, _ = VhostStore.open(MemoryFiles(), Path("/data/vhosts/v"), segment_bytes=1 << 31, sync=True)
-        ports = QueuePorts(
+        ports = QueuePorts[Stream, Queue](
             store=store,
             assign=lambda _queue: worker,
             retire=lambda _queue: None,
@@ -45,7 +46,6 @@ class Bench:
             measure=lambda _stream, _slot: None,
             clock=self.clock,
             deadlines=self.deadlines,
-            share=lambda _session: None,
             bury=lambda _queue, message, reason: self.buried.append((int(message.body), reason)),
             unused=lambda _queue: None,
             window_messages=3,

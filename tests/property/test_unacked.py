@@ -17,8 +17,9 @@ from tests.unit.core.room import Room
 
 ROOM = Room()
 CLIENT = ROOM.enter()
-STREAMS = tuple(ROOM.vhost.declare_queue(name).stream for name in ("q-0", "q-1"))
-CONSUMERS = tuple(CLIENT.consumer(stream.queue) for stream in STREAMS)
+QUEUES = tuple(ROOM.vhost.declare_queue(name) for name in ("q-0", "q-1"))
+STREAMS = tuple(queue.stream for queue in QUEUES)
+CONSUMERS = tuple(CLIENT.consumer(queue) for queue in QUEUES)
 WINDOW = 40  # messages of a slot
 
 Entry = tuple[Any, Slot, int, Any]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from broker.core.queue.ports import QueuePorts
+    from broker.core.deadlines import Clock, Deadlines
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
     from broker.routing.exchange import Exchange
@@ -43,10 +43,10 @@ class PolicySweep:
         "slices",
     )
 
-    def __init__(self, vhost: Vhost, ports: QueuePorts) -> None:
+    def __init__(self, vhost: Vhost, clock: Clock, deadlines: Deadlines) -> None:
         self._vhost = vhost
-        self._clock = ports.clock
-        self._deadlines = ports.deadlines
+        self._clock = clock
+        self._deadlines = deadlines
         self._queues: dict[str, Queue] = {}
         self._exchanges: dict[str, Exchange] = {}
         self._unsettled: list[Queue] = []  # have their rules, and are still to be brought within them

@@ -22,6 +22,7 @@ from broker.core.publishing.reply_to import REPLY_PREFIX
 from broker.event_log import get_logger
 
 if TYPE_CHECKING:
+    from broker.core.queue.ports import StreamOwner
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
 
@@ -46,10 +47,10 @@ class DeadLetters:
     def __init__(self, vhost: Vhost) -> None:
         self._vhost = vhost
         self._burying = False
-        self._waiting: deque[tuple[Queue, Message, str]] = deque()
+        self._waiting: deque[tuple[StreamOwner, Message, str]] = deque()
         self._envelopes = EnvelopeCache()
 
-    def bury(self, queue: Queue, message: Message, reason: str) -> None:
+    def bury(self, queue: StreamOwner, message: Message, reason: str) -> None:
         """Publish a message of a queue to the queue's dead letter exchange; without one nothing happens.
 
         Its body must be in memory. An exchange that does not exist, or leads nowhere, drops it without a word.
@@ -68,7 +69,7 @@ class DeadLetters:
             self._burying = False
             self._waiting.clear()
 
-    def _publish(self, queue: Queue, message: Message, reason: str) -> None:
+    def _publish(self, queue: StreamOwner, message: Message, reason: str) -> None:
         vhost, rules = self._vhost, queue.rules
         exchange = vhost.exchanges.get(rules.dead_letter_exchange or "")
         if exchange is None:
@@ -113,7 +114,7 @@ class DeadLetters:
         return tuple(key for key in keys if not key.startswith(REPLY_PREFIX))
 
     def _without_cycles(
-        self, source: Queue, queues: Sequence[Queue], events: Sequence[dict[str, Any]]
+        self, source: StreamOwner, queues: Sequence[Queue], events: Sequence[dict[str, Any]]
     ) -> tuple[Queue, ...]:
         """Return the queues that the message has not gone round to by itself."""
         straight = tuple(queue for queue in queues if not is_cycle(queue.name, events))

@@ -15,8 +15,7 @@ from broker.core.publishing.sequences import Room, Sequences, block_of
 from broker.store.record import PRODUCER, TARGET
 
 if TYPE_CHECKING:
-    from broker.core.queue.deadlines import Deadlines
-    from broker.core.queue.ports import Clock
+    from broker.core.deadlines import Clock, Deadlines
 
 __all__ = ["Producer", "ProducerLimits", "Producers"]
 

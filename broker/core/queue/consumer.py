@@ -1,20 +1,23 @@
-"""A consumer: one basic.consume on one channel, and how much it can take."""
+"""Consumers: one basic.consume each, and all of one channel with the prefetch that they share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.errors import ChannelError
 from broker.core.arguments import amqp_type, type_class
+from broker.core.queue.consumer_ring import RingMember
+from broker.core.queue.unacked import Unacked
 from broker.core.resource import Resource
 
 if TYPE_CHECKING:
+    from broker.amqp.connection import Connection
+    from broker.core.queue.output_window import OutputWindow
     from broker.core.queue.queue import Queue
-    from broker.core.session.basic import BasicSession
 
-__all__ = ["UNLIMITED", "Consumer", "consumer_priority"]
+__all__ = ["UNLIMITED", "ChannelConsumers", "Consumer", "consumer_priority"]
 
 _FRAME_HEAD: Final = Struct(">BHI")
 _DELIVER: Final = b"\x00\x3c\x00\x3c"  # class 60, method 60
@@ -22,11 +25,94 @@ UNLIMITED: Final = 1 << 30
 HEADS_MAX: Final = 256  # one head per length of exchange and key; a short string has 256 lengths
 
 
-class Consumer:
+class ChannelConsumers:
+    """The consumers of one channel, their shared prefetch, and the deliveries that wait for an acknowledgement.
+
+    Units: ``prefetch_consumer`` is given to consumers that start later, ``prefetch_channel`` is shared by all of them
+        (RabbitMQ's reading of basic.qos: global=false is per consumer). 0 means no limit. ``outstanding`` counts the
+        unacked deliveries to consumers, without those of basic.get.
+    Invariant: ``sharing`` is set while the channel waits to be served in the next turn.
+    """
+
+    __slots__ = (
+        "_share",
+        "connection",
+        "consumers",
+        "last_served",
+        "number",
+        "output_window",
+        "outstanding",
+        "prefetch_channel",
+        "prefetch_consumer",
+        "sharing",
+        "unacked",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        number: int,
+        output_window: OutputWindow,
+        share: Callable[[ChannelConsumers], None],
+    ) -> None:
+        """Take the channel's number; `share` serves the queues of a channel in the next turn."""
+        self._share = share
+        self.connection = connection
+        self.output_window = output_window
+        self.number = number
+        self.consumers: dict[str, Consumer] = {}
+        self.last_served: Consumer | None = None
+        self.unacked = Unacked()
+        self.outstanding = 0
+        self.prefetch_consumer = 0
+        self.prefetch_channel = 0
+        self.sharing = False
+
+    def room(self) -> int:
+        """Return how many more deliveries the channel's shared prefetch allows."""
+        return self.prefetch_channel - self.outstanding if self.prefetch_channel else UNLIMITED
+
+    def queues(self) -> Iterable[Queue]:
+        """Return the queues of the consumers, each once."""
+        return dict.fromkeys([consumer.queue for consumer in self.consumers.values()])
+
+    def wake(self) -> None:
+        """Serve the queues of the consumers: there is room again.
+
+        Shared room is dealt out in the next turn, before anything else is delivered: the first queue that is served
+        could use it up.
+        """
+        if not self.prefetch_channel:
+            for queue in self.take_turns():
+                queue.wake()
+        elif not self.sharing:
+            self.sharing = True
+            self._share(self)
+
+    def take_turns(self) -> list[Queue]:
+        """Unpark the consumers and return their queues in the order of their turns.
+
+        The consumer that was served last comes last; of those of one queue, the one that has waited longest comes
+        first.
+        Cost: O(consumers).
+        """
+        self.sharing = False
+        consumers = list(self.consumers.values())
+        parked = [consumer for consumer in consumers if consumer.parked]
+        for consumer in sorted(parked, key=lambda consumer: consumer.parked):
+            consumer.queue.consumers.unpark(consumer)
+        turn = consumers.index(self.last_served) + 1 if self.last_served in consumers else 0
+        return [consumer.queue for consumer in consumers[turn:] + consumers[:turn]]
+
+    def consumer_cancelled(self, consumer: Consumer) -> None:
+        """Drop a consumer whose queue was deleted and tell a client that understands it."""
+        raise NotImplementedError
+
+
+class Consumer(RingMember):
     """Takes messages of one queue as far as its prefetch and its connection allow.
 
-    Units: ``prefetch`` is in messages, 0 for no limit. Of consumers with room those of the highest
-        ``priority`` are served. ``parked`` is 0, or a number that is lower the longer its queue has passed it over.
+    Units: ``prefetch`` is in messages, 0 for no limit.
     """
 
     __slots__ = (
@@ -34,23 +120,18 @@ class Consumer:
         "_tag_bytes",
         "arguments",
         "connection",
-        "exclusive",
         "no_ack",
         "output_window",
-        "parked",
         "prefetch",
-        "priority",
         "queue",
         "session",
-        "tag",
-        "unacked",
     )
 
     def __init__(
         self,
         tag: str,
         queue: Queue,
-        session: BasicSession,
+        session: ChannelConsumers,
         *,
         no_ack: bool,
         exclusive: bool,
@@ -58,18 +139,14 @@ class Consumer:
         prefetch: int,
         priority: int = 0,
     ) -> None:
-        self.tag = tag
+        super().__init__(tag, priority=priority, exclusive=exclusive)
         self.queue = queue
         self.session = session
         self.connection = session.connection
         self.output_window = session.output_window
         self.no_ack = no_ack
-        self.exclusive = exclusive
         self.arguments = arguments
         self.prefetch = prefetch
-        self.priority = priority
-        self.unacked = 0
-        self.parked = 0  # else its queue asks it for room again when somebody says that it may have some
         raw = tag.encode()
         self._tag_bytes = bytes((len(raw),)) + raw
         self._heads: dict[int, bytes] = {}
@@ -77,7 +154,7 @@ class Consumer:
     def room(self) -> int:
         """Return how many messages it can take now; 0 when a prefetch is used up or its client does not read.
 
-        One that does not ack uses up no prefetch, and waits all the same while that of its channel is used up.
+        A consumer without acks uses up no prefetch; it waits all the same while that of its channel is used up.
         """
         if not self.output_window.has_room():
             return 0

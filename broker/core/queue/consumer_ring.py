@@ -4,15 +4,38 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from broker.core.queue.consumer import Consumer
-
-__all__ = ["BATCH_MESSAGES", "ConsumerRing"]
+__all__ = ["BATCH_MESSAGES", "ConsumerRing", "RingMember"]
 
 BATCH_MESSAGES: Final = 256  # so many are dealt out at a time
 ROW_MESSAGES: Final = 16  # so many one of very many consumers gets in a row, where there are enough for all of them
+
+
+class RingMember:
+    """A consumer as its queue sees it.
+
+    Of the members with room, those of the highest ``priority`` are served.
+    Units: ``unacked`` is in messages. ``parked`` is 0, or a number that is lower the longer the queue has passed over
+        the consumer.
+    """
+
+    __slots__ = ("exclusive", "parked", "priority", "tag", "unacked")
+
+    def __init__(self, tag: str, *, priority: int, exclusive: bool) -> None:
+        self.tag = tag
+        self.priority = priority
+        self.exclusive = exclusive
+        self.unacked = 0
+        self.parked = 0
+
+    def room(self) -> int:
+        """Return how many messages the consumer can take now."""
+        raise NotImplementedError
+
+    def cancelled_by_broker(self) -> None:
+        """Tell the client that the queue is gone."""
+        raise NotImplementedError
 
 
 class ConsumerRing:
@@ -29,20 +52,20 @@ class ConsumerRing:
     __slots__ = ("_alone", "_consumers", "_lap", "_parkings", "_rings", "_row", "_single_active", "active", "present")
 
     def __init__(self, *, single_active: bool = False) -> None:
-        self._consumers: dict[Consumer, None] = {}
-        self._rings: dict[int, deque[Consumer]] = {}  # by priority, the highest first; the left end's turn is next
-        self._alone: Consumer | None = None  # the only one there is: most queues have one
+        self._consumers: dict[RingMember, None] = {}
+        self._rings: dict[int, deque[RingMember]] = {}  # by priority, the highest first; the left end's turn is next
+        self._alone: RingMember | None = None  # the only one there is: most queues have one
         self._row = 1  # so many messages each gets in this lap, while there are many
         self._lap = 0  # so many consumers are left of it
         self._parkings = 0  # how often a consumer was parked
         self._single_active = single_active
-        self.active: Consumer | None = None
+        self.active: RingMember | None = None
         self.present = False  # whether there is one: asked for each message, so an attribute and not a call
 
     def __len__(self) -> int:
         return len(self._consumers)
 
-    def __iter__(self) -> Iterator[Consumer]:
+    def __iter__(self) -> Iterator[RingMember]:
         """Iterate in the order in which they came."""
         return iter(self._consumers)
 
@@ -51,7 +74,7 @@ class ConsumerRing:
         """Whether one consumer keeps the queue to itself."""
         return self._alone is not None and self._alone.exclusive
 
-    def add(self, consumer: Consumer) -> None:
+    def add(self, consumer: RingMember) -> None:
         """Add a consumer at the end: behind the one that was served last."""
         self._consumers[consumer] = None
         self._count()
@@ -62,7 +85,7 @@ class ConsumerRing:
         if self._single_active and self.active is None:
             self.active = consumer
 
-    def remove(self, consumer: Consumer) -> None:
+    def remove(self, consumer: RingMember) -> None:
         """Remove a consumer; where one is active at a time the next of the highest priority follows it.
 
         Cost: n consumers of its priority.
@@ -76,7 +99,7 @@ class ConsumerRing:
         if consumer is self.active:
             self.active = max(self._consumers, key=lambda other: other.priority, default=None)
 
-    def clear(self) -> list[Consumer]:
+    def clear(self) -> list[RingMember]:
         """Remove all consumers and return them."""
         gone = list(self._consumers)
         for consumer in gone:
@@ -99,7 +122,7 @@ class ConsumerRing:
                 self._park(ring.popleft())
         return False
 
-    def next(self, ready: int) -> list[Consumer]:
+    def next(self, ready: int) -> list[RingMember]:
         """Return the consumers that share the next messages, the one whose turn it is first.
 
         They have room and the highest priority of those that do. No more of them are returned than the `ready`
@@ -125,7 +148,7 @@ class ConsumerRing:
                 return able
         return []
 
-    def served(self, consumer: Consumer) -> None:
+    def served(self, consumer: RingMember) -> None:
         """Note who was served last: of its priority, those behind it have their turn first.
 
         Cost: those that were served with it; n consumers if it has gone meanwhile.
@@ -138,14 +161,14 @@ class ConsumerRing:
             if ring[-1] is consumer:
                 return
 
-    def unpark(self, consumer: Consumer) -> None:
+    def unpark(self, consumer: RingMember) -> None:
         """Hear that a parked consumer may have room again; its turn comes last."""
         consumer.parked = 0
         self._rings[consumer.priority].append(consumer)
 
-    def _able(self, ring: deque[Consumer], most: int) -> list[Consumer]:
+    def _able(self, ring: deque[RingMember], most: int) -> list[RingMember]:
         """Return up to `most` consumers with room, and park those without that stand between them."""
-        able: list[Consumer] = []
+        able: list[RingMember] = []
         for _ in range(len(ring)):
             consumer = ring.popleft()
             if consumer.room() > 0:
@@ -160,7 +183,7 @@ class ConsumerRing:
             ring.extendleft(reversed(able))
         return able
 
-    def _park(self, consumer: Consumer) -> None:
+    def _park(self, consumer: RingMember) -> None:
         self._parkings += 1
         consumer.parked = self._parkings
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from broker.core.queue.queue_arguments import CLASSIC, QUORUM, STREAM
+from broker.core.queue.queue_arguments import CLASSIC, STREAM
+from broker.core.queue.rules import QUORUM
 
 __all__ = ["check_default_type", "default_type", "ignored_default_type", "with_default_type"]
 

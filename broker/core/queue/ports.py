@@ -1,77 +1,96 @@
-"""What a queue needs from the floors around it."""
+"""What streams and queues need from the layers around them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Generic, Protocol, TypeVar
 
+from broker.core.deadlines import Clock, Deadlines
 from broker.core.message.message import Message
-from broker.core.queue.deadlines import Deadlines
+from broker.core.queue.consumer_ring import ConsumerRing
+from broker.core.queue.rules import QueueRules
 from broker.slots.slot import Owner, Slot
+from broker.store.store import VhostStore
 
-if TYPE_CHECKING:
-    from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
-    from broker.core.session.basic import BasicSession
-    from broker.store.store import VhostStore
+__all__ = ["QueuePorts", "QueueWorker", "StreamOwner", "StreamPorts"]
 
-__all__ = ["Clock", "QueuePorts", "QueueWorker"]
-
-
-class Clock(Protocol):
-    """The broker's clock, in milliseconds, as exact as a record's timestamp needs.
-
-    The time of day of one of its moments is that moment less ``ahead_ms``.
-    """
-
-    now_ms: int
-    ahead_ms: int
+S = TypeVar("S", bound="LoggingStream")
+Q = TypeVar("Q")
+Q_contra = TypeVar("Q_contra", contravariant=True)
 
 
-class QueueWorker(Protocol):
+class StreamOwner(Protocol):
+    """A queue as its streams see it."""
+
+    name: str
+    durable: bool
+    is_tap: bool
+    rules: QueueRules
+    consumers: ConsumerRing
+    awake: bool
+
+    @property
+    def ready(self) -> int:
+        """Messages that wait to be delivered."""
+
+    def wake(self) -> None:
+        """Schedule the queue for delivery when it has messages and consumers."""
+
+    def serve_first(self) -> int:
+        """Deliver before a method that would see the messages; return how many were delivered."""
+
+    def wake_worker(self) -> None:
+        """Schedule the queue for delivery in this loop turn."""
+
+    def returned(self) -> None:
+        """Apply the rules after messages came back, and deliver them again."""
+
+    def enforce(self) -> None:
+        """Drop messages until the queue is within its limits."""
+
+
+class LoggingStream(Protocol):
+    """A stream as the end of a loop turn sees it."""
+
+    def log_settlements(self) -> None:
+        """Append one record for all messages that were settled in this loop turn."""
+
+
+class QueueWorker(Protocol[Q_contra]):
     """The slot delivery worker as a queue sees it."""
 
     owner: Owner
 
-    def wake(self, queue: Queue) -> None:
-        """Has the queue served in this loop turn."""
+    def wake(self, queue: Q_contra) -> None:
+        """Schedule the queue for delivery in this loop turn."""
 
-    def serve(self, queue: Queue) -> None:
-        """Serve the queue at once."""
+    def serve(self, queue: Q_contra) -> None:
+        """Deliver from the queue at once."""
 
-    def serve_first(self, queue: Queue) -> int:
-        """Serve the queue before a method that would see its messages, and return how many were handed out."""
+    def serve_first(self, queue: Q_contra) -> int:
+        """Deliver from the queue before a method that would see its messages; return how many were delivered."""
 
 
-@dataclass(slots=True)
-class QueuePorts:
-    """What a queue needs from the floors around it; one object for all queues of a vhost.
+@dataclass(slots=True, kw_only=True)
+class StreamPorts(Generic[S]):
+    """What a stream needs from the store, the pager, the reader and the dead letters of its vhost.
 
-    ``kept`` hears of each slot that begins to hold messages in memory, ``read`` brings a paged-out slot back and then
-    calls, ``moments`` tells when the messages of a paged-out slot are due, ``fetch`` reads some messages of paged-out
-    slots by their ids, the first ones first, ``measure`` finds the body sizes of a paged-out slot, ``settled`` collects
-    the streams whose settlements are to be logged at the end of the loop turn. ``share`` has the queues of a channel
-    served whose consumers share a prefetch in which there is room again. ``bury`` dead-letters a message, ``unused``
-    hears of a queue that expired.
+    ``kept`` hears of each slot that begins to hold messages in memory. ``read`` brings a paged-out slot back and then
+    calls. ``measure`` finds the body sizes of a paged-out slot. ``bury`` publishes a dead letter. ``settled``
+    collects the streams whose settlements are logged at the end of the loop turn.
     """
 
     store: VhostStore
-    assign: Callable[[Queue], QueueWorker]
-    retire: Callable[[Queue], None]
-    kept: Callable[[Stream, Slot], None]
-    read: Callable[[Stream, Slot, Callable[[], None]], None]
-    moments: Callable[[Stream, Slot, Callable[[Sequence[int]], None]], None]
-    fetch: Callable[[Stream, Sequence[tuple[int, Slot]], Callable[[Mapping[int, Message | None]], None]], None]
-    measure: Callable[[Stream, Slot], None]
+    kept: Callable[[S, Slot], None]
+    read: Callable[[S, Slot, Callable[[], None]], None]
+    measure: Callable[[S, Slot], None]
+    bury: Callable[[StreamOwner, Message, str], None]
     clock: Clock
     deadlines: Deadlines
-    share: Callable[[BasicSession], None]
-    bury: Callable[[Queue, Message, str], None]
-    unused: Callable[[Queue], None]
     window_messages: int = 1000
     window_bytes: int = 1 << 20
-    settled: list[Stream] = field(default_factory=list)
+    settled: list[S] = field(default_factory=list)
 
     def log_settlements(self) -> None:
         """Append the records of what was settled since the last call: one for each stream."""
@@ -80,3 +99,19 @@ class QueuePorts:
             self.settled.clear()
             for stream in settled:
                 stream.log_settlements()
+
+
+@dataclass(slots=True, kw_only=True)
+class QueuePorts(StreamPorts[S], Generic[S, Q]):
+    """What a queue needs beside that; one object serves all queues of a vhost.
+
+    ``assign`` gives a new queue to a worker, ``retire`` takes a deleted one away. ``unused`` hears of a queue that
+    expired. ``moments`` tells when the messages of a paged-out slot are due. ``fetch`` reads some messages of paged-out
+    slots by their ids, the first ones first.
+    """
+
+    assign: Callable[[Q], QueueWorker[Q]]
+    retire: Callable[[Q], None]
+    unused: Callable[[Q], None]
+    moments: Callable[[S, Slot, Callable[[Sequence[int]], None]], None]
+    fetch: Callable[[S, Sequence[tuple[int, Slot]], Callable[[Mapping[int, Message | None]], None]], None]

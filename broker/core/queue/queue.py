@@ -6,23 +6,22 @@ Its messages are in slots and nowhere else; whoever wants one asks a slot manage
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from broker.core.arguments import queue_type
 from broker.core.message.message import Message
-from broker.core.queue.consumer_ring import ConsumerRing
+from broker.core.queue.consumer_ring import ConsumerRing, RingMember
 from broker.core.queue.expiry import expired_among
-from broker.core.queue.ports import Clock, QueuePorts, QueueWorker
-from broker.core.queue.rules import DROP_HEAD, REJECT_PUBLISH_DLX, QueueRules, queue_rules
+from broker.core.queue.ports import QueuePorts, QueueWorker
+from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH_DLX, QueueRules, queue_rules
 from broker.core.queue.stream import Stream
 from broker.routing.bundle import Destination
 from broker.routing.exchange import Exchange
 from broker.slots.slot import Slot
 
-if TYPE_CHECKING:
-    from broker.core.queue.consumer import Consumer
-
-__all__ = ["Clock", "Queue", "QueuePorts", "QueueWorker"]
+__all__ = ["Queue"]
 
 BATCH_MESSAGES: Final = 100  # so many are dropped between two looks at the share of the turn
 
@@ -57,6 +56,7 @@ class Queue(Destination[Exchange]):
         "serving",
         "streams",
         "timed",
+        "wake_worker",
         "worker",
     )
 
@@ -74,7 +74,7 @@ class Queue(Destination[Exchange]):
         auto_delete: bool,
         arguments: dict[str, Any],
         number: int,
-        ports: QueuePorts,
+        ports: QueuePorts[Stream, Queue],
         rules: QueueRules | None = None,
     ) -> None:
         super().__init__()
@@ -98,10 +98,20 @@ class Queue(Destination[Exchange]):
         self._reading = False  # the rules wait for a slot from disk
         self._pressing = False  # its consumers are served because it is full
         self.serving = False
-        self.streams = tuple(Stream(self, level, number + level, ports) for level in range(self.rules.max_priority + 1))
-        self.worker = ports.assign(self)
+        persists_all = self.persists_all or queue_type(arguments) == QUORUM
+        self.streams = tuple(
+            Stream(self, level, number + level, ports, persists_all=persists_all)
+            for level in range(self.rules.max_priority + 1)
+        )
+        self.move_to(ports.assign(self))
         self._take_rules(self.rules)
         self.used()
+
+    def move_to(self, worker: QueueWorker[Queue]) -> None:
+        """Let another worker deliver the messages of the queue."""
+        self.awake = False
+        self.worker = worker
+        self.wake_worker = partial(worker.wake, self)
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r}, ready={self.ready}, unacked={self.unacked})"
@@ -352,14 +362,14 @@ class Queue(Destination[Exchange]):
 
     # -- consumers ----------------------------------------------------------------------------------------------------
 
-    def add_consumer(self, consumer: Consumer) -> None:
+    def add_consumer(self, consumer: RingMember) -> None:
         """Add a consumer behind those of its priority."""
         self.consumers.add(consumer)
         self.had_consumers = True
         self.used()
         self.wake()
 
-    def remove_consumer(self, consumer: Consumer) -> None:
+    def remove_consumer(self, consumer: RingMember) -> None:
         """Remove a consumer; the last one's leases go back to the slot manager."""
         self.consumers.remove(consumer)
         if self.consumers:
@@ -380,7 +390,11 @@ class Queue(Destination[Exchange]):
     def wake(self) -> None:
         """Has the worker look at this queue when there is something to deliver and somebody to deliver to."""
         if not self.awake and self.consumers and self.ready:
-            self.worker.wake(self)
+            self.wake_worker()
+
+    def serve_first(self) -> int:
+        """Deliver before a method that would see the messages, and return how many were delivered."""
+        return self.worker.serve_first(self)
 
     # -- empty and delete ---------------------------------------------------------------------------------------------
 

@@ -13,13 +13,12 @@ from broker.amqp.errors import ChannelError
 from broker.amqp.expiration import EXPIRATION_MAX_MS
 from broker.core.arguments import amqp_type, named_exchange, queue_type, text
 from broker.core.names import SHORT_TEXT_MAX_BYTES, is_short_text
-from broker.core.queue.rules import DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX
+from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH, REJECT_PUBLISH_DLX
 from broker.core.resource import Resource
 
 __all__ = ["check_queue_arguments", "compared_arguments"]
 
 CLASSIC: Final = "classic"
-QUORUM: Final = "quorum"
 STREAM: Final = "stream"
 QUEUE_TYPES: Final = (CLASSIC, QUORUM, STREAM)
 PRIORITY_MAX: Final = 255

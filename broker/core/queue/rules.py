@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["DROP_HEAD", "PLAIN", "REJECT_PUBLISH", "REJECT_PUBLISH_DLX", "QueueRules", "queue_rules"]
+__all__ = ["DROP_HEAD", "PLAIN", "QUORUM", "REJECT_PUBLISH", "REJECT_PUBLISH_DLX", "QueueRules", "queue_rules"]
 
 DROP_HEAD: Final = "drop-head"
 REJECT_PUBLISH: Final = "reject-publish"
 REJECT_PUBLISH_DLX: Final = "reject-publish-dlx"
+QUORUM: Final = "quorum"
 QUORUM_DELIVERY_LIMIT: Final = 20  # RabbitMQ 4's default for quorum queues
 
 
@@ -73,7 +74,7 @@ def queue_rules(
                 return str(value)
         return None
 
-    quorum = arguments.get("x-queue-type") == "quorum"
+    quorum = arguments.get("x-queue-type") == QUORUM
     limit = least("delivery-limit")
     if limit is None and quorum:
         limit = QUORUM_DELIVERY_LIMIT

@@ -10,16 +10,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from broker.core.arguments import queue_type
 from broker.core.message.message import Message
-from broker.core.queue.queue_arguments import QUORUM
 from broker.event_log import get_logger
 from broker.slots.manager import SlotManager
 from broker.slots.slot import Slot, Tenure
 from broker.store.record import encode_purged, encode_queue_deleted, encode_requeued, encode_settled
 
 if TYPE_CHECKING:
-    from broker.core.queue.queue import Queue, QueuePorts
+    from broker.core.queue.ports import StreamOwner, StreamPorts
     from broker.store.checkpoint import QueueState
     from broker.store.store import VhostStore
 
@@ -55,13 +53,15 @@ class Stream:
         "queue",
     )
 
-    def __init__(self, queue: Queue, level: int, number: int, ports: QueuePorts) -> None:
+    def __init__(
+        self, queue: StreamOwner, level: int, number: int, ports: StreamPorts[Stream], *, persists_all: bool = False
+    ) -> None:
         self.queue = queue
         self.level = level
         self.number = number
         self.octets = number.to_bytes(8, "big")  # as the targets of a record have it
         self.durable = queue.durable
-        self.persists_all = queue.durable and (queue.persists_all or queue_type(queue.arguments) == QUORUM)
+        self.persists_all = persists_all and queue.durable
         self.deleted = False
         self.last_segment = -1  # the log segment that last_slot is known to count in
         self.last_slot: Slot | None = None
@@ -111,7 +111,7 @@ class Stream:
         message_id = self.manager.publish(message, message.charge)
         queue = self.queue
         if queue.consumers.present and not queue.awake:
-            queue.worker.wake(queue)
+            queue.wake_worker()
         return message_id
 
     def accept_logged(self, message: Message, segment: int) -> int:
@@ -124,7 +124,7 @@ class Stream:
         message_id = self.manager.publish(message, message.charge)
         queue = self.queue
         if queue.consumers.present and not queue.awake:
-            queue.worker.wake(queue)
+            queue.wake_worker()
         return message_id
 
     def enter(self, message: Message, touched: list[Stream]) -> int:
@@ -155,7 +155,7 @@ class Stream:
             self._note_records(slot, segment if persistent or self.persists_all else NO_SEGMENT)
         queue = self.queue
         if queue.consumers.present and not queue.awake:
-            queue.worker.wake(queue)
+            queue.wake_worker()
 
     def _note_records(self, slot: Slot, segment: int) -> None:
         """Note for what was published from `slot` on where its records are, if anywhere."""

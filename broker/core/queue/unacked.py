@@ -1,4 +1,4 @@
-"""The delivery tags of one channel and what they stand for (street step 12)."""
+"""The delivery tags of one channel and the messages that they name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from broker.amqp.errors import ChannelError
 
 if TYPE_CHECKING:
-    from broker.core.queue.consumer import Consumer
+    from broker.core.queue.consumer_ring import RingMember
     from broker.core.queue.stream import Stream
     from broker.slots.slot import Slot
 
@@ -19,7 +19,7 @@ EMPTY_MAX: Final = 32  # so many runs without a message may lie about, and beyon
 
 # Delivered, unsettled messages of one slot (ascending indexes, a range when none is missing between them), and who has
 # them (None: fetched by basic.get).
-Delivery: TypeAlias = "tuple[Stream, Slot, Sequence[int], Consumer | None]"
+Delivery: TypeAlias = "tuple[Stream, Slot, Sequence[int], RingMember | None]"
 
 
 class Run:
@@ -34,7 +34,7 @@ class Run:
     __slots__ = ("consumer", "first", "gone", "indexes", "last", "left", "low", "slot", "stream")
 
     def __init__(
-        self, first: int, stream: Stream, slot: Slot, indexes: Sequence[int], consumer: Consumer | None
+        self, first: int, stream: Stream, slot: Slot, indexes: Sequence[int], consumer: RingMember | None
     ) -> None:
         self.first = self.low = first
         self.left = len(indexes)
@@ -105,7 +105,7 @@ class Unacked:
         """Return how many messages wait."""
         return self._count
 
-    def handed_out(self, stream: Stream, slot: Slot, indexes: Sequence[int], consumer: Consumer | None) -> None:
+    def handed_out(self, stream: Stream, slot: Slot, indexes: Sequence[int], consumer: RingMember | None) -> None:
         """Note messages that go out under the tags that follow the last one, and that need an acknowledgement.
 
         Shapes: ``indexes`` ascend; they are kept, and must stay as they are.

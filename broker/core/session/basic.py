@@ -4,7 +4,7 @@ step 12).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pamqp import commands
@@ -13,8 +13,8 @@ from broker.amqp.codec import BasicGetOk
 from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.core.message.delivery_count import with_delivery_count
 from broker.core.message.message import Message
-from broker.core.queue.consumer import UNLIMITED, Consumer, consumer_priority
-from broker.core.queue.unacked import Delivery, Unacked, by_slot
+from broker.core.queue.consumer import ChannelConsumers, Consumer, consumer_priority
+from broker.core.queue.unacked import Delivery, by_slot
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
@@ -33,58 +33,19 @@ QOS_OF_RUNNING_CONSUMERS: Final = "py-amqp"
 RABBITMQ: Final = "RabbitMQ"
 
 
-class BasicSession:
-    """Consumes, fetches and settles for one channel.
+class BasicSession(ChannelConsumers):
+    """Consumes, fetches and settles for one channel."""
 
-    Units: ``prefetch_consumer`` is given to consumers that start later, ``prefetch_channel`` is shared by all of them
-        (RabbitMQ's reading of basic.qos: global=false is per consumer). 0 means no limit.
-    Invariant: ``sharing`` is set while the channel waits for its share-out, in the next turn.
-    """
-
-    __slots__ = (
-        "_channel",
-        "_marks",
-        "_session",
-        "_vhost",
-        "closed",
-        "connection",
-        "consumers",
-        "consumers_max",
-        "last_served",
-        "number",
-        "output_window",
-        "outstanding",
-        "prefetch_channel",
-        "prefetch_consumer",
-        "sharing",
-        "unacked",
-    )
+    __slots__ = ("_channel", "_marks", "_session", "_vhost", "closed", "consumers_max")
 
     def __init__(self, channel: Channel, session: SessionOfConnection, vhost: Vhost) -> None:
+        super().__init__(session.connection, channel.number, session.output_window, vhost.share)
         self._channel = channel
         self._session = session
         self._vhost = vhost
-        self.connection = session.connection
-        self.output_window = session.output_window
-        self.number = channel.number
-        self.last_served: Consumer | None = None
         self.closed = False
-        self.consumers: dict[str, Consumer] = {}
         self.consumers_max = self.connection.limits.consumers_max
         self._marks: list[tuple[int, int]] = []  # (last delivery tag, when it was seen), for the consumer timeout
-        self.unacked = Unacked()
-        self.outstanding = 0  # deliveries to consumers that wait for an ack; what basic.get fetched does not count
-        self.prefetch_consumer = 0
-        self.prefetch_channel = 0
-        self.sharing = False
-
-    def room(self) -> int:
-        """Return how many more deliveries the channel's shared prefetch allows."""
-        return self.prefetch_channel - self.outstanding if self.prefetch_channel else UNLIMITED
-
-    def queues(self) -> Iterable[Queue]:
-        """Return the queues of its consumers, each once."""
-        return dict.fromkeys([consumer.queue for consumer in self.consumers.values()])
 
     # -- consume ------------------------------------------------------------------------------------------------------
 
@@ -185,7 +146,7 @@ class BasicSession:
         manager = stream.manager
         if slot.contents is None:
             self.connection.hold()
-            self._vhost.ports.read(stream, slot, lambda: self._get_again(stream, slot, no_ack=no_ack))
+            self._vhost.ports.read(stream, slot, lambda: self._get_again(queue, stream, slot, no_ack=no_ack))
             return
         index = manager.take(slot, 1)[0]
         message: Message = slot.contents[index]
@@ -209,9 +170,8 @@ class BasicSession:
         method = BasicGetOk(tag, redelivered, envelope.exchange, envelope.key, queue.ready)
         self._channel.send_content(method, header, message.body)
 
-    def _get_again(self, stream: Stream, slot: Slot, *, no_ack: bool) -> None:
+    def _get_again(self, queue: Queue, stream: Stream, slot: Slot, *, no_ack: bool) -> None:
         """Go on with a basic.get whose slot was read; it may have to wait for another one."""
-        queue = stream.queue
         if not queue.deleted and not queue.consumers and slot.lease is not None:
             stream.manager.give_back(slot)
         self._get_later(queue, no_ack=no_ack)
@@ -225,7 +185,7 @@ class BasicSession:
             self._channel.send(commands.Basic.GetEmpty())
         else:
             if queue.awake:
-                queue.worker.serve_first(queue)
+                queue.serve_first()
             self.get(queue, no_ack=no_ack)
 
     # -- settle -------------------------------------------------------------------------------------------------------
@@ -289,13 +249,13 @@ class BasicSession:
 
     def _credit(self, deliveries: list[Delivery]) -> None:
         shared = self.prefetch_channel != 0
-        for _stream, _slot, indexes, consumer in deliveries:
+        for stream, _slot, indexes, consumer in deliveries:
             if consumer is not None:
                 count = len(indexes)
                 consumer.unacked -= count
                 self.outstanding -= count
                 if not shared:
-                    queue = consumer.queue
+                    queue = stream.queue
                     if consumer.parked:
                         queue.consumers.unpark(consumer)
                     if not queue.awake and queue.ready:
@@ -306,33 +266,6 @@ class BasicSession:
     def _leave(self, consumer: Consumer) -> None:
         consumer.queue.remove_consumer(consumer)
         self._vhost.consumer_left(consumer.queue)
-
-    def wake(self) -> None:
-        """Has the queues of its consumers served: there is room again.
-
-        Room that is shared is shared out in the next turn, before anything else is delivered: whoever is served first
-        may use it up.
-        """
-        if not self.prefetch_channel:
-            for queue in self.take_turns():
-                queue.wake()
-        elif not self.sharing:
-            self.sharing = True
-            self._vhost.ports.share(self)
-
-    def take_turns(self) -> list[Queue]:
-        """Unpark its consumers and return their queues in the order of their turns.
-
-        The consumer served last comes last; among those of one queue whoever has waited longest comes first.
-        Cost: its consumers.
-        """
-        self.sharing = False
-        consumers = list(self.consumers.values())
-        parked = [consumer for consumer in consumers if consumer.parked]
-        for consumer in sorted(parked, key=lambda consumer: consumer.parked):
-            consumer.queue.consumers.unpark(consumer)
-        turn = consumers.index(self.last_served) + 1 if self.last_served in consumers else 0
-        return [consumer.queue for consumer in consumers[turn:] + consumers[:turn]]
 
     # -- overdue ------------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from broker.core.vhost import Vhost
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
+    from broker.core.queue.ports import StreamOwner
     from broker.core.queue.queue import Queue
     from broker.core.session.connection import SessionOfConnection
 
@@ -156,7 +157,7 @@ class SessionOfChannel:
     def get(self, method: commands.Basic.Get) -> None:
         """Fetch one message of the queue that is meant."""
         queue = self.queues.find(method.queue, "read")
-        handed_out = queue.worker.serve_first(queue) if queue.awake else 0
+        handed_out = queue.serve_first() if queue.awake else 0
         self.basic.get(queue, no_ack=method.no_ack)
         self._pay(handed_out)  # behind it: who is held for that must not be let go by this
 
@@ -167,7 +168,7 @@ class SessionOfChannel:
 
     # -- what comes first ---------------------------------------------------------------------------------------------
 
-    def _deliver_first(self, queues: Iterable[Queue]) -> None:
+    def _deliver_first(self, queues: Iterable[StreamOwner]) -> None:
         """Deliver what was published to queues before a method that would see it: it would wait for the turn.
 
         As far as consumers have room. Cost: nothing where nobody has published since the last turn.
@@ -175,7 +176,7 @@ class SessionOfChannel:
         handed_out = 0
         for queue in queues:
             if queue.awake:
-                handed_out += queue.worker.serve_first(queue)
+                handed_out += queue.serve_first()
         self._pay(handed_out)
 
     def _pay(self, handed_out: int) -> None:

@@ -11,11 +11,11 @@ from broker.core.auth.logins import Logins, Verdict
 from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Kind, Permissions
 from broker.core.auth.users import User
+from broker.core.queue.output_window import OutputWindow
 from broker.core.queue.queue import Queue
 from broker.core.resource import Resource
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.method_budget import MethodBudget
-from broker.core.session.output_window import OutputWindow
 from broker.core.vhost import Vhost
 from broker.event_log import get_logger
 
@@ -123,7 +123,7 @@ class SessionOfConnection:
         self.vhost = found
         found.connections += 1
         self.usage.open_connection(user.name)
-        self.method_budget = MethodBudget(self.connection, found.ports)
+        self.method_budget = MethodBudget(self.connection, found.ports.clock, found.ports.deadlines)
         _log.info("connection.opened", **self._facts)
 
     def open_channel(self, channel: Channel) -> SessionOfChannel:
@@ -173,11 +173,13 @@ class SessionOfConnection:
 
     def wake_consumers(self) -> None:
         """Has the queues of its consumers served: the client reads again. The channel served last is woken last."""
-        sessions = [cast("SessionOfChannel", channel.session).basic for channel in self.connection.channels.values()]
+        numbers = list(self.connection.channels)
         last = self.output_window.last_served
-        turn = sessions.index(last) + 1 if last in sessions else 0
-        for session in sessions[turn:] + sessions[:turn]:
-            session.wake()
+        turn = numbers.index(last) + 1 if last in numbers else 0
+        for number in numbers[turn:] + numbers[:turn]:
+            channel = self.connection.channels.get(number)
+            if channel is not None:
+                cast("SessionOfChannel", channel.session).basic.wake()
 
     # -- what the operator does ---------------------------------------------------------------------------------------
 

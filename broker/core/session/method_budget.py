@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from broker.amqp.connection import Connection
-    from broker.core.queue.ports import QueuePorts
+    from broker.core.deadlines import Clock, Deadlines
 
 __all__ = ["BUDGET_UNITS", "MethodBudget"]
 
@@ -23,10 +23,10 @@ class MethodBudget:
 
     __slots__ = ("_clock", "_connection", "_deadlines", "_left")
 
-    def __init__(self, connection: Connection, ports: QueuePorts) -> None:
+    def __init__(self, connection: Connection, clock: Clock, deadlines: Deadlines) -> None:
         self._connection = connection
-        self._clock = ports.clock
-        self._deadlines = ports.deadlines
+        self._clock = clock
+        self._deadlines = deadlines
         self._left = BUDGET_UNITS
 
     def spend(self, units: int) -> None:

@@ -40,7 +40,7 @@ class Bindings:
         self._vhost = vhost
         self._pattern_limits = pattern_limits or PatternLimits()
         self.count = 0
-        self.deferred = DeferredUnbinding(vhost.ports)
+        self.deferred = DeferredUnbinding(vhost.ports.clock, vhost.ports.deadlines)
 
     def bind_queue(
         self, queue_name: str, exchange_name: str, key: str, arguments: Mapping[str, Any], owner: object

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from broker.core.queue.ports import QueuePorts
+    from broker.core.deadlines import Clock, Deadlines
     from broker.routing.bundle import Bundle
     from broker.routing.exchange import Exchange
 
@@ -30,9 +30,9 @@ class DeferredUnbinding:
 
     __slots__ = ("_bundles", "_clock", "_deadlines", "shed")
 
-    def __init__(self, ports: QueuePorts) -> None:
-        self._clock = ports.clock
-        self._deadlines = ports.deadlines
+    def __init__(self, clock: Clock, deadlines: Deadlines) -> None:
+        self._clock = clock
+        self._deadlines = deadlines
         self._bundles: deque[Bundle[Exchange]] = deque()
         self.shed = 0
 

@@ -234,7 +234,7 @@ def consumer_rows(vhost: Vhost) -> Iterator[Row]:
     """Yield the consumers, queue by queue."""
     for queue in list(vhost.queues.values()):
         active = queue.consumers.active
-        waiting: list[Consumer] = list(queue.consumers)
+        waiting = cast("list[Consumer]", list(queue.consumers))
         for consumer in waiting:
             session = cast("SessionOfConnection", consumer.connection.session)
             yield {

@@ -17,8 +17,8 @@ from broker.routing.listeners import Listeners
 
 if TYPE_CHECKING:
     from broker.administration.administration import Administration
+    from broker.core.deadlines import Clock
     from broker.core.firehose import Passage
-    from broker.core.queue.ports import Clock
 
 __all__ = ["TraceWatch", "trace_verbs"]
 

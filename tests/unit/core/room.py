@@ -21,10 +21,12 @@ from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Permissions
 from broker.core.auth.usage import Usage
 from broker.core.auth.users import User, Users
+from broker.core.deadlines import Deadlines
 from broker.core.message.message import Envelope, Message
 from broker.core.queue.consumer import Consumer
-from broker.core.queue.deadlines import Deadlines
-from broker.core.queue.queue import Queue, QueuePorts
+from broker.core.queue.ports import QueuePorts, StreamOwner
+from broker.core.queue.queue import Queue
+from broker.core.queue.stream import Stream
 from broker.core.session.basic import BasicSession
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.connection import SessionOfConnection
@@ -87,7 +89,7 @@ class Room:
 
         self.clock = SimpleNamespace(now_ms=0, ahead_ms=0)
         self.deadlines = Deadlines()
-        ports = QueuePorts(
+        ports = QueuePorts[Stream, Queue](
             store=self.store,
             assign=assign,
             retire=lambda queue: self.retired.append(queue.name),
@@ -98,7 +100,6 @@ class Room:
             fetch=lambda _stream, _wanted, _then: None,
             measure=lambda _stream, _slot: None,
             deadlines=self.deadlines,
-            share=lambda _session: None,
             bury=self._bury,
             unused=self._unused,
         )
@@ -106,6 +107,7 @@ class Room:
         self.vhost = Vhost(
             name,
             ports=ports,
+            share=lambda _session: None,
             committer=self.committer,
             journal=self.journal.append,
             generate=lambda: next(names),
@@ -141,7 +143,7 @@ class Room:
         """Has what was appended written, and returns every record that the log's file holds, in order."""
         return [record for group in self.groups() for record in group]
 
-    def _bury(self, queue: Queue, message: Message, reason: str) -> None:
+    def _bury(self, queue: StreamOwner, message: Message, reason: str) -> None:
         self.vhost.dead_letters.bury(queue, message, reason)
 
     def _unused(self, queue: Queue) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import cast
 
 import pytest
 
@@ -48,7 +49,7 @@ def fill(consumer: Consumer) -> None:
 def deal(held: ConsumerRing, ready: int) -> list[Consumer]:
     """Deal messages out as a worker does, one batch after the other, and return who got each."""
     got: list[Consumer] = []
-    while ready and (takers := held.next(ready)):
+    while ready and (takers := cast("list[Consumer]", held.next(ready))):
         batch: list[Consumer] = []
         while len(batch) < min(ready, BATCH_MESSAGES) and (able := [consumer for consumer in takers if left(consumer)]):
             for consumer in able[: min(ready, BATCH_MESSAGES) - len(batch)]:

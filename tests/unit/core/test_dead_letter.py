@@ -10,10 +10,10 @@ from pamqp import commands, header
 from structlog.testing import capture_logs
 
 from broker.amqp.content_header import decode_properties, facts_of
+from broker.core.deadlines import TURN_SHARE
 from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
 from broker.core.publishing.dead_letter import BURIAL_SHARE
 from broker.core.publishing.reply_to import REPLY_PREFIX
-from broker.core.queue.deadlines import TURN_SHARE
 from broker.core.queue.queue import Queue
 from broker.store.record import KIND_AT, MESSAGE, SETTLED
 from tests.unit.core.room import Room

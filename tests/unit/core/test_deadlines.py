@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from broker.core.queue.deadlines import TURN_SHARE, Deadlines
+from broker.core.deadlines import TURN_SHARE, Deadlines
 
 
 def test_what_is_due_is_called_earliest_first() -> None:

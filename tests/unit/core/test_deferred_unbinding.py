@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.core.queue.deadlines import TURN_SHARE
+from broker.core.deadlines import TURN_SHARE
 from broker.core.topology.deferred_unbinding import CHUNK_BINDINGS
 from broker.core.vhost import Vhost
 from broker.routing.exchange import Exchange

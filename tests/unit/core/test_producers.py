@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from broker.amqp.errors import ChannelError
+from broker.core.deadlines import Deadlines
 from broker.core.publishing.producers import Producer, ProducerLimits, Producers
 from broker.core.publishing.sequences import BLOCK_SHIFT, Sequences
-from broker.core.queue.deadlines import Deadlines
 
 
 class Clock:

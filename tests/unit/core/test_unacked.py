@@ -18,7 +18,8 @@ from tests.unit.core.room import Room
 ROOM = Room()
 CLIENT = ROOM.enter()
 STREAM = ROOM.vhost.declare_queue("q").stream
-CONSUMER = CLIENT.consumer(STREAM.queue)
+QUEUE = ROOM.vhost.queues["q"]
+CONSUMER = CLIENT.consumer(QUEUE)
 SLOT = Slot(1)
 
 
@@ -33,7 +34,7 @@ def unacked(count: int, run: int = 1) -> Unacked:
 
 def consumer_of(number: int) -> Consumer:
     """Return a consumer of its own for each number: its run is not joined to the one before."""
-    return CLIENT.consumer(STREAM.queue, f"consumer-{number}")
+    return CLIENT.consumer(QUEUE, f"consumer-{number}")
 
 
 def tags(deliveries: Sequence[Delivery]) -> list[int]:

@@ -27,14 +27,14 @@ class Office:
     def __init__(self, count: int) -> None:
         self.scheduled = 0
         self.room = Room()
-        self.client = self.room.enter()
-        self.client.session.output_window.high_water_bytes = 1 << 30  # nobody takes the output
-        self.client.open_channel(2)
         reader: Any = SimpleNamespace(read_ahead=lambda _stream, _slot: None, read=self._read)
         self.workers = Workers("node", count, reader, self._schedule)
         ports = self.room.vhost.ports
         ports.assign, ports.retire, ports.window_messages = self.workers.assign, self.workers.release, 100
-        ports.share = self.workers.share
+        self.room.vhost.share = self.workers.share
+        self.client = self.room.enter()
+        self.client.session.output_window.high_water_bytes = 1 << 30  # nobody takes the output
+        self.client.open_channel(2)
         self._kept: list[tuple[list[Any], int, Any]] = []
 
     def _schedule(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pamqp import commands
 
-from broker.core.queue.deadlines import TURN_SHARE
+from broker.core.deadlines import TURN_SHARE
 from broker.core.queue.queue import Queue
 from tests.unit.core.room import Client, Room, put
 

@@ -1,14 +1,24 @@
-"""Deadlines: what is to happen at which moment, as a value. Whoever has a clock calls `run`."""
+"""Deadlines: actions and the moments at which they are due, as a value. The owner of a clock calls `run`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import Final, Protocol
 
-__all__ = ["TURN_SHARE", "Deadlines"]
+__all__ = ["TURN_SHARE", "Clock", "Deadlines"]
 
-TURN_SHARE: Final = 1000  # of about ten microseconds: so much of what rules ask for is done in one loop turn
+TURN_SHARE: Final = 1000  # units of about ten microseconds that rules may use in one loop turn
+
+
+class Clock(Protocol):
+    """The broker's clock, in milliseconds, as exact as a record's timestamp needs.
+
+    The time of day of one of its moments is that moment less ``ahead_ms``.
+    """
+
+    now_ms: int
+    ahead_ms: int
 
 
 def _nothing() -> None:

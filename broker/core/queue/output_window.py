@@ -1,4 +1,4 @@
-"""The outflow of a connection: whether its client reads fast enough for one more delivery."""
+"""The output window of a connection: whether its client reads fast enough for one more delivery."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from broker.amqp.connection import Connection
-    from broker.core.session.basic import BasicSession
 
 __all__ = ["OutputWindow"]
 
@@ -19,7 +18,8 @@ class OutputWindow:
 
     Units: ``high_water_bytes`` is what may wait in the connection; the socket holds about as much before ``writable``
         is cleared.
-    Invariant: ``starved`` is set when a delivery was held back, and cleared by whoever wakes the consumers.
+    Invariant: ``starved`` is set when a delivery was held back, and cleared when the consumers are woken.
+        ``last_served`` is the number of the channel whose consumers were served last, 0 for none.
     """
 
     __slots__ = ("_connection", "high_water_bytes", "last_served", "starved", "writable")
@@ -29,7 +29,7 @@ class OutputWindow:
         self.high_water_bytes = HIGH_WATER_BYTES
         self.writable = True
         self.starved = False
-        self.last_served: BasicSession | None = None  # whose consumers filled it last
+        self.last_served = 0
 
     def has_room(self) -> bool:
         """Return whether a delivery may be added now."""
