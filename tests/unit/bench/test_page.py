@@ -12,7 +12,7 @@ from bench.results import load
 from bench.tables import TABLES
 
 PROJECT = Path(__file__).resolve().parents[3]
-PAGE = PROJECT / "docs" / "performance.md"
+PAGES = [PROJECT / "docs" / name for name in ("performance.md", "performance-figures.md")]
 MACHINE = {
     "cpu": "a processor", "cores": 2, "memory_gib": 1.0, "kernel": "6", "python": "3.11", "file_system": "ext4",
     "fdatasync_us": 100, "load": 0.0,
@@ -50,17 +50,18 @@ def test_every_table_can_be_made_of_a_run_that_measured_little() -> None:
     assert "2 cores, a processor" in page.filled(places, content(cpu_us=4.5), "bench-1.json")
 
 
-def test_page_and_kept_run_agree() -> None:
-    """The tables of docs/performance.md are those of the run that it names, and it shows all of them."""
-    text = PAGE.read_text()
-    name = page.kept_name(text)
+def test_pages_and_kept_run_agree() -> None:
+    """The tables of the pages are those of the one run that they name, and the pages show all of them."""
+    texts = [page_path.read_text() for page_path in PAGES]
+    (name,) = {page.kept_name(text) for text in texts}
     kept = load(PROJECT / "bench" / "results" / name)
-    assert page.filled(text, kept, name) == text
-    assert all(f"<!-- bench: {place} -->" in text for place in ("machine", *TABLES))
+    assert [page.filled(text, kept, name) for text in texts] == texts
+    assert all(f"<!-- bench: {place} -->" in "".join(texts) for place in ("machine", *TABLES))
 
 
-def test_page_has_every_picture_that_is_drawn() -> None:
+def test_pages_have_every_picture_that_is_drawn() -> None:
     """No picture of the bench is drawn for nobody."""
-    drawn = {path.name for path in PAGE.parent.glob("performance-*.svg")}
+    drawn = {path.name for path in PAGES[0].parent.glob("performance-*.svg")}
     assert {"performance-cost.svg", "performance-more.svg"} <= drawn
-    assert all(f"({name})" in PAGE.read_text() for name in drawn)
+    shown = "".join(page_path.read_text() for page_path in PAGES)
+    assert all(f"({name})" in shown for name in drawn)

@@ -17,7 +17,7 @@ from bench.topics.tables import TABLES, number, table
 from bench.topics.traffic import medians
 
 PROJECT = Path(__file__).resolve().parents[3]
-PAGE = PROJECT / "docs" / "topic-index.md"
+PAGES = [PROJECT / "docs" / name for name in ("topic-index.md", "topic-index-figures.md")]
 
 
 def entry(engine: str, size: int, match_us: float, left_out: str = "") -> dict[str, Any]:
@@ -120,19 +120,20 @@ def test_a_place_on_the_page_is_filled_and_what_is_around_it_stays() -> None:
         page.filled(text.replace("match", "nothing"), content, "topics-2.json")
 
 
-def test_page_and_kept_run_agree() -> None:
-    """The tables of docs/topic-index.md are those of the run that it names."""
-    text = PAGE.read_text()
-    name = page.kept_name(text)
+def test_pages_and_kept_run_agree() -> None:
+    """The tables of the pages are those of the one run that they name."""
+    texts = [page_path.read_text() for page_path in PAGES]
+    (name,) = {page.kept_name(text) for text in texts}
     content = load(PROJECT / "bench" / "results" / name)
-    assert page.filled(text, content, name) == text
+    assert [page.filled(text, content, name) for text in texts] == texts
 
 
-def test_page_has_every_picture_that_is_drawn() -> None:
+def test_pages_have_every_picture_that_is_drawn() -> None:
     """No picture is drawn for nobody, and none is missing."""
-    drawn = {path.name for path in PAGE.parent.glob("topic-index-*.svg")}
+    drawn = {path.name for path in PAGES[0].parent.glob("topic-index-*.svg")}
     assert drawn
-    assert all(f"({name})" in PAGE.read_text() for name in drawn)
+    shown = "".join(page_path.read_text() for page_path in PAGES)
+    assert all(f"({name})" in shown for name in drawn)
 
 
 def test_targets_stand_at_the_sizes_measured() -> None:
