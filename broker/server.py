@@ -338,7 +338,7 @@ class BrokerServer:
         self.vhosts.take_settings(settings)
         self.taps.take_settings(settings)
         self._rehearsal.take_settings(settings)
-        self.administration.vhosts_max = settings.limits.vhosts_max
+        self.administration.take_settings(settings)
         self.alarms.take(watermarks(settings))
         if self.http is not None:
             self.http.take_settings(settings)

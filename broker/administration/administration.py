@@ -1,7 +1,7 @@
-"""Changes of what belongs to the whole broker: vhosts, users, rights, policies, parameters.
+"""The broker-wide definitions: vhosts, users, permissions, policies and parameters, and how each of them changes.
 
-Each change is made in memory, written down and synced before whoever asked hears of it, one after the other. The file
-is a definitions document, so what is read at the start is what an import reads.
+A change is made in memory, then written and synced, then answered; one change at a time. The file is a definitions
+document, so a start and an import read the same format.
 """
 
 from __future__ import annotations
@@ -9,39 +9,37 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.core.auth.users import user_of
 from broker.core.definitions.export import operator_policy, policy_fields
 from broker.core.policy.policy import Policy
 from broker.core.queue.default_type import default_type
 from broker.core.vhost_limits import vhost_limits_table
 from broker.event_log import get_logger
-from broker.store.damage import StoreFailed
 
 if TYPE_CHECKING:
     from broker.core.auth.permissions import Permissions
     from broker.core.auth.users import User, Users
     from broker.core.definitions.document import Document, PolicyEntry
     from broker.core.vhost import Vhost
+    from broker.settings import Settings
     from broker.store.definitions_file import DefinitionsFile
     from broker.vhosts.vhosts import Vhosts
 
-__all__ = ["IMPORTING", "VHOST_LIMITS", "Administration", "policy_of"]
+__all__ = ["IMPORTING", "VHOST_LIMITS", "Administration", "event_fields", "policy_of"]
 
 VHOST_LIMITS: Final = "vhost-limits"  # the component of the parameters that limit vhosts
-IMPORTING: Final = "importing"  # the key of what the next start has to finish
+IMPORTING: Final = "importing"  # the key of an import that the next start has to finish
 
 _log = get_logger()
 
 
 class Administration:
-    """Carries out changes one at a time.
+    """Keeps the definitions and carries out changes one at a time.
 
-    Raises: ValueError from each change that cannot be, with the reason in RabbitMQ's words where it has some;
-        StoreFailed when it could not be written down, which ends the broker.
-    Invariant: a change that was begun is finished, whatever becomes of whoever asked.
+    Raises: ValueError from each change that is refused, in RabbitMQ's words where it has some; StoreFailed when a
+        change cannot be written, which ends the broker.
+    Invariant: a change that has begun is finished, even when its caller is cancelled.
     """
 
     def __init__(
@@ -55,7 +53,7 @@ class Administration:
         close_connections: Callable[[Callable[[Any], bool], str], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`close_connections` closes those whose session it is told to, with a reason."""
+        """`close_connections` closes the connections whose session a predicate accepts, with a reason."""
         self.vhosts = vhosts
         self.users = users
         self.permissions = permissions
@@ -63,10 +61,10 @@ class Administration:
         self.vhost_facts: dict[str, dict[str, Any]] = {}
         self.parameters: dict[tuple[str, str, str], Any] = {}
         self.global_parameters: dict[str, Any] = {}
-        self.importing: dict[str, Any] | None = None  # a document that is checked and half taken
+        self.importing: dict[str, Any] | None = None  # a document that is checked and partly applied
         self._file = file
         self._close_connections = close_connections
-        vhosts.close_connections = self._close_of
+        vhosts.close_with(self._close_of)
         self._fail = fail
         self._lock = asyncio.Lock()
         self._changes: set[asyncio.Task[Any]] = set()
@@ -74,96 +72,21 @@ class Administration:
 
     @property
     def closed(self) -> bool:
-        """Whether the broker is about to stop: what takes its time comes to an end."""
+        """Whether the broker is about to stop, so that long work has to end."""
         return self._closed
+
+    def take_settings(self, settings: Settings) -> None:
+        """Apply changed settings."""
+        self.vhosts_max = settings.limits.vhosts_max
 
     # -- vhosts -------------------------------------------------------------------------------------------------------
 
-    async def add_vhost(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Add a vhost with an empty store; one that is as asked for was added already."""
-        await self.alone(lambda: None if self._is_there(name, facts) else self.make_vhost(name, facts))
-
-    def _is_there(self, name: str, facts: Mapping[str, Any]) -> bool:
-        known = self.vhost_facts.get(name, {})
-        return name in self.vhosts and all(not value or known.get(key) == value for key, value in facts.items())
-
-    async def make_vhost(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Add a vhost, as a part of a change."""
-        if self.vhosts.is_down(name):
-            raise ValueError(f"Virtual host '{name}' is down: {self.vhosts.offline[name].reason}")
-        if name in self.vhosts:
-            raise ValueError(f"Virtual host '{name}' already exists, with another description or default queue type")
-        self.check_new_vhosts([name])
-        try:
-            await self.vhosts.add(name)
-        except StoreFailed as failed:  # nobody was promised anything yet, so the others need not suffer
-            raise ValueError(f"cannot create vhost '{name}': {failed}") from failed
-        self._take_facts(name, facts)
-        _log.info("vhost.created", vhost=name)
-
-    def check_new_vhosts(self, names: Iterable[str]) -> None:
-        """Accept names for vhosts that are not there yet."""
-        names = list(names)
-        for name in names:
-            if not self.vhosts.fits(name):
-                raise ValueError(f"cannot create vhost '{name}': the name is empty or longer than 255 bytes")
-        if names and len(self.vhosts) + len(names) > self.vhosts_max:
-            raise ValueError(f"cannot create vhost '{names[-1]}': vhost limit of {self.vhosts_max} is reached")
-
-    async def delete_vhost(self, name: str) -> None:
-        """Delete a vhost: closes its connections, then its store, then remove its files."""
-        await self.alone(lambda: self._delete_vhost(name))
-
-    async def _delete_vhost(self, name: str) -> None:
-        if not self.vhosts.is_down(name):
-            self.vhost_named(name)
-        self.drop_vhost(name)
-        await self.save()  # before the files go: what is half deleted at a crash must not come back
-        try:
-            await self.vhosts.remove(name)
-        except Exception as error:
-            self._fail(error)
-            raise
-        _log.info("vhost.deleted", vhost=name)
-
-    def drop_vhost(self, name: str) -> None:
-        """Forget a vhost whose engine and files are still there."""
-        if self.vhosts.offline.pop(name, None) is None:
-            self._close_of(self.vhosts.hide(name), f"vhost '{name}' is deleted")
-        self.permissions.forget_vhost(name)
-        self.vhost_facts.pop(name, None)
-        for key in [key for key in self.parameters if key[0] == name]:
-            del self.parameters[key]
-
-    def _close_of(self, vhost: Vhost, reason: str) -> None:
-        self._close_connections(lambda session: session.vhost is vhost, reason)
-
-    async def set_vhost_limits(self, name: str, changes: Mapping[str, int]) -> None:
-        """Set some of a vhost's limits; the others stay. A negative one is none."""
-
-        def change() -> None:
-            self.vhost_named(name)
-            self.parameters[_limits_key(name)] = {**self.vhost_limits(name), **changes}
-            self._take_limits(name)
-
-        await self.alone(change, "vhost.limits_set", vhost=name, **_event_fields(changes))
-
-    async def clear_vhost_limits(self, name: str) -> None:
-        """Take away a vhost's limits."""
-
-        def change() -> None:
-            self.vhost_named(name)
-            self.parameters.pop(_limits_key(name), None)
-            self._take_limits(name)
-
-        await self.alone(change, "vhost.limits_cleared", vhost=name)
-
     def vhost_limits(self, name: str) -> dict[str, int]:
-        """Return a vhost's own limits."""
+        """Return the limits of a vhost."""
         return dict(self.parameters.get(_limits_key(name)) or {})
 
     def vhost_fields(self, name: str) -> dict[str, Any]:
-        """Return what definitions say of a vhost."""
+        """Return the entry of a vhost in the definitions."""
         fields = {"name": name, **self.vhost_facts.get(name, {})}
         limits = self.vhost_limits(name)
         return {**fields, "limits": limits or []} if limits or "limits" in fields else fields  # [] as in RabbitMQ
@@ -177,86 +100,41 @@ class Administration:
             raise ValueError(f"Virtual host '{name}' does not exist")
         return vhost
 
-    # -- users --------------------------------------------------------------------------------------------------------
+    def drop_vhost(self, name: str) -> None:
+        """Forget a vhost whose engine and files still exist."""
+        if self.vhosts.offline.pop(name, None) is None:
+            self._close_of(self.vhosts.hide(name), f"vhost '{name}' is deleted")
+        self.permissions.forget_vhost(name)
+        self.vhost_facts.pop(name, None)
+        for key in [key for key in self.parameters if key[0] == name]:
+            del self.parameters[key]
 
-    async def add_user(self, name: str, password: str, tags: Iterable[str]) -> None:
-        """Add a user."""
-        entry = {"name": name, "password": password, "tags": list(tags)}
-        user = await asyncio.to_thread(user_of, entry)  # a hash is slow by intent
+    async def remove_vhost(self, name: str) -> None:
+        """End the engine of a dropped vhost and remove its files. Raises: StoreFailed, which ends the broker."""
+        try:
+            await self.vhosts.remove(name)
+        except Exception as error:
+            self._fail(error)
+            raise
 
-        def add() -> None:
-            if name in self.users:
-                raise ValueError(f"User '{name}' already exists")
-            self.users.put(user)
+    def take_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
+        """Keep the entry of a vhost in the definitions."""
+        self.vhost_facts[vhost] = dict(facts)
+        if vhost in self.vhosts:
+            self.vhosts[vhost].default_queue_type = default_type(facts)
 
-        await self.alone(add, "user.added", user=name, tags=list(user.tags))
+    def limit_vhost(self, name: str, table: Mapping[str, int] | None) -> None:
+        """Set all limits of a vhost; None removes them."""
+        if table is None:
+            self.parameters.pop(_limits_key(name), None)
+        else:
+            self.parameters[_limits_key(name)] = table
+        self._take_limits(name)
 
-    async def set_user(self, name: str, password: str | None, tags: Iterable[str] | None) -> None:
-        """Change a user's password or tags, or both."""
+    def _close_of(self, vhost: Vhost, reason: str) -> None:
+        self._close_connections(lambda session: session.vhost is vhost, reason)
 
-        def change() -> None:
-            if tags is not None:
-                self.users.set_tags(name, tags)
-            if password is not None:
-                self.users.set_password(name, password)
-
-        changed = [fact for fact, value in (("tags", tags), ("password", password)) if value is not None]
-        await self.alone(change, "user.changed", user=name, changed=changed)
-
-    async def delete_user(self, name: str) -> None:
-        """Delete a user with all rights."""
-        await self.alone(lambda: self.users.delete(name), "user.deleted", user=name)
-
-    async def set_user_limits(self, name: str, changes: Mapping[str, int]) -> None:
-        """Set some of a user's limits; the others stay. A negative one is none."""
-        work = partial(self.users.set_limits, name, changes)
-        await self.alone(work, "user.limits_set", user=name, **_event_fields(changes))
-
-    async def clear_user_limits(self, name: str) -> None:
-        """Take away a user's limits."""
-        await self.alone(partial(self.users.clear_limits, name), "user.limits_cleared", user=name)
-
-    # -- rights -------------------------------------------------------------------------------------------------------
-
-    async def set_permission(self, user: str, vhost: str, configure: str, write: str, read: str) -> None:
-        """Give a user rights in a vhost."""
-
-        def change() -> None:
-            self.vhost_named(vhost)
-            self.permissions.set(user, vhost, configure, write, read)
-
-        kinds = {"configure": configure, "write": write, "read": read}
-        await self.alone(change, "permission.set", user=user, vhost=vhost, **kinds)
-
-    async def clear_permission(self, user: str, vhost: str) -> None:
-        """Take a user's rights in a vhost."""
-
-        def change() -> None:
-            self.vhost_named(vhost)
-            self.permissions.clear(user, vhost)
-
-        await self.alone(change, "permission.cleared", user=user, vhost=vhost)
-
-    async def set_topic_permission(self, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
-        """Narrow a user's routing keys at a topic exchange."""
-
-        def change() -> None:
-            self.vhost_named(vhost)
-            self.permissions.topics.set(user, vhost, exchange, write, read)
-
-        named = {"user": user, "vhost": vhost, "exchange": exchange}
-        await self.alone(change, "topic_permission.set", **named, write=write, read=read)
-
-    async def clear_topic_permission(self, user: str, vhost: str, exchange: str | None) -> None:
-        """Take back what was said about a user's routing keys."""
-
-        def change() -> None:
-            self.vhost_named(vhost)
-            self.permissions.topics.clear(user, vhost, exchange)
-
-        await self.alone(change, "topic_permission.cleared", user=user, vhost=vhost, exchange=exchange)
-
-    # -- all at once --------------------------------------------------------------------------------------------------
+    # -- changes --------------------------------------------------------------------------------------------------
 
     async def alone(
         self,
@@ -266,9 +144,9 @@ class Administration:
         /,
         **fields: Any,
     ) -> None:
-        """Do some work while nothing else is changed, writes down what came of it, and logs the event for it.
+        """Run some work while no other change runs, write the definitions, and log the event.
 
-        `written` is called when it is on disk.
+        `written` is called when they are on disk.
         """
         task = asyncio.get_running_loop().create_task(self._alone(work, event, written, fields))
         self._changes.add(task)
@@ -295,12 +173,12 @@ class Administration:
                 _log.info(event, **fields)
 
     async def close(self) -> None:
-        """Return when the last change is written; there will be no other."""
+        """Refuse further changes, and return when the last one is written."""
         self._closed = True
         await asyncio.gather(*self._changes, return_exceptions=True)
 
     async def save(self) -> None:
-        """Write everything down as it is, in the middle of a change. Raises: StoreFailed, which ends the broker."""
+        """Write the definitions as they are now, within a change. Raises: StoreFailed, which ends the broker."""
         written = self.document()
         if self.importing is not None:
             written[IMPORTING] = self.importing
@@ -310,8 +188,21 @@ class Administration:
             self._fail(error)
             raise
 
+    async def begin_import(self, document: dict[str, Any]) -> None:
+        """Write down that a document is being applied: after a crash the next start finishes it."""
+        self.importing = document
+        await self.save()
+
+    def postpone_import(self, document: Any) -> None:
+        """Keep a document that a crash interrupted for a later start."""
+        self.importing = document
+
+    def end_import(self) -> None:
+        """Note that no document is being applied; the next save writes it."""
+        self.importing = None
+
     def document(self) -> dict[str, Any]:
-        """Return all of it as a definitions document."""
+        """Return everything as a definitions document."""
         vhosts = self.vhosts
         names = sorted([*vhosts, *vhosts.offline])
         return {
@@ -335,17 +226,17 @@ class Administration:
         }  # fmt: skip
 
     def take(self, document: Document, users: Iterable[User]) -> None:
-        """Take what a document says of the whole broker; its vhosts are there or offline. Raises: ValueError."""
+        """Apply the broker-wide parts of a document; its vhosts exist or are offline. Raises: ValueError."""
         for user in users:
-            known = self.users.get(user.name)  # limits that a document does not speak of stay, as in RabbitMQ
+            known = self.users.get(user.name)  # limits that the document does not name stay, as in RabbitMQ
             limits = user.limits if known is None else known.limits.updated(user.limits.to_json())
             self.users.put(replace(user, limits=limits))
         for found in document.vhosts:
-            self._take_facts(found.name, found.facts)
+            self.take_facts(found.name, found.facts)
             if found.facts.get("limits"):
                 self.parameters[_limits_key(found.name)] = found.facts["limits"]
         for right in document.permissions:
-            if not self.users.is_configured(right.user):  # they may do everything
+            if not self.users.is_configured(right.user):  # these may do everything
                 self.permissions.set(right.user, right.vhost, right.configure, right.write, right.read)
         for topic in document.topic_permissions:
             if not self.users.is_configured(topic.user):
@@ -357,13 +248,8 @@ class Administration:
         for name in self.vhosts:
             self._take_limits(name)
 
-    def _take_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
-        self.vhost_facts[vhost] = dict(facts)
-        if vhost in self.vhosts:
-            self.vhosts[vhost].default_queue_type = default_type(facts)
-
     def _take_limits(self, name: str) -> None:
-        """Limit a vhost to what its parameter says. What SlotMQ 0.1 kept there was not checked."""
+        """Apply the parameter that limits a vhost. SlotMQ 0.1 did not check the value that it stored."""
         vhost = self.vhosts[name]
         try:
             table = vhost_limits_table(self.parameters.get(_limits_key(name)))
@@ -374,7 +260,7 @@ class Administration:
         vhost.limits = vhost.limits.limited_by(table)
 
     def _take_policies(self, vhost: str, document: Document) -> None:
-        """Set all policies of a vhost at once: each time they change, every queue is looked at."""
+        """Set all policies of a vhost at once, because each change sweeps all queues."""
         policies = self.vhosts.policies(vhost)
         ours = [found for found in document.policies if found.vhost == vhost]
         kept = {
@@ -390,7 +276,8 @@ def _limits_key(vhost: str) -> tuple[str, str, str]:
     return vhost, VHOST_LIMITS, "limits"
 
 
-def _event_fields(limits: Mapping[str, int]) -> dict[str, int]:
+def event_fields(limits: Mapping[str, int]) -> dict[str, int]:
+    """Return limits as the fields of a log event."""
     return {name.replace("-", "_"): value for name, value in limits.items()}
 
 

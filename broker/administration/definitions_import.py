@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.administration import VHOST_LIMITS, Administration, policy_of
 from broker.administration.import_tally import ImportTally
+from broker.administration.vhost_changes import VhostChanges
 from broker.amqp.errors import ChannelError, ProtocolError
 from broker.core.auth.permissions import patterns
 from broker.core.auth.topic_permissions import topic_permission_of
@@ -71,6 +72,7 @@ class DefinitionsImport:
         """`skip_refused` passes over exchanges, queues and bindings that are refused, instead of refusing the rest."""
         self._document = document
         self._administration = administration
+        self._vhosts = VhostChanges(administration)
         self._rehearse = rehearse
         self._tell = tell
         self._users: list[User] = []
@@ -104,14 +106,13 @@ class DefinitionsImport:
         self._document = replace(self._document, queues=tuple(self._typed_queues()))
         await self._check()
         administration = self._administration
-        administration.importing = await asyncio.to_thread(document_fields, self._kept(), self._users)
         self._tally = ImportTally(self._document, administration.document())
-        await administration.save()  # from here on a crash is no way out: the next start goes on
+        await administration.begin_import(await asyncio.to_thread(document_fields, self._kept(), self._users))
         made = []
         try:
             for vhost in self._document.vhosts:
                 if vhost.name not in administration.vhosts:
-                    await administration.make_vhost(vhost.name, vhost.facts)
+                    await self._vhosts.make(vhost.name, vhost.facts)
                     made.append(vhost.name)
             skipped = await self._declare_all(
                 "importing", administration.vhosts.__getitem__, self._undo, tally=self._tally
@@ -124,13 +125,13 @@ class DefinitionsImport:
                 administration.drop_vhost(name)
                 await administration.vhosts.remove(name)
             await administration.vhosts.drain()  # what is refused must not come back
-            administration.importing = None
+            administration.end_import()
             await administration.save()
             raise
         administration.take(self._document, self._users)  # checked, and nobody else had a turn: it cannot be refused
         self._tally.compare(administration.document())
         await administration.vhosts.drain()
-        administration.importing = None
+        administration.end_import()
 
     def _typed_queues(self) -> Iterator[QueueEntry]:
         """Yield the queues; those that the document gives no type have that of their vhost, as it will be."""
@@ -174,7 +175,7 @@ class DefinitionsImport:
                     raise BadDefinitions(f"{_place(part, number, entry)}: Virtual host '{entry.vhost}' does not exist")
         names = dict.fromkeys(vhost.name for vhost in document.vhosts if vhost.name not in administration.vhosts)
         try:
-            administration.check_new_vhosts(names)
+            self._vhosts.check_new(names)
         except ValueError as error:
             raise BadDefinitions(f"vhosts: {error}") from None
         await self._check_users()

@@ -75,7 +75,7 @@ def _restore(administration: Administration, folder: DataFolder, document: Docum
 async def _finish(administration: Administration, rehearsal: Rehearsal, importing: Any) -> None:
     """Go on with an import that a crash ended after it was checked; a vhost that is down postpones it."""
     if administration.vhosts.offline:
-        administration.importing = importing
+        administration.postpone_import(importing)
         _log.error("definitions.import_postponed", reason=f"vhosts are down: {sorted(administration.vhosts.offline)}")
         return
     try:

@@ -74,8 +74,7 @@ class Taps:
         self._retaining: asyncio.Task[None] | None = None
         self._retain_at_s = 0.0
         self._ends = False
-        vhosts.part = self._writer.leave
-        vhosts.forget = self._forget
+        vhosts.tell(self._writer.leave, self._forget)
 
     def take_settings(self, settings: Settings) -> None:
         """Go by changed settings; a tap with caps of its own keeps them."""

@@ -13,6 +13,8 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
+from broker.administration.permission_changes import PermissionChanges
+from broker.administration.vhost_changes import VhostChanges
 from broker.amqp.codec import publish_fields
 from broker.amqp.errors import ProtocolError
 from broker.server import BrokerServer as Server
@@ -238,10 +240,10 @@ class Broker:
         administration = server.administration
         for name in self._vhosts:
             if name not in administration.vhosts:  # this is not a restart
-                await administration.add_vhost(name, {})
+                await VhostChanges(administration).add(name, {})
                 for user in administration.users:
                     if not administration.users.is_configured(user):  # those may do everything
-                        await administration.set_permission(user, name, EVERYTHING, EVERYTHING, EVERYTHING)
+                        await PermissionChanges(administration).set(user, name, EVERYTHING, EVERYTHING, EVERYTHING)
 
     async def _idle(self) -> None:
         quiet = 0

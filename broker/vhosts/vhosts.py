@@ -72,12 +72,21 @@ class Vhosts(Mapping[str, "Vhost"]):
         self._pending_bytes = 0
         self._counted_at = -1
         self._sealed = sealed
-        self.part: Callable[[Engine], Awaitable[None]] = _let_go  # hears of a vhost that is deleted or goes offline
-        self.forget: Callable[[str], Awaitable[None]] = _forget_nothing  # hears of one that is deleted, offline or not
-        self.close_connections: Callable[[Vhost, str], None] = _close_none
+        self._leave: Callable[[Engine], Awaitable[None]] = _let_go
+        self._forget: Callable[[str], Awaitable[None]] = _forget_nothing
+        self._close_connections: Callable[[Vhost, str], None] = _close_none
         self.engines: dict[str, Engine] = {}
         self.offline: dict[str, OfflineVhost] = {}
         self._parting: dict[str, asyncio.Task[None]] = {}
+
+    def close_with(self, close_connections: Callable[[Vhost, str], None]) -> None:
+        """Take the function that closes the connections of a vhost that goes offline, with a reason."""
+        self._close_connections = close_connections
+
+    def tell(self, leave: Callable[[Engine], Awaitable[None]], forget: Callable[[str], Awaitable[None]]) -> None:
+        """Call `leave` before an engine ends, and `forget` when a vhost is deleted, offline or not."""
+        self._leave = leave
+        self._forget = forget
 
     def take_settings(self, settings: Settings) -> None:
         """Go by changed settings, in every vhost."""
@@ -134,7 +143,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         if not self._by_name:
             self._fail(error)
             return
-        self.close_connections(vhost, f"vhost '{name}' is down")
+        self._close_connections(vhost, f"vhost '{name}' is down")
         self._parting[name] = self._loop.create_task(self._part(name, error))
 
     async def _part(self, name: str, error: CorruptStore) -> None:
@@ -142,7 +151,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         engine = self.engines[name]
         try:
             await engine.committer.drain()
-            await self.part(engine)
+            await self._leave(engine)
             await engine.give_up(error)
         except Exception as failure:  # noqa: BLE001 - the log cannot be written: nothing may be confirmed any more
             self._fail(failure)
@@ -169,8 +178,8 @@ class Vhosts(Mapping[str, "Vhost"]):
         engine = self.engines.get(name)
         if engine is not None:
             await engine.committer.drain()
-            await self.part(engine)
-        await self.forget(name)
+            await self._leave(engine)
+        await self._forget(name)
         if engine is not None:
             await engine.discard()
             del self.engines[name]

@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 from pamqp import commands
 
+from broker.administration.vhost_changes import VhostChanges
 from broker.core.session.method_budget import BUDGET_UNITS
 from broker.core.session.queue import UNITS
 from broker.core.topology.deferred_unbinding import CHUNK_BINDINGS
@@ -225,7 +226,7 @@ async def test_a_deleted_vhost_goes_turn_by_turn(tmp_path: Path) -> None:
 
         slotted: Any = vhost.bindings.deferred
         vhost.bindings.deferred = CountedRemains(slotted, counted)  # type: ignore[assignment]
-        await broker.administration.delete_vhost("/")
+        await VhostChanges(broker.administration).delete("/")
         assert sum(sheds) == MANY
         assert max(sheds) <= CHUNK_BINDINGS
         assert not list((tmp_path / "vhosts").glob("*"))

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from broker.administration.vhost_changes import VhostChanges
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
 from broker.core.alarms import Watermark
@@ -299,7 +300,7 @@ async def test_whoever_publishes_hears_that_the_vhost_was_deleted(
         nonlocal deleted
         if not deleted:
             deleted = True
-            await broker.administration.delete_vhost("v")
+            await VhostChanges(broker.administration).delete("v")
 
     pause = SimpleNamespace(sleep=sleep)
     monkeypatch.setattr(messages, "asyncio", pause)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from aio_pika import Message
 
+from broker.administration.vhost_changes import VhostChanges
 from broker.core.definitions.export import topology_of
 from broker.store.damage import StoreFailed
 from broker.store.files import File, Files
@@ -130,7 +131,7 @@ async def test_a_vhost_takes_its_taps_with_it(tmp_path: Path) -> None:
             await publish(exchange, ["a"] * 10)
             await taps.seal("v")
             await publish(exchange, ["waits"])
-        await broker.server.administration.delete_vhost("v")
+        await VhostChanges(broker.server.administration).delete("v")
         assert there(taps) == []
         assert taps.view.cursors == []
         await broker._make_vhosts(broker.server)
@@ -216,9 +217,9 @@ async def test_a_disk_that_is_full_for_a_while_loses_nothing(tmp_path: Path, cal
 async def test_a_vhost_that_is_gone_is_remembered_by_nobody(tmp_path: Path) -> None:
     """What ran it is garbage: vhosts that come and go cost nothing."""
     async with timed_broker(tmp_path) as broker:
-        await broker.server.administration.add_vhost("v", {})
+        await VhostChanges(broker.server.administration).add("v", {})
         engine = weakref.ref(broker.server.engines["v"])
-        await broker.server.administration.delete_vhost("v")
+        await VhostChanges(broker.server.administration).delete("v")
 
         async def forgotten() -> bool:
             gc.collect()

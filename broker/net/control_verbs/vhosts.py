@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker.administration.policy_changes import PolicyChanges
+from broker.administration.vhost_changes import VhostChanges
 from broker.core.definitions.reading import check_depth
 from broker.core.policy.policy import Policy
 from broker.core.queue.default_type import check_default_type
@@ -21,6 +22,7 @@ PRIORITY_MAX: Final = (1 << 31) - 1
 
 def vhost_verbs(administration: Administration) -> dict[str, Verb]:
     """Return the verbs."""
+    vhosts = VhostChanges(administration)
     policies = PolicyChanges(administration)
 
     async def add_vhost(request: Request) -> None:
@@ -28,16 +30,16 @@ def vhost_verbs(administration: Administration) -> dict[str, Verb]:
         default_type = check_default_type(request.optional("default_queue_type"))
         if default_type is not None:
             facts["default_queue_type"] = default_type
-        await administration.add_vhost(request.text("name"), facts)
+        await vhosts.add(request.text("name"), facts)
 
     async def delete_vhost(request: Request) -> None:
-        await administration.delete_vhost(request.text("name"))
+        await vhosts.delete(request.text("name"))
 
     async def set_vhost_limits(request: Request) -> None:
-        await administration.set_vhost_limits(request.text("name"), vhost_limits_table(request.table("limits")))
+        await vhosts.set_limits(request.text("name"), vhost_limits_table(request.table("limits")))
 
     async def clear_vhost_limits(request: Request) -> None:
-        await administration.clear_vhost_limits(request.text("name"))
+        await vhosts.clear_limits(request.text("name"))
 
     async def set_policy(request: Request) -> None:
         definition = request.table("definition")
