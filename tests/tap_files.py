@@ -40,8 +40,8 @@ def bodies_of(taps: Taps, tap: str, vhost: str = "/") -> list[bytes]:
 
 async def snapshot_rows(taps: Taps, queue: str, vhost: str = "/") -> list[SlotRow]:
     """Take a snapshot of a queue and return its rows, file by file."""
-    taken = await taps.snapshot(vhost, queue)
-    return [row for file in taken["files"] for row in read_slot(taps.snapshot_path(taken["id"], file["n"]))]
+    taken = await taps.snapshots.take(vhost, queue)
+    return [row for file in taken["files"] for row in read_slot(taps.snapshots.path(taken["id"], file["n"]))]
 
 
 @asynccontextmanager
@@ -69,10 +69,10 @@ async def publish(
 
 async def settled(broker: Broker, taps: Taps) -> None:
     """Return when the taps' files are as the cursors and the caps say."""
-    taps._retain_soon()
+    taps._retention.soon()
 
     async def done() -> bool:
-        return taps._retain_at_s > 0 and not taps.busy
+        return taps._retention._next_s > 0 and not taps.busy
 
     await wait_until_async(done, "a look at what may go")
     await broker.idle()

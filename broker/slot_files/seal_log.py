@@ -278,6 +278,10 @@ class SealView:
         """The taps, by vhost and name, that have slot files. Cost: the queues."""
         return {(mine[0].vhost, mine[0].queue) for mine in list(self._by_queue.values()) if mine}
 
+    def of_tap(self, vhost: str, tap: str) -> list[Seal]:
+        """Return the seals of a tap, in rising order. Cost: all seals."""
+        return [seal for seal in self.seals if (seal.vhost, seal.queue) == (vhost, tap)]
+
     def of_queue(self, key: QueueKey) -> list[Seal]:
         """Return the seals of one queue, in rising order."""
         return list(self._by_queue.get(key, ()))

@@ -1,6 +1,6 @@
-"""Snapshots: what a queue holds at the moment as slot files, for a reader that came without a tap.
+"""Snapshots: write the present messages of a queue into slot files, for a reader without a tap.
 
-Nothing of the queue changes: what is ready stays ready, what is unacked stays so.
+The queue does not change: ready messages stay ready, unacked ones stay unacked.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.event_log import get_logger
+from broker.store.damage import StoreFailed
+from broker.taps.refused import TapRefused, vhost_named
 from broker.taps.slot_rows import copy_pieces, gather, let_go
 
 if TYPE_CHECKING:
@@ -27,25 +29,18 @@ if TYPE_CHECKING:
     from broker.slot_files.snapshot_folder import SnapshotSlot
     from broker.taps.slot_rows import Piece
     from broker.taps.slot_writer import SlotWriter
+    from broker.vhosts.vhosts import Vhosts
 
-__all__ = ["NoRoom", "Snapshot", "SnapshotGone", "Snapshots"]
+__all__ = ["Snapshot", "Snapshots"]
 
 _log = get_logger()
 
 T = TypeVar("T")
 
 
-class SnapshotGone(ValueError):
-    """The queue went while its snapshot was written."""
-
-
-class NoRoom(ValueError):
-    """The disk has too little room for a snapshot: what is left is for the log."""
-
-
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One snapshot. Units: ``until_ms`` is when it goes by itself, on the broker's clock."""
+    """One snapshot. Units: ``until_ms`` is when it is removed, on the broker's clock."""
 
     id: str
     store: str
@@ -55,18 +50,25 @@ class Snapshot:
     until_ms: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a reader is told."""
+        """Return the fields for a reader."""
         files = [asdict(slot) for slot in self.files]
         return {"id": self.id, "store": self.store, "vhost": self.vhost, "queue": self.queue, "files": files}
 
 
 class Snapshots(Mapping[str, Snapshot]):
-    """The snapshots that are there, by id, and what makes them. Shapes: ``under_way`` are not there yet."""
+    """Takes snapshots and keeps them by id. Shapes: ``under_way`` counts those that are being taken."""
 
     def __init__(
-        self, folder: SlotFolder, writer: SlotWriter, settings: TapSettings, clock: Clock, keep_free_bytes: int
+        self,
+        folder: SlotFolder,
+        vhosts: Vhosts,
+        writer: SlotWriter,
+        settings: TapSettings,
+        clock: Clock,
+        keep_free_bytes: int,
     ) -> None:
         self._folder = folder
+        self._vhosts = vhosts
         self._writer = writer
         self._settings = settings
         self._clock = clock
@@ -75,7 +77,7 @@ class Snapshots(Mapping[str, Snapshot]):
         self.under_way = 0
 
     def take_settings(self, settings: TapSettings, keep_free_bytes: int) -> None:
-        """Go by changed settings; a snapshot that is there keeps its time."""
+        """Apply changed settings; a snapshot that exists keeps its time."""
         self._settings = settings
         self._keep_free_bytes = keep_free_bytes
 
@@ -89,19 +91,31 @@ class Snapshots(Mapping[str, Snapshot]):
         return len(self._by_id)
 
     def path(self, snapshot: str, n: int) -> Path:
-        """Return where a slot file is. Raises: ValueError when that is no id."""
-        return self._folder.snapshots.path(snapshot, n)
+        """Return the path of a slot file. Raises: TapRefused for a name that is no id."""
+        try:
+            return self._folder.snapshots.path(snapshot, n)
+        except ValueError as error:
+            raise TapRefused(str(error)) from error
 
-    async def take(self, engine: Engine, queue: Queue) -> Snapshot:
-        """Return a snapshot of what is ready or unacked in a queue now.
+    async def take(self, vhost: str, name: str) -> dict[str, Any]:
+        """Return a snapshot of the ready and unacked messages of a queue, as the list of its slot files.
 
-        What is settled while it is written may be in it or not; what is published meanwhile is not.
-        Raises: SnapshotGone; NoRoom; StoreFailed.
-        Cost: a file's worth of messages in memory at a time.
+        A message that is settled meanwhile may be in it or not; one that is published meanwhile is not.
+        Raises: TapRefused.
+        Cost: the messages of one slot file in memory at a time.
         """
+        queue = vhost_named(self._vhosts, vhost).queues.get(name)
+        if queue is None:
+            raise TapRefused(f"no queue '{name}' in vhost '{vhost}'")
+        if queue.is_tap:
+            raise TapRefused(f"queue '{name}' in vhost '{vhost}' belongs to a tap: read its slots")
+        engine = self._vhosts.engines[vhost]
         self.under_way += 1
         try:
-            return await self._take(engine, queue)
+            return (await self._take(engine, queue)).to_json()
+        except StoreFailed as error:
+            engine.committer.check()
+            raise TapRefused(f"the snapshot cannot be written: {error.reason}") from error
         finally:
             self.under_way -= 1
 
@@ -122,12 +136,12 @@ class Snapshots(Mapping[str, Snapshot]):
         return taken
 
     async def drop(self, snapshot: str) -> None:
-        """Remove a snapshot; one that is not there is well. Raises: StoreFailed."""
+        """Remove a snapshot, if it exists. Raises: StoreFailed."""
         if self._by_id.pop(snapshot, None) is not None:
             await self._writer.in_thread(lambda: self._folder.snapshots.drop(snapshot))
 
     async def drop_old(self) -> None:
-        """Remove those whose time is over."""
+        """Remove the snapshots whose time is over."""
         now_ms = self._clock.now_ms
         for snapshot in [one.id for one in self._by_id.values() if one.until_ms <= now_ms]:
             await self.drop(snapshot)
@@ -141,9 +155,9 @@ class Snapshots(Mapping[str, Snapshot]):
             start = max(bisect_right(firsts, above) - 1, 0)
             async with self._writer.turn:
                 if stream.deleted:
-                    raise SnapshotGone(f"queue '{stream.queue.name}' was deleted")
+                    raise TapRefused(f"queue '{stream.queue.name}' was deleted")
                 if self._writer.left(engine):
-                    raise SnapshotGone(f"queue '{stream.queue.name}' cannot be read any more")
+                    raise TapRefused(f"queue '{stream.queue.name}' cannot be read any more")
                 pieces = gather(
                     stream,
                     islice(firsts, start, None),
@@ -166,7 +180,7 @@ class Snapshots(Mapping[str, Snapshot]):
     def _writing(
         self, engine: Engine, stream: Stream, pieces: list[Piece], snapshot: str, n: int
     ) -> Callable[[], tuple[SnapshotSlot | None, int]]:
-        """Return what writes one file: *blocking*, it tells what was written and the id behind its last message."""
+        """Return a *blocking* function that writes one file; it returns the file and the id behind its last message."""
         folder, name, queue = self._folder.snapshots, engine.vhost.name, stream.queue.name
         store, number, most_bytes = engine.store, stream.number, self._settings.window_bytes
         keep_free_bytes, ahead_ms = self._keep_free_bytes, self._clock.ahead_ms
@@ -174,7 +188,7 @@ class Snapshots(Mapping[str, Snapshot]):
         def write() -> tuple[SnapshotSlot | None, int]:
             free_bytes = folder.free_bytes()
             if free_bytes < keep_free_bytes + most_bytes:
-                raise NoRoom(
+                raise TapRefused(
                     f"no room for a snapshot: the disk has {free_bytes} bytes free; {most_bytes} are needed above "
                     f"store.disk_free_min_bytes ({keep_free_bytes})"
                 )
@@ -195,12 +209,12 @@ class Snapshots(Mapping[str, Snapshot]):
 
 
 async def _whole(writing: Coroutine[Any, Any, T]) -> T:
-    """Return what a thread does; whoever is cancelled meanwhile leaves when the thread has ended, as it reads on."""
+    """Return the result of a thread. A caller that is cancelled waits for the thread, which still reads."""
     task = asyncio.ensure_future(writing)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # nobody is there to hear it
+            task.exception()  # the caller is gone
         raise

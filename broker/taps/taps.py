@@ -1,14 +1,13 @@
-"""Taps: what is kept of the messages that pass an exchange, for readers that come in their own time.
+"""Taps: keep the messages that pass an exchange for readers that come at their own time.
 
-This is what the command line, HTTP and tests ask. A tap's messages go from its queue into slot files; a cursor says up
-to which seal a reader has passed; what every cursor has passed goes, and so does what a cap forces out.
+The command line, HTTP and tests call this module. A tap's messages go from its queue into slot files. A cursor says up
+to which seal a reader has passed. Slot files that every cursor has passed are removed, and those that exceed a cap.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.names import SHORT_TEXT_MAX_BYTES, is_short_text
@@ -16,10 +15,11 @@ from broker.core.queue.tap_queue import TAP_PREFIX, TapQueue, tap_arguments
 from broker.core.topology import changes
 from broker.event_log import get_logger
 from broker.routing.pattern import PatternLimits
-from broker.slot_files.seal_log import Cursor
-from broker.slot_files.slot_retention import Cap, plan_deletions
 from broker.store.damage import StoreFailed
-from broker.taps.slot_snapshots import NoRoom, SnapshotGone, Snapshots
+from broker.taps.cursors import Cursors, check_cursor_name
+from broker.taps.refused import TapRefused, vhost_named
+from broker.taps.retention import Retention
+from broker.taps.slot_snapshots import Snapshots
 from broker.taps.slot_writer import SlotWriter
 from broker.taps.tap_listing import end_of, tap_rows
 
@@ -35,23 +35,18 @@ if TYPE_CHECKING:
     from broker.slot_files.slot_folder import SlotFolder
     from broker.vhosts.vhosts import Vhosts
 
-__all__ = ["TapRefused", "Taps"]
+__all__ = ["Taps"]
 
 _log = get_logger()
 
-UNBOUNDED: Final = Cap(1 << 62, 1 << 62)
-
-RETENTION_S: Final = 10.0  # between two looks at what has become too old
-CURSORS_MAX: Final = 1000
-RESERVE_DIVISOR: Final = 2  # so much of the reserve slot files may use: the log that they empty gives it back
-
-
-class TapRefused(ValueError):
-    """What was asked for cannot be; the text is one line for who asked."""
+RESERVE_DIVISOR: Final = 2  # slot files may use this part of the reserve: the log that they empty gives it back
 
 
 class Taps:
-    """The taps, cursors and snapshots of a broker. Raises: TapRefused for what cannot be."""
+    """The taps of a broker. Raises: TapRefused.
+
+    Shapes: ``cursors`` and ``snapshots`` carry out the requests that concern them.
+    """
 
     def __init__(
         self,
@@ -66,19 +61,19 @@ class Taps:
         self._settings = settings.taps
         self._limits = PatternLimits(settings.routing.hashes_max, settings.routing.words_max)
         self._clock = clock
-        self._fail = fail
         self._writer = SlotWriter(
             folder, vhosts.engines, settings.taps, clock, fail, settings.store.reserve_bytes // RESERVE_DIVISOR
         )
-        self.snapshots = Snapshots(folder, self._writer, settings.taps, clock, settings.store.disk_free_min_bytes)
-        self._retaining: asyncio.Task[None] | None = None
-        self._retain_at_s = 0.0
-        self._ends = False
+        free_min_bytes = settings.store.disk_free_min_bytes
+        self.snapshots = Snapshots(folder, vhosts, self._writer, settings.taps, clock, free_min_bytes)
+        self._retention = Retention(folder, vhosts, self._writer, self.snapshots, settings.taps, clock, fail)
+        self.cursors = Cursors(folder, vhosts, self._writer, clock, self._retention.soon)
         vhosts.tell(self._writer.leave, self._forget)
 
     def take_settings(self, settings: Settings) -> None:
-        """Go by changed settings; a tap with caps of its own keeps them."""
+        """Apply changed settings; a tap with caps of its own keeps them."""
         self._settings = settings.taps
+        self._retention.take_settings(settings.taps)
         self._writer.take_settings(settings.taps)
         self.snapshots.take_settings(settings.taps, settings.store.disk_free_min_bytes)
 
@@ -86,28 +81,23 @@ class Taps:
 
     @property
     def busy(self) -> bool:
-        """Whether slot files are being written."""
-        return self._writer.busy or (self._retaining is not None and not self._retaining.done())
+        """Whether slot files are being written or removed."""
+        return self._writer.busy or self._retention.busy
 
     def start(self) -> None:
         """Begin to write slot files."""
         self._writer.start()
-        self._retain_at_s = asyncio.get_running_loop().time() + 1
+        self._retention.start()
 
     def tick(self) -> None:
-        """Has done what is due; called ten times a second."""
+        """Start what is due; called ten times a second."""
         self._writer.tick()
-        if self._ends or asyncio.get_running_loop().time() < self._retain_at_s:
-            return
-        if self._retaining is None or self._retaining.done():
-            self._retain_at_s = asyncio.get_running_loop().time() + RETENTION_S
-            self._retaining = asyncio.get_running_loop().create_task(self._retain())
-            self._retaining.add_done_callback(self._retained)
+        self._retention.tick()
 
     async def close(self, timeout_s: float, told: Callable[[int], None]) -> None:
-        """Has what the taps heard in slot files, as far as the time suffices: transient messages survive nowhere else.
+        """Write what the taps hold into slot files, as far as the time suffices: transient messages survive only there.
 
-        The rest is for the next start. `told` hears how many taps have something to write.
+        The next start writes the rest. `told` is called with the number of taps that have something to write.
         """
         waiting = [
             self._writer.flush(engine, queue)
@@ -117,16 +107,15 @@ class Taps:
         ]
         if waiting:
             told(len(waiting))
-            # What cannot be written was said in the log by the writer.
+            # The writer has logged what it cannot write.
             await asyncio.wait([asyncio.gather(*waiting, return_exceptions=True)], timeout=timeout_s)
-        self._ends = True
+        self._retention.end()
         await self._writer.close()
-        if self._retaining is not None:
-            await asyncio.wait([self._retaining])
+        await self._retention.close()
 
     def abort(self) -> None:
-        """End at once, and close the log of the seals."""
-        self._ends = True
+        """End at once, and close the seal log."""
+        self._retention.end()
         self._writer.abort()
         self._folder.close()
 
@@ -143,11 +132,11 @@ class Taps:
         max_bytes: int | None = None,
         max_age_ms: int | None = None,
     ) -> dict[str, Any]:
-        """Return a tap, made now or found the same; cursors that are new hold everything it has.
+        """Return a tap, created now or found equal; new cursors begin in front of everything that it has.
 
-        Units: without caps of its own it has those that the settings have now.
+        Units: without caps of its own a tap gets the present ones of the settings.
         """
-        held = self._vhost(vhost)
+        held = vhost_named(self._vhosts, vhost)
         name = name or exchange or "default"
         queue_name = TAP_PREFIX + name
         if not is_short_text(queue_name) or not name.isprintable():
@@ -163,7 +152,7 @@ class Taps:
         except ValueError as error:
             raise TapRefused(str(error)) from error
         for cursor in cursors:
-            _check_cursor(cursor)
+            check_cursor_name(cursor)
         found = held.queues.taps.get(queue_name)
         if found is None:
             settings = self._settings
@@ -176,18 +165,17 @@ class Taps:
             raise TapRefused(f"tap '{name}' in vhost '{vhost}' is another: remove it, or name this one")
         await self._vhosts.engines[vhost].committer.drain()
         for cursor in cursors:
-            if self.view.cursor(cursor, vhost, name) is None:
-                await self._put_cursor(cursor, vhost, name, self._before(vhost, name))
+            await self.cursors.begin(cursor, vhost, name)
         return next(row for row in self.listing(vhost) if row["name"] == name)
 
     async def remove(self, vhost: str, name: str, *, drop: bool = False) -> dict[str, int]:
-        """End a tap. Its slot files stay until its cursors have passed, or a cap says so; with `drop` they go.
+        """End a tap. Its slot files stay until its cursors have passed or a cap removes them; `drop` removes them now.
 
-        Returns what was dropped: messages, and slot files with their bytes.
+        Returns what was removed: messages, and slot files with their bytes.
         """
-        held = self._vhost(vhost)
+        held = vhost_named(self._vhosts, vhost)
         queue = held.queues.taps.get(TAP_PREFIX + name)
-        if queue is None and not self._seals(vhost, name) and not self.view.cursors_of(vhost, name):
+        if queue is None and not self.view.of_tap(vhost, name) and not self.view.cursors_of(vhost, name):
             raise TapRefused(f"no tap '{name}' in vhost '{vhost}'")
         engine = self._vhosts.engines[vhost]
         waited = 0
@@ -199,12 +187,12 @@ class Taps:
                 except TapRefused:
                     held.exchanges.tap(queue)
                     raise
-            async with self._writer.turn:  # no file of it is under way, whose messages would count twice
+            async with self._writer.turn:  # no file of the tap is being written: its messages would count twice
                 if not queue.deleted:
                     waited = queue.ready
                     held.queues.drop(queue)
             await engine.committer.drain()
-        seals = self._seals(vhost, name) if drop else []
+        seals = self.view.of_tap(vhost, name) if drop else []
         dropped = {
             "messages": (waited if drop else 0) + sum(seal.count for seal in seals),
             "slots": len(seals),
@@ -216,108 +204,38 @@ class Taps:
         return dropped
 
     def listing(self, vhost: str | None = None) -> list[dict[str, Any]]:
-        """Return what there is to say of each tap, of one vhost or of all; of removed ones while there are files."""
-        names = sorted(self._vhosts) if vhost is None else [self._vhost(vhost).name]
+        """Return a row for each tap of one vhost or of all; removed taps have one while their slot files exist."""
+        names = sorted(self._vhosts) if vhost is None else [vhost_named(self._vhosts, vhost).name]
         view, now_ms = self.view, self._clock.now_ms - self._clock.ahead_ms
         return [row for name in names for row in tap_rows(self._vhosts[name], view, now_ms)]
 
     async def seal(self, vhost: str | None = None, tap: str | None = None) -> int:
-        """Return the last seal once everything that taps have by now is in slot files."""
+        """Return the last seal once everything that taps hold now is in slot files."""
         chosen = list(self._chosen(vhost, tap))
         if tap is not None and not chosen:
             raise TapRefused(f"no tap '{tap}'" + ("" if vhost is None else f" in vhost '{vhost}'"))
         await asyncio.gather(*[self._flush(engine, queue) for engine, queue in chosen])
         return self.view.last_seal
 
-    # -- cursors ------------------------------------------------------------------------------------------------------
-
-    async def set_cursor(
-        self, name: str, vhost: str, tap: str, seal: int, *, incarnation: str | None = None, reset: bool = False
-    ) -> None:
-        """Say that a reader has passed a seal; one that is new is made. It goes back only with `reset`.
-
-        Shapes: a reader that names the incarnation of the seal moves no cursor where histories parted.
-        """
-        _check_cursor(name)
-        if TAP_PREFIX + tap not in self._vhost(vhost).queues.taps and not self._seals(vhost, tap):
-            raise TapRefused(f"no tap '{tap}' in vhost '{vhost}'")
-        if incarnation is not None and self.view.parted(seal, incarnation):
-            raise TapRefused(
-                f"seal {seal} of incarnation '{incarnation}' is not in this history: "
-                "a copy of the data folder was put back"
-            )
-        if not 0 <= seal <= self.view.last_seal:
-            raise TapRefused(f"no slot {seal} was sealed yet: the last seal is {self.view.last_seal}")
-        known = self.view.cursor(name, vhost, tap)
-        if known is None and len(self.view.cursors) >= CURSORS_MAX:
-            raise TapRefused(f"there are {CURSORS_MAX} cursors already: remove some")
-        if known is None or seal > known.seal or (reset and seal != known.seal):
-            await self._put_cursor(name, vhost, tap, seal)
-
-    async def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
-        """Forget a cursor: it holds nothing any more."""
-        if self.view.cursor(name, vhost, tap) is None:
-            raise TapRefused(f"no cursor '{name}' of tap '{tap}' in vhost '{vhost}'")
-        await self._writer.in_thread(partial(self._folder.log.remove_cursor, name, vhost, tap))
-        self._retain_soon()
-
-    async def _put_cursor(self, name: str, vhost: str, tap: str, seal: int) -> None:
-        cursor = Cursor(name, vhost, tap, seal, self._clock.now_ms - self._clock.ahead_ms)
-        await self._writer.in_thread(partial(self._folder.log.set_cursor, cursor))
-        self._retain_soon()
-
     # -- what is to be read -------------------------------------------------------------------------------------------
 
     @property
     def view(self) -> SealView:
-        """What the log of the seals adds up to."""
+        """The slot files, gaps and cursors that the seal log adds up to."""
         return self._folder.view
 
     async def frozen(self, do: Callable[[SealView], None]) -> None:
-        """Run blocking work on the seals in the writer's thread: none is added and no slot file goes meanwhile."""
+        """Run blocking work in the writer's thread, while no seal is added and no slot file is removed."""
         await self._writer.in_thread(lambda: do(self.view))
 
     def slot_path(self, seal: int) -> Path:
         """Return where a slot file is."""
         return self._folder.path(seal)
 
-    async def snapshot(self, vhost: str, queue: str) -> dict[str, Any]:
-        """Return a snapshot of what a queue holds now, as the list of its slot files."""
-        held = self._vhost(vhost).queues.get(queue)
-        if held is None:
-            raise TapRefused(f"no queue '{queue}' in vhost '{vhost}'")
-        if held.is_tap:
-            raise TapRefused(f"queue '{queue}' in vhost '{vhost}' belongs to a tap: read its slots")
-        try:
-            taken = await self.snapshots.take(self._vhosts.engines[vhost], held)
-        except (NoRoom, SnapshotGone) as error:
-            raise TapRefused(str(error)) from error
-        except StoreFailed as error:
-            self._vhosts.engines[vhost].committer.check()
-            raise TapRefused(f"the snapshot cannot be written: {error.reason}") from error
-        return taken.to_json()
-
-    async def drop_snapshot(self, id: str) -> None:
-        """Remove a snapshot; one that is gone is well."""
-        await self.snapshots.drop(id)
-
-    def snapshot_path(self, id: str, n: int) -> Path:
-        """Return where a slot file of a snapshot is."""
-        try:
-            return self.snapshots.path(id, n)
-        except ValueError as error:
-            raise TapRefused(str(error)) from error
-
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _vhost(self, name: str) -> Vhost:
-        vhost = self._vhosts.get(name)
-        if vhost is None:
-            raise TapRefused(f"no vhost '{name}'")
-        return vhost
-
     def _make(self, vhost: Vhost, name: str, arguments: dict[str, Any]) -> None:
-        # No number that slot files know, even if they are of a former vhost of that name: it tells whose ids are whose.
+        # A number that no slot file knows, not even one of a former vhost of that name: it tells the ids apart.
         number = max(vhost.queues.next_number, *(known + 1 for known in self.view.ends(vhost.name)), 1)
         queue = vhost.queues.add(
             name, number=number, durable=True, exclusive_owner=None, auto_delete=False, arguments=arguments
@@ -326,13 +244,13 @@ class Taps:
         vhost.journal(changes.queue_declared(queue))
 
     def _chosen(self, vhost: str | None, tap: str | None) -> Iterator[tuple[Engine, TapQueue]]:
-        for name in sorted(self._vhosts) if vhost is None else [self._vhost(vhost).name]:
+        for name in sorted(self._vhosts) if vhost is None else [vhost_named(self._vhosts, vhost).name]:
             for queue in list(self._vhosts[name].queues.taps.values()):
                 if tap is None or queue.tap == tap:
                     yield self._vhosts.engines[name], queue
 
     async def _forget(self, vhost: str) -> None:
-        """Let go of all that was kept of a vhost that is deleted."""
+        """Remove the slot files, cursors and snapshots of a deleted vhost."""
         await self._drop([seal for seal in self.view.seals if seal.vhost == vhost], vhost)
         for snapshot in [one.id for one in self.snapshots.values() if one.vhost == vhost]:
             await self.snapshots.drop(snapshot)
@@ -340,9 +258,7 @@ class Taps:
     async def _drop(self, seals: Sequence[Seal], vhost: str, tap: str | None = None) -> None:
         """Remove slot files, and the cursors of a tap or of a whole vhost."""
         await self._writer.alone(lambda: self._folder.remove(seals))
-        for cursor in self.view.cursors:
-            if cursor.vhost == vhost and tap in (None, cursor.tap):
-                await self.remove_cursor(cursor.name, vhost, cursor.tap)
+        await self.cursors.remove_all(vhost, tap)
 
     async def _flush(self, engine: Engine, queue: TapQueue) -> None:
         try:
@@ -350,48 +266,3 @@ class Taps:
         except StoreFailed as error:
             engine.committer.check()
             raise TapRefused(f"tap '{queue.tap}' cannot be sealed: {error.reason}") from error
-
-    def _seals(self, vhost: str, tap: str) -> list[Seal]:
-        return [seal for seal in self.view.seals if (seal.vhost, seal.queue) == (vhost, tap)]
-
-    def _before(self, vhost: str, tap: str) -> int:
-        """Return the seal at which a cursor stands that has passed nothing of what a tap has."""
-        seals = self._seals(vhost, tap)
-        return seals[0].seal - 1 if seals else self.view.last_seal
-
-    def _retain_soon(self) -> None:
-        self._retain_at_s = 0.0
-
-    async def _retain(self) -> None:
-        """Remove what every cursor has passed and what is over a cap."""
-        await self._writer.alone(partial(self._remove_old, self._caps))
-        await self.snapshots.drop_old()
-
-    def _remove_old(self, caps: dict[tuple[str, str], Cap]) -> None:
-        default = Cap(self._settings.max_bytes, self._settings.max_age_ms)
-        plan = plan_deletions(self.view, caps, default, self._clock.now_ms)
-        for seal, reason in plan.forced:
-            _log.warning("tap.gap_made", vhost=seal.vhost, tap=seal.queue, seal=seal.seal, reason=reason)
-        if plan.passed or plan.forced:
-            self._folder.remove(plan.passed, plan.forced)
-
-    @property
-    def _caps(self) -> dict[tuple[str, str], Cap]:
-        offline = self._vhosts.offline  # nobody knows the caps of their taps
-        unbounded = {(seal.vhost, seal.queue): UNBOUNDED for seal in self.view.seals if seal.vhost in offline}
-        return unbounded | {
-            (engine.vhost.name, queue.tap): Cap(queue.max_bytes, queue.max_age_ms)
-            for engine in self._vhosts.engines.values()
-            for queue in engine.vhost.queues.taps.values()
-        }
-
-    def _retained(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fail(error)
-
-
-def _check_cursor(name: str) -> None:
-    """Refuse a name that no line could show. Raises: TapRefused."""
-    if not name or not name.isprintable() or not is_short_text(name):
-        raise TapRefused(f"a cursor's name has 1 to {SHORT_TEXT_MAX_BYTES} bytes, all of them printable")

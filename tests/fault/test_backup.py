@@ -269,7 +269,7 @@ async def test_everything_is_in_it(tmp_path: Path, files: Files) -> None:
             for body in (b"sealed", b"sealed too"):
                 await exchange.publish(message(body), "k")
                 await broker.taps.seal("/", "all")
-            await broker.taps.set_cursor("reader", "/", "all", 0)
+            await broker.taps.cursors.set("reader", "/", "all", 0)
             await exchange.publish(message(b"waiting"), "k")
         closed = tmp_path / "data" / "vhosts" / "closed" / "log"  # as one that is damaged, and was not opened
         closed.mkdir(parents=True)

@@ -13,7 +13,7 @@ import pytest
 from pamqp import commands
 
 from broker.store.data_folder import DataFolder
-from broker.taps.taps import TapRefused
+from broker.taps.refused import TapRefused
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.fault.small_disk import SmallDisk
 from tests.raw_client import RawClient, publish_frames

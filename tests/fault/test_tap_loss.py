@@ -20,7 +20,7 @@ from broker.amqp.errors import BrokerError
 from broker.cli.control_client import ask
 from broker.slot_files.seal_log import SealView, decode_lines
 from broker.slot_files.slot_file import open_slot
-from broker.taps.taps import TapRefused
+from broker.taps.refused import TapRefused
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
 from tests.fault.broker_life import Life, new_disk, new_history
@@ -71,8 +71,8 @@ async def follow(life: Life, reader: TapReader) -> None:
     """Read what is new, and lets go of it."""
     taps = life.broker.taps
     reader.read(taps.view, taps.slot_path, life.files.read)
-    await taps.set_cursor("reader", "/", TAP, reader.seal)
-    taps._retain_soon()
+    await taps.cursors.set("reader", "/", TAP, reader.seal)
+    taps._retention.soon()
 
 
 async def work(life: Life, ledger: TapLedger, reader: TapReader, moments: int) -> None:
@@ -132,8 +132,8 @@ async def run(seed: int) -> tuple[TapLedger, TapReader]:
     await last.broker.taps.seal()
     await follow(last, reader)
     assert last.broker.vhosts["/"].queues[f"amq.tap.{TAP}"].ready == 0
-    taken = await last.broker.taps.snapshot("/", QUEUE)
-    paths = [last.broker.taps.snapshot_path(taken["id"], file["n"]) for file in taken["files"]]
+    taken = await last.broker.taps.snapshots.take("/", QUEUE)
+    paths = [last.broker.taps.snapshots.path(taken["id"], file["n"]) for file in taken["files"]]
     queued = {number_of(row) for path in paths for row in open_slot(last.files.read(path))}
     await last.stop()
     heard = {number for number in reader.numbers if number % 2 == 0}

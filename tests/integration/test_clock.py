@@ -194,7 +194,7 @@ async def test_what_readers_see_is_the_time_of_day(tmp_path: Path) -> None:
             heard_s = machine.system_s
             await topic.publish(aio_pika.Message(b"behind"), "a", mandatory=False)
         await sealed(broker, machine, 2)
-        await broker.taps._retain()
+        await broker.taps._retention._run()
         first, second = broker.taps.view.seals
         assert first.last_ts_ms == (BEGIN_S - YEARS_S) * 1000
         assert second.last_ts_ms == heard_s * 1000

@@ -137,8 +137,8 @@ async def test_a_user_sees_the_taps_that_they_may_read(tmp_path: Path) -> None:
         everything = await ask(broker, "POST", "/v1/seal", {}, user=ALICE)
         assert everything.refusal[2].startswith("access to all taps refused for user 'alice'")
         assert (await ask(broker, "GET", f"/v1/slots/{seal_b}", user=ALICE)).status == 200
-        await broker.taps.set_cursor("one", "/", "a", 0)
-        await broker.taps.set_cursor("one", "/", "b", 0)
+        await broker.taps.cursors.set("one", "/", "a", 0)
+        await broker.taps.cursors.set("one", "/", "b", 0)
         listed = (await ask(broker, "GET", "/v1/seals", user=ALICE)).json
         assert [row["seal"] for row in listed["seals"]] == [seal_b]
         assert listed["partial"]

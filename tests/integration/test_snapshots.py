@@ -12,8 +12,8 @@ import pytest
 
 from broker.slot_files.slot_file import PERSISTENT, REDELIVERED
 from broker.store.files import Files
+from broker.taps.refused import TapRefused
 from broker.taps.slot_rows import gather, let_go
-from broker.taps.taps import TapRefused
 from broker.testing import Broker
 from tests.deadline import DEADLINE_S
 from tests.in_process import client_of, queue_of, timed_broker
@@ -46,10 +46,10 @@ async def test_a_snapshot_has_what_is_ready_and_what_is_unacked(tmp_path: Path) 
         await fill(channel, "q", range(150, 200))
         await broker.idle()
         before = broker.queue("q")
-        taken = await broker.server.taps.snapshot("/", "q")
+        taken = await broker.server.taps.snapshots.take("/", "q")
         assert broker.queue("q") == before
         assert [(file["n"], file["count"]) for file in taken["files"]] == [(0, 64), (1, 64), (2, 64), (3, 5)]
-        views = [read_slot(broker.server.taps.snapshot_path(taken["id"], file["n"])) for file in taken["files"]]
+        views = [read_slot(broker.server.taps.snapshots.path(taken["id"], file["n"])) for file in taken["files"]]
         rows = [row for view in views for row in view]
         assert [int(row.body) for row in rows] == list(range(3, 200))
         assert [row.message_id for row in rows] == list(range(4, 201))
@@ -92,18 +92,18 @@ async def test_a_snapshot_goes_by_itself_by_request_and_at_the_start(tmp_path: P
         taps = broker.server.taps
         await channel.declare_queue("q", durable=True)
         await fill(channel, "q", range(5))
-        ids = [(await taps.snapshot("/", "q"))["id"] for _ in range(3)]
+        ids = [(await taps.snapshots.take("/", "q"))["id"] for _ in range(3)]
         assert files() == 3
-        await taps.drop_snapshot(ids[0])
-        await taps.drop_snapshot(ids[0])
+        await taps.snapshots.drop(ids[0])
+        await taps.snapshots.drop(ids[0])
         assert files() == 2
         broker.clock.advance(3599)
-        await taps._retain()
+        await taps._retention._run()
         assert files() == 2
         broker.clock.advance(2)
-        await taps._retain()
+        await taps._retention._run()
         assert files() == 0
-        await taps.snapshot("/", "q")
+        await taps.snapshots.take("/", "q")
         clock = broker.clock
     assert files() == 1
     async with timed_broker(tmp_path, clock=clock):
@@ -116,7 +116,7 @@ async def test_a_queue_that_goes_ends_its_snapshot(tmp_path: Path) -> None:
         queue = await channel.declare_queue("q", durable=True)
         await fill(channel, "q", range(50))
         page_out(broker.server, "q")
-        taking = asyncio.create_task(broker.server.taps.snapshot("/", "q"))
+        taking = asyncio.create_task(broker.server.taps.snapshots.take("/", "q"))
         await asyncio.sleep(0.01)
         await queue.delete(if_empty=False)
         with pytest.raises(TapRefused, match="queue 'q' was deleted"):
@@ -142,7 +142,7 @@ async def test_a_snapshot_leaves_the_disk_to_the_log(tmp_path: Path) -> None:
         await channel.declare_queue("q", durable=True)
         await fill(channel, "q", range(3))
         with pytest.raises(TapRefused, match=r"1004095 bytes free; 4096 are needed above .*_min_bytes \(1000000\)$"):
-            await broker.server.taps.snapshot("/", "q")
+            await broker.server.taps.snapshots.take("/", "q")
         assert list(tmp_path.glob("slots/snapshots/*")) == []  # noqa: ASYNC240 - a look behind the broker's back
         files.free += 1
         assert len(await snapshot_rows(broker.server.taps, "q")) == 3
@@ -181,7 +181,7 @@ async def test_who_leaves_during_a_snapshot_leaves_nothing(tmp_path: Path, monke
 
         monkeypatch.setattr(type(store), "read_slot", slow_read)
         free = dict(store.log.live)
-        taking = asyncio.create_task(broker.server.taps.snapshot("/", "q"))
+        taking = asyncio.create_task(broker.server.taps.snapshots.take("/", "q"))
         await asyncio.to_thread(begun.wait, DEADLINE_S)
         claimed = dict(store.log.live)
         assert claimed != free
@@ -207,15 +207,15 @@ async def test_what_has_no_snapshot_is_refused(tmp_path: Path) -> None:
             ("/", "amq.tap.t", "read its slots"),
         ):
             with pytest.raises(TapRefused, match=problem):
-                await broker.server.taps.snapshot(vhost, queue)
+                await broker.server.taps.snapshots.take(vhost, queue)
         with pytest.raises(TapRefused, match="is no id"):
-            broker.server.taps.snapshot_path("../x", 0)
+            broker.server.taps.snapshots.path("../x", 0)
 
 
 async def test_an_empty_queue_has_an_empty_snapshot() -> None:
     """A list without files, also of a broker in memory."""
     async with Broker() as broker, client_of(broker.server) as channel:
         await channel.declare_queue("q")
-        taken = await broker.server.taps.snapshot("/", "q")
+        taken = await broker.server.taps.snapshots.take("/", "q")
         assert taken["files"] == []
         assert taken["store"] == broker.server.taps.view.store

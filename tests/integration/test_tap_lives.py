@@ -17,7 +17,7 @@ from broker.administration.vhost_changes import VhostChanges
 from broker.core.definitions.export import topology_of
 from broker.store.damage import StoreFailed
 from broker.store.files import File, Files
-from broker.taps.taps import TapRefused
+from broker.taps.refused import TapRefused
 from broker.testing import Broker
 from tests.deadline import wait_until_async
 from tests.in_process import timed_broker
@@ -63,7 +63,7 @@ async def test_ids_of_sealed_transient_messages_do_not_come_again(tmp_path: Path
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         await taps.add("/", "x", "#", cursors=["c"])
         await publish(exchange, ["a"] * 7, persistent=False)
-        await taps.set_cursor("c", "/", "x", await taps.seal())
+        await taps.cursors.set("c", "/", "x", await taps.seal())
         await settled(broker, taps)
         assert there(taps) == []
         await asyncio.to_thread(shutil.copytree, tmp_path / "d", tmp_path / "crashed")
@@ -104,7 +104,7 @@ async def test_a_removed_tap_leaves_its_slots_to_its_cursors(tmp_path: Path) -> 
         assert "amq.tap.t" not in broker.queues()
         assert [(row["name"], row["removed"], row["messages"]) for row in taps.listing()] == [("t", True, 1)]
         assert bodies_of(taps, "t") == [b"0 a"]
-        await taps.set_cursor("c", "/", "t", 1)
+        await taps.cursors.set("c", "/", "t", 1)
         await settled(broker, taps)
         assert there(taps) == []
         await taps.add("/", "x", "#", name="t", cursors=["c"])
@@ -206,7 +206,7 @@ async def test_a_disk_that_is_full_for_a_while_loses_nothing(tmp_path: Path, cal
         await channel.declare_queue("q", durable=True)
         await channel.default_exchange.publish(Message(b"m"), "q")
         with pytest.raises(TapRefused, match=r"^the snapshot cannot be written: No space left on device$"):
-            await broker.server.taps.snapshot("/", "q")
+            await broker.server.taps.snapshots.take("/", "q")
         await publish(exchange, ["c"])
         files.full = ""
         assert await broker.server.taps.seal() == 1
@@ -250,7 +250,7 @@ async def test_a_stop_that_cannot_wait_leaves_no_question_open(tmp_path: Path, m
         closing = asyncio.create_task(taps.close(0, lambda _count: None))
 
         async def ends() -> bool:
-            return taps._ends
+            return taps._retention._ends
 
         await wait_until_async(ends, "the end of the wait")
         gate.set()

@@ -10,7 +10,7 @@ from typing import Any
 import aio_pika
 import pytest
 
-from broker.taps.taps import TapRefused
+from broker.taps.refused import TapRefused
 from tests.deadline import wait_until_async
 from tests.in_process import timed_broker
 from tests.tap_files import bodies_of, channel_of, publish, rows_of, settled, there
@@ -115,14 +115,14 @@ async def test_slot_files_stay_until_every_cursor_has_passed(tmp_path: Path) -> 
         for number in range(4):
             await publish(exchange, [f"k{number}"])
             await taps.seal()
-        await taps.set_cursor("two", "/", "x", 1)
-        await taps.set_cursor("one", "/", "x", 3)
+        await taps.cursors.set("two", "/", "x", 1)
+        await taps.cursors.set("one", "/", "x", 3)
         await settled(broker, taps)
         assert there(taps) == [2, 3, 4]
-        await taps.set_cursor("two", "/", "x", 0)
+        await taps.cursors.set("two", "/", "x", 0)
         assert [(one.name, one.seal) for one in taps.view.cursors] == [("one", 3), ("two", 1)]
         with pytest.raises(TapRefused, match="the last seal is 4"):
-            await taps.set_cursor("two", "/", "x", 5)
+            await taps.cursors.set("two", "/", "x", 5)
         clock.advance(5)
         lags = [(row["lag_slots"], row["lag_messages"], row["lag_s"]) for row in taps.listing()[0]["cursors"]]
         assert [lag[:2] for lag in lags] == [(1, 1), (3, 3)]
@@ -131,12 +131,12 @@ async def test_slot_files_stay_until_every_cursor_has_passed(tmp_path: Path) -> 
         taps = broker.server.taps
         await settled(broker, taps)
         assert there(taps) == [2, 3, 4]
-        await taps.set_cursor("two", "/", "x", 3)
+        await taps.cursors.set("two", "/", "x", 3)
         await settled(broker, taps)
         assert there(taps) == [4]
-        await taps.remove_cursor("one", "/", "x")
-        await taps.set_cursor("two", "/", "x", 2, reset=True)
-        await taps.set_cursor("two", "/", "x", 4)
+        await taps.cursors.remove("one", "/", "x")
+        await taps.cursors.set("two", "/", "x", 2, reset=True)
+        await taps.cursors.set("two", "/", "x", 4)
         await settled(broker, taps)
         assert there(taps) == []
         assert taps.view.gaps == []

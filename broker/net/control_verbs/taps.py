@@ -39,15 +39,15 @@ def tap_verbs(taps: Taps) -> dict[str, Verb]:
         return {"last_seal": await taps.seal(request.optional("vhost"), request.optional("tap"))}
 
     async def snapshot(request: Request) -> dict[str, Any]:
-        return await taps.snapshot(request.text("vhost", "/"), request.text("queue"))
+        return await taps.snapshots.take(request.text("vhost", "/"), request.text("queue"))
 
     async def snapshot_drop(request: Request) -> None:
-        await taps.drop_snapshot(request.text("id"))
+        await taps.snapshots.drop(request.text("id"))
 
     async def cursor_set(request: Request) -> None:
         if not request.has("seal"):
             raise ControlRefused("'seal' should be an integer")
-        await taps.set_cursor(
+        await taps.cursors.set(
             request.text("name"),
             request.text("vhost", "/"),
             request.text("tap"),
@@ -57,7 +57,7 @@ def tap_verbs(taps: Taps) -> dict[str, Verb]:
         )
 
     async def cursor_remove(request: Request) -> None:
-        await taps.remove_cursor(request.text("name"), request.text("vhost", "/"), request.text("tap"))
+        await taps.cursors.remove(request.text("name"), request.text("vhost", "/"), request.text("tap"))
 
     def cursors(request: Request) -> list[dict[str, Any]]:
         return cursor_rows(taps.listing(request.optional("vhost")))

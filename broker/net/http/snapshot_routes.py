@@ -58,7 +58,7 @@ class SnapshotAnswers:
             self.rights.check_looks_after(call.user, str(Resource("queue", vhost, queue)))
         if len(self.taps.snapshots) + self.taps.snapshots.under_way >= SNAPSHOTS_MAX:
             raise HttpRefused(503, f"there are {SNAPSHOTS_MAX} snapshots already: delete some, or try again later")
-        return json_answer(await self.taps.snapshot(vhost, queue), 201)
+        return json_answer(await self.taps.snapshots.take(vhost, queue), 201)
 
     async def file(self, call: Call) -> Answer:
         """Send one file of a snapshot, or a part of it."""
@@ -66,7 +66,7 @@ class SnapshotAnswers:
         crc = next((file.crc for file in snapshot.files if file.n == n), None)
         answer = None
         if crc is not None:
-            path = self.taps.snapshot_path(snapshot.id, n)
+            path = self.taps.snapshots.path(snapshot.id, n)
             answer = await file_answer(self.reads, path, call.request.headers, crc)
         if answer is None:
             raise not_found(f"no file {n} of snapshot {snapshot.id}")
@@ -74,7 +74,7 @@ class SnapshotAnswers:
 
     async def drop(self, call: Call) -> Answer:
         """Remove a snapshot."""
-        await self.taps.drop_snapshot(self._find(call).id)
+        await self.taps.snapshots.drop(self._find(call).id)
         return Answer(204)
 
     def _find(self, call: Call) -> Snapshot:

@@ -64,7 +64,7 @@ class TapAnswers:
         seal, reset = fields.integer("seal", 0), fields.flag("reset")
         self._check(call, vhost, tap)
         incarnation = fields.optional("incarnation")
-        await self.taps.set_cursor(call.words["name"], vhost, tap, seal, incarnation=incarnation, reset=reset)
+        await self.taps.cursors.set(call.words["name"], vhost, tap, seal, incarnation=incarnation, reset=reset)
         return Answer(204)
 
     async def remove_cursor(self, call: Call) -> Answer:
@@ -76,7 +76,7 @@ class TapAnswers:
         self.rights.check_read(call.user, vhost, tap_queue(tap))
         if self.taps.view.cursor(name, vhost, tap) is None:
             raise not_found(f"no cursor '{name}' of tap '{tap}' in vhost '{vhost}'")
-        await self.taps.remove_cursor(name, vhost, tap)
+        await self.taps.cursors.remove(name, vhost, tap)
         return Answer(204)
 
     def _check(self, call: Call, vhost: str, tap: str) -> None:

@@ -1,0 +1,94 @@
+"""Cursors: up to which seal each named reader of a tap has passed."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from broker.core.names import SHORT_TEXT_MAX_BYTES, is_short_text
+from broker.core.queue.tap_queue import TAP_PREFIX
+from broker.slot_files.seal_log import Cursor
+from broker.taps.refused import TapRefused, vhost_named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.core.deadlines import Clock
+    from broker.slot_files.slot_folder import SlotFolder
+    from broker.taps.slot_writer import SlotWriter
+    from broker.vhosts.vhosts import Vhosts
+
+__all__ = ["Cursors", "check_cursor_name"]
+
+CURSORS_MAX: Final = 1000
+
+
+class Cursors:
+    """Moves and removes the cursors of a broker. Raises: TapRefused.
+
+    Shapes: `moved` is called when slot files may have become removable.
+    """
+
+    def __init__(
+        self, folder: SlotFolder, vhosts: Vhosts, writer: SlotWriter, clock: Clock, moved: Callable[[], None]
+    ) -> None:
+        self._folder = folder
+        self._vhosts = vhosts
+        self._writer = writer
+        self._clock = clock
+        self._moved = moved
+
+    async def set(
+        self, name: str, vhost: str, tap: str, seal: int, *, incarnation: str | None = None, reset: bool = False
+    ) -> None:
+        """Note that a reader has passed a seal; create its cursor if need be. Only `reset` moves a cursor back.
+
+        Shapes: a reader that names the incarnation of the seal moves no cursor where histories parted.
+        """
+        check_cursor_name(name)
+        view = self._folder.view
+        if TAP_PREFIX + tap not in vhost_named(self._vhosts, vhost).queues.taps and not view.of_tap(vhost, tap):
+            raise TapRefused(f"no tap '{tap}' in vhost '{vhost}'")
+        if incarnation is not None and view.parted(seal, incarnation):
+            raise TapRefused(
+                f"seal {seal} of incarnation '{incarnation}' is not in this history: "
+                "a copy of the data folder was put back"
+            )
+        if not 0 <= seal <= view.last_seal:
+            raise TapRefused(f"no slot {seal} was sealed yet: the last seal is {view.last_seal}")
+        known = view.cursor(name, vhost, tap)
+        if known is None and len(view.cursors) >= CURSORS_MAX:
+            raise TapRefused(f"there are {CURSORS_MAX} cursors already: remove some")
+        if known is None or seal > known.seal or (reset and seal != known.seal):
+            await self._put(name, vhost, tap, seal)
+
+    async def begin(self, name: str, vhost: str, tap: str) -> None:
+        """Create a cursor in front of everything that a tap has, unless it exists."""
+        view = self._folder.view
+        if view.cursor(name, vhost, tap) is None:
+            seals = view.of_tap(vhost, tap)
+            await self._put(name, vhost, tap, seals[0].seal - 1 if seals else view.last_seal)
+
+    async def remove(self, name: str, vhost: str, tap: str) -> None:
+        """Remove a cursor: it keeps no slot file any more."""
+        if self._folder.view.cursor(name, vhost, tap) is None:
+            raise TapRefused(f"no cursor '{name}' of tap '{tap}' in vhost '{vhost}'")
+        await self._writer.in_thread(partial(self._folder.log.remove_cursor, name, vhost, tap))
+        self._moved()
+
+    async def remove_all(self, vhost: str, tap: str | None = None) -> None:
+        """Remove the cursors of a tap, or of all taps of a vhost."""
+        for cursor in self._folder.view.cursors:
+            if cursor.vhost == vhost and tap in (None, cursor.tap):
+                await self.remove(cursor.name, vhost, cursor.tap)
+
+    async def _put(self, name: str, vhost: str, tap: str, seal: int) -> None:
+        cursor = Cursor(name, vhost, tap, seal, self._clock.now_ms - self._clock.ahead_ms)
+        await self._writer.in_thread(partial(self._folder.log.set_cursor, cursor))
+        self._moved()
+
+
+def check_cursor_name(name: str) -> None:
+    """Refuse a name that cannot be printed on a line. Raises: TapRefused."""
+    if not name or not name.isprintable() or not is_short_text(name):
+        raise TapRefused(f"a cursor's name has 1 to {SHORT_TEXT_MAX_BYTES} bytes, all of them printable")

@@ -1,0 +1,23 @@
+"""What a request to taps, cursors and snapshots may be refused with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broker.core.vhost import Vhost
+
+__all__ = ["TapRefused", "vhost_named"]
+
+
+class TapRefused(ValueError):
+    """The request cannot be carried out; the text is one line for the client or operator."""
+
+
+def vhost_named(vhosts: Mapping[str, Vhost], name: str) -> Vhost:
+    """Return a vhost. Raises: TapRefused."""
+    vhost = vhosts.get(name)
+    if vhost is None:
+        raise TapRefused(f"no vhost '{name}'")
+    return vhost

@@ -1,0 +1,116 @@
+"""Retention: remove slot files that every cursor has passed, or that exceed a cap, and snapshots that are too old."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from broker.event_log import get_logger
+from broker.slot_files.slot_retention import Cap, plan_deletions
+
+if TYPE_CHECKING:
+    from broker.core.deadlines import Clock
+    from broker.settings_storage import TapSettings
+    from broker.slot_files.slot_folder import SlotFolder
+    from broker.taps.slot_snapshots import Snapshots
+    from broker.taps.slot_writer import SlotWriter
+    from broker.vhosts.vhosts import Vhosts
+
+__all__ = ["Retention"]
+
+UNBOUNDED: Final = Cap(1 << 62, 1 << 62)
+INTERVAL_S: Final = 10.0
+FIRST_S: Final = 1.0  # after the start
+
+_log = get_logger()
+
+
+class Retention:
+    """Removes slot files and snapshots every ten seconds."""
+
+    def __init__(
+        self,
+        folder: SlotFolder,
+        vhosts: Vhosts,
+        writer: SlotWriter,
+        snapshots: Snapshots,
+        settings: TapSettings,
+        clock: Clock,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._folder = folder
+        self._vhosts = vhosts
+        self._writer = writer
+        self._snapshots = snapshots
+        self._settings = settings
+        self._clock = clock
+        self._fail = fail
+        self._task: asyncio.Task[None] | None = None
+        self._next_s = 0.0
+        self._ends = False
+
+    def take_settings(self, settings: TapSettings) -> None:
+        """Apply changed settings; a tap with caps of its own keeps them."""
+        self._settings = settings
+
+    @property
+    def busy(self) -> bool:
+        """Whether files are being removed."""
+        return self._task is not None and not self._task.done()
+
+    def start(self) -> None:
+        """Begin, with a first look a second from now."""
+        self._next_s = asyncio.get_running_loop().time() + FIRST_S
+
+    def soon(self) -> None:
+        """Look at the next tick: a cursor has moved or gone."""
+        self._next_s = 0.0
+
+    def tick(self) -> None:
+        """Start a look when one is due; called ten times a second."""
+        loop = asyncio.get_running_loop()
+        if self._ends or loop.time() < self._next_s or self.busy:
+            return
+        self._next_s = loop.time() + INTERVAL_S
+        self._task = loop.create_task(self._run())
+        self._task.add_done_callback(self._done)
+
+    def end(self) -> None:
+        """Start no look any more."""
+        self._ends = True
+
+    async def close(self) -> None:
+        """Return when the look that is under way is over."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        await self._writer.alone(partial(self._remove, self._caps))
+        await self._snapshots.drop_old()
+
+    def _remove(self, caps: dict[tuple[str, str], Cap]) -> None:
+        """Remove slot files. *Blocking.*"""
+        default = Cap(self._settings.max_bytes, self._settings.max_age_ms)
+        plan = plan_deletions(self._folder.view, caps, default, self._clock.now_ms)
+        for seal, reason in plan.forced:
+            _log.warning("tap.gap_made", vhost=seal.vhost, tap=seal.queue, seal=seal.seal, reason=reason)
+        if plan.passed or plan.forced:
+            self._folder.remove(plan.passed, plan.forced)
+
+    @property
+    def _caps(self) -> dict[tuple[str, str], Cap]:
+        offline = self._vhosts.offline  # the caps of their taps are not known
+        seals = self._folder.view.seals
+        unbounded = {(seal.vhost, seal.queue): UNBOUNDED for seal in seals if seal.vhost in offline}
+        return unbounded | {
+            (engine.vhost.name, queue.tap): Cap(queue.max_bytes, queue.max_age_ms)
+            for engine in self._vhosts.engines.values()
+            for queue in engine.vhost.queues.taps.values()
+        }
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail(error)
