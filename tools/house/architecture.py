@@ -22,7 +22,7 @@ MARKED: Final = re.compile(r"(<!-- path: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re
 
 def page_with_tables(page: str) -> str:
     """Return the page with each table between its marks made anew."""
-    return MARKED.sub(lambda found: f"{found[1]}\n{path_table(found[2])}\n{found[4]}", page)
+    return MARKED.sub(lambda found: f"{found[1]}\n{path_table(found[2])}\n\n{found[4]}", page)
 
 
 def path_table(name: str) -> str:
