@@ -29,7 +29,6 @@ from broker.amqp.framing import (
 from broker.amqp.tables import TABLE_DEPTH_MAX, TABLE_ENTRIES_MAX, TableReader, read_text, syntax_error
 
 __all__ = [
-    "DELIVER",
     "PUBLISH",
     "BasicDeliver",
     "BasicGetOk",
@@ -40,9 +39,7 @@ __all__ = [
     "content_frames",
     "decode_method",
     "decode_properties",
-    "encode_ack",
     "encode_method",
-    "encode_nack",
     "publish_fields",
 ]
 
@@ -59,9 +56,6 @@ TAG_AND_BITS: Final = struct.Struct(">QB")
 NO_ARGUMENTS: Final = bytes(4)  # a table of no bytes, and the arguments of a method that has none
 SETTLEMENTS: Final = frozenset({commands.Basic.Ack, commands.Basic.Nack, commands.Basic.Reject})
 
-DELIVER: Final = b"\x00\x3c\x00\x3c"
-ACK_INDEX: Final = 0x003C0050
-NACK_INDEX: Final = 0x003C0078
 
 METHODS: Final[dict[bytes, type[Method]]] = {
     LONG.pack(index): kind for index, kind in (commands.INDEX_MAPPING | ACCESS_METHODS).items()
@@ -299,16 +293,6 @@ def encode_method(channel: int, method: Method) -> bytes:
     """Return the method's whole frame."""
     payload = PREPARED.get(type(method)) or LONG.pack(method.index) + method.marshal()
     return HEAD.pack(FRAME_METHOD, channel, len(payload)) + payload + FRAME_END_OCTET
-
-
-def encode_ack(channel: int, delivery_tag: int, multiple: bool) -> bytes:
-    """Return the frame of the basic.ack that confirms a publish."""
-    return ACK.pack(FRAME_METHOD, channel, 13, ACK_INDEX, delivery_tag, multiple, 0xCE)
-
-
-def encode_nack(channel: int, delivery_tag: int, multiple: bool) -> bytes:
-    """Return the frame of the basic.nack that refuses a publish; `requeue` means nothing in this direction."""
-    return ACK.pack(FRAME_METHOD, channel, 13, NACK_INDEX, delivery_tag, multiple, 0xCE)
 
 
 def publish_fields(payload: bytes) -> tuple[str, str, bool, bool]:

@@ -49,7 +49,7 @@ class PastDeath:
     """The latest death of a dead letter, which the first entry of x-death describes.
 
     Shapes: `count` is how often it died in `queue` for `reason`; `published` is how it was published to that queue, and
-        `first_published` how it was published to `first_queue`, where it died first; `replayed` is how often it was
+        `first_published` how it was published to the queue where it died first; `replayed` is how often it was
         published again.
     Units: `time_s` is since the epoch, None when unknown.
     """
@@ -59,7 +59,6 @@ class PastDeath:
     count: int
     time_s: int | None
     published: Publish
-    first_queue: str
     first_published: Publish
     replayed: int
 
@@ -88,7 +87,6 @@ def death_of(header: bytes) -> PastDeath | None:
         count=_number(latest.get("count"), 1),
         time_s=int(time.timestamp()) if isinstance(time, datetime) else None,
         published=_publish(latest, own),
-        first_queue=_text(first, "queue"),
         first_published=_publish(first, own),
         replayed=_number(found.get(REPLAYED), 0),
     )

@@ -5,7 +5,6 @@
     |  |- ChannelError        soft: channel.close
     |  '- ConnectionFault     hard: connection.close
     |- Refused                handshake or authentication: the client is not admitted
-    |- Overloaded             no frame at all: connection.blocked, and reading stops
     '- Fatal                  never caught below the server: nothing may be confirmed any more
 
 Logic raises them where they are found; ``amqp.connection`` alone turns them into frames.
@@ -74,10 +73,6 @@ class Refused(BrokerError):
         self.reason = reason
         self.told = told
         super().__init__(reason)
-
-
-class Overloaded(BrokerError):
-    """The broker accepts no more for now: the connection is blocked, not closed."""
 
 
 class Fatal(BrokerError):

@@ -44,7 +44,6 @@ class Committer:
         self._synced_waiters: list[asyncio.Future[None]] = []
         self._failure: BaseException | None = None
         self.urgent = False  # something waits for the disk that is not a publisher (topology, a checkpoint)
-        self.syncs = 0
 
     @property
     def busy(self) -> bool:
@@ -140,7 +139,6 @@ class Committer:
         self._running = False
         try:
             done.result()
-            self.syncs += 1
             self._log.complete(batch)
             self._finish(confirms, waiters)
         except Exception as error:  # noqa: BLE001 - a lost store, or a defect: nothing is confirmed any more

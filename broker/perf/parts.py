@@ -21,7 +21,6 @@ from broker.perf.tally import RunTally
 from broker.perf.tape import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
 from broker.perf.wire import FRAME_MAX_BYTES, FRAME_OVERHEAD_BYTES
 
-GO: Final = "go"
 CONNECTED: Final = "connected"
 DONE: Final = "done"
 LEAVE: Final = "leave"

@@ -70,7 +70,6 @@ class Scanner:
         "body_bytes",
         "confirms",
         "deliveries",
-        "heartbeats",
         "last_tag",
         "nacked",
         "returned",
@@ -93,7 +92,6 @@ class Scanner:
         self.deliveries = 0
         self.walked = 0
         self.body_bytes = 0
-        self.heartbeats = 0
         self.blocked = 0
         self.last_tag = 0
         self._begun_at = -1  # where in this buffer the delivery in progress began; -1: in an earlier one
@@ -166,9 +164,7 @@ class Scanner:
                     self._head = bytes(buffer[at + 7 : at + 7 + min(size, _HEAD_BYTES)])
                 self._body_left -= size
                 self._sizes.append(size)
-            elif kind == HEARTBEAT:
-                self.heartbeats += 1
-            else:
+            elif kind != HEARTBEAT:
                 raise BrokenStream(f"frame type {kind}")
             at = after
             if kind in (HEADER, BODY) and self._body_left <= 0:

@@ -12,7 +12,6 @@ from broker.perf.tape import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
 
 CHUNK_BYTES: Final = 262_144
 PASS_DIGITS: Final = "~~~~~~"  # in a key: the place of six digits that count the passes over the spool
-_DUE: Final = STAMP.size // 2
 
 
 @dataclass(frozen=True, slots=True)

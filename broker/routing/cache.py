@@ -117,7 +117,7 @@ class BoundedCache(Generic[K, V]):
     Read `entries` itself. Cost: O(1) amortised, for an eviction too.
     """
 
-    __slots__ = ("_admission", "_limits", "_weights", "entries", "misses", "used_bytes")
+    __slots__ = ("_admission", "_limits", "_weights", "entries", "used_bytes")
 
     def __init__(self, limits: CacheLimits | None = None) -> None:
         self._limits = limits or CacheLimits()
@@ -125,7 +125,6 @@ class BoundedCache(Generic[K, V]):
         self._weights: dict[K, int] = {}
         self.entries: dict[K, V] = {}
         self.used_bytes = 0
-        self.misses = 0
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -186,7 +185,6 @@ class CompositeCache(BoundedCache[tuple[str, str], Route]):
 
     def offer(self, name_and_key: tuple[str, str], destinations: tuple[Any, ...], parts: Sequence[Route]) -> Route:
         """Return the route of a key that is not cached or has ended: live if it was admitted and its parts live."""
-        self.misses += 1
         if name_and_key in self.entries:
             self._discard(name_and_key)
             self._admission.gained(-1)
@@ -227,7 +225,6 @@ class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
 
         It replaces an ended entry at once. An entry that has ended is never added, and its miss is not counted.
         """
-        self.misses += 1
         known = payload in self.entries
         if known:
             self._discard(payload)

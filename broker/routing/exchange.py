@@ -54,7 +54,6 @@ class Exchange(Destination["Exchange"], ABC):
         self.auto_delete = auto_delete
         self.internal = internal
         self.arguments: Mapping[str, Any] = arguments or {}
-        self.had_bindings = False
         self.deleted = False
         self.bundles: dict[Hashable, Bundle[Exchange]] = {}
         self.binding_count = 0
@@ -118,7 +117,6 @@ class Exchange(Destination["Exchange"], ABC):
             bundle = self._tie(destination)
         bundle.put(identity, arguments or NO_ARGUMENTS)
         self.binding_count += 1
-        self.had_bindings = True
         return True
 
     def is_bound(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> bool:

@@ -55,7 +55,6 @@ class RouteCache(BoundedCache[str, Route]):
 
     def offer(self, key: str, destinations: tuple[Any, ...]) -> Route:
         """Return the route of a key that is not cached or has ended: live if it was admitted, else for one use."""
-        self.misses += 1
         if key not in self.entries and not self._admission.second_sight(key):
             return Route(destinations) if destinations else NOWHERE
         route = Route(destinations, live=True)

@@ -69,7 +69,6 @@ __all__ = [
     "TRANSACTION",
     "StoredMessage",
     "body_bytes",
-    "decode_message",
     "decode_topology",
     "due_of",
     "due_target",
@@ -284,37 +283,6 @@ class StoredMessage:
     def persistent(self) -> bool:
         """Whether it was published with delivery-mode 2."""
         return bool(self.flags & PERSISTENT)
-
-
-def decode_message(position: int, record: bytes, routes: dict[bytes, tuple[str, str]] | None = None) -> StoredMessage:
-    """Return the message of a whole MESSAGE or MOVED record.
-
-    Shapes: routes is a cache that the caller keeps over neighbours: most of them share few routes.
-    Raises: ValueError when it is of another kind or its parts do not fit its length.
-    """
-    _, _, _, timestamp_ms, kind, flags, route_bytes, header_bytes, targets_bytes = HEAD.unpack_from(record)
-    route_at = HEAD_BYTES + targets_bytes
-    header_at = route_at + route_bytes
-    body_at = header_at + header_bytes
-    if kind & ~INNER not in (MESSAGE, MOVED) or body_at > len(record):
-        raise ValueError(f"a record of kind {kind} with {len(record)} bytes is no message")
-    route = record[route_at:header_at]
-    names = None if routes is None else routes.get(route)
-    if names is None:
-        names = route_names(route)
-        if routes is not None:
-            routes[route] = names
-    return StoredMessage(
-        position,
-        len(record),
-        timestamp_ms,
-        flags,
-        route,
-        names,
-        record[header_at:body_at],
-        record[body_at:],
-        record[HEAD_BYTES:route_at],
-    )
 
 
 def body_bytes(head: bytes, size: int) -> int:

@@ -62,7 +62,6 @@ class VhostStore:
         self._queues = queues
         self._slots = StoredSlots(files, folder / "log", log, self.spill, queues, quarantine=quarantine)
         self._checkpoints = checkpoints
-        self._segment_bytes = segment_bytes
         self._sync = sync
         self._relocation: Relocation | None = None  # appended, and not finished
         self._refused: dict[int, int] = {}  # segments not worth relocating, with the references they had

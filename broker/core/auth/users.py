@@ -108,10 +108,6 @@ class Users:
         """Change a password. Raises: ValueError as delete(). Cost: one argon2 hash."""
         self._with_password(self._stored_user(name), password)
 
-    def clear_password(self, name: str) -> None:
-        """Leave a user no password to log in with. Raises: ValueError as delete()."""
-        self._store(replace(self._stored_user(name), password_hash=""))
-
     def set_tags(self, name: str, tags: Iterable[str]) -> None:
         """Change a user's tags. Raises: ValueError as delete()."""
         self._store(replace(self._stored_user(name), tags=checked_tags(tags)))

@@ -57,11 +57,6 @@ class DueMoments:
         self._slots: list[tuple[int, int, SlotMoments]] = []  # heap of each slot's `next`, and of what it was before
 
     @property
-    def near(self) -> int:
-        """How many moments are kept one by one."""
-        return len(self._near)
-
-    @property
     def next_ms(self) -> int | None:
         """The earliest moment of all."""
         first = self._first_slot()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -12,7 +12,6 @@ from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Kind, Permissions
 from broker.core.auth.users import User
 from broker.core.queue.output_window import OutputWindow
-from broker.core.queue.queue import Queue
 from broker.core.resource import Resource
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.method_budget import MethodBudget
@@ -216,11 +215,6 @@ class SessionOfConnection:
                 self.connection.fail(ChannelError(406, text), channel.number)
 
     # -- what the other sessions ask ----------------------------------------------------------------------------------
-
-    @property
-    def exclusive_queues(self) -> Iterable[Queue]:
-        """The queues that only this connection may use."""
-        return self.vhost.owned_by(self) if self.vhost is not None else ()
 
     def check(self, resource: Resource, kind: Kind) -> None:
         """Let the connection's user touch a resource. Raises: 403."""

@@ -98,7 +98,6 @@ class AmqpPublisher:
         self._begun_s = 0.0
         self.published = 0
         self.dropped = 0  # of those, as their numbers were used before
-        self.reconnects = 0
         try:
             self._link = AmqpLink(address, options.name)
         except LinkLost as error:
@@ -359,7 +358,6 @@ class AmqpPublisher:
                     raise PublishFailed(f"{error}; {again}") from None
                 time.sleep(pause_s)
                 pause_s = min(pause_s * 2, PAUSE_MAX_S)
-        self.reconnects += 1
         for message, nacks in left:
             self._send(message, nacks)
         self._write()

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS
-from broker.pipeline.source.slot_rows import BadRow, Pick, SlotRows, bad_rows
+from broker.pipeline.source.slot_rows import BadRow, Pick, SlotRows
 from broker.slot_files.slot_file import SlotView
 
-__all__ = ["BATCH_MAX_BYTES", "BATCH_MAX_ROWS", "BadRow", "bad_rows", "batches", "decode"]
+__all__ = ["BATCH_MAX_BYTES", "BATCH_MAX_ROWS", "BadRow", "batches", "decode"]
 
 BATCH_MAX_BYTES: Final = 8 << 20
 BATCH_MAX_ROWS: Final = 10_000

@@ -15,7 +15,7 @@ from broker.pipeline.source.header_json import table_to_json
 from broker.pipeline.source.properties import PropertyPlaces, number_at
 from broker.slot_files.slot_file import HEADER_BYTES, REDELIVERED, BadSlotFile, SlotView
 
-__all__ = ["BadRow", "Pick", "SlotRows", "bad_rows"]
+__all__ = ["BadRow", "Pick", "SlotRows"]
 
 RAW_MAX_BYTES: Final = 1 << 20
 APP_TS_MAX_S: Final = 253_402_300_799  # the end of year 9999
@@ -166,8 +166,3 @@ class SlotRows:
     def _raw(self, position: int) -> bytes:
         start, end = int(self._at[position]), int(self._end[position])
         return bytes(self.view.buffer[start : min(end, start + RAW_MAX_BYTES)])
-
-
-def bad_rows(view: SlotView) -> list[BadRow]:
-    """Return the rows of a slot that cannot be read; the others are whole. Raises: BadSlotFile."""
-    return SlotRows(view).bad()

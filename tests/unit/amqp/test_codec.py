@@ -18,9 +18,7 @@ from broker.amqp.codec import (
     QueueDeclareOk,
     content_frames,
     decode_method,
-    encode_ack,
     encode_method,
-    encode_nack,
     publish_fields,
 )
 from broker.amqp.errors import ConnectionFault
@@ -128,14 +126,6 @@ def test_method_frames_are_what_pamqp_reads() -> None:
     size, channel, method = frame.unmarshal(octets)
     assert isinstance(method, commands.Basic.ConsumeOk)
     assert (size, channel, method.name, method.consumer_tag) == (len(octets), 7, "Basic.ConsumeOk", "tag")
-
-
-@pytest.mark.parametrize("multiple", [False, True])
-@pytest.mark.parametrize("tag", [1, 1 << 40])
-def test_confirms(multiple: bool, tag: int) -> None:
-    """The frames of a confirm are those that pamqp would write."""
-    assert encode_ack(3, tag, multiple) == frame.marshal(commands.Basic.Ack(tag, multiple), 3)
-    assert encode_nack(3, tag, multiple) == frame.marshal(commands.Basic.Nack(tag, multiple, False), 3)
 
 
 @pytest.mark.parametrize("mandatory", [False, True])

@@ -35,7 +35,6 @@ def test_a_death_is_the_latest_and_tells_of_the_first() -> None:
     assert death is not None
     assert (death.queue, death.reason, death.count, death.time_s) == ("parking", "expired", 1, 1_790_000_100)
     assert death.published == Publish("dlx", ("k1",), None)
-    assert death.first_queue == "work"
     assert death.first_published == Publish("ex", ("k1", "cc"), "5000")
     again = death_of(content_header(died({}, FIRST, SECOND, FIRST, FIRST)))
     assert again is not None

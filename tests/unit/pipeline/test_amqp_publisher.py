@@ -165,7 +165,7 @@ def test_a_lost_connection_is_made_again(broker: Broker, channel: BlockingChanne
         broker.wait_idle()  # it has them all, and the publisher knows of none
         way.cut()
         publisher.close()
-        assert (publisher.reconnects, way.connections) == (1, 2)
+        assert way.connections == 2
     assert Counter(drain(channel, "q")) == Counter(bodies(500))
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from broker.amqp.content_header import FLAGS, KINDS, PROPERTIES_AT, decode_properties
 from broker.amqp.header_edit import cut_properties
-from broker.pipeline.source.decoder import BATCH_MAX_BYTES, BATCH_MAX_ROWS, bad_rows, batches, decode
+from broker.pipeline.source.decoder import BATCH_MAX_BYTES, BATCH_MAX_ROWS, batches, decode
 from broker.pipeline.source.header_json import table_to_json
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS
 from broker.pipeline.source.slot_rows import SlotRows
@@ -114,7 +114,7 @@ def test_every_column_says_what_the_brokers_own_readers_say(
     for batch in found:
         batch.validate(full=True)
     assert read_back(found) == [expected(row) for row in view]
-    assert bad_rows(view) == []
+    assert SlotRows(view).bad() == []
 
 
 @settings(UNHURRIED, max_examples=30)
@@ -163,7 +163,7 @@ def test_a_damaged_row_is_named_and_the_others_are_whole() -> None:
     """One wrong octet makes one bad row, with the octets that are there."""
     file = slot_of([plain(b"body %d" % number) for number in range(5)])
     view = open_slot(damaged(file, open_slot(file), 3))
-    [bad] = bad_rows(view)
+    [bad] = SlotRows(view).bad()
     assert (bad.seal, bad.position, bad.reason) == (3, 3, "its checksum is wrong")
     assert bad.raw.endswith(b"cody 3")
 
@@ -186,7 +186,7 @@ def test_a_damaged_row_is_named_and_the_others_are_whole() -> None:
 def test_properties_that_cannot_be_decoded_make_a_bad_row(properties: bytes, reason: str) -> None:
     """Whatever stands in the place of properties, the row is named, and decoding it all the same ends well."""
     view = open_slot(slot_of([plain(b"a"), plain(b"b", properties), plain(b"c")]))
-    assert [(bad.position, bad.reason) for bad in bad_rows(view)] == [(1, f"its {reason} cannot be decoded")]
+    assert [(bad.position, bad.reason) for bad in SlotRows(view).bad()] == [(1, f"its {reason} cannot be decoded")]
     found = read_back(list(decode(view)))
     assert [row["body"] for row in found] == [b"a", b"b", b"c"]
     assert [row["delivery_mode"] for row in found][::2] == [2, 2]
@@ -203,13 +203,13 @@ def test_any_octets_for_properties_are_bad_exactly_if_the_broker_cannot_decode_t
             decode_properties(row.header)
         except Exception:  # noqa: BLE001 - however it fails
             wrong.append(number)
-    assert [bad.position for bad in bad_rows(view)] == wrong
+    assert [bad.position for bad in SlotRows(view).bad()] == wrong
     assert sum(batch.num_rows for batch in decode(view)) == len(found)
 
 
 def test_the_octets_of_a_bad_row_are_kept_up_to_a_mebibyte() -> None:
     """A bad row takes 1 MiB at most, however long it is."""
-    [bad] = bad_rows(open_slot(slot_of([plain(bytes(3 << 20), properties=b"")])))
+    [bad] = SlotRows(open_slot(slot_of([plain(bytes(3 << 20), properties=b"")]))).bad()
     assert len(bad.raw) == 1 << 20
 
 

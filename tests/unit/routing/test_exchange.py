@@ -52,7 +52,6 @@ def test_bind_and_unbind_are_idempotent(exchange_type: str) -> None:
     assert list(exchange.bindings) == [first, second]
     assert second in exchange.bindings
     assert make_binding("y", "q", "k", {}) not in exchange.bindings
-    assert exchange.had_bindings
     assert exchange.unbind("q", "k", {"v": 2}) is None
     assert exchange.unbind("q", "k", {"v": 1}) is made_with
     assert exchange.unbind("q", "k", {"v": 1}) is None
@@ -60,7 +59,6 @@ def test_bind_and_unbind_are_idempotent(exchange_type: str) -> None:
     assert exchange.unbind("q", "k", {}) is None
     assert exchange.binding_count == 0
     assert not exchange.bundles
-    assert exchange.had_bindings
 
 
 @pytest.mark.parametrize("exchange_type", ROUTED)
@@ -131,7 +129,6 @@ def test_refused_binding_key_leaves_nothing() -> None:
     with pytest.raises(BindingKeyError):
         exchange.bind("q", "#.a.#.b.#", {})
     assert not exchange.binding_count
-    assert not exchange.had_bindings
     assert exchange.unbind("q", "#.a.#.b.#", {}) is None
     assert exchange.route("a.b").destinations == ()
 

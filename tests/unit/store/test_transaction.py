@@ -15,7 +15,6 @@ from broker.store.record import (
     PERSISTENT,
     TARGET,
     TRANSACTION,
-    decode_message,
     encode_mark,
     encode_message,
     encode_moved,
@@ -28,6 +27,7 @@ from broker.store.record import (
 )
 from broker.store.segment import HEADER_BYTES, segment_path
 from broker.store.transaction import encode_inner, encode_transaction_head, inner_records
+from tests.stored_record import decode_message
 from tests.unit.store.room import FOLDER, ROUTE, Room
 
 SETTLED = encode_settled(5, 6, 7, [8])

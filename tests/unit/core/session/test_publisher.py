@@ -9,7 +9,7 @@ from pamqp import commands
 
 from broker.amqp.content_header import decode_properties
 from broker.core.queue.queue import Queue
-from broker.store.record import decode_message
+from tests.stored_record import decode_message
 from tests.unit.core.room import Client, Room
 from tests.unit.core.session.publishing import confirms, declare, publish, ready
 
