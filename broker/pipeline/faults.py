@@ -12,6 +12,7 @@ __all__ = [
     "LakeRefused",
     "PipelineFault",
     "PublishFailed",
+    "ServerRefused",
     "SinkRefused",
     "SlotDamaged",
     "SlotGap",
@@ -50,6 +51,10 @@ class PublishFailed(PipelineFault):
     """Publishing cannot go on, and trying again would not help."""
 
 
+class ServerRefused(PipelineFault):
+    """The Spark server of this user cannot be used or started."""
+
+
 class LakeRefused(PipelineFault):
     """A lake cannot do what it was asked for, or is none."""
 
@@ -58,6 +63,7 @@ _KINDS: Final = {
     kind.__name__: kind
     for kind in (
         PipelineFault, SourceRefused, SlotGap, SlotMissing, SlotDamaged, SinkRefused, PublishFailed, LakeRefused,
+        ServerRefused,
     )
 }  # fmt: skip
 _SAID: Final = re.compile(rf"{re.escape(__name__)}\.({'|'.join(_KINDS)}): ([^\n]*)")

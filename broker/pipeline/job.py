@@ -1,8 +1,8 @@
 """What all jobs share: their arguments, their progress, their summary, their exit codes.
 
 A job is `run_<job>(options, progress) -> Summary` for Python and `add_<job>(commands)` for the command line, in
-broker/pipeline/jobs/<job>.py. The command's `run` checks what it was given, asks `spark_of` for the session and leaves
-the rest to `carry_out`.
+broker/pipeline/jobs/<job>.py. The command's `run` checks what it was given and leaves the rest to `carry_out`, which
+chooses the session that `spark_of` gives.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ from broker.pipeline.spark.log import SparkLog
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from broker.pipeline.spark.session_choice import SessionChoice
+
 __all__ = [
-    "BAD_RECORDS", "ERROR", "GAP", "NO_JAVA", "OK", "USAGE", "JobFailed", "Progress", "Summary", "add_spark",
-    "carry_out", "path_argument", "spark_of",
+    "BAD_RECORDS", "ERROR", "GAP", "NO_JAVA", "OK", "USAGE", "JobFailed", "Progress", "Summary", "add_output",
+    "add_spark", "carry_out", "path_argument", "setting", "spark_of",
 ]  # fmt: skip
 
 OK: Final = 0
@@ -39,6 +41,7 @@ USAGE: Final = 2
 BAD_RECORDS: Final = 3  # done, but for records that nobody can read
 GAP: Final = 4  # messages that were to be read are gone
 NO_JAVA: Final = 5
+LOCAL: Final = "local[*]"
 
 
 class JobFailed(Exception):
@@ -85,9 +88,17 @@ def _said(value: Any) -> str:
 def add_spark(parser: argparse.ArgumentParser) -> None:
     """Add what every job takes."""
     group = parser.add_argument_group("Spark")
-    group.add_argument("--master", metavar="M", default="local[*]", help="default local[*], all cores of this machine")
-    group.add_argument("--conf", metavar="K=V", action="append", type=_setting, default=[], help="a setting of Spark")
+    group.add_argument("--master", metavar="M", help="default the server, else local[*], all cores of this machine")
+    group.add_argument("--conf", metavar="K=V", action="append", type=setting, default=[], help="a setting of Spark")
     group.add_argument("--driver-memory", metavar="SIZE", help="memory of the JVM, such as 2g")
+    where = group.add_mutually_exclusive_group()
+    where.add_argument("--warm", action="store_true", help="use the Spark server, and start it where none runs")
+    where.add_argument("--cold", action="store_true", help="use no server that runs")
+    add_output(parser)
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add what every job takes, with Spark or without."""
     parser.add_argument("--json", action="store_true", help="the summary as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
@@ -100,7 +111,8 @@ def path_argument(text: str) -> Path:
         raise argparse.ArgumentTypeError(str(refused)) from None
 
 
-def _setting(text: str) -> tuple[str, str]:
+def setting(text: str) -> tuple[str, str]:
+    """Return the name and the value of K=V, as argparse's `type`. Raises: ArgumentTypeError."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not K=V")
@@ -108,13 +120,16 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def spark_of(arguments: argparse.Namespace, app: str = "slotmq") -> SparkSession:
-    """Return the session that the arguments of `add_spark` ask for. Raises: JobFailed (NO_JAVA)."""
+    """Return the session that `carry_out` chose. Raises: JobFailed (NO_JAVA)."""
+    chosen: SessionChoice = arguments.session
+    conf = dict(arguments.conf)
+    if chosen.server is not None:
+        return chosen.connect(conf)
     from broker.pipeline.spark.session import session
 
-    conf = dict(arguments.conf)
     if arguments.driver_memory:
         conf["spark.driver.memory"] = arguments.driver_memory
-    made = session(master=arguments.master, conf=conf, app=app)
+    made = session(master=arguments.master or LOCAL, conf=conf, app=app, formats=False)
     if SparkLog.current is not None:
         SparkLog.current.take_root_logger()
     # Spark's own would ask the JVM to cancel, in the midst of another question to it; the JVM ends with this process.
@@ -123,13 +138,22 @@ def spark_of(arguments: argparse.Namespace, app: str = "slotmq") -> SparkSession
     return made
 
 
-def carry_out(arguments: argparse.Namespace, name: str, work: Callable[[Progress], Summary]) -> int:
-    """Run a command's job, shows its progress and its summary, and return the exit code; a failure is one line.
+def carry_out(
+    arguments: argparse.Namespace, name: str, work: Callable[[Progress], Summary], *, engine: bool = True
+) -> int:
+    """Run a command's job, show its progress and its summary, and return the exit code; a failure is one line.
+
+    Shapes: `engine` says whether the job uses Spark; its first line then says which.
 
     Raises: BadUsage, BadFile, Unanswered, as the command line tells of those itself.
     """
     progress = Progress(name, quiet=arguments.quiet)
     try:
+        if engine and "warm" in arguments:
+            from broker.pipeline.spark.session_choice import choose
+
+            arguments.session = choose(arguments)
+            progress.say(str(arguments.session))
         summary = work(progress)
     except (BadUsage, BadFile, Unanswered):
         raise

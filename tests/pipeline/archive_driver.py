@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 
@@ -27,6 +27,9 @@ from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.lake_format import LakeTarget, Written
 from broker.pipeline.source.catalog import open_catalog, open_handle
 from broker.pipeline.source.slot_handle import SlotHandle
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 POINTS = ("task", "files", "manifest", "commit")
 
@@ -95,16 +98,9 @@ def dying_step(step: Callable[[ArchiveRun], Any], batch: int, pids: tuple[int, .
     return dying
 
 
-def main(store: str, lake: str, point: str, batch: int) -> None:
-    """Archive, one slot a batch."""
-    from pyspark import SparkContext
-
-    from broker.pipeline import session
-    from tests.pipeline.conftest import TEST_CONF
-
-    spark = session(master="local[2]", conf=TEST_CONF)
-    gateway: Any = SparkContext._gateway
-    pids = (gateway.proc.pid, os.getpid())
+def main(store: str, lake: str, point: str, batch: int, where: str = "cold") -> None:
+    """Archive, one slot a batch, on a JVM that dies too or on the user's server, which does not."""
+    spark, pids = _warm() if where == "warm" else _cold()
     follow = point == "follow"
     if point == "commit":
         setattr(ArchiveRun, "step", dying_step(ArchiveRun.step, batch, pids))  # noqa: B010 - mypy allows no assignment
@@ -123,5 +119,24 @@ def main(store: str, lake: str, point: str, batch: int) -> None:
     spark.stop()
 
 
+def _cold() -> tuple[SparkSession, tuple[int, ...]]:
+    from pyspark import SparkContext
+
+    from broker.pipeline import session
+    from tests.pipeline.conftest import TEST_CONF
+
+    spark = session(master="local[2]", conf=TEST_CONF)
+    gateway: Any = SparkContext._gateway
+    return spark, (gateway.proc.pid, os.getpid())
+
+
+def _warm() -> tuple[SparkSession, tuple[int, ...]]:
+    from broker.pipeline.spark.server import connect, files
+
+    state = files().use()
+    assert state is not None
+    return connect(state, {}), (os.getpid(),)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), *sys.argv[5:])

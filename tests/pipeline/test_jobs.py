@@ -199,7 +199,7 @@ def test_route_tells_what_the_broker_does(
     topology = read_definitions({**BINDINGS, "queues": [{"name": queue} for queue in queues]})
     today = running_topology(str(broker.folder))
 
-    values = count_frame(spark, frame, topology, today)
+    values = count_frame(frame, topology, today)
 
     counted = {found["queue"]: found["messages"] for found in values["queues"]}
     assert counted == {queue: depth(channel, queue) for queue in queues}
@@ -209,10 +209,10 @@ def test_route_tells_what_the_broker_does(
     assert {key: values["diff"][key] for key in ("gained", "lost")} == {"gained": [], "lost": []}
 
     fewer = replace(topology, bindings=tuple(each for each in topology.bindings if each.destination != "r1"))
-    diff = count_frame(spark, frame, fewer, topology)["diff"]
+    diff = count_frame(frame, fewer, topology)["diff"]
     assert [(found["queue"], found["messages"]) for found in diff["lost"]] == [("r1", counted["r1"])]
     assert len(diff["bindings_removed"]) == 3
-    rows = routed_rows(spark, frame, topology).collect()
+    rows = routed_rows(frame, topology).collect()
     alone = sum(row["exchange"] == "r.top" and row["queues"] == ["r1"] for row in rows)
     assert [(found["queue"], found["messages"]) for found in diff["gained"]] == [("r5", alone)]
     assert Counter(queue for row in rows for queue in row["queues"]) == Counter(counted)

@@ -33,6 +33,7 @@ from broker.pipeline.replay.republish import COLUMNS, Publishing, check_reachabl
 from broker.pipeline.sink.amqp_address import AmqpAddress, BadAddress
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
 from broker.pipeline.source.catalog import check_url
+from broker.pipeline.source.message_reader import live_messages
 from broker.pipeline.source.options import names_option
 from broker.pipeline.source.selection import Selection, add_selection, selection_of
 
@@ -197,8 +198,8 @@ def frame_of(spark: SparkSession, options: DeadLetterOptions) -> DataFrame:
     if options.selection is not None:
         return options.selection.messages(spark)
     where = {"path": options.path} if options.url is None else {"url": options.url}
-    reader = spark.read.format("slotmq").options(**{name: value for name, value in where.items() if value is not None})
-    return reader.option("vhost", options.vhost).option("queue", names_option(options.queues) or "").load()
+    where |= {"vhost": options.vhost, "queue": names_option(options.queues) or ""}
+    return live_messages(spark, {name: value for name, value in where.items() if value is not None})
 
 
 def group_deaths(frame: DataFrame, wanted: Wanted) -> list[dict[str, Any]]:

@@ -192,8 +192,9 @@ def look_at(options: QueryOptions) -> None:
 
 
 def _live(spark: SparkSession, options: QueryOptions) -> DataFrame:
-    reader = spark.read.format("slotmq").option("columns", ",".join(wanted_columns(options.sql)))
-    return reader.options(**live_options(options)).load()
+    from broker.pipeline.source.message_reader import live_messages
+
+    return live_messages(spark, live_options(options) | {"columns": ",".join(wanted_columns(options.sql))})
 
 
 def live_options(options: QueryOptions) -> dict[str, str]:

@@ -24,6 +24,7 @@ from broker.pipeline.sink.amqp_publisher import PublisherOptions
 from broker.pipeline.sink.numbered_properties import PRODUCER_MAX_BYTES
 from broker.pipeline.sink.options import WINDOW_MAX
 from broker.pipeline.source.selection import Selection, add_selection, selection_of
+from broker.pipeline.spark.tasks import tasks_at_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -202,7 +203,7 @@ def publish_frame(
     from broker.pipeline.sink.bad_records import BadRecordLog
 
     spark = frame.sparkSession
-    lanes = max(1, int(spark.sparkContext.defaultParallelism))  # all at once: each has its share of the rate
+    lanes = tasks_at_once(spark)  # all at once: each has its share of the rate
     lane = ("vhost", "queue", "routing_key")
     frame = frame.select(*COLUMNS)
     if key_map is not None and len(key_map):

@@ -128,7 +128,7 @@ def report_values(options: ReportOptions, progress: Progress) -> dict[str, Any]:
     reached = None
     if topology is not None:
         progress.step("matching keys")
-        reached = reach(spark, frame, topology)
+        reached = reach(frame, topology)
     return {
         "made": instant(now_ms),
         "lake": str(options.selection.lake.absolute()),

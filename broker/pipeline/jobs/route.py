@@ -109,20 +109,18 @@ def run_route(options: RouteOptions, progress: Progress) -> Summary:
     progress.step("matching distinct keys")
     frame = options.selection.messages(spark)
     try:
-        values = count_frame(spark, frame, options.topology, options.today)
+        values = count_frame(frame, options.topology, options.today)
     except BadTopology as bad:
         raise JobFailed(str(bad), USAGE) from None
     progress.add(rows=values["messages"])
     if options.rows is not None:
         progress.step("writing rows")
-        routed_rows(spark, frame, options.topology).write.parquet(str(options.rows))
+        routed_rows(frame, options.topology).write.parquet(str(options.rows.absolute()))
         values["rows"] = str(options.rows)
     return Summary(values, lines=tuple(lines_of(values)))
 
 
-def count_frame(
-    spark: SparkSession, frame: DataFrame, topology: Topology, today: Topology | None = None
-) -> dict[str, Any]:
+def count_frame(frame: DataFrame, topology: Topology, today: Topology | None = None) -> dict[str, Any]:
     """Return who would get what of a frame of messages.
 
     Cost: one pass over the keys of all messages; each distinct key is matched once.
@@ -135,24 +133,19 @@ def count_frame(
         .groupBy("vhost", "exchange", "routing_key", ASKED)
         .agg(F.count("*").alias("messages"))
     )
-    sent = spark.sparkContext.broadcast(topologies)
-    try:
-        counted = keys.mapInArrow(count_routes(sent), COUNTS_DDL)
-        rows = counted.groupBy("kind", "vhost", "name", "detail", "number").agg(
-            F.sum("messages").alias("messages"), F.sum("keys").alias("keys")
-        )
-        return told([row.asDict() for row in rows.collect()], topology, today)
-    finally:
-        sent.destroy()
+    counted = keys.mapInArrow(count_routes(topologies), COUNTS_DDL)
+    rows = counted.groupBy("kind", "vhost", "name", "detail", "number").agg(
+        F.sum("messages").alias("messages"), F.sum("keys").alias("keys")
+    )
+    return told([row.asDict() for row in rows.collect()], topology, today)
 
 
-def routed_rows(spark: SparkSession, frame: DataFrame, topology: Topology) -> DataFrame:
+def routed_rows(frame: DataFrame, topology: Topology) -> DataFrame:
     """Return the messages that somebody would get, each with the array of its queues."""
     topologies = _named(topology, None)
-    sent = spark.sparkContext.broadcast(topologies)
     fields = [f"`{field.name}` {field.dataType.simpleString()}" for field in frame.schema.fields]
     asked = frame.withColumn(ASKED, asked_column(topologies))
-    return asked.mapInArrow(with_queues(sent, ASKED), ", ".join([*fields, "queues array<string>"]))
+    return asked.mapInArrow(with_queues(topologies, ASKED), ", ".join([*fields, "queues array<string>"]))
 
 
 def asked_column(topologies: Topologies) -> Column:

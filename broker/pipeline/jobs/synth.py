@@ -33,6 +33,7 @@ from broker.pipeline.routes.bindings_file import BadBindings, read_bindings
 from broker.pipeline.sink.amqp_address import AmqpAddress, BadAddress
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
 from broker.pipeline.source.selection import Selection, add_selection, selection_of
+from broker.pipeline.spark.tasks import tasks_at_once
 from broker.pipeline.synth.anonymiser import Anonymiser
 from broker.pipeline.synth.workload import BadWorkload, Workload
 
@@ -255,13 +256,12 @@ def synthetic_frame(spark: SparkSession, workload: str, drawing: Drawing, blocks
 
     if blocks is None:
         blocks = range(sampler_of(workload, drawing).blocks)
-    sent = spark.sparkContext.broadcast(workload)
 
     def draw(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield from sampler_of(sent.value, drawing).rows(batch.column(0).to_pylist())
+            yield from sampler_of(workload, drawing).rows(batch.column(0).to_pylist())
 
-    parts = min(len(blocks), 4 * spark.sparkContext.defaultParallelism)
+    parts = min(len(blocks), 4 * tasks_at_once(spark))
     return spark.range(blocks.start, blocks.stop, 1, max(1, parts)).mapInArrow(draw, SPARK_DDL)
 
 
@@ -294,7 +294,6 @@ def _to_lake(spark: SparkSession, text: str, drawing: Drawing, path: Path, name:
         raise JobFailed(str(refused), USAGE) from None
     query = f"synth-{name}"
     sampler = sampler_of(text, drawing)
-    sent = spark.sparkContext.broadcast(text)
     folder = lake.path
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -302,12 +301,12 @@ def _to_lake(spark: SparkSession, text: str, drawing: Drawing, path: Path, name:
 
         with RowFiles(folder, query) as files:
             for batch in batches:
-                for rows in sampler_of(sent.value, drawing).rows(batch.column(0).to_pylist()):
+                for rows in sampler_of(text, drawing).rows(batch.column(0).to_pylist()):
                     files.add(rows)
             made = files.finish()
         yield pa.RecordBatch.from_pydict({"file": [json.dumps(file.to_json()) for file in made]})
 
-    parallelism = spark.sparkContext.defaultParallelism
+    parallelism = tasks_at_once(spark)
     parts = min(sampler.blocks, max(parallelism, -(-drawing.messages // FILE_ROWS)))
     found = spark.range(0, sampler.blocks, 1, max(1, parts)).mapInArrow(write, "file string").collect()
     seals = ((1, -(-drawing.messages // SLOT_ROWS)),)

@@ -15,7 +15,7 @@ from broker.pipeline.routes.topology import Topology
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 __all__ = ["REACH_DDL", "Reach", "reach"]
 
@@ -68,13 +68,13 @@ class Reach:
             yield NOBODY, *place, 0, messages, 1
 
 
-def counting(sent: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def counting(named: tuple[str, Topology]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the task that counts rows (vhost, exchange, routing_key, asked, messages) by the broadcast topology."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        found = Reach(compiled(*sent.value))
+        found = Reach(compiled(*named))
         for batch in batches:
             names = ("vhost", "exchange", "routing_key", ASKED, "messages")
             for row in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
@@ -92,7 +92,7 @@ def counting(sent: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Reco
     return task
 
 
-def reach(spark: SparkSession, frame: DataFrame, topology: Topology) -> dict[str, Any]:
+def reach(frame: DataFrame, topology: Topology) -> dict[str, Any]:
     """Return the figures. Raises: BadTopology. Cost: one pass over the keys; each distinct key is matched once."""
     from pyspark.sql import functions as sf
 
@@ -102,14 +102,10 @@ def reach(spark: SparkSession, frame: DataFrame, topology: Topology) -> dict[str
         .groupBy("vhost", "exchange", "routing_key", ASKED)
         .agg(sf.count("*").alias("messages"))
     )
-    sent = spark.sparkContext.broadcast(named)
-    try:
-        counted = keys.mapInArrow(counting(sent), REACH_DDL)
-        grouped = counted.groupBy("kind", "vhost", "exchange", "routing_key", "number")
-        rows = grouped.agg(sf.sum("messages").alias("messages"), sf.sum("keys").alias("keys")).collect()
-        return figures([row.asDict() for row in rows], topology)
-    finally:
-        sent.destroy()
+    counted = keys.mapInArrow(counting(named), REACH_DDL)
+    grouped = counted.groupBy("kind", "vhost", "exchange", "routing_key", "number")
+    rows = grouped.agg(sf.sum("messages").alias("messages"), sf.sum("keys").alias("keys")).collect()
+    return figures([row.asDict() for row in rows], topology)
 
 
 def figures(rows: list[Mapping[str, Any]], topology: Topology) -> dict[str, Any]:

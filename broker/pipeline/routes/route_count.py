@@ -162,7 +162,7 @@ def matchers_of(topologies: Topologies) -> tuple[Matcher, ...]:
     return tuple(compiled(name, topology) for name, topology in topologies)
 
 
-def count_routes(sent: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def count_routes(topologies: Topologies) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the task that counts rows (vhost, exchange, routing_key, asked, messages) by the broadcast Topologies."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -171,7 +171,7 @@ def count_routes(sent: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
         tally: RouteTally | None = None
         for batch in batches:
             if tally is None:
-                tally = RouteTally(matchers_of(sent.value))
+                tally = RouteTally(matchers_of(topologies))
             columns = [batch.column(name).to_pylist() for name in ("vhost", "exchange", "routing_key", "asked")]
             tally.add(list(zip(*columns, strict=True)), batch.column("messages").to_numpy())
         rows = [] if tally is None else list(tally.rows())
@@ -183,7 +183,9 @@ def count_routes(sent: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
     return task
 
 
-def with_queues(sent: Any, asked_at: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def with_queues(
+    topologies: Topologies, asked_at: str
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the task that gives each row the queues it would reach in place of column `asked_at`; others go."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -193,7 +195,7 @@ def with_queues(sent: Any, asked_at: str) -> Callable[[Iterator[pa.RecordBatch]]
         known: dict[Any, list[str]] = {}
         for batch in batches:
             if matcher is None:
-                matcher = matchers_of(sent.value)[0]
+                matcher = matchers_of(topologies)[0]
             places = [batch.column(name).to_pylist() for name in ("vhost", "exchange", "routing_key", asked_at)]
             queues: list[list[str]] = []
             for place in zip(*places, strict=True):

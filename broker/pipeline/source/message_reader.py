@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -14,8 +15,12 @@ from broker.pipeline.source.message_run import SlotRun, read_run
 from broker.pipeline.source.options import check_columns
 from broker.pipeline.source.schema import ARROW_SCHEMA, ddl_of
 from broker.pipeline.source.slot_source import SlotSource
+from broker.pipeline.spark.tasks import frame_of
 
-__all__ = ["MessageReader", "arrow_schema_of", "read_rows"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["MessageReader", "arrow_schema_of", "live_messages", "read_rows"]
 
 READER: Final = "a batch read"
 
@@ -41,6 +46,21 @@ class MessageReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one run."""
         return read_rows(partition, self._schema)
+
+
+def live_messages(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    """Return the messages that options of the source name, as `format("slotmq")` would, planned in this process.
+
+    Raises: SlotGap, SourceRefused.
+    """
+    source = SlotSource(options)
+    try:
+        tasks = source.tasks(source.all_now(), READER)
+    finally:
+        source.catalog.close()
+    columns = source.options.columns
+    rows = partial(read_rows, schema=pa.schema([ARROW_SCHEMA.field(name) for name in columns]))
+    return frame_of(spark, rows, tasks, ddl_of(ARROW_SCHEMA, columns))
 
 
 def read_rows(partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

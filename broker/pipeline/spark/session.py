@@ -68,8 +68,12 @@ def local_cores(master: str, cores: int) -> int:
     return cores if number == "*" else int(number) if number.isdecimal() else 1
 
 
-def session(master: str = "local[*]", conf: Mapping[str, str] | None = None, app: str = "slotmq") -> SparkSession:
+def session(
+    master: str = "local[*]", conf: Mapping[str, str] | None = None, app: str = "slotmq", *, formats: bool = True
+) -> SparkSession:
     """Return a session that knows the pipeline's formats; where this process has one already, that one with `conf`.
+
+    Shapes: without `formats` it knows none of them, and is there a second earlier.
 
     Raises: JobFailed: no Java will do (NO_JAVA), the extra is missing (USAGE), Spark does not start.
     Cost: the first one starts a JVM: some 5 s and 300 MB.
@@ -86,7 +90,8 @@ def session(master: str = "local[*]", conf: Mapping[str, str] | None = None, app
     else:
         wanted = {"spark.sql.warehouse.dir": _warehouse(), **settings(master, app, conf or {}, os.cpu_count() or 1)}
         _begin(SparkConf(loadDefaults=False).setAll(list(wanted.items())), master)
-    return register(SparkSession.builder.config(map=wanted).getOrCreate())
+    made = SparkSession.builder.config(map=wanted).getOrCreate()
+    return register(made) if formats else made
 
 
 def _submitted(conf: Mapping[str, str]) -> dict[str, str]:

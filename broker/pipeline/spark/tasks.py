@@ -6,6 +6,7 @@ would start two more processes for each step of its plan: to find it, to make it
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -14,10 +15,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["frame_of", "run_tasks"]
+__all__ = ["PARALLELISM", "frame_of", "run_tasks", "tasks_at_once"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+PARALLELISM: Final = "spark.sql.leafNodeDefaultParallelism"
 RESULT: Final = "item long, result binary"
 
 
@@ -44,6 +46,13 @@ def frame_of(
 ) -> DataFrame:
     """Return a frame of the rows that a function yields for each item; one task an item. Shapes: `schema` is DDL."""
     return _tasks(spark, lambda item: rows(items[item]), len(items), schema)
+
+
+def tasks_at_once(spark: SparkSession) -> int:
+    """Return how many tasks a session runs at a time; over Connect, what its server says of itself."""
+    if hasattr(spark, "sparkContext"):
+        return max(1, int(spark.sparkContext.defaultParallelism))
+    return int(spark.conf.get(PARALLELISM, None) or os.cpu_count() or 1)
 
 
 def _tasks(

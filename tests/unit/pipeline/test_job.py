@@ -12,6 +12,14 @@ from broker.cli.parser import BadUsage, OneLineParser
 from broker.pipeline.job import BAD_RECORDS, GAP, JobFailed, Progress, Summary, add_spark, carry_out
 from broker.pipeline.spark.log import SparkLog
 
+COLD = "session: Spark of its own (no server runs: --warm starts one)"
+
+
+@pytest.fixture(autouse=True)
+def no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have commands look for a server where none is."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
 
 def arguments_of(*words: str) -> argparse.Namespace:
     """Return what a job's parser makes of words."""
@@ -55,7 +63,7 @@ def test_a_failure_is_one_line_with_its_code(capsys: pytest.CaptureFixture[str])
 
     assert carry_out(arguments_of("--json"), "job", work) == GAP
     said = capsys.readouterr()
-    assert said.err == "slotmq: seals 3 to 5 are gone\n"
+    assert said.err == f"{COLD}\nslotmq: seals 3 to 5 are gone\n"
     assert said.out == ""
 
 
@@ -70,7 +78,7 @@ def test_a_defect_is_one_line_too(
         raise ZeroDivisionError("division by zero")
 
     assert carry_out(arguments_of(), "job", work) == 1
-    said = capsys.readouterr().err
+    said = capsys.readouterr().err.removeprefix(f"{COLD}\n")
     assert said.startswith("slotmq: ZeroDivisionError: division by zero (details: ")
     assert said.count("\n") == 1
 

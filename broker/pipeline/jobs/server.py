@@ -1,0 +1,106 @@
+"""`slotmq pipeline server start|stop|status`: a Spark that is there when a command begins."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal
+
+from broker.cli.parser import add_command
+from broker.pipeline.faults import ServerRefused
+from broker.pipeline.job import ERROR, OK, Progress, Summary, add_output, carry_out, setting
+from broker.pipeline.spark.server import ServerRequest, connect, files, start, stop
+from broker.pipeline.spark.server_files import ServerState
+
+__all__ = ["ServerOptions", "add_server", "run_server"]
+
+MEMORY: Final = re.compile(r"[1-9]\d{0,5}[mg]")
+IDLE: Final = re.compile(r"([1-9]\d{0,5})(s|m|h)")
+UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
+NONE: Final = "no server runs"
+SECRET: Final = "token"  # noqa: S105 - its name
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """What to do, and how a new server is to be."""
+
+    action: Literal["start", "stop", "status"]
+    request: ServerRequest = field(default_factory=ServerRequest)
+
+
+def add_server(commands: Any) -> None:
+    """Add the command."""
+    server = add_command(commands, "server", "start, stop or look at the Spark that commands find running")
+    actions = server.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    starting = add_command(actions, "start", "start it, and return when commands can use it")
+    starting.add_argument("--master", metavar="M", default="local[*]", help="default local[*], all cores")
+    starting.add_argument("--memory", metavar="SIZE", type=_memory, default="1g", help="limit of its JVM; default 1g")
+    starting.add_argument(
+        "--idle", metavar="T", type=_duration_s, default=1800.0, help="end it when idle so long, as 90s, 30m or 2h; 30m"
+    )
+    starting.add_argument("--conf", metavar="K=V", action="append", type=setting, default=[], help="a setting of Spark")
+    stopping = add_command(actions, "stop", "end it, with whatever runs on it")
+    looking = add_command(actions, "status", "show whether it runs; exit code 1 where none does")
+    for action, parser in (("start", starting), ("stop", stopping), ("status", looking)):
+        add_output(parser)
+        parser.set_defaults(run=_run, action=action)
+
+
+def _memory(text: str) -> str:
+    if MEMORY.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 512m or 2g")
+    return text
+
+
+def _duration_s(text: str) -> float:
+    found = IDLE.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration such as 90s, 30m or 2h")
+    return int(found[1]) * UNITS_S[found[2]]
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    options = ServerOptions(arguments.action)
+    if arguments.action == "start":
+        request = ServerRequest(arguments.master, arguments.memory, arguments.idle, dict(arguments.conf))
+        options = ServerOptions("start", request)
+    return carry_out(arguments, "server", lambda progress: run_server(options, progress))
+
+
+def run_server(options: ServerOptions, progress: Progress) -> Summary:
+    """Do it, and return the server. Raises: JobFailed, ServerRefused."""
+    place = files()
+    match options.action:
+        case "stop":
+            ended = stop(place)
+            return Summary({"ended": None if ended is None else ended.pid}, OK, (f"ended {ended}" if ended else NONE,))
+        case "status":
+            state = place.read()
+            if state is None:
+                return Summary({"running": False}, ERROR, (NONE,))
+            return Summary(_values(state), OK, (_told(state, "runs"),))
+    progress.step("starting Spark")
+    state, started = start(options.request, place)
+    if not started and _differs(state, options.request):
+        raise ServerRefused(f"{state} runs already: slotmq pipeline server stop, then start it anew")
+    probe = connect(state, {})  # a client is refused here, and not in the first command
+    probe.range(1).count()
+    probe.stop()
+    return Summary(_values(state), OK, (_told(state, "runs" if started else "runs already"),))
+
+
+def _differs(state: ServerState, request: ServerRequest) -> bool:
+    return (state.master, state.memory, state.idle_s) != (request.master, request.memory, request.idle_s)
+
+
+def _values(state: ServerState) -> dict[str, Any]:
+    return {"running": True, **{name: value for name, value in asdict(state).items() if name != SECRET}}
+
+
+def _told(state: ServerState, how: str) -> str:
+    return (
+        f"{state} {how}: port {state.port} of 127.0.0.1, since {state.began}, "
+        f"ends when idle for {state.idle_s:,.0f} s; log {state.log}"
+    )

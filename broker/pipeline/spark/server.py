@@ -1,0 +1,156 @@
+"""The user's Spark server: one Spark with Connect on loopback that is there when a command begins.
+
+A process of its own has it (`server_process`): started here, found by `ServerFiles`, ended here or when it was idle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import broker
+from broker.pipeline.faults import ServerRefused
+from broker.pipeline.job import ERROR, JobFailed
+from broker.pipeline.spark.server_files import ServerFiles, ServerState
+from broker.pipeline.spark.user_folder import cache_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["NEEDED", "ServerRequest", "connect", "files", "missing", "start", "stop", "versions", "why_not"]
+
+NEEDED: Final = ("grpc", "grpc_status", "zstandard")  # by their import names; what a client of Connect needs
+TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of the variable
+HOST: Final = "localhost"  # 127.0.0.1 would have gRPC insist on TLS beside the token
+STOP_MAX_S: Final = 30.0
+LOOK_EVERY_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRequest:
+    """How a server is to be."""
+
+    master: str = "local[*]"
+    memory: str = "1g"
+    idle_s: float = 1800.0
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+def files() -> ServerFiles:
+    """Return the user's files."""
+    return ServerFiles(cache_folder(os.environ))
+
+
+def versions() -> str:
+    """Return what a server and its client must have in common."""
+    try:
+        return f"SlotMQ {broker.__version__}, PySpark {version('pyspark')}"
+    except PackageNotFoundError:
+        return f"SlotMQ {broker.__version__}"
+
+
+def missing() -> list[str]:
+    """Return which packages a client of Connect lacks."""
+    from importlib.util import find_spec
+
+    return [name for name in NEEDED if find_spec(name) is None]
+
+
+def why_not(state: ServerState) -> str:
+    """Return why this process cannot use a server, empty when it can."""
+    if state.versions != versions():
+        return f"it runs {state.versions}, this is {versions()}"
+    if state.python != sys.executable:
+        return f"its Python is {state.python}"
+    return f"{', '.join(missing())} missing" if missing() else ""
+
+
+def start(request: ServerRequest, found: ServerFiles) -> tuple[ServerState, bool]:
+    """Return the server that runs then, and whether it was started: of two that start one, both get the same.
+
+    Raises: JobFailed, ServerRefused.
+    """
+    if lacking := missing():
+        raise ServerRefused(f'{", ".join(lacking)} missing for Spark Connect: pip install "slotmq[spark]"')
+    with found.starting():
+        state = found.use()
+        if state is not None:
+            return state, False
+        _launch(request)
+        state = found.use()
+    if state is None:
+        raise JobFailed("the server ended right after its start")
+    return state, True
+
+
+def _launch(request: ServerRequest) -> None:
+    """Return when a new server is ready. Raises: JobFailed with what it said."""
+    package = str(Path(broker.__file__).parents[1])
+    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "broker.pipeline.spark.server_process"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, text=True,
+    )  # fmt: skip
+    assert child.stdin is not None and child.stdout is not None
+    try:
+        with child.stdin as asked, child.stdout as answers:
+            asked.write(json.dumps(asdict(request)))
+            asked.close()
+            answer = answers.readline()
+    except BaseException:  # Ctrl-C: nobody would know the server
+        child.kill()
+        raise
+    try:
+        told = json.loads(answer)
+    except ValueError:
+        raise JobFailed(f"the server ended with {child.wait()} before it was ready") from None
+    if told.get("error"):
+        raise JobFailed(str(told["error"]), int(told.get("code", ERROR)))
+
+
+def stop(found: ServerFiles) -> ServerState | None:
+    """End the server and return it, None where none ran. Raises: JobFailed, ServerRefused."""
+    with found.starting():
+        state = found.read()
+        if state is None:
+            return None
+        found.remove()
+        for number, wait_s in ((signal.SIGTERM, STOP_MAX_S), (signal.SIGKILL, STOP_MAX_S)):
+            os.kill(state.pid, number)
+            deadline = time.monotonic() + wait_s
+            while time.monotonic() < deadline:
+                if not found.alive():
+                    return state
+                time.sleep(LOOK_EVERY_S)
+    raise JobFailed(f"the server with pid {state.pid} does not end")
+
+
+def connect(state: ServerState, conf: Mapping[str, Any]) -> SparkSession:
+    """Return a new session on a server. Raises: JobFailed."""
+    from pyspark.sql import SparkSession
+
+    before = os.environ.get(TOKEN)
+    os.environ[TOKEN] = state.token
+    try:
+        return SparkSession.builder.remote(f"sc://{HOST}:{state.port}").config(map=dict(conf)).create()
+    except Exception as error:
+        raise JobFailed(f"{state} does not answer: {_first_line(error)} (slotmq pipeline server stop)") from error
+    finally:
+        if before is None:
+            del os.environ[TOKEN]
+        else:
+            os.environ[TOKEN] = before
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,170 @@
+"""The files by which a user's commands find the user's Spark server, and by which it knows that they use it.
+
+server.json     where it listens and its token; mode 0600, there while it takes commands
+server.alive    locked by the server while it runs, so that a state that an accident left behind is known as such
+server.use      locked by each command that uses it; when it was last taken
+server.start    locked by who starts it
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from broker.pipeline.faults import ServerRefused
+
+__all__ = ["FORMAT", "ServerFiles", "ServerState"]
+
+FORMAT: Final = 1
+PRIVATE: Final = 0o600
+OF_OTHERS: Final = 0o077
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """A server that takes commands.
+
+    Shapes: `python` is the interpreter of its workers, `versions` what both sides must have.
+    Units: `idle_s` without a command end it.
+    """
+
+    pid: int
+    port: int
+    token: str = field(repr=False)
+    master: str
+    cores: int
+    memory: str
+    idle_s: float
+    python: str
+    versions: str
+    began: str
+    log: str
+
+    def __str__(self) -> str:
+        return f"the Spark server with pid {self.pid} ({self.master}, {self.memory})"
+
+
+class ServerFiles:
+    """The files, in the user's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._state = folder / "server.json"
+        self._held: list[int] = []
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Hold back whoever else starts a server now."""
+        descriptor = self._lock("server.start", fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def live(self) -> bool:
+        """Take the place of the server until this process ends, and return whether it was free."""
+        try:
+            self._held.append(self._lock("server.alive", fcntl.LOCK_EX | fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+        return True
+
+    def alive(self) -> bool:
+        """Return whether a server runs, ready or not."""
+        try:
+            os.close(self._lock("server.alive", fcntl.LOCK_SH | fcntl.LOCK_NB))
+        except BlockingIOError:
+            return True
+        return False
+
+    def use(self) -> ServerState | None:
+        """Return the server, which does not end for being idle until this process does; None where none runs.
+
+        Raises: ServerRefused.
+        """
+        descriptor = self._lock("server.use", fcntl.LOCK_SH)
+        os.utime(descriptor)
+        found = self.read()
+        if found is None:
+            os.close(descriptor)
+        else:
+            self._held.append(descriptor)
+        return found
+
+    def last_used_s(self) -> float | None:
+        """Return when a command began last to use the server, as the time of day; None while one does."""
+        try:
+            descriptor = self._lock("server.use", fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        try:
+            return os.fstat(descriptor).st_mtime
+        finally:
+            os.close(descriptor)
+
+    def retire(self) -> bool:
+        """Remove the state unless a command uses the server, and return whether none did: later ones find none."""
+        try:
+            descriptor = self._lock("server.use", fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        self.remove()
+        os.close(descriptor)
+        return True
+
+    def read(self) -> ServerState | None:
+        """Return the server that takes commands; the state of one that is gone is removed.
+
+        Raises: ServerRefused when others may read or write the state, or when it is of another version.
+        """
+        try:
+            with self._state.open(encoding="utf-8") as file:
+                about = os.fstat(file.fileno())
+                if about.st_uid != os.getuid() or about.st_mode & OF_OTHERS:
+                    raise ServerRefused(f"{self._state} is not this user's alone, so it is not trusted: remove it")
+                text = file.read()
+        except FileNotFoundError:
+            return None
+        if not self.alive():
+            self.remove()
+            return None
+        try:
+            found = json.loads(text)
+            if found.pop("format") != FORMAT:
+                raise ServerRefused(
+                    f"{self._state} is of another version: slotmq pipeline server stop, of that version"
+                )
+            return ServerState(**found)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ServerRefused(
+                f"{self._state} cannot be read: end the process that has {self.folder}/server.alive"
+            ) from None
+
+    def write(self, state: ServerState) -> None:
+        """Say where the server is; commands find it from now on."""
+        writing = self._state.with_suffix(f".{state.pid}")
+        with suppress(FileNotFoundError):
+            writing.unlink()
+        descriptor = os.open(writing, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump({"format": FORMAT, **asdict(state)}, file)
+        writing.replace(self._state)
+
+    def remove(self) -> None:
+        """Remove the state."""
+        self._state.unlink(missing_ok=True)
+
+    def _lock(self, name: str, how: int) -> int:
+        descriptor = os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+        try:
+            fcntl.flock(descriptor, how)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor

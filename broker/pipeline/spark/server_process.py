@@ -1,0 +1,132 @@
+"""The process of the user's Spark server: `python -m broker.pipeline.spark.server_process`, its request on stdin.
+
+It answers one line of JSON on stdout when commands can use it, or why they cannot; then it lets go of its terminal. Its
+JVM ends with it, because the JVM's standard input ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.pipeline.job import JobFailed
+from broker.pipeline.spark.failure import told
+from broker.pipeline.spark.log import SparkLog
+from broker.pipeline.spark.server import TOKEN, ServerRequest, files, versions
+from broker.pipeline.spark.server_files import ServerFiles, ServerState
+from broker.pipeline.spark.session import LOOPBACK, is_local, local_cores, session
+from broker.pipeline.spark.tasks import PARALLELISM, run_tasks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOK_EVERY_S: Final = 5.0
+LOADED: Final = ("broker.pipeline.source.message_run", "broker.pipeline.lake.slot_copy")  # what tasks import first
+SESSION_KEPT_S: Final = 600  # of a command that did not say that it ended
+
+
+def main() -> int:
+    """Serve until it is told to end, until it was idle or until its JVM is gone."""
+    request = ServerRequest(**json.load(sys.stdin))
+    place = files()
+    if not place.live():
+        return _answer({"error": "another server is starting or ending: try again"})
+    place.remove()
+    stopped = threading.Event()
+    try:
+        state, spark = _begin(request)
+    except Exception as error:  # noqa: BLE001 - the command that waits tells it
+        failure = error if isinstance(error, JobFailed) else told(error)
+        return _answer({"error": str(failure), "code": failure.code})
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    place.write(state)
+    _answer({})
+    try:
+        _watch(spark, place, request.idle_s, stopped)
+    finally:
+        place.remove()
+        with suppress(Exception):
+            spark.stop()
+    return 0
+
+
+def _begin(request: ServerRequest) -> tuple[ServerState, SparkSession]:
+    """Return what commands need to know, and the session that has the server in it."""
+    os.environ[TOKEN] = secrets.token_urlsafe(32)  # the JVM's environment; a setting would be among its arguments
+    with socket.create_server((LOOPBACK, 0)) as free:
+        port = int(free.getsockname()[1])
+    cores = local_cores(request.master, os.cpu_count() or 1) if is_local(request.master) else os.cpu_count() or 1
+    spark = session(
+        request.master,
+        {
+            PARALLELISM: str(cores),
+            "spark.connect.session.manager.defaultSessionTimeout": f"{SESSION_KEPT_S}s",
+            **request.conf,
+            "spark.driver.memory": request.memory,
+            "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+            "spark.connect.grpc.binding.address": LOOPBACK,
+            "spark.connect.grpc.binding.port": str(port),
+        },
+        "slotmq-server",
+    )
+    run_tasks(spark, _load, range(cores))
+    log = SparkLog.current
+    began = datetime.now(UTC).isoformat(timespec="seconds")
+    return ServerState(
+        pid=os.getpid(),
+        port=port,
+        token=os.environ[TOKEN],
+        master=request.master,
+        cores=cores,
+        memory=request.memory,
+        idle_s=request.idle_s,
+        python=sys.executable,
+        versions=versions(),
+        began=began,
+        log="" if log is None else str(log.path),
+    ), spark
+
+
+def _load(_: int) -> None:
+    """Import in a worker what the tasks of most commands need."""
+    for name in LOADED:
+        import_module(name)
+
+
+def _watch(spark: SparkSession, place: ServerFiles, idle_s: float, stopped: threading.Event) -> None:
+    """Return when it is time to end."""
+    busy_s = time.time()
+    while not stopped.wait(min(LOOK_EVERY_S, idle_s / 4)):
+        try:
+            works = bool(spark.sparkContext.statusTracker().getActiveJobsIds())
+        except Exception:  # noqa: BLE001 - whatever the bridge raises when there is no JVM at its other end
+            return
+        used_s = place.last_used_s()
+        busy_s = time.time() if works or used_s is None else max(busy_s, used_s)
+        if time.time() - busy_s >= idle_s and place.retire():
+            return
+
+
+def _answer(said: dict[str, Any]) -> int:
+    """Tell the command that waits, and let go of its pipe."""
+    sys.stdout.write(f"{json.dumps(said)}\n")
+    sys.stdout.flush()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nowhere, standard)
+    return 1 if said else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""How commands find the Spark server of their user, and how it knows that nobody uses it; without Spark."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.pipeline.faults import ServerRefused
+from broker.pipeline.spark import session_choice
+from broker.pipeline.spark.server import versions
+from broker.pipeline.spark.server_files import ServerFiles, ServerState
+from broker.pipeline.spark.session_choice import choose
+
+STATE = ServerState(
+    pid=os.getpid(), port=1, token="secret", master="local[2]", cores=2, memory="1g", idle_s=60.0,
+    python=sys.executable, versions=versions(), began="2026-11-22T10:00:00+00:00", log="log",
+)  # fmt: skip
+HOLD = """
+import sys, pathlib
+from broker.pipeline.spark.server_files import ServerFiles
+files = ServerFiles(pathlib.Path(sys.argv[1]))
+print(getattr(files, sys.argv[2])() is not None, flush=True)
+sys.stdin.read()
+"""
+
+
+def holding(folder: Path, verb: str) -> subprocess.Popen[str]:
+    """Return another process that has done one thing with the files, and keeps what it took."""
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder), verb], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == "True\n"
+    return other
+
+
+def end(other: subprocess.Popen[str]) -> None:
+    """End that process."""
+    other.kill()
+    other.communicate()
+
+
+def test_a_state_that_an_accident_left_behind_is_no_server(tmp_path: Path) -> None:
+    """The lock of the server says whether it lives, whatever process has its number now."""
+    files = ServerFiles(tmp_path)
+    server = holding(tmp_path, "live")
+    files.write(STATE)
+    assert files.alive() and files.read() == STATE
+    assert stat.S_IMODE((tmp_path / "server.json").stat().st_mode) == 0o600
+    assert "secret" not in repr(STATE) and "secret" not in str(STATE)
+    end(server)
+    assert files.use() is None
+    assert not (tmp_path / "server.json").exists()
+
+
+def test_a_server_in_use_does_not_retire(tmp_path: Path) -> None:
+    """It ends when no command uses it, however that ended; a command that comes then finds no server."""
+    files = ServerFiles(tmp_path)
+    assert files.live()
+    files.write(STATE)
+    command = holding(tmp_path, "use")
+    assert files.last_used_s() is None
+    assert not files.retire()
+    end(command)
+    assert files.last_used_s() is not None
+    assert files.retire()
+    assert files.use() is None
+
+
+@pytest.mark.parametrize("change", ["mode", "format", "text"])
+def test_a_state_that_is_not_ours_is_refused(tmp_path: Path, change: str) -> None:
+    """One that others can read, of another version, or none at all: one line each."""
+    files = ServerFiles(tmp_path)
+    assert files.live()
+    files.write(STATE)
+    path = tmp_path / "server.json"
+    if change == "mode":
+        path.chmod(0o644)
+    else:
+        path.write_text('{"format": 99}' if change == "format" else "[")
+    with pytest.raises(ServerRefused, match=r"not trusted|another version|cannot be read"):
+        files.use()
+
+
+def arguments(**given: Any) -> argparse.Namespace:
+    """Return what `add_spark` makes of no words, with changes."""
+    words: dict[str, Any] = {"warm": False, "cold": False, "master": None, "driver_memory": None, "conf": []}
+    return argparse.Namespace(**words | given)
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerFiles:
+    """Return the files of a server that runs, where commands look for it."""
+    found = ServerFiles(tmp_path)
+    assert found.live()
+    found.write(STATE)
+    monkeypatch.setattr(session_choice, "files", lambda: found)
+    monkeypatch.delenv(session_choice.ALWAYS_WARM, raising=False)
+    return found
+
+
+def test_a_command_says_which_session_it_uses(files: ServerFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server where it is there and meets the arguments; else Spark of the command's own, with the reason."""
+    monkeypatch.setattr(session_choice, "why_not", lambda _: "")
+    pid = os.getpid()
+    assert str(choose(arguments())) == f"session: the Spark server with pid {pid} (local[2], 1g)"
+    assert choose(arguments(conf=[("spark.sql.ansi.enabled", "false")])).server == STATE
+    for given, said in (
+        ({"cold": True}, "--cold"),
+        ({"master": "local[4]"}, "--master local[4]"),
+        ({"driver_memory": "2g"}, "--driver-memory 2g"),
+        ({"conf": [("spark.ui.enabled", "true")]}, "--conf spark.ui.enabled"),
+    ):
+        assert str(choose(arguments(**given))) == f"session: Spark of its own ({said})"
+    with pytest.raises(ServerRefused, match=r"^--warm and --master local\[4\]: the server has its own"):
+        choose(arguments(warm=True, master="local[4]"))
+    files.remove()
+    assert str(choose(arguments())) == "session: Spark of its own (no server runs: --warm starts one)"
+
+
+def test_a_server_of_another_version_is_not_used(files: ServerFiles) -> None:
+    """A command goes on without it, and one that insists on it is refused."""
+    files.write(replace(STATE, versions="SlotMQ 0.0, PySpark 3.5"))
+    assert "it runs SlotMQ 0.0, PySpark 3.5, this is" in str(choose(arguments()))
+    with pytest.raises(ServerRefused, match=r"slotmq pipeline server stop$"):
+        choose(arguments(warm=True))
