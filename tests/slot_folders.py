@@ -11,8 +11,10 @@ from typing import Any, Final
 
 from pamqp import commands, header
 
-from broker.slot_files.seal_log import FORMAT, Cursor, Gap, Released, Seal, SealView, decode_lines, encode_line
-from broker.slot_files.slot_file import PERSISTENT, SlotFileWriter
+from broker.slot_files.seal_log import FORMAT, Cursor, Gap, Released, Seal, decode_lines, encode_line
+from broker.slot_files.seal_view import SealView
+from broker.slot_files.slot_file import PERSISTENT
+from broker.slot_files.slot_file_writer import SlotFileWriter
 from broker.store.files import Files
 from broker.store.record import encode_route
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import aio_pika
 
-from broker.slot_files.slot_file import SlotRow, SlotView, open_slot
+from broker.slot_files.slot_view import SlotRow, SlotView, open_slot
 from tests.deadline import wait_until_async
 
 if TYPE_CHECKING:

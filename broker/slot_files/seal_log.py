@@ -1,4 +1,4 @@
-"""The seal log: one line per sealed slot file, gap, release and cursor of a data folder, and what they add up to.
+"""The lines of the seal log: one per sealed slot file, gap, release and cursor of a data folder.
 
 A line is `JSON <tab> crc32c of the JSON, 8 hex digits <newline>`. Which kinds there are is said by the key "k":
 
@@ -15,26 +15,22 @@ Everything here is plain data: who writes the file is `slot_folder`, who reads i
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
 from crc32c import crc32c
-
-from broker.slot_files.seal_starts import SealStarts
 
 __all__ = [
     "FORMAT",
     "BadSealLine",
     "Cursor",
     "Gap",
+    "Line",
     "NewerSealLog",
     "QueueKey",
     "Released",
     "Seal",
-    "SealView",
     "decode_line",
     "decode_lines",
     "encode_line",
@@ -42,7 +38,6 @@ __all__ = [
 
 FORMAT: Final = 2  # of 1, which is read, the seals do not say their incarnation
 ADDED: Final = frozenset({"ahead_ms", "incarnation"})  # fields that lines of older versions have not
-GAPS_MAX: Final = 1000  # the newest; what an older one said is still known as released
 
 QueueKey = tuple[str, int]  # vhost and queue number: which queue it was, whatever had or gets its name
 Line = Mapping[str, Any]
@@ -208,196 +203,3 @@ def _pieces(block: bytes) -> Iterator[bytes]:
     while end := block.find(b"\n", at) + 1:
         yield block[at:end]
         at = end
-
-
-class SealView:
-    """What the lines of a seal log add up to.
-
-    One thread changes it; others may ask meanwhile, and get what held before a change or after it.
-    Invariant: seals rise from line to line.
-    """
-
-    def __init__(self, lines: Iterable[Line] = ()) -> None:
-        self.store = ""
-        self.last_seal = 0
-        self.lines = 0  # that were folded
-        self.released: dict[QueueKey, Released] = {}
-        self._seals: dict[int, Seal] = {}
-        self._order: list[int] = []  # rising, of the seals; some are gone
-        self._by_queue: dict[QueueKey, deque[Seal]] = {}
-        self.starts = SealStarts()
-        self._gaps: dict[int, Gap] = {}
-        self._cursors: dict[tuple[str, str, str], Cursor] = {}
-        for line in lines:
-            self.fold(line)
-
-    # -- what holds ---------------------------------------------------------------------------------------------------
-
-    @property
-    def seals(self) -> list[Seal]:
-        """The slot files that are there, in rising order."""
-        return list(self._seals.values())
-
-    @property
-    def gaps(self) -> list[Gap]:
-        """The gaps, the newest 1,000 at most, in the order in which they came about."""
-        return list(self._gaps.values())
-
-    @property
-    def cursors(self) -> list[Cursor]:
-        """The cursors, in the order in which they were made."""
-        return list(self._cursors.values())
-
-    @property
-    def queues(self) -> list[QueueKey]:
-        """The queues that have slot files, sorted."""
-        return sorted(self._by_queue)
-
-    def parted(self, seal: int, incarnation: str | None) -> bool:
-        """Tell whether a seal of a start is in another history: a copy was put back. None is whatever start it was."""
-        return seal > self.last_seal or (seal > 0 and incarnation not in (None, self.starts.of(seal)))
-
-    def shared(self, seal: int, incarnation: str | None) -> int:
-        """Return the last seal in this history of those that a start wrote, from its first up to one; 0 for none."""
-        return min(seal, self.last_seal if incarnation is None else self.starts.last_of(incarnation, self.last_seal))
-
-    def seal(self, number: int) -> Seal | None:
-        """Return the seal of that number, None when its file is not there."""
-        return self._seals.get(number)
-
-    def cursor(self, name: str, vhost: str, tap: str) -> Cursor | None:
-        """Return a cursor, None when there is none of that name."""
-        return self._cursors.get((name, vhost, tap))
-
-    def cursors_of(self, vhost: str, tap: str) -> list[Cursor]:
-        """Return the cursors of a tap."""
-        return [cursor for cursor in self.cursors if (cursor.vhost, cursor.tap) == (vhost, tap)]
-
-    @property
-    def taps(self) -> set[tuple[str, str]]:
-        """The taps, by vhost and name, that have slot files. Cost: the queues."""
-        return {(mine[0].vhost, mine[0].queue) for mine in list(self._by_queue.values()) if mine}
-
-    def of_tap(self, vhost: str, tap: str) -> list[Seal]:
-        """Return the seals of a tap, in rising order. Cost: all seals."""
-        return [seal for seal in self.seals if (seal.vhost, seal.queue) == (vhost, tap)]
-
-    def of_queue(self, key: QueueKey) -> list[Seal]:
-        """Return the seals of one queue, in rising order."""
-        return list(self._by_queue.get(key, ()))
-
-    def ends(self, vhost: str) -> dict[int, int]:
-        """Return for each queue of a vhost the id behind the last message that was in a slot file, by its number."""
-        found: dict[int, int] = {}
-        known: list[Seal | Gap | Released] = [*self.seals, *self.gaps, *list(self.released.values())]
-        for one in known:
-            if one.vhost == vhost:
-                found[one.number] = max(one.end, found.get(one.number, 0))
-        return found
-
-    def after(self, seal: int, *, queues: Collection[QueueKey] | None = None, limit: int | None = None) -> list[Seal]:
-        """Return the seals behind that one, in rising order, of all queues or of some, `limit` at most."""
-        order = self._order
-        found: list[Seal] = []
-        for at in range(bisect_right(order, seal), len(order)):
-            if len(found) == limit:
-                break
-            one = self._seals.get(order[at])
-            if one is not None and (queues is None or one.key in queues):
-                found.append(one)
-        return found
-
-    def lost(self, after: int, *, queues: Collection[QueueKey] | None = None) -> list[Gap]:
-        """Return what a reader that stands at a seal can no longer have, of all queues or of some; best [].
-
-        Shapes: gaps that were noted; for a queue without one that was released behind the reader one made of what is
-            known: from the reader's place to the seal released, without ids and counts.
-        """
-        found = [gap for gap in self.gaps if gap.seal > after and (queues is None or gap.key in queues)]
-        noted = {gap.key for gap in found}
-        for key, one in list(self.released.items()):
-            if one.seal > after and key not in noted and (queues is None or key in queues):
-                found.append(Gap(one.seal, one.vhost, one.queue, one.number, 0, 0, 0, 0, "released"))
-        return sorted(found, key=lambda gap: gap.seal)
-
-    def live_lines(self) -> int:
-        """Return how many lines `to_lines` would yield."""
-        return 1 + len(self.starts) + len(self._seals) + len(self._gaps) + len(self.released) + len(self._cursors)
-
-    def to_lines(self) -> Iterator[bytes]:
-        """Yield lines that add up to the same."""
-        yield encode_line("store", {"format": FORMAT, "store": self.store, "last_seal": self.last_seal})
-        for start in self.starts.rows():
-            yield encode_line("incarnation", start)
-        for kind, facts in (
-            ("released", self.released),
-            ("gap", self._gaps),
-            ("seal", self._seals),
-            ("cursor", self._cursors),
-        ):
-            for fact in list(facts.values()):
-                yield encode_line(kind, fact.to_json())
-
-    # -- what a line changes ------------------------------------------------------------------------------------------
-
-    def fold(self, line: Line) -> None:
-        """Take one line in; kinds of a later version are passed over. Raises: BadSealLine."""
-        kind = line.get("k")
-        if kind == "seal":
-            self._fold_seal(Seal.from_json(line))
-        elif kind == "gap":
-            self._fold_gap(Gap.from_json(line))
-        elif kind == "released":
-            self._fold_released(Released.from_json(line))
-        elif kind == "cursor":
-            cursor = Cursor.from_json(line)
-            self._cursors[cursor.key] = cursor
-        elif kind == "cursor_removed":
-            self._cursors.pop((line["name"], line["vhost"], line["tap"]), None)
-        elif kind == "incarnation":
-            self.starts.begin(line["seal"], line["incarnation"])
-        elif kind == "store":
-            number = line.get("format")
-            if isinstance(number, int) and number > FORMAT:
-                raise NewerSealLog(number)
-            if not isinstance(number, int) or number < 1:
-                raise BadSealLine("it does not say its format")
-            self.store = line["store"]
-            self.last_seal = max(self.last_seal, line.get("last_seal", 0))
-        self.lines += 1
-
-    def _fold_seal(self, seal: Seal) -> None:
-        if self._order and seal.seal <= self._order[-1]:
-            raise BadSealLine(f"seal {seal.seal} comes behind seal {self._order[-1]}")
-        self.starts.begin(seal.seal, seal.incarnation)
-        self._seals[seal.seal] = seal
-        self._by_queue.setdefault(seal.key, deque()).append(seal)
-        self._order.append(seal.seal)
-        self.last_seal = max(self.last_seal, seal.seal)
-
-    def _fold_gap(self, gap: Gap) -> None:
-        self._gaps[gap.seal] = gap
-        if len(self._gaps) > GAPS_MAX:
-            del self._gaps[next(iter(self._gaps))]
-        self._drop(gap.key, gap.seal)
-
-    def _fold_released(self, released: Released) -> None:
-        key = released.key
-        before = self.released.get(key)
-        if before is None or before.seal < released.seal:
-            self.released[key] = released
-        mine = self._by_queue.get(key)
-        while mine and mine[0].seal <= released.seal:
-            self._drop(key, mine[0].seal)
-
-    def _drop(self, key: QueueKey, seal: int) -> None:
-        gone = self._seals.pop(seal, None)
-        if gone is None:
-            return
-        mine = self._by_queue[key]
-        mine.remove(gone)  # as a rule the first
-        if not mine:
-            del self._by_queue[key]
-        if len(self._order) > 2 * len(self._seals) + 100:
-            # The last number stays, so that the next seal is known to rise.
-            self._order = [one for one in self._order[:-1] if one in self._seals] + self._order[-1:]

@@ -19,10 +19,10 @@ from broker.slot_files.seal_log import (
     NewerSealLog,
     Released,
     Seal,
-    SealView,
     decode_lines,
     encode_line,
 )
+from broker.slot_files.seal_view import SealView
 from broker.store.damage import CorruptFile, NewerFormat
 from broker.store.files import File, Files
 

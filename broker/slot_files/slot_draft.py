@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.slot_files.slot_file import SlotFileWriter, SlotMeta
+from broker.slot_files.slot_file import SlotMeta
+from broker.slot_files.slot_file_writer import SlotFileWriter
 from broker.store.files import File, Files
 
 __all__ = ["SlotDraft"]

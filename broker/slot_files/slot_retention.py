@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from broker.slot_files.seal_log import Seal, SealView
+from broker.slot_files.seal_log import Seal
+from broker.slot_files.seal_view import SealView
 
 __all__ = ["Cap", "Deletions", "plan_deletions"]
 

@@ -16,7 +16,7 @@ from broker.store.spill import SPILLED
 if TYPE_CHECKING:
     from broker.amqp.header_facts import HeaderFacts
     from broker.core.queue.stream import Stream
-    from broker.slot_files.slot_file import SlotFileWriter
+    from broker.slot_files.slot_file_writer import SlotFileWriter
     from broker.slots.slot import Slot
     from broker.store.record import StoredMessage
     from broker.store.store import VhostStore

@@ -10,7 +10,8 @@ from broker.slot_files.cursor_lag import LagTable
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
-    from broker.slot_files.seal_log import Gap, Released, Seal, SealView
+    from broker.slot_files.seal_log import Gap, Released, Seal
+    from broker.slot_files.seal_view import SealView
 
 __all__ = ["cursor_rows", "end_of", "tap_rows"]
 

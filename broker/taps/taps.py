@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.delivery.engine import Engine
     from broker.settings import Settings
-    from broker.slot_files.seal_log import Seal, SealView
+    from broker.slot_files.seal_log import Seal
+    from broker.slot_files.seal_view import SealView
     from broker.slot_files.slot_folder import SlotFolder
     from broker.vhosts.vhosts import Vhosts
 

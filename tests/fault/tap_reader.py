@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from pamqp import commands
 
-from broker.slot_files.slot_file import open_slot
+from broker.slot_files.slot_view import open_slot
 from tests.raw_client import RawClient, publish_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from broker.slot_files.seal_log import SealView
-    from broker.slot_files.slot_file import SlotRow
+    from broker.slot_files.seal_view import SealView
+    from broker.slot_files.slot_view import SlotRow
 
 __all__ = ["EXCHANGE", "QUEUE", "TAP", "TapLedger", "TapReader", "number_of", "publish_batches"]
 

@@ -24,7 +24,7 @@ from broker.administration.vhost_changes import VhostChanges
 from broker.amqp.errors import BrokerError
 from broker.cli.control_client import Unanswered, ask
 from broker.net.control_address import socket_address
-from broker.slot_files.slot_file import open_slot
+from broker.slot_files.slot_view import open_slot
 from broker.store.backup import STAGING, UNFINISHED
 from broker.store.damage import NoDataFolder
 from broker.store.data_folder import DataFolder

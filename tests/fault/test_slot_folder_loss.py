@@ -12,8 +12,8 @@ import pytest
 
 from broker.slot_files import seal_log_file
 from broker.slot_files.seal_log import Cursor, Seal, decode_lines
-from broker.slot_files.slot_file import open_slot
 from broker.slot_files.slot_folder import SlotFolder
+from broker.slot_files.slot_view import open_slot
 from broker.store.damage import StoreFailed
 from broker.store.record import encode_route
 from tests.fault.faulty_files import FaultyFiles, PowerLost

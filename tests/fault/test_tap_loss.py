@@ -18,8 +18,9 @@ from structlog.testing import capture_logs
 
 from broker.amqp.errors import BrokerError
 from broker.cli.control_client import ask
-from broker.slot_files.seal_log import SealView, decode_lines
-from broker.slot_files.slot_file import open_slot
+from broker.slot_files.seal_log import decode_lines
+from broker.slot_files.seal_view import SealView
+from broker.slot_files.slot_view import open_slot
 from broker.taps.refused import TapRefused
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until

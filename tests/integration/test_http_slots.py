@@ -14,7 +14,7 @@ import aio_pika
 import pytest
 
 from broker.server import BrokerServer
-from broker.slot_files.slot_file import open_slot
+from broker.slot_files.slot_view import open_slot
 from broker.testing import Broker as InMemory
 from tests.deadline import DEADLINE_S, wait_until_async
 from tests.http_talk import Web, ask, request, statuses

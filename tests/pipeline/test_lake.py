@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.pipeline.job import OK, USAGE, JobFailed, Progress, Summary
-from broker.slot_files.slot_file import open_slot
+from broker.slot_files.slot_view import open_slot
 from tests.slot_folders import START_MS, STEP_MS, SlotFolder, numbered
 
 pa = pytest.importorskip("pyarrow")

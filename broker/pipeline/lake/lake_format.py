@@ -34,7 +34,7 @@ from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.manifest import now_ms
 from broker.pipeline.local_path import local_path
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.slot_files.slot_file import SlotView
+from broker.slot_files.slot_view import SlotView
 
 if TYPE_CHECKING:
     import pyarrow as pa

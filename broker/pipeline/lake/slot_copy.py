@@ -21,7 +21,8 @@ from broker.pipeline.source.decoder import batches
 from broker.pipeline.source.schema import ARROW_SCHEMA, SCHEMA_VERSION
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_rows import SlotRows
-from broker.slot_files.slot_file import BadSlotFile, SlotView
+from broker.slot_files.slot_file import BadSlotFile
+from broker.slot_files.slot_view import SlotView
 
 __all__ = ["SlotCopy"]
 

@@ -10,7 +10,7 @@ from broker.figures.chart import WIDE, column_chart
 from broker.figures.markup import Amount, escaped, table
 from broker.figures.numerals import many, short_text, size_text, span_text
 from broker.slot_files.cursor_lag import LagTable
-from broker.slot_files.seal_log import SealView
+from broker.slot_files.seal_view import SealView
 
 __all__ = ["bindings_section", "consumer_rows", "consumers_section", "reach_section", "tap_rows", "taps_section"]
 

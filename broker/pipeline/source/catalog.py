@@ -11,8 +11,9 @@ from broker.pipeline.option_names import NO_TABLE
 from broker.pipeline.source.http_catalog import HttpCatalog
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.store_catalog import StoreCatalog
-from broker.slot_files.seal_log import SealView
-from broker.slot_files.slot_file import BadSlotFile, SlotView, open_slot
+from broker.slot_files.seal_view import SealView
+from broker.slot_files.slot_file import BadSlotFile
+from broker.slot_files.slot_view import SlotView, open_slot
 
 __all__ = ["Catalog", "check_url", "open_catalog", "open_handle"]
 

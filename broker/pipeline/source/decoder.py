@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS
 from broker.pipeline.source.slot_rows import BadRow, Pick, SlotRows
-from broker.slot_files.slot_file import SlotView
+from broker.slot_files.slot_view import SlotView
 
 __all__ = ["BATCH_MAX_BYTES", "BATCH_MAX_ROWS", "BadRow", "batches", "decode"]
 

@@ -8,8 +8,9 @@ from urllib.parse import quote
 from broker.pipeline.faults import SlotMissing, SourceRefused
 from broker.pipeline.source.http_client import HttpClient, NotThere
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.slot_files.seal_log import BadSealLine, SealView
+from broker.slot_files.seal_log import BadSealLine
 from broker.slot_files.seal_starts import SealStarts
+from broker.slot_files.seal_view import SealView
 
 __all__ = ["HttpCatalog"]
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from broker.pipeline.faults import SlotGap
 from broker.pipeline.source.positions import Position
-from broker.slot_files.seal_log import Gap, QueueKey, Seal, SealView
+from broker.slot_files.seal_log import Gap, QueueKey, Seal
+from broker.slot_files.seal_view import SealView
 
 __all__ = ["gap_text", "lost_since", "refuse_gaps"]
 

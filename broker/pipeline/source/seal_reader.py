@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from broker.pipeline.faults import SourceRefused
-from broker.slot_files.seal_log import BadSealLine, SealView, decode_lines
+from broker.slot_files.seal_log import BadSealLine, decode_lines
+from broker.slot_files.seal_view import SealView
 
 __all__ = ["SealReader"]
 

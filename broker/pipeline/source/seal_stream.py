@@ -21,7 +21,8 @@ from broker.pipeline.source.planner import BatchLimits, admitted
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_source import SlotSource
 from broker.pipeline.source.stream_offset import StreamOffset
-from broker.slot_files.seal_log import Gap, SealView
+from broker.slot_files.seal_log import Gap
+from broker.slot_files.seal_view import SealView
 
 __all__ = ["SealStream"]
 

@@ -13,7 +13,8 @@ from broker.amqp.content_header import PROPERTIES_AT
 from broker.pipeline.source.gather import Gather
 from broker.pipeline.source.header_json import table_to_json
 from broker.pipeline.source.properties import PropertyPlaces, number_at
-from broker.slot_files.slot_file import HEADER_BYTES, REDELIVERED, BadSlotFile, SlotView
+from broker.slot_files.slot_file import HEADER_BYTES, REDELIVERED, BadSlotFile
+from broker.slot_files.slot_view import SlotView
 
 __all__ = ["BadRow", "Pick", "SlotRows"]
 

@@ -14,7 +14,7 @@ from broker.pipeline.source.options import WILDCARDS, SourceOptions
 from broker.pipeline.source.planner import runs, wanted
 from broker.pipeline.source.positions import LATEST
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.slot_files.seal_log import SealView
+from broker.slot_files.seal_view import SealView
 
 __all__ = ["SlotSource"]
 

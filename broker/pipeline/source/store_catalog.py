@@ -13,7 +13,7 @@ from broker.pipeline.faults import SlotMissing, SourceRefused
 from broker.pipeline.local_path import local_path
 from broker.pipeline.source.seal_reader import SealReader
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.slot_files.seal_log import SealView
+from broker.slot_files.seal_view import SealView
 
 __all__ = ["StoreCatalog"]
 

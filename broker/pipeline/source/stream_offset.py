@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from broker.pipeline.faults import SourceRefused
-from broker.slot_files.seal_log import SealView
+from broker.slot_files.seal_view import SealView
 
 __all__ = ["StreamOffset", "parted_text"]
 

@@ -16,7 +16,8 @@ from bench.pipeline.probe import _take
 from bench.pipeline.slot_store import SlotStore
 from bench.pipeline.stage import WrongResult
 from broker.perf import wire
-from broker.slot_files.slot_file import PERSISTENT, open_slot
+from broker.slot_files.slot_file import PERSISTENT
+from broker.slot_files.slot_view import open_slot
 
 DAY_MS = 86_400_000
 NOW_MS = 20_000 * DAY_MS + 5

@@ -18,7 +18,7 @@ from broker.pipeline.lake.entry import Entry
 from broker.pipeline.lake.lake_format import LakeTarget, slot_rows
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.store_catalog import StoreCatalog
-from broker.slot_files.slot_file import open_slot
+from broker.slot_files.slot_view import open_slot
 from tests.slot_folders import SlotFolder, numbered
 
 

@@ -21,7 +21,7 @@ from broker.pipeline.source.positions import read_position
 from broker.pipeline.source.schema import ARROW_SCHEMA
 from broker.pipeline.source.seal_reader import SealReader
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.slot_files.slot_file import open_slot
+from broker.slot_files.slot_view import open_slot
 from tests.broker_process import BrokerProcess
 from tests.slot_folders import SlotFolder, numbered
 

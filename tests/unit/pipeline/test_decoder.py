@@ -19,7 +19,9 @@ from broker.pipeline.source.decoder import BATCH_MAX_BYTES, BATCH_MAX_ROWS, batc
 from broker.pipeline.source.header_json import table_to_json
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS
 from broker.pipeline.source.slot_rows import SlotRows
-from broker.slot_files.slot_file import BadSlotFile, SlotFileWriter, SlotRow, SlotView, open_slot
+from broker.slot_files.slot_file import BadSlotFile
+from broker.slot_files.slot_file_writer import SlotFileWriter
+from broker.slot_files.slot_view import SlotRow, SlotView, open_slot
 from broker.store.memory_files import MemoryFiles
 from tests.unit.pipeline.test_header_json import TABLE, UNHURRIED
 

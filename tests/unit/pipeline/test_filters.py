@@ -15,7 +15,7 @@ from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_rows import SlotRows
 from broker.routing.pattern import canonical_words
 from broker.routing.reference import matches
-from broker.slot_files.slot_file import SlotView, open_slot
+from broker.slot_files.slot_view import SlotView, open_slot
 from tests.slot_folders import START_MS, SlotFolder, TapMessage
 
 WORDS = ["a", "b", "stock", "", "ü"]

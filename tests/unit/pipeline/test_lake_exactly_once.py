@@ -13,7 +13,7 @@ from broker.pipeline.lake.bad_share import BadShare
 from broker.pipeline.lake.entry import LakeFile
 from broker.pipeline.lake.lake_format import LakeTarget, slot_rows
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.slot_files.slot_file import open_slot
+from broker.slot_files.slot_view import open_slot
 from tests.slot_folders import SlotFolder, make_slots, numbered
 from tests.unit.pipeline.dying_disk import Died, DyingDisk
 

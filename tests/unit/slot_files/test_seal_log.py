@@ -8,17 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.slot_files.seal_log import (
-    BadSealLine,
-    Cursor,
-    Gap,
-    Released,
-    Seal,
-    SealView,
-    decode_line,
-    decode_lines,
-    encode_line,
-)
+from broker.slot_files.seal_log import BadSealLine, Cursor, Gap, Released, Seal, decode_line, decode_lines, encode_line
+from broker.slot_files.seal_view import SealView
 from tests.slot_folders import STORE
 
 HEAD = {"k": "store", "format": 1, "store": STORE, "last_seal": 0}

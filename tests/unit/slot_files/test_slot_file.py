@@ -11,15 +11,9 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.slot_files.slot_file import (
-    INDEX_ROW,
-    PERSISTENT,
-    REDELIVERED,
-    BadSlotFile,
-    SlotFileWriter,
-    SlotRow,
-    open_slot,
-)
+from broker.slot_files.slot_file import INDEX_ROW, PERSISTENT, REDELIVERED, BadSlotFile
+from broker.slot_files.slot_file_writer import SlotFileWriter
+from broker.slot_files.slot_view import SlotRow, open_slot
 from broker.store.files import Files
 from broker.store.memory_files import MemoryFiles
 from broker.store.record import encode_route

@@ -9,8 +9,8 @@ import pytest
 
 from broker.slot_files.seal_log import Cursor, Seal, encode_line
 from broker.slot_files.seal_log_file import SealLog
-from broker.slot_files.slot_file import open_slot
 from broker.slot_files.slot_folder import SlotFolder
+from broker.slot_files.slot_view import open_slot
 from broker.store.damage import CorruptFile, NewerFormat
 from broker.store.memory_files import MemoryFiles
 from broker.store.record import encode_route

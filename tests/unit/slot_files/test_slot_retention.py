@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.slot_files.seal_log import Cursor, Seal, SealView
+from broker.slot_files.seal_log import Cursor, Seal
+from broker.slot_files.seal_view import SealView
 from broker.slot_files.slot_retention import Cap, plan_deletions
 
 DAY_MS = 86_400_000

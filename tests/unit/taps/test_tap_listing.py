@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from broker.slot_files.seal_log import Cursor, Seal, SealView
+from broker.slot_files.seal_log import Cursor, Seal
+from broker.slot_files.seal_view import SealView
 from broker.taps.tap_listing import cursor_rows, tap_rows
 
 

@@ -1,0 +1,156 @@
+"""Write one slot file."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from crc32c import crc32c
+
+from broker.slot_files.slot_file import (
+    END_MAGIC,
+    FORMAT,
+    HEADER,
+    HEADER_BYTES,
+    INDEX_ROW,
+    MAGIC,
+    TAIL,
+    TAIL_BYTES,
+    SlotMeta,
+)
+from broker.store.files import File
+
+__all__ = ["SlotFileWriter"]
+
+FILE_MAX_BYTES: Final = (1 << 31) - 1  # an offset has to fit 31 bits: readers use signed numbers
+BLOCK_BYTES: Final = 1 << 20
+
+_INDEX_PACK: Final = INDEX_ROW.pack
+
+
+class SlotFileWriter:
+    """Writes one slot file, in rising order of message ids; nothing is synced.
+
+    Invariant: between two writes it holds a block of rows, and of all rows the index.
+    """
+
+    __slots__ = (
+        "_at",
+        "_block_at",
+        "_block_end",
+        "_crc",
+        "_earliest",
+        "_file",
+        "_index",
+        "_latest",
+        "_pending",
+        "first",
+        "incarnation",
+        "number",
+        "queue",
+        "seal",
+        "store",
+        "vhost",
+    )
+
+    def __init__(
+        self,
+        file: File,
+        store: str,
+        seal: int,
+        vhost: str,
+        queue: str,
+        number: int,
+        first: int,
+        incarnation: str = "",
+    ) -> None:
+        self.store = store
+        self.incarnation = incarnation
+        self.seal = seal
+        self.vhost = vhost
+        self.queue = queue
+        self.number = number
+        self.first = first
+        header = HEADER.pack(MAGIC, FORMAT, HEADER_BYTES, 0, bytes.fromhex(store), seal, number, first)
+        self._file = file
+        self._pending = [header]
+        self._index = bytearray()
+        self._at = HEADER_BYTES  # where the next row begins
+        self._block_at = 0  # where what is pending begins
+        self._block_end = BLOCK_BYTES
+        self._crc = 0
+        self._earliest = (1 << 63) - 1
+        self._latest = -(1 << 63)
+
+    @property
+    def rows(self) -> int:
+        """How many rows were added."""
+        return len(self._index) // INDEX_ROW.size
+
+    @property
+    def size_bytes(self) -> int:
+        """How long the file is so far, with its index and without meta and tail."""
+        return self._at + len(self._index)
+
+    def add(self, message_id: int, timestamp_ms: int, flags: int, route: bytes, header: bytes, body: bytes) -> None:
+        """Add one row. Shapes: route is exchange and key as short strings, as `encode_route` makes it.
+
+        Raises: OverflowError when the file would be 2 GiB or longer, before anything is added; StoreFailed.
+        """
+        row = route + header + body
+        at = self._at
+        end = at + len(row)
+        if end >= FILE_MAX_BYTES:
+            raise OverflowError("a slot file is shorter than 2 GiB")
+        exchange_len = route[0]
+        self._index += _INDEX_PACK(
+            message_id,
+            timestamp_ms,
+            at,
+            len(header),
+            len(body),
+            crc32c(row),
+            exchange_len,
+            route[exchange_len + 1],
+            flags,
+            0,
+        )
+        self._pending.append(row)
+        self._at = end
+        if timestamp_ms < self._earliest:
+            self._earliest = timestamp_ms
+        if timestamp_ms > self._latest:
+            self._latest = timestamp_ms
+        if end >= self._block_end:
+            self._flush()
+
+    def finish(self, end: int) -> tuple[SlotMeta, int, int]:
+        """Write the index, the meta and the tail; returns the meta, the file's length in bytes and its checksum."""
+        self._flush()
+        rows = self.rows
+        earliest, latest = (self._earliest, self._latest) if rows else (0, 0)
+        meta = SlotMeta(
+            self.store,
+            self.seal,
+            self.vhost,
+            self.queue,
+            self.number,
+            self.first,
+            end,
+            rows,
+            earliest,
+            latest,
+            self.incarnation,
+        )
+        index, text = bytes(self._index), meta.to_json()
+        meta_at = self._at + len(index)
+        tail = TAIL.pack(self._at, meta_at, rows, len(text), self._crc, crc32c(index), crc32c(text), END_MAGIC)
+        self._file.write_at(self._at, index + text + tail)
+        return meta, meta_at + len(text) + TAIL_BYTES, crc32c(tail)
+
+    def _flush(self) -> None:
+        block = b"".join(self._pending)
+        self._pending.clear()
+        self._file.write_at(self._block_at, block)
+        self._crc = crc32c(block, self._crc)
+        self._block_at = self._at
+        self._block_end = self._at + BLOCK_BYTES
