@@ -48,14 +48,12 @@ Method = base.Frame
 SHORT: Final = struct.Struct(">H")
 LONG: Final = struct.Struct(">I")
 LONG_LONG: Final = struct.Struct(">Q")
-ACK: Final = struct.Struct(">BHIIQBB")
 
 # Class and method, a delivery tag, and one octet of bits.
 SETTLEMENT_BYTES: Final = 13
 TAG_AND_BITS: Final = struct.Struct(">QB")
 NO_ARGUMENTS: Final = bytes(4)  # a table of no bytes, and the arguments of a method that has none
 SETTLEMENTS: Final = frozenset({commands.Basic.Ack, commands.Basic.Nack, commands.Basic.Reject})
-
 
 METHODS: Final[dict[bytes, type[Method]]] = {
     LONG.pack(index): kind for index, kind in (commands.INDEX_MAPPING | ACCESS_METHODS).items()

@@ -15,9 +15,9 @@ import pytest
 
 from broker.cli.main import main
 from broker.routing.pattern import split_words
-from broker.routing.reference import matches
 from tests.broker_process import BrokerProcess
 from tests.lake_folders import make_lake
+from tests.property.topic_reference import matches
 from tests.slot_folders import SlotFolder, TapMessage
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from broker.routing.pattern import HASH, STAR, Pattern, parse_pattern
-from broker.routing.reference import matches
+from tests.property.topic_reference import matches
 
 FRESH = "\0fresh"  # a word that no pattern names
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from broker.core.topology import deferred_unbinding
 from broker.core.vhost import Vhost
 from broker.routing.engine_names import CHOICES
-from broker.routing.reference import matches
 from broker.routing.route import Route
+from tests.property.topic_reference import matches
 from tests.unit.core.room import Room
 
 CHUNK = 2

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from broker.routing.dialect import DIALECTS
 from broker.routing.key_trie import KeyTrie
 from broker.routing.pattern import BindingKeyError, PatternLimits
-from broker.routing.reference import matches
+from tests.property.topic_reference import matches
 
 WORDS = st.lists(st.sampled_from(["a", "b", "", "*", "#", "+", "$", "."]), max_size=5)
 STEPS = st.lists(st.tuples(st.sampled_from(["turn", "turn", "find"]), WORDS), max_size=80)

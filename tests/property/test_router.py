@@ -13,9 +13,9 @@ from broker.routing.cache import CacheLimits
 from broker.routing.engine_names import CHOICES
 from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import make_exchange
-from broker.routing.reference import matches
 from broker.routing.route import Route
 from broker.routing.router import Router
+from tests.property.topic_reference import matches
 
 TYPES = ("direct", "fanout", "topic", "headers")
 ALL_NAMES = ("x1", "x2", "x3", "x4")

@@ -9,7 +9,7 @@ from functools import cache
 
 from broker.routing.dialect import AMQP, DIALECTS, MQTT, TopicDialect
 from broker.routing.pattern import Pattern
-from broker.routing.reference import matches
+from tests.property.topic_reference import matches
 
 SEPARATORS = {"amqp": ".", "mqtt": "/"}
 SIZES = (6, 10, 150, 8, 4)

@@ -8,12 +8,11 @@ from typing import Final
 from broker.amqp.errors import ConnectionFault, Refused
 from broker.amqp.tables import TableReader
 
-__all__ = ["AMQPLAIN", "EXTERNAL", "MECHANISMS", "PASSWORDS", "PLAIN", "split_amqplain", "split_plain"]
+__all__ = ["AMQPLAIN", "EXTERNAL", "PASSWORDS", "PLAIN", "split_amqplain", "split_plain"]
 
 PLAIN: Final = "PLAIN"
 AMQPLAIN: Final = "AMQPLAIN"
 EXTERNAL: Final = "EXTERNAL"
-MECHANISMS: Final = (PLAIN, AMQPLAIN, EXTERNAL)
 
 
 def split_plain(response: bytes) -> tuple[str, bytes]:

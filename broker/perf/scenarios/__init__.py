@@ -10,7 +10,6 @@ Raises: `BadOptions` for options that do not go together, `Fault`, `RunFailed` a
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -28,17 +27,6 @@ SCENARIOS: Final = {  # name -> what `slotmq perf --help` says
     "connections": "open and hold many connections: time and memory each",
     "churn": "connections, channels, queues, bindings or consumers made and dropped per second",
 }
-
-
-def options(name: str, words: Sequence[str] = ()) -> argparse.Namespace:
-    """Return what a scenario makes of the words of a command line.
-
-    Raises: SystemExit for words that it does not know, as argparse does.
-    """
-    commands = argparse.ArgumentParser(prog="slotmq perf").add_subparsers()
-    getattr(import_module(f"{__name__}.{name}"), f"add_{name}")(commands)
-    parsed: argparse.Namespace = commands.choices[name].parse_args(words)
-    return parsed
 
 
 def run(name: str, given: argparse.Namespace, progress: RunProgress) -> Result:

@@ -14,23 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS
-from broker.pipeline.source.slot_rows import BadRow, Pick, SlotRows
-from broker.slot_files.slot_view import SlotView
+from broker.pipeline.source.slot_rows import Pick, SlotRows
 
-__all__ = ["BATCH_MAX_BYTES", "BATCH_MAX_ROWS", "BadRow", "batches", "decode"]
+__all__ = ["BATCH_MAX_BYTES", "BATCH_MAX_ROWS", "batches"]
 
 BATCH_MAX_BYTES: Final = 8 << 20
 BATCH_MAX_ROWS: Final = 10_000
 
 Column = Callable[[SlotRows, Pick, int], Any]  # rows, which of them, and how many; None where all are null
-
-
-def decode(view: SlotView, columns: Sequence[str] = COLUMNS, rows: Any = None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a slot, all or those of these numbers (an array of numpy's), as batches() does.
-
-    Raises: BadSlotFile.
-    """
-    return batches(SlotRows(view), columns, rows)
 
 
 def batches(slot: SlotRows, columns: Sequence[str] = COLUMNS, rows: Any = None) -> Iterator[pa.RecordBatch]:

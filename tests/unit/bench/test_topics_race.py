@@ -14,7 +14,7 @@ from bench.topics.race import Runner, race
 from bench.topics.stage import Stage
 from bench.topics.traffic import Keys, Side
 from broker.routing.engine_names import ENGINES
-from broker.routing.reference import matches
+from tests.property.topic_reference import matches
 
 KEYS = [str(number) for number in range(1000)]
 MEMORY_BYTES = 1 << 31

@@ -8,7 +8,7 @@ import pytest
 
 from bench.topics import hostile, workload
 from broker.routing.pattern import HASH, PatternLimits, parse_pattern
-from broker.routing.reference import matches
+from tests.property.topic_reference import matches
 
 
 def test_patterns_are_distinct_wildcards_in_canonical_form() -> None:

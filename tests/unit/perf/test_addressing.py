@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 
-from broker.perf import scenarios
 from broker.perf.addressing import addressing_of, spread
 from broker.perf.faults import BadOptions
 from broker.perf.load import Load
 from broker.perf.scenarios.routing import binding_key, routing_keys
-from broker.perf.scenarios.throughput import load_of
+from broker.perf.scenarios.throughput import add_throughput, load_of
 from broker.perf.spool import PASS_DIGITS
-from broker.routing.reference import matches
+from tests.property.topic_reference import matches
+
+
+def options(*words: str) -> argparse.Namespace:
+    """Return what the words of a command line say to a throughput run."""
+    commands = argparse.ArgumentParser().add_subparsers()
+    add_throughput(commands)
+    parsed: argparse.Namespace = commands.choices["throughput"].parse_args(words)
+    return parsed
 
 
 def load(*words: str) -> Load:
     """Return what a throughput run would do."""
-    return load_of(scenarios.options("throughput", words), 10.0)[1]
+    return load_of(options(*words), 10.0)[1]
 
 
 @pytest.mark.parametrize(
@@ -50,12 +59,12 @@ def test_a_number_to_consume_is_counted_by_one_process() -> None:
 
 def test_named_things_are_not_the_runs_own() -> None:
     """They are kept; what is predeclared is not even bound."""
-    options = scenarios.options("throughput", ["-u", "mine", "-e", "ours", "-k", "a.b"])
-    topology = addressing_of(options).topology
+    given = options("-u", "mine", "-e", "ours", "-k", "a.b")
+    topology = addressing_of(given).topology
     assert (topology.own_queues, topology.own_exchange) == (False, False)
     assert topology.bindings == (("mine", "a.b"),)
-    options = scenarios.options("throughput", ["-u", "mine", "-e", "ours", "-k", "a.b", "-p"])
-    assert addressing_of(options).topology.bindings == ()
+    given = options("-u", "mine", "-e", "ours", "-k", "a.b", "-p")
+    assert addressing_of(given).topology.bindings == ()
 
 
 def test_time_ends_a_run_unless_a_number_does() -> None:
@@ -85,7 +94,7 @@ def test_how_many_copies_is_known_or_not() -> None:
 def test_what_amqp_cannot_carry_or_nobody_named_is_refused(words: list[str]) -> None:
     """Before anything is made."""
     with pytest.raises(BadOptions):
-        addressing_of(scenarios.options("throughput", words))
+        addressing_of(options(*words))
 
 
 def test_each_matching_key_matches_one_binding_and_the_others_none() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from broker.amqp.content_header import FLAGS, KINDS, PROPERTIES_AT, decode_properties
 from broker.amqp.header_edit import cut_properties
-from broker.pipeline.source.decoder import BATCH_MAX_BYTES, BATCH_MAX_ROWS, batches, decode
+from broker.pipeline.source.decoder import BATCH_MAX_BYTES, BATCH_MAX_ROWS, batches
 from broker.pipeline.source.header_json import table_to_json
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS
 from broker.pipeline.source.slot_rows import SlotRows
@@ -111,7 +111,7 @@ def test_every_column_says_what_the_brokers_own_readers_say(
 ) -> None:
     """Any messages: any octets in names and texts, any properties in any combination, bodies of any length."""
     view = open_slot(slot_of(rows))
-    found = list(decode(view))
+    found = list(batches(SlotRows(view)))
     assert all(batch.schema.equals(ARROW_SCHEMA) for batch in found)
     for batch in found:
         batch.validate(full=True)
@@ -128,7 +128,7 @@ def test_columns_and_rows_that_are_asked_for_are_those_that_come(
     view = open_slot(slot_of(rows))
     columns = data.draw(st.lists(st.sampled_from(COLUMNS), unique=True, min_size=1))
     numbers = data.draw(st.lists(st.integers(0, len(rows) - 1), unique=True).map(sorted)) if rows else []
-    found = read_back(list(decode(view, columns, np.array(numbers, np.int64))))
+    found = read_back(list(batches(SlotRows(view), columns, np.array(numbers, np.int64))))
     whole = [expected(row) for row in view]
     assert found == [{name: whole[number][name] for name in columns} for number in numbers]
     assert all(list(row) == columns for row in found)
@@ -142,7 +142,7 @@ def plain(body: bytes = b"", properties: bytes = b"\x10\x00\x02") -> tuple[bytes
 def test_batches_are_cut_by_rows() -> None:
     """A batch has 10,000 rows at most, and none is left out or repeated."""
     view = open_slot(slot_of([plain()] * (2 * BATCH_MAX_ROWS + 1)))
-    found = list(decode(view, ["offset"]))
+    found = list(batches(SlotRows(view), ["offset"]))
     assert [batch.num_rows for batch in found] == [BATCH_MAX_ROWS, BATCH_MAX_ROWS, 1]
     assert [row["offset"] for row in read_back(found)] == [row.message_id for row in view]
 
@@ -151,7 +151,7 @@ def test_batches_are_cut_by_bytes() -> None:
     """A batch has 8 MiB at most, but for one row that is longer by itself."""
     half = bytes(BATCH_MAX_BYTES // 2 - 100)
     view = open_slot(slot_of([plain(half), plain(half), plain(half), plain(bytes(BATCH_MAX_BYTES)), plain()]))
-    assert [batch.num_rows for batch in decode(view, ["body"])] == [2, 1, 1, 1]
+    assert [batch.num_rows for batch in batches(SlotRows(view), ["body"])] == [2, 1, 1, 1]
 
 
 def damaged(file: bytes, view: SlotView, number: int, octet: int = 0) -> bytes:
@@ -189,7 +189,7 @@ def test_properties_that_cannot_be_decoded_make_a_bad_row(properties: bytes, rea
     """Whatever stands in the place of properties, the row is named, and decoding it all the same ends well."""
     view = open_slot(slot_of([plain(b"a"), plain(b"b", properties), plain(b"c")]))
     assert [(bad.position, bad.reason) for bad in SlotRows(view).bad()] == [(1, f"its {reason} cannot be decoded")]
-    found = read_back(list(decode(view)))
+    found = read_back(list(batches(SlotRows(view))))
     assert [row["body"] for row in found] == [b"a", b"b", b"c"]
     assert [row["delivery_mode"] for row in found][::2] == [2, 2]
 
@@ -206,7 +206,7 @@ def test_any_octets_for_properties_are_bad_exactly_if_the_broker_cannot_decode_t
         except Exception:  # noqa: BLE001 - however it fails
             wrong.append(number)
     assert [bad.position for bad in SlotRows(view).bad()] == wrong
-    assert sum(batch.num_rows for batch in decode(view)) == len(found)
+    assert sum(batch.num_rows for batch in batches(SlotRows(view))) == len(found)
 
 
 def test_the_octets_of_a_bad_row_are_kept_up_to_a_mebibyte() -> None:

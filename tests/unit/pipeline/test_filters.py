@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.pipeline.source.decoder import decode
+from broker.pipeline.source.decoder import batches
 from broker.pipeline.source.filters import Condition, chosen_rows, may_hold
 from broker.pipeline.source.positions import EARLIEST, LATEST, BadPosition, Position, read_position
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_rows import SlotRows
 from broker.routing.pattern import canonical_words
-from broker.routing.reference import matches
 from broker.slot_files.slot_view import SlotView, open_slot
+from tests.property.topic_reference import matches
 from tests.slot_folders import START_MS, SlotFolder, TapMessage
 
 WORDS = ["a", "b", "stock", "", "ü"]
@@ -66,7 +66,7 @@ def test_conditions_choose_the_rows_that_a_naive_evaluation_does(
 ) -> None:
     """Any conditions on any messages; and a slot that is spared has no such row."""
     handle, view = slot_of(folder, messages)
-    rows = [row for batch in decode(view) for row in batch.to_pylist()]
+    rows = [row for batch in batches(SlotRows(view)) for row in batch.to_pylist()]
     wanted = [n for n, row in enumerate(rows) if all(naive(condition, row) for condition in conditions)]
     found = chosen_rows(conditions, SlotRows(view))
     assert (list(range(len(rows))) if found is None else found.tolist()) == wanted

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.pipeline.replay.key_map import BadKeyMap, KeyMap, meet, read_key_map
-from broker.routing.reference import matches
+from tests.property.topic_reference import matches
 
 
 @pytest.mark.parametrize(

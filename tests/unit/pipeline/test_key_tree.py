@@ -12,7 +12,7 @@ from broker.pipeline.synth.anonymiser import Anonymiser
 from broker.pipeline.synth.key_pool import frequent_keys, pool_of
 from broker.pipeline.synth.key_tree import HEAD_MAX, KeyNode, build_tree
 from broker.routing.pattern import split_words
-from broker.routing.reference import matches
+from tests.property.topic_reference import matches
 
 KEYS = [("a.b", 60), ("a.c", 20), ("a", 10), ("", 5), ("z..y", 5)]
 

@@ -14,7 +14,7 @@ from broker.pipeline.routes.bindings_file import read_definitions, read_text
 from broker.pipeline.routes.matcher import BadTopology, Match, Matcher, compiled
 from broker.pipeline.routes.topology import RoutedBinding, RoutedExchange, Topology
 from broker.routing.pattern import split_words
-from broker.routing.reference import matches
+from tests.property.topic_reference import matches
 
 
 def properties(headers: dict[str, Any]) -> bytes:

@@ -8,7 +8,7 @@ from random import Random
 from broker.pipeline.report.redundancy import redundant_bindings
 from broker.pipeline.routes.topology import RoutedBinding, RoutedExchange, Topology
 from broker.routing.pattern import split_words
-from broker.routing.reference import matches
+from tests.property.topic_reference import matches
 
 
 def topology(*bindings: tuple[str, str, str], kind: str = "topic", **arguments: str) -> Topology:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from broker.pipeline.source.selection import pattern_regex
 from broker.routing.pattern import split_words
-from broker.routing.reference import matches
+from tests.property.topic_reference import matches
 
 WORDS = st.sampled_from(["a", "b", "", "a+", "$", "ü(", "\n"])
 KEY = st.lists(WORDS, max_size=5).map(".".join)

@@ -10,7 +10,7 @@ from broker.routing.dialect import MQTT
 from broker.routing.engines.bitmap import ConstituentBitmap, DrawnTable
 from broker.routing.footprint import footprint_bytes
 from broker.routing.pattern import parse_pattern, split_words
-from broker.routing.reference import matches
+from tests.property.topic_reference import matches
 
 TRADES = ["trade", "forex.eur", "forex.*"]
 

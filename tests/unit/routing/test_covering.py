@@ -7,9 +7,9 @@ import pytest
 from broker.routing.covering import CoverAutomaton, covers, narrowness
 from broker.routing.dialect import MQTT
 from broker.routing.pattern import parse_pattern
-from broker.routing.reference import matches
 from tests.property.covering_reference import samples, short_patterns
 from tests.property.mqtt_reference import mqtt_matches
+from tests.property.topic_reference import matches
 
 
 @pytest.mark.parametrize(

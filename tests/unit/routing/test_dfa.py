@@ -7,7 +7,7 @@ import pytest
 from broker.routing.dialect import AMQP
 from broker.routing.engines.dfa import DfaLimits, LazyDfa
 from broker.routing.pattern import canonical_words, parse_pattern
-from broker.routing.reference import matches
+from tests.property.topic_reference import matches
 
 BLOG_PATTERNS = ["a.b.c", "a.*.b.c", "a.#.c", "b.b.c"]
 

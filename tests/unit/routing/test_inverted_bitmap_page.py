@@ -8,7 +8,7 @@ import pytest
 
 from broker.routing.engines.bitmap import ConstituentBitmap
 from broker.routing.pattern import parse_pattern, split_words
-from broker.routing.reference import matches
+from tests.property.topic_reference import matches
 from tests.unit.routing.article_bitmap import ArticleBitmap
 
 PAGE = Path(__file__).parents[3] / "docs" / "inverted-bitmap.md"

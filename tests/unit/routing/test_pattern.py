@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from broker.routing.pattern import BindingKeyError, PatternLimits, parse_pattern, split_words
-from broker.routing.reference import matches
+from tests.property.topic_reference import matches
 
 
 def keys(alphabet: str, longest: int) -> Iterator[str]:

@@ -7,7 +7,7 @@ import pytest
 from broker.routing.dialect import MQTT
 from broker.routing.engines.plain_bitmap import ROW_BYTES, PlainBitmap
 from broker.routing.pattern import parse_pattern, split_words
-from broker.routing.reference import matches
+from tests.property.topic_reference import matches
 
 
 def fill(patterns: list[str], *, rows_most: int = 100, rows_most_bytes: int = 10**6) -> PlainBitmap[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from broker.routing.dialect import AMQP, MQTT
 from broker.routing.engines.pairwise import words_match
-from broker.routing.reference import matches
+from tests.property.topic_reference import matches
 from tests.unit.routing.topic_tables import AMQP_TABLES, MQTT_FILTERS, SUITE_BINDINGS, SUITE_EXPECTED
 
 
