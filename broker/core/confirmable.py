@@ -1,4 +1,4 @@
-"""What waits for the disk: the committer's view of a publisher or a transaction (street step 9)."""
+"""What waits for the disk: the committer's view of a publisher or a transaction."""
 
 from __future__ import annotations
 

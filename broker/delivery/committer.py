@@ -1,4 +1,4 @@
-"""The committer: one fdatasync for all that waits, then the confirms (street step 9).
+"""The committer: one fdatasync for all that waits, then the confirms.
 
 No timer: while one sync runs, the next batch gathers. A sync confirms only what was appended before it began. A failed
 sync ends the process: after it the kernel may have dropped the dirty pages, and a retry would succeed falsely.

@@ -1,4 +1,4 @@
-"""The flusher: turns messages of a leased slot into deliver frames of consumers (street step 11).
+"""The flusher: turns messages of a leased slot into deliver frames of consumers.
 
 It only holds references; the messages stay in their slot. Source: WSO2 Message Broker 3.0.0, "Slot Based
 Architecture", the Message Flusher.

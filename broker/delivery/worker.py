@@ -1,4 +1,4 @@
-"""The slot delivery worker: leases slots of its queues and offers their messages to consumers (street step 10).
+"""The slot delivery worker: leases slots of its queues and offers their messages to consumers.
 
 Source: WSO2 Message Broker 3.0.0, "Slot Based Architecture": there can be several workers, each with a set of queues.
 A queue moves to another worker when its own dies.

@@ -1,4 +1,4 @@
-"""One client's socket: bytes in to the connection machine, its output out once per loop turn (street step 1).
+"""One client's socket: bytes in to the connection machine, its output out once per loop turn.
 
 No task, no lock; a handful of callbacks. Reading stops for as long as there is a reason to: the connection used up its
 share of the turn, waits for a read from disk, has more unread answers than it should, or publishes while publishers

@@ -70,11 +70,6 @@ class Admission:
         """Return whether nothing is being admitted at present."""
         return self._skip > 0
 
-    @property
-    def sights(self) -> int:
-        """Return how many first sights are kept."""
-        return len(self._sights) + len(self._old_sights)
-
     def second_sight(self, key: Hashable) -> bool:
         """Count a miss and return whether the key should be admitted."""
         if self._skip:
@@ -133,11 +128,6 @@ class BoundedCache(Generic[K, V]):
     def bypassed(self) -> bool:
         """Return whether nothing is being admitted at present."""
         return self._admission.bypassed
-
-    @property
-    def sights(self) -> int:
-        """Return how many first sights are kept."""
-        return self._admission.sights
 
     def _insert(self, key: K, entry: V, weight_bytes: int) -> bool:
         """Add an entry and return True, or return False if it alone exceeds the bound. The key is new."""

@@ -1,1 +1,1 @@
-"""Slots: contiguous ranges of one queue's message ids, handed out by a slot manager (floor 1, pure)."""
+"""Slots: contiguous ranges of one queue's message ids, handed out by a slot manager."""

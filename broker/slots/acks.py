@@ -1,4 +1,4 @@
-"""Which messages of a slot are settled: one bit each (street step 12).
+"""Which messages of a slot are settled: one bit each.
 
 Pure: knows neither queues nor files.
 """

@@ -1,10 +1,10 @@
-"""The slot manager of one queue: gives message ids out and takes them back (street steps 8 and 13).
+"""The slot manager of one queue: gives message ids out and takes them back.
 
-Pure. Only workers ask it for messages; nothing else can obtain one. Source: WSO2 Message Broker 3.0.0, "Slot Based
-Architecture", the services of the slot manager: publish-up-to, get, delete, re-assign when the last subscriber leaves,
-and re-assign when a node leaves. Two things differ from it on purpose: a lone message does not wait for the window
-(the prefix of the open slot can be leased at once), and ids are given here, dense and in order, so slots never overlap
-and a slot without unsettled messages can go without a safe zone.
+Workers lease slots from it for consumers; basic.get, moves and taps take their messages through it too. An id is given
+here when its queue accepts the message, dense and in order, so slots never overlap and a slot without unsettled
+messages is deleted at once. The prefix of the open slot can be leased, so a lone message does not wait for the window.
+Source: WSO2 Message Broker 3.0.0, "Slot Based Architecture": publish-up-to, get, delete, and the return of slots when
+the last subscriber or a node leaves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A slot: a contiguous range of one queue's message ids with at most one owner (street steps 8 to 13).
+"""A slot: a contiguous range of one queue's message ids with at most one owner.
 
 Two small state machines, each one table; an illegal move raises. Source: WSO2 Message Broker 3.0.0, "Slot Based
 Architecture". Of its states CREATED, ASSIGNED, OVERLAPPED, RETURNED and DELETED the third cannot happen here: message

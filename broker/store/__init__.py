@@ -1,1 +1,1 @@
-"""The store: one log per vhost, and what is derived from it (street step 8)."""
+"""The store: one log per vhost, and what is derived from it."""

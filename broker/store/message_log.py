@@ -1,4 +1,4 @@
-"""The vhost log: segments of records, appended on the loop, written and synced in a thread (street steps 8 and 9).
+"""The vhost log: segments of records, appended on the loop, written and synced in a thread.
 
 A batch is everything that was appended since the last one. It begins with a mark (or, in a new segment, with the
 header) that says how far the log was synced when the batch was taken: recovery learns from it which damage is

@@ -1,4 +1,4 @@
-"""Records: what the vhost log is made of. Pure: bytes in, bytes out (street step 8).
+"""Records: what the vhost log is made of. Pure: bytes in, bytes out.
 
 A segment is a file that begins with a header of 64 bytes; records follow it without a gap:
 

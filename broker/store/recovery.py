@@ -40,7 +40,7 @@ class Recovered:
     """What a vhost's store held.
 
     Shapes: ``topology`` is changes in order, the checkpoint's first. ``queues`` maps queue numbers to their slots, all
-        sealed and on disk; the floor above forgets a number that no change declares. ``clean`` says that the broker
+        sealed and on disk; core forgets a number that no change declares. ``clean`` says that the broker
         stopped in good order: if not, every message may have been delivered before.
     Units: ``messages`` are unsettled ones, over all queues; ``records`` were read; ``cut_bytes`` were dropped from the
         tail.

@@ -1,4 +1,4 @@
-"""The store of one vhost: the facade that the floors above use (street steps 8 to 10 and 13).
+"""The store of one vhost: the facade that core and delivery use.
 
 A confirm may follow a record as soon as ``log.confirmable`` is past it. Methods marked *blocking* belong in a thread.
 """

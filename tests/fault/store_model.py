@@ -1,6 +1,6 @@
 """A store under work; `store_verdict` says what must be true of it after any accident.
 
-The model plays the floor above: queues with slots of ten messages that are paged out, acked, purged, deleted,
+The model plays the layer above: queues with slots of ten messages that are paged out, acked, purged, deleted,
 checkpointed and compacted. It remembers for every record at which log position it ended. A record that ended at or
 before what was confirmable when the accident happened must have its effect; a later one may have it or not, and a
 transaction has all of its effects or none.
@@ -59,7 +59,7 @@ class StoreModel:
         self.checkpoints = 0
         self.recovered: Recovered
 
-    # -- what the floor above does ------------------------------------------------------------------------------------
+    # -- what the layer above does ------------------------------------------------------------------------------------
 
     def open(self, *, quarantine: bool = False) -> Recovered:
         """Open the store, as a new process does."""
@@ -350,7 +350,7 @@ class StoreModel:
         self.checkpoints += 1
 
     def compact(self) -> None:
-        """Relocate one segment, as the floor above does it between two checkpoints."""
+        """Relocate one segment, as the layer above does it between two checkpoints."""
         for segment in self.store.compactable():
             holders = [
                 (queue, slot) for queue in self.live_queues() for slot in queue.slots if segment in slot.segments

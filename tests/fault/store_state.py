@@ -27,7 +27,7 @@ class ModelMessage:
 
 @dataclass
 class ModelSlot:
-    """A slot of the floor above."""
+    """A slot of the layer above."""
 
     first: int
     end: int
@@ -37,7 +37,7 @@ class ModelSlot:
 
 @dataclass
 class ModelQueue:
-    """A queue of the floor above. A message without a record is None: it was transient."""
+    """A queue of the layer above. A message without a record is None: it was transient."""
 
     number: int
     next_id: int = 1

@@ -1,4 +1,4 @@
-"""A message in memory and its envelope (street steps 5 to 11).
+"""A message in memory and its envelope.
 
 Content header and body stay the bytes that came in; they are decoded only when something asks.
 """

@@ -1,5 +1,4 @@
-"""Posting: one message into the queues it was routed to, with one record for all that are durable (street steps 7
-and 8).
+"""Posting: one message into the queues it was routed to, with one record for all that are durable.
 
 Whatever has a message for queues that are not all plain goes this way: the publisher's slow road, transactions, dead
 letters, delayed messages.

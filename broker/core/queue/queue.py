@@ -1,4 +1,4 @@
-"""A queue: its streams, its consumers, and the rules that hold for it (street step 7).
+"""A queue: its streams, its consumers, and the rules that hold for it.
 
 Its messages are in slots and nowhere else; whoever wants one asks a slot manager for it.
 """

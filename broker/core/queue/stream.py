@@ -1,4 +1,4 @@
-"""A stream: dense message ids, a slot manager, and one number in the store (street steps 7, 8, 12 and 13).
+"""A stream: dense message ids, a slot manager, and one number in the store.
 
 A queue without priorities is one stream; a priority queue is one per level. What happens to a message that was handed
 out (settled, requeued, buried) happens here, and is noted for the log.

@@ -1,1 +1,1 @@
-"""What each AMQP class means: one file per class, behind the connection and channel machines of the amqp floor."""
+"""What each AMQP class means: one file per class, behind the connection and channel machines of the amqp package."""

@@ -1,6 +1,4 @@
-"""The Basic class on one channel, publishing apart: qos, consume, cancel, get, ack, nack, reject, recover (street
-step 12).
-"""
+"""The Basic class on one channel, publishing apart: qos, consume, cancel, get, ack, nack, reject, recover."""
 
 from __future__ import annotations
 

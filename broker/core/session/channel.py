@@ -1,4 +1,4 @@
-"""The broker's side of one channel: takes each decoded method to the session of its class (street step 5)."""
+"""The broker's side of one channel: takes each decoded method to the session of its class."""
 
 from __future__ import annotations
 

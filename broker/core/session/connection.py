@@ -1,4 +1,4 @@
-"""The broker's side of one connection: who it is, which vhost it opened, what ends with it (street step 5)."""
+"""The broker's side of one connection: who it is, which vhost it opened, what ends with it."""
 
 from __future__ import annotations
 

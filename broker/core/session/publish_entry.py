@@ -1,4 +1,4 @@
-"""What one basic.publish payload comes to, before anything of the message itself is looked at (street step 5)."""
+"""What one basic.publish payload comes to, before anything of the message itself is looked at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the exchange's name in a basic.publish comes to by itself, whatever the routing key (street step 5)."""
+"""What the exchange's name in a basic.publish comes to by itself, whatever the routing key."""
 
 from __future__ import annotations
 

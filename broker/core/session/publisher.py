@@ -1,6 +1,4 @@
-"""Publishing on one channel: from a complete basic.publish to accepted messages and a log record (street steps 5 to
-8).
-"""
+"""Publishing on one channel: from a complete basic.publish to accepted messages and a log record."""
 
 from __future__ import annotations
 

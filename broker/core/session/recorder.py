@@ -1,4 +1,4 @@
-"""The recorder: puts messages that need a record before their queues, and appends it (street step 8)."""
+"""The recorder: puts messages that need a record before their queues, and appends it."""
 
 from __future__ import annotations
 

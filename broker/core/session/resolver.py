@@ -1,4 +1,4 @@
-"""The resolver: finds what the payload of a basic.publish comes to, for one channel (street steps 5 and 6)."""
+"""The resolver: finds what the payload of a basic.publish comes to, for one channel."""
 
 from __future__ import annotations
 

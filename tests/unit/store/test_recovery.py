@@ -1,4 +1,4 @@
-"""Recovery: what the log says is what the floor above gets."""
+"""Recovery: what the log says is what the layer above gets."""
 
 from __future__ import annotations
 
