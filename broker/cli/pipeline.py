@@ -27,7 +27,7 @@ JOBS: Final = {  # name -> what `slotmq pipeline --help` says; broker.pipeline.j
     "server": "start, stop or look at the Spark that commands find running",
     "cluster": "start, stop or look at a Spark cluster of this machine's own",
 }
-NEEDED: Final = ("pyspark", "pyarrow", "pandas", "numpy")
+NEEDED: Final = ("pyspark", "pyarrow", "pandas", "numpy", "rich")
 WITHOUT_EXTRA: Final = frozenset({"doctor"})  # it reports itself what is missing
 
 

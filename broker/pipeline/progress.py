@@ -1,4 +1,4 @@
-"""The progress of a job on standard error: one line that is written over on a terminal, else a line now and then."""
+"""The progress of a job on standard error: a line that moves on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
+
+from broker.figures.numerals import many
 
 __all__ = ["Progress"]
 
-TERMINAL_EVERY_S: Final = 0.25
 ELSEWHERE_EVERY_S: Final = 5.0
-ERASE: Final = "\r\x1b[K"
+REFRESHES_PER_S: Final = 4  # on a terminal
 
 
 class Progress:
@@ -36,14 +37,18 @@ class Progress:
         self.bytes = 0
         self.lag_slots: int | None = None
         self._stream = sys.stderr if stream is None else stream
-        self._live = self._stream.isatty()
         self._quiet = quiet
         self._clock = clock
-        self._began = clock()
-        self._told_at = self._began if not self._live else self._began - TERMINAL_EVERY_S
-        self._told = False
+        self._began = self._told_at = clock()
         self._step = ""
         self._lock = threading.Lock()
+        self._status: Any = None  # on a terminal
+        if not quiet and self._stream.isatty():
+            from rich.console import Console
+
+            console = Console(file=self._stream, markup=False, highlight=False)
+            self._status = console.status(job, refresh_per_second=REFRESHES_PER_S)
+            self._status.start()
 
     def add(self, *, slots: int = 0, rows: int = 0, bytes_: int = 0, lag_slots: int | None = None) -> None:
         """Count what was done since, and tell if it is time to."""
@@ -56,28 +61,27 @@ class Progress:
             self._tell()
 
     def step(self, name: str) -> None:
-        """Names what the job does now; on a terminal it is seen at once."""
+        """Name what the job does now."""
         with self._lock:
             self._step = name
-            if self._live:
-                self._told_at = self._clock() - TERMINAL_EVERY_S
             self._tell()
 
     def say(self, line: str) -> None:
         """Write a line that stays."""
         with self._lock:
-            if self._quiet:
-                return
-            self._stream.write(f"{ERASE}{line}\n" if self._live else f"{line}\n")
-            self._stream.flush()
+            if self._status is not None:
+                self._status.console.print(line, soft_wrap=True)
+            elif not self._quiet:
+                self._stream.write(f"{line}\n")
+                self._stream.flush()
 
     def close(self) -> None:
         """Leave the terminal's line to what comes next."""
         with self._lock:
-            if self._live and self._told:
-                self._stream.write(ERASE)
-                self._stream.flush()
             self._quiet = True
+            if self._status is not None:
+                self._status.stop()
+                self._status = None
 
     @property
     def elapsed_s(self) -> float:
@@ -90,27 +94,19 @@ class Progress:
         if self._step:
             parts.append(self._step)
         if self.slots:
-            parts.append(_counted(self.slots, "slot"))
+            parts.append(many(self.slots, "slot"))
         if self.rows:
-            elapsed_s = self.elapsed_s
-            parts.append(_counted(self.rows, "row"))
-            if elapsed_s > 0:
-                parts.append(f"{self.rows / elapsed_s:,.0f} rows/s")
+            parts.append(many(self.rows, "row"))
+            if self.elapsed_s > 0:
+                parts.append(f"{self.rows / self.elapsed_s:,.0f} rows/s")
         if self.lag_slots is not None:
-            parts.append(f"{_counted(self.lag_slots, 'slot')} to go")
+            parts.append(f"{many(self.lag_slots, 'slot')} to go")
         return "  ".join(parts)
 
     def _tell(self) -> None:
-        if self._quiet:
-            return
-        now = self._clock()
-        if now - self._told_at < (TERMINAL_EVERY_S if self._live else ELSEWHERE_EVERY_S):
-            return
-        self._told_at = now
-        self._told = True
-        self._stream.write(f"{ERASE}{self.line()}" if self._live else f"{self.line()}\n")
-        self._stream.flush()
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+        if self._status is not None:
+            self._status.update(self.line())
+        elif not self._quiet and self._clock() - self._told_at >= ELSEWHERE_EVERY_S:
+            self._told_at = self._clock()
+            self._stream.write(f"{self.line()}\n")
+            self._stream.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from broker.pipeline.progress import ERASE, Progress
+from broker.pipeline.progress import Progress
 
 
 class Terminal(io.StringIO):
@@ -37,27 +37,18 @@ def test_elsewhere_a_line_comes_every_five_seconds() -> None:
     assert stream.getvalue() == "archive  2 slots  1,000 rows  200 rows/s  7 slots to go\n"
 
 
-def test_a_terminal_has_one_line_that_is_written_over() -> None:
-    """Each telling erases the one before, none comes twice within a quarter of a second, and the end leaves nothing."""
-    stream, clock = Terminal(), Clock()
-    progress = Progress("archive", stream=stream, clock=clock)
-    for _ in range(10):
-        progress.add(slots=1)
-        clock.now += 0.125
-    progress.close()
-    said = stream.getvalue()
-    assert "\n" not in said
-    assert said.count(" slot") == 5
-    assert said.endswith(ERASE)
-
-
-def test_a_step_is_seen_at_once_on_a_terminal() -> None:
-    """What the job does now does not wait for the next telling."""
+def test_a_terminal_has_one_line_that_is_gone_at_the_end() -> None:
+    """The line moves, what is said stays above it, and nothing of the line is left."""
     stream = Terminal()
-    progress = Progress("report", stream=stream, clock=Clock())
-    progress.add(rows=1)
+    progress = Progress("archive", stream=stream, clock=Clock())
     progress.step("counting keys")
-    assert "counting keys" in stream.getvalue()
+    progress.add(slots=3, lag_slots=2)
+    assert progress.line() == "archive  counting keys  3 slots  2 slots to go"
+    progress.say("tap [orders] has a gap")
+    progress.close()
+    shown = stream.getvalue()
+    assert "tap [orders] has a gap\n" in shown
+    assert shown.rindex("\x1b[2K") > shown.rindex("archive")
 
 
 def test_quiet_says_nothing() -> None:
