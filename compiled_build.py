@@ -25,6 +25,7 @@ COMPILED: Final = (
     "broker/amqp/framing.py",
     "broker/amqp/header_facts.py",
     "broker/amqp/output.py",
+    "broker/amqp/wire.py",
     "broker/routing/cache.py",
     "broker/routing/destinations.py",
     "broker/routing/dialect.py",

@@ -16,7 +16,7 @@ from pamqp import commands
 from broker.amqp.access import AccessRequest
 from broker.amqp.channel_session import ChannelSession
 from broker.amqp.codec import METHODS, Method, content_frames, decode_method, encode_method, unknown_method
-from broker.amqp.content_header import PROPERTIES_AT, gauge_of
+from broker.amqp.content_header import gauge_of
 from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.amqp.framing import (
     BASIC_CONTENT,
@@ -32,6 +32,7 @@ from broker.amqp.framing import (
 )
 from broker.amqp.header_facts import plain_facts
 from broker.amqp.output import ConnectionOutput
+from broker.amqp.wire import PROPERTIES_AT
 
 BODY_SIZE: Final = struct.Struct(">Q")
 HEADER_FIXED_BYTES: Final = 12

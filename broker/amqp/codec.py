@@ -16,17 +16,9 @@ from pamqp import base, commands
 from broker.amqp.access import ACCESS_METHODS
 from broker.amqp.content_header import Properties, decode_properties
 from broker.amqp.errors import ConnectionFault
-from broker.amqp.framing import (
-    FRAME_BODY,
-    FRAME_END_OCTET,
-    FRAME_HEADER,
-    FRAME_METHOD,
-    HEAD,
-    PUBLISH,
-    Octets,
-    encode_frame,
-)
+from broker.amqp.framing import FRAME_BODY, FRAME_END_OCTET, FRAME_HEADER, FRAME_METHOD, PUBLISH, Octets, encode_frame
 from broker.amqp.tables import TABLE_DEPTH_MAX, TABLE_ENTRIES_MAX, TableReader, read_text, syntax_error
+from broker.amqp.wire import FRAME_HEAD
 
 __all__ = [
     "PUBLISH",
@@ -290,7 +282,7 @@ def unknown_method(payload: bytes) -> ConnectionFault:
 def encode_method(channel: int, method: Method) -> bytes:
     """Return the method's whole frame."""
     payload = PREPARED.get(type(method)) or LONG.pack(method.index) + method.marshal()
-    return HEAD.pack(FRAME_METHOD, channel, len(payload)) + payload + FRAME_END_OCTET
+    return FRAME_HEAD.pack(FRAME_METHOD, channel, len(payload)) + payload + FRAME_END_OCTET
 
 
 def publish_fields(payload: bytes) -> tuple[str, str, bool, bool]:
@@ -316,12 +308,12 @@ def content_frames(channel: int, header: bytes, body: bytes, frame_max_bytes: in
         return [front]
     part_bytes = frame_max_bytes - 8 if frame_max_bytes else len(body)
     if len(body) <= part_bytes:
-        return [front + HEAD.pack(FRAME_BODY, channel, len(body)), body, FRAME_END_OCTET]
+        return [front + FRAME_HEAD.pack(FRAME_BODY, channel, len(body)), body, FRAME_END_OCTET]
     pieces: list[Octets] = []
     view = memoryview(body)
     for at in range(0, len(body), part_bytes):
         part = view[at : at + part_bytes]
-        pieces += (front + HEAD.pack(FRAME_BODY, channel, len(part)), part)
+        pieces += (front + FRAME_HEAD.pack(FRAME_BODY, channel, len(part)), part)
         front = FRAME_END_OCTET
     pieces.append(front)
     return pieces

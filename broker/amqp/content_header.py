@@ -6,7 +6,6 @@ A content header is class, weight, body size, property flags, and the flagged pr
 
 from __future__ import annotations
 
-import struct
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, TypeVar
@@ -22,14 +21,13 @@ from broker.amqp.header_facts import (
 )
 from broker.amqp.producer_mark import template_of
 from broker.amqp.tables import TABLE_DEPTH_MAX, TABLE_ENTRIES_MAX, TableReader, read_timestamp, syntax_error
+from broker.amqp.wire import FLAGS, PROPERTIES_AT
 
 __all__ = [
-    "FLAGS",
     "FLAG_OF",
     "KINDS",
     "KNOWN_MAX",
     "MISSING",
-    "PROPERTIES_AT",
     "WIDTHS",
     "HeaderFacts",
     "HeaderGauge",
@@ -43,8 +41,6 @@ __all__ = [
 
 Properties = commands.Basic.Properties
 
-PROPERTIES_AT: Final = 12
-FLAGS: Final = struct.Struct(">H")
 # The two lowest bits are not properties of class basic: one is unused, one would announce another flags word.
 UNKNOWN_FLAGS: Final = 0b11
 

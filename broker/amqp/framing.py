@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from broker.amqp.errors import ConnectionFault
+from broker.amqp.wire import FRAME_HEAD, PROPERTIES_AT
 
 FRAME_METHOD: Final = 1
 FRAME_HEADER: Final = 2
@@ -30,7 +31,6 @@ RUN_MAX: Final = 256  # so many publishes in a run: the caller looks at its limi
 MIN_CONTENT_BYTES: Final = 2 * FRAME_OVERHEAD_BYTES
 # Class basic, weight 0: how every content header of a publish begins; the body's size and the property flags follow.
 BASIC_CONTENT: Final = b"\x00\x3c\x00\x00"
-PROPERTIES_AT: Final = 12
 
 # Octets so many are handed on as they are: to join them with others would cost more than a piece of its own does.
 LARGE_BYTES: Final = 32 << 10
@@ -38,7 +38,6 @@ LARGE_BYTES: Final = 32 << 10
 # Quite a few clients count the negotiated size without the head and the end octet; RabbitMQ lets these 8 octets pass.
 FUDGE_BYTES: Final = FRAME_OVERHEAD_BYTES
 
-HEAD: Final = struct.Struct(">BHI")
 # The end octet of one frame with the head of the next.
 END_AND_HEAD: Final = struct.Struct(">BBHI")
 # No frame holds it: it begins with an octet that no frame ends with.
@@ -126,7 +125,7 @@ class FrameCutter:
         rest_bytes = len(self._buffer) - at
         if rest_bytes < HEAD_BYTES:
             return False
-        size = int(HEAD.unpack_from(self._buffer, at)[2])
+        size = int(FRAME_HEAD.unpack_from(self._buffer, at)[2])
         return size > self.limit_bytes or rest_bytes >= size + FRAME_OVERHEAD_BYTES
 
     def feed(self, data: bytes) -> None:
@@ -151,7 +150,7 @@ class FrameCutter:
         start = self._at + HEAD_BYTES
         if start > len(buffer):
             return False
-        kind, channel, size = HEAD.unpack_from(buffer, self._at)
+        kind, channel, size = FRAME_HEAD.unpack_from(buffer, self._at)
         if (size < LARGE_BYTES and len(data) < LARGE_BYTES) or size > self.limit_bytes or self._ahead is not None:
             return False
         last = start + size - len(buffer) - sum(map(len, self._late))
@@ -183,7 +182,7 @@ class FrameCutter:
             if budget_bytes is not None:
                 budget_bytes -= len(ahead[2]) + FRAME_OVERHEAD_BYTES
             yield ahead
-        unpack = HEAD.unpack_from
+        unpack = FRAME_HEAD.unpack_from
         buffer = self._buffer
         at = self._at
         length = len(buffer)
@@ -263,7 +262,7 @@ class FrameCutter:
         length = len(buffer)
         limit_bytes = self.limit_bytes
         channel, header, between, body_bytes = self._channel, self._header, self._between, self._body_bytes
-        front = HEAD.pack(FRAME_METHOD, channel, 0)[:5]  # the size of a publish has two octets at most
+        front = FRAME_HEAD.pack(FRAME_METHOD, channel, 0)[:5]  # the size of a publish has two octets at most
         body = end + len(between)
         last = body + body_bytes
         largest = body_bytes
@@ -302,7 +301,7 @@ class FrameCutter:
 
 def encode_frame(kind: int, channel: int, payload: bytes) -> bytes:
     """Return the whole frame around a payload."""
-    return HEAD.pack(kind, channel, len(payload)) + payload + FRAME_END_OCTET
+    return FRAME_HEAD.pack(kind, channel, len(payload)) + payload + FRAME_END_OCTET
 
 
 def join_small(out: list[Octets], large_at: list[int]) -> list[Octets]:

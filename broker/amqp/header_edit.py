@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from broker.amqp.content_header import FLAG_OF, FLAGS, KINDS, PROPERTIES_AT, WIDTHS
+from broker.amqp.content_header import FLAG_OF, KINDS, WIDTHS
 from broker.amqp.header_facts import MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX
-from broker.amqp.table_writer import LENGTH, counted, encode_entry, encode_short_text, encode_text
+from broker.amqp.table_writer import counted, encode_entry, encode_short_text, encode_text
 from broker.amqp.tables import TableReader
+from broker.amqp.wire import FLAGS, LENGTH, PROPERTIES_AT
 
 NOTHING: Final[Mapping[str, Any]] = {}
 

@@ -11,20 +11,19 @@ from broker.amqp.errors import ChannelError
 from broker.amqp.expiration import parse_expiration
 from broker.amqp.producer_mark import PRODUCER, SEQUENCE, SEQUENCE_OCTETS, mark_entries, without_mark
 from broker.amqp.tables import ARRAY, TYPE_NAMES, Entry, TableReader
+from broker.amqp.wire import PROPERTIES_AT, SHORT_STRING_MAX_BYTES
 
 # Bounds for a header that was measured when it arrived, whatever limits the broker has.
 MEASURED_DEPTH_MAX: Final = 64
 MEASURED_ENTRIES_MAX: Final = 1 << 31
 
 FACTS_MAX: Final = 1024
-KEY_MAX_BYTES: Final = 255  # a short string, AMQP 0-9-1, 4.2.5.3
 PERSISTENT_MODE: Final = 2  # any other mode is transient
 DIRECT_REPLY_TO: Final = b"amq.rabbitmq.reply-to"
 CC, BCC, DELAY = b"CC", b"BCC", b"x-delay"
 # As short strings: a table without these octets need not be decoded.
 CC_OCTETS, BCC_OCTETS, DELAY_OCTETS = (bytes([len(name)]) + name for name in (CC, BCC, DELAY))
 READ: Final = frozenset((CC, BCC, DELAY, PRODUCER, SEQUENCE))
-PROPERTIES_AT: Final = 12
 MISSING: Final = object()
 
 
@@ -187,6 +186,7 @@ def refused_routes(header: bytes, facts: HeaderFacts, named: dict[bytes, Entry])
             continue
         if (kind := header[named[name].value_at]) != ARRAY:
             return f'invalid message: {{unacceptable_type_in_header,"{name.decode()}",{TYPE_NAMES[kind]}}}'
-        if any(isinstance(key, str) and len(key.encode()) > KEY_MAX_BYTES for key in keys):
-            return f"invalid message: a routing key in header {name.decode()} is longer than {KEY_MAX_BYTES} bytes"
+        if any(isinstance(key, str) and len(key.encode()) > SHORT_STRING_MAX_BYTES for key in keys):
+            longest = f"{SHORT_STRING_MAX_BYTES} bytes"
+            return f"invalid message: a routing key in header {name.decode()} is longer than {longest}"
     return None

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from struct import Struct
 from typing import Any, Final
 
-from broker.amqp.content_header import FLAGS, KINDS
-from broker.amqp.table_writer import TIMESTAMP, encode_short_text, encode_table
+from broker.amqp.content_header import KINDS
+from broker.amqp.table_writer import encode_short_text, encode_table
+from broker.amqp.wire import FLAGS, OCTET_MAX, TIMESTAMP
 
 __all__ = ["encode_header"]
 
 FRONT: Final = Struct(">HHQ")  # class, weight, body size
 BASIC: Final = 60
-OCTET_MAX: Final = 255
 TIMESTAMP_MAX: Final = (1 << 63) - 1
 
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from struct import Struct
 from typing import Final
 
-from broker.amqp.tables import LENGTH, LONG_STRING, Entry
+from broker.amqp.tables import LONG_STRING, Entry
+from broker.amqp.wire import FLAGS, LENGTH, PROPERTIES_AT
 
 __all__ = ["OWN_TABLE", "PRODUCER", "SEQUENCE", "SEQUENCE_OCTETS", "mark_entries", "template_of", "without_mark"]
 
@@ -20,8 +21,6 @@ OWN_TABLE: Final = b"x-producer-table"
 SEQUENCE_OCTETS: Final = bytes([len(SEQUENCE)]) + SEQUENCE
 PRODUCER_MAX_BYTES: Final = 255
 
-PROPERTIES_AT: Final = 12
-FLAGS: Final = Struct(">H")
 HEADERS_FLAG: Final = 1 << 13
 # Type octet -> layout of the number after it, in RabbitMQ's dialect; clients use the shortest that holds it.
 LAYOUTS: Final[dict[int, Struct]] = {

@@ -8,14 +8,12 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
-LENGTH: Final = struct.Struct(">I")
+from broker.amqp.wire import DECIMAL, LENGTH, SHORT_STRING_MAX_BYTES, TIMESTAMP
+
 LONG: Final = struct.Struct(">q")
 DOUBLE: Final = struct.Struct(">d")
-DECIMAL: Final = struct.Struct(">BI")
-TIMESTAMP: Final = struct.Struct(">Q")
 
 LONG_MAX: Final = (1 << 63) - 1
-SHORT_STRING_MAX_BYTES: Final = 255
 
 
 def encode_value(value: Any) -> bytes:

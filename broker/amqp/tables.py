@@ -14,12 +14,11 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from broker.amqp.errors import ConnectionFault
+from broker.amqp.wire import DECIMAL, LENGTH
 
 TABLE_DEPTH_MAX: Final = 16
 TABLE_ENTRIES_MAX: Final = 4096
 
-LENGTH: Final = struct.Struct(">I")
-DECIMAL: Final = struct.Struct(">BI")
 UNSIGNED_64: Final = struct.Struct(">Q")
 
 # Type octet -> the name of the type in RabbitMQ's texts (rabbit_binary_parser).

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-INTERRUPTED: Final = 130  # 128 + SIGINT, as shells say it
+INTERRUPTED_CODE: Final = 130  # 128 + SIGINT, as shells say it
 NOT_WINDOWS: Final = "SlotMQ does not run on Windows: use WSL 2 or a Linux container"
 
 
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until `serve` handles it; a broker outlives its terminal
         return _run(words)
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return INTERRUPTED_CODE
 
 
 def _run(words: Sequence[str]) -> int:

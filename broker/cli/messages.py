@@ -12,6 +12,7 @@ from typing import IO, Any, Final
 from broker.cli.broker_folder import folder_of
 from broker.cli.control_client import ask
 from broker.cli.interrupt import first_interrupt
+from broker.cli.main import INTERRUPTED_CODE
 from broker.cli.message_text import message_lines
 from broker.cli.moving import destination_text
 from broker.cli.name_values import name_and_text, name_and_value, table_of
@@ -30,7 +31,6 @@ BODY_MAX_BYTES: Final = 32 << 20  # it travels in one request, as base64
 BATCH_MESSAGES: Final = 1000
 BATCH_BYTES: Final = 4 << 20
 GET_MAX: Final = 1000
-INTERRUPTED_CODE: Final = 130
 
 
 def add_messages(commands: Any) -> None:

@@ -14,6 +14,7 @@ from broker.amqp.content_header import FLAG_OF
 from broker.amqp.header_edit import cut_properties
 from broker.amqp.header_facts import plain_facts
 from broker.amqp.table_writer import counted, encode_entry, encode_short_text
+from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.message.fields import HeaderFields
 from broker.core.message.message import Envelope, Message
 from broker.core.names import TRACE
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Firehose", "Passage", "Watcher"]
 
-KEY_MAX_BYTES: Final = 255  # a short string, AMQP 0-9-1, 4.2.5.3
 NUMBERS: Final = {"delivery_mode": 1, "priority": 1, "timestamp": 8}  # properties that are no texts, and their octets
 NAMES: Final = {"message_type": "type"}  # RabbitMQ's name of a property, where it is not ours
 SIGNED: Final = Struct(">i")
@@ -165,7 +165,7 @@ class Firehose:
     def _post(self, passage: Passage) -> None:
         vhost = self._vhost
         exchange = vhost.exchanges[TRACE]
-        key = f"{passage.kind}.{passage.name}".encode()[:KEY_MAX_BYTES].decode("utf-8", "ignore")
+        key = f"{passage.kind}.{passage.name}".encode()[:SHORT_STRING_MAX_BYTES].decode("utf-8", "ignore")
         header = self._header(passage)
         queues = vhost.router.match(exchange, key, HeaderFields(header))
         if queues:

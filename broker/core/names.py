@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from broker.amqp.errors import ChannelError
+from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.resource import Resource
 from broker.routing.exchange_types import EXCHANGE_TYPES
 
 RESERVED: Final = "amq."
-SHORT_TEXT_MAX_BYTES: Final = 255  # AMQP 0-9-1, 4.2.5.3
 TRACE: Final = "amq.rabbitmq.trace"
 PREDECLARED: Final = (  # AMQP 0-9-1, 3.1.3.1 and rabbit_vhost; the default exchange "" is added beside them
     ("amq.direct", "direct"),
@@ -30,7 +30,7 @@ def strip_name(name: str) -> str:
 def is_short_text(value: Any) -> bool:
     """Return whether a value is a text that a frame can hold as a short string, as names and routing keys are."""
     try:
-        return isinstance(value, str) and len(value.encode()) <= SHORT_TEXT_MAX_BYTES
+        return isinstance(value, str) and len(value.encode()) <= SHORT_STRING_MAX_BYTES
     except UnicodeEncodeError:  # half a surrogate pair, which JSON can say
         return False
 

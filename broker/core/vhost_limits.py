@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from broker.amqp.errors import ChannelError, ConnectionFault
+from broker.core.auth.user_limits import CONNECTIONS
 from broker.core.limit_table import checked_limits, limit_in
 from broker.core.resource import Resource
 
 __all__ = ["VhostLimits", "vhost_limits_table"]
 
-CONNECTIONS: Final = "max-connections"
 QUEUES: Final = "max-queues"
 
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 from broker.core.definitions.json_text import read_json
 from broker.event_log import get_logger
 from broker.net.control_address import SOCKET_NAME, socket_address
-from broker.net.control_request import Asker, ControlRefused, Request, Verb
+from broker.net.control_request import ROWS_AT_ONCE, Asker, ControlRefused, Request, Verb
 
 __all__ = ["ControlSocket"]
 
@@ -30,7 +30,6 @@ log = get_logger()
 REQUEST_MAX_BYTES: Final = 64 << 20  # a definitions file travels in one request
 CLIENTS_MAX: Final = 16
 IDLE_MAX_S: Final = 30.0
-ROWS_AT_ONCE: Final = 500  # rows of a long list that are encoded between two turns of the loop
 
 
 class ControlSocket:

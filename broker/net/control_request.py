@@ -8,6 +8,7 @@ from typing import Any, Final
 __all__ = ["Asker", "ControlRefused", "Request", "Verb"]
 
 MISSING: Final = object()
+ROWS_AT_ONCE: Final = 500  # rows of a long list that are made or encoded between two turns of the loop
 LARGEST: Final = 1 << 53  # not every JSON reader has larger integers
 
 

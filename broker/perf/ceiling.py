@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from broker.perf.conductor import Conductor
-from broker.perf.crew import RunFailed
+from broker.perf.crew import END_LIMIT_S, RunFailed
 from broker.perf.interruption import Interruption, uninterrupted
 from broker.perf.load import Load
 from broker.perf.peer import Address
@@ -18,8 +18,6 @@ from broker.perf.progress import RunProgress
 from broker.perf.receiver import ReceiverPace
 
 SECONDS: Final = 1.0
-
-_END_LIMIT_S: Final = 5.0
 
 
 def ceiling_per_s(load: Load, interruption: Interruption) -> float:
@@ -66,7 +64,7 @@ def relay() -> Iterator[Address]:
             raise RunFailed("the relay did not start")
         yield Address.parse(line.strip())
         process.stdin.close()
-        process.wait(_END_LIMIT_S)
+        process.wait(END_LIMIT_S)
     finally:
         if process.poll() is None:
             process.kill()

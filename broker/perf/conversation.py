@@ -14,13 +14,12 @@ from collections.abc import Generator
 
 from broker.perf import wire
 from broker.perf.faults import BrokenStream, Fault, Refusal, Stalled
-from broker.perf.peer import Address
+from broker.perf.peer import CALL_LIMIT_S, Address
 from broker.perf.scanner import reason
 
 Ask = tuple[bytes, tuple[int, int]]
 Script = Generator[Ask, bytes, None]
 
-_CALL_LIMIT_S = 30.0
 _READ_BYTES = 65_536
 _BEAT = wire.frame(wire.HEARTBEAT, 0, b"")
 _NOTICES = (wire.CONNECTION_BLOCKED, wire.CONNECTION_UNBLOCKED)  # nothing here publishes
@@ -38,7 +37,7 @@ class Conversation:
 
     def __init__(self, address: Address) -> None:
         """Connect, through TLS where the address says so; nothing of AMQP is said yet."""
-        self.socket = address.connect(_CALL_LIMIT_S)
+        self.socket = address.connect(CALL_LIMIT_S)
         self.fault: Fault | None = None
         self.closed = False
         self._script: Script | None = None
@@ -126,7 +125,7 @@ class Conversation:
         except _NOT_NOW:
             sent = 0
         if sent < len(request):  # a broker that reads nothing: wait for it, as a blocking client would
-            self.socket.settimeout(_CALL_LIMIT_S)
+            self.socket.settimeout(CALL_LIMIT_S)
             self.socket.sendall(request[sent:])
             self.socket.setblocking(False)
 
@@ -202,8 +201,8 @@ class Switchboard:
             moved.append(talk)
         if moved:
             self._moved_at = time.monotonic()
-        elif time.monotonic() - self._moved_at > _CALL_LIMIT_S and any(talk.busy for talk in self.open):
-            raise Stalled(f"no answer from the broker for {_CALL_LIMIT_S:.0f} s")
+        elif time.monotonic() - self._moved_at > CALL_LIMIT_S and any(talk.busy for talk in self.open):
+            raise Stalled(f"no answer from the broker for {CALL_LIMIT_S:.0f} s")
         return moved
 
     def hang_up(self, talk: Conversation) -> None:

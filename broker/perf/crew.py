@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from broker.perf.faults import Fault
 
-_END_LIMIT_S = 5.0
+END_LIMIT_S = 5.0
 _spawn = multiprocessing.get_context("spawn")  # a forked child would inherit the sockets of the bench
 
 Task = Callable[..., None]
@@ -69,7 +69,7 @@ class Crew:
         for pipe in self._pipes.values():
             pipe.close()  # one that still waits for a word ends with this
         for process in self._processes:
-            process.join(_END_LIMIT_S if error is None else 0.2)
+            process.join(END_LIMIT_S if error is None else 0.2)
             if process.is_alive():
                 process.kill()
                 process.join()

@@ -7,19 +7,17 @@ moves messages calls `add_load`, too.
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from broker.perf.peer import Address
+from broker.perf.peer import LOGIN, Address
 from broker.perf.quantities import argument, count, count_or_none, duration, rate, size
 from broker.perf.stamp import STAMP_BYTES
 
 __all__ = ["DEFAULT_URI", "add_load", "add_scenario", "add_time", "masked"]
 
 DEFAULT_URI: Final = "amqp://guest:guest@127.0.0.1:5672"
-_LOGIN: Final = re.compile(r"//\S*@")
 
 
 def add_scenario(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:
@@ -89,7 +87,7 @@ def add_load(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 
 def masked(words: Sequence[str]) -> list[str]:
     """Return the words of a command line without the logins in its URLs."""
-    return [_LOGIN.sub("//***@", word) for word in words]
+    return [LOGIN.sub("//***@", word) for word in words]
 
 
 def _address(text: str) -> Address:

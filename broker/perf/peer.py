@@ -16,13 +16,13 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from broker.perf import wire
 from broker.perf.faults import Refusal
 from broker.perf.scanner import reason
+from broker.perf.wire import FRAME_MAX_BYTES
 
-_CALL_LIMIT_S = 30.0
+CALL_LIMIT_S = 30.0
 _CLOSE_LIMIT_S = 2.0
 _CALLS_AT_ONCE = 100  # few enough for the answers to lie in the socket meanwhile
-_FRAME_MAX_BYTES = 131_072
 _PORTS = {"amqp": 5672, "amqps": 5671}
-_LOGIN = re.compile(r"//\S*@")
+LOGIN = re.compile(r"//\S*@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class Address:
         """
         parts = urlsplit(url)
         if parts.scheme not in _PORTS or not parts.hostname:
-            raise ValueError(f"not an amqp:// or amqps:// URL: {_LOGIN.sub('//***@', url)}")
+            raise ValueError(f"not an amqp:// or amqps:// URL: {LOGIN.sub('//***@', url)}")
         try:
             port = parts.port or _PORTS[parts.scheme]
         except ValueError:
-            raise ValueError(f"the port is none: {_LOGIN.sub('//***@', url)}") from None
+            raise ValueError(f"the port is none: {LOGIN.sub('//***@', url)}") from None
         vhost = unquote(parts.path[1:]) if len(parts.path) > 1 else "/"
         user, password = unquote(parts.username or "guest"), unquote(parts.password or "guest")
         query = parse_qs(parts.query)
@@ -93,8 +93,8 @@ class PeerConnection:
         """Connect and open `channel`; `receive_bytes` bounds what the kernel takes in unread (0: its default)."""
         self.channel = channel
         self.product = ""
-        self.frame_max_bytes = _FRAME_MAX_BYTES
-        self.socket = address.connect(_CALL_LIMIT_S, receive_bytes)
+        self.frame_max_bytes = FRAME_MAX_BYTES
+        self.socket = address.connect(CALL_LIMIT_S, receive_bytes)
         self.received = bytearray()
         try:
             self._open(address)
@@ -107,7 +107,7 @@ class PeerConnection:
         self.product = _product(self._await(wire.CONNECTION_START))
         tune = self.call(wire.start_ok(address.user, address.password), wire.CONNECTION_TUNE)
         channel_max, frame_max, _ = wire.TUNE.unpack_from(tune, 4)
-        self.frame_max_bytes = min(frame_max or _FRAME_MAX_BYTES, _FRAME_MAX_BYTES)
+        self.frame_max_bytes = min(frame_max or FRAME_MAX_BYTES, FRAME_MAX_BYTES)
         answer = wire.TUNE.pack(
             channel_max, self.frame_max_bytes, 0
         )  # no heartbeats: a timer would be one more thing measured

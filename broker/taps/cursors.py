@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from broker.core.names import SHORT_TEXT_MAX_BYTES, is_short_text
+from broker.amqp.wire import SHORT_STRING_MAX_BYTES
+from broker.core.names import is_short_text
 from broker.core.queue.tap_queue import TAP_PREFIX
 from broker.slot_files.seal_log import Cursor
 from broker.taps.refused import TapRefused, vhost_named
@@ -91,4 +92,4 @@ class Cursors:
 def check_cursor_name(name: str) -> None:
     """Refuse a name that cannot be printed on a line. Raises: TapRefused."""
     if not name or not name.isprintable() or not is_short_text(name):
-        raise TapRefused(f"a cursor's name has 1 to {SHORT_TEXT_MAX_BYTES} bytes, all of them printable")
+        raise TapRefused(f"a cursor's name has 1 to {SHORT_STRING_MAX_BYTES} bytes, all of them printable")

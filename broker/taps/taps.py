@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.core.names import SHORT_TEXT_MAX_BYTES, is_short_text
+from broker.amqp.wire import SHORT_STRING_MAX_BYTES
+from broker.core.names import is_short_text
 from broker.core.queue.tap_queue import TAP_PREFIX, TapQueue, tap_arguments
 from broker.core.topology import changes
 from broker.event_log import get_logger
@@ -141,10 +142,10 @@ class Taps:
         name = name or exchange or "default"
         queue_name = TAP_PREFIX + name
         if not is_short_text(queue_name) or not name.isprintable():
-            most = SHORT_TEXT_MAX_BYTES - len(TAP_PREFIX)
+            most = SHORT_STRING_MAX_BYTES - len(TAP_PREFIX)
             raise TapRefused(f"a tap's name has at most {most} bytes, all of them printable")
         if not is_short_text(pattern):
-            raise TapRefused(f"a pattern has at most {SHORT_TEXT_MAX_BYTES} bytes")
+            raise TapRefused(f"a pattern has at most {SHORT_STRING_MAX_BYTES} bytes")
         heard = held.exchanges.get(exchange)
         if heard is None:
             raise TapRefused(f"no exchange '{exchange}' in vhost '{vhost}'")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.delivery.engine import Engine
 from broker.event_log import get_logger
 from broker.store.damage import CorruptStore, StoreFailed
@@ -20,11 +21,9 @@ if TYPE_CHECKING:
     from broker.store.data_folder import DataFolder
     from broker.store.recovery import Recovered, RecoveryProgress
 
-__all__ = ["NAME_MAX_BYTES", "Vhosts"]
+__all__ = ["Vhosts"]
 
 _log = get_logger()
-
-NAME_MAX_BYTES: Final = 255  # a short string, AMQP 0-9-1 section 4.2.5.3
 
 
 def _close_none(_vhost: Vhost, _reason: str) -> None:
@@ -105,7 +104,7 @@ class Vhosts(Mapping[str, "Vhost"]):
 
     def fits(self, name: str) -> bool:
         """Return whether a client can say the name."""
-        return 0 < len(name.encode("utf-8", "replace")) <= NAME_MAX_BYTES
+        return 0 < len(name.encode("utf-8", "replace")) <= SHORT_STRING_MAX_BYTES
 
     def is_down(self, name: str) -> bool:
         """Return whether a vhost is offline."""

@@ -15,9 +15,9 @@ import pytest
 
 from broker.cli.control_client import Unanswered, ask
 from broker.net import control as control_module
-from broker.net.control import CLIENTS_MAX, ROWS_AT_ONCE, ControlSocket
+from broker.net.control import CLIENTS_MAX, ControlSocket
 from broker.net.control_address import SOCKET_NAME, SOCKET_PATH_MAX_BYTES
-from broker.net.control_request import ControlRefused, Request, Verb
+from broker.net.control_request import ROWS_AT_ONCE, ControlRefused, Request, Verb
 from tests.deadline import DEADLINE_S
 
 

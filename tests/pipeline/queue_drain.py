@@ -7,9 +7,9 @@ from typing import Any
 from pamqp import commands
 
 from broker.amqp.codec import encode_method
-from broker.amqp.content_header import PROPERTIES_AT
+from broker.amqp.wire import FRAME_HEAD, PROPERTIES_AT
 from broker.pipeline.sink.amqp_address import AmqpAddress
-from broker.pipeline.sink.amqp_link import CHANNEL, HEAD, AmqpLink
+from broker.pipeline.sink.amqp_link import CHANNEL, AmqpLink
 
 __all__ = ["drain_queue"]
 
@@ -56,9 +56,9 @@ def frame(link: AmqpLink) -> tuple[int, bytes]:
         came = link.receive(ANSWER_S)
         assert came, "the broker did not answer"
         octets += came
-        if len(octets) >= HEAD.size:
-            kind, _, length = HEAD.unpack_from(octets)
+        if len(octets) >= FRAME_HEAD.size:
+            kind, _, length = FRAME_HEAD.unpack_from(octets)
             end = FRAME_BYTES + length
             if len(octets) >= end:
                 link.give_back(octets[end:])
-                return kind, octets[HEAD.size : end - 1]
+                return kind, octets[FRAME_HEAD.size : end - 1]

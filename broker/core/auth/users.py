@@ -10,14 +10,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any
 
+from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.auth.password import ARGON2, DUMMY_HASH, SALT_BYTES, SHA256, argon2_hash, check_hash, matches
 from broker.core.auth.user_limits import UserLimits, user_limits_of
 
 __all__ = ["User", "Users", "prove", "user_of"]
-
-NAME_MAX_BYTES: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +223,8 @@ def checked_name(name: Any) -> str:
     """Return the name. Raises: ValueError for one that is empty, too long, or has control characters."""
     if not isinstance(name, str) or not name.strip():
         raise ValueError("a user's name should be a text that says something")
-    if len(name.encode("utf-8", "replace")) > NAME_MAX_BYTES or any(ord(letter) < 32 for letter in name):
-        raise ValueError(f"a user's name has at most {NAME_MAX_BYTES} bytes and no control characters")
+    if len(name.encode("utf-8", "replace")) > SHORT_STRING_MAX_BYTES or any(ord(letter) < 32 for letter in name):
+        raise ValueError(f"a user's name has at most {SHORT_STRING_MAX_BYTES} bytes and no control characters")
     return name
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from broker.amqp.errors import BrokerError
+from broker.amqp.wire import SHORT_STRING_MAX_BYTES
+from broker.core.auth.password import ARGON2, SHA256
 from broker.core.definitions.document import (
     BindingEntry,
     Document,
@@ -25,11 +27,8 @@ __all__ = ["BadDefinitions", "check_depth", "read_document"]
 
 Entry = TypeVar("Entry")
 
-NAME_MAX_BYTES: Final = 255  # a short string, AMQP 0-9-1 section 4.2.5.3
 DEPTH_MAX: Final = 16
-SHA256: Final = "rabbit_password_hashing_sha256"
 MD5: Final = "rabbit_password_hashing_md5"  # what every hash was before RabbitMQ 3.6
-ARGON2: Final = "argon2id"
 KNOWN: Final = frozenset(
     "users vhosts permissions topic_permissions policies operator_policies parameters global_parameters exchanges "
     "queues bindings limits".split()
@@ -81,8 +80,8 @@ class Fields:
     def name(self, name: str, default: Any = MISSING) -> str:
         """Return a string that a short string can hold."""
         value = self.text(name, default)
-        if len(value.encode("utf-8", "replace")) > NAME_MAX_BYTES:
-            raise BadDefinitions(f"{name} is longer than {NAME_MAX_BYTES} bytes")
+        if len(value.encode("utf-8", "replace")) > SHORT_STRING_MAX_BYTES:
+            raise BadDefinitions(f"{name} is longer than {SHORT_STRING_MAX_BYTES} bytes")
         return value
 
     def vhost(self) -> str:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-__all__ = ["COUNT_MAX", "X_DEATH", "Death", "is_cycle", "past_deaths", "past_queues", "record_death"]
+from broker.amqp.deaths import X_DEATH
+
+__all__ = ["COUNT_MAX", "Death", "is_cycle", "past_deaths", "past_queues", "record_death"]
 
 Event = dict[str, Any]
 
-X_DEATH: Final = "x-death"
 COUNT_MAX: Final = (1 << 63) - 1  # what a table's long holds: a publisher may have sent a count as large
 
 

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.content_header import measure_header
+from broker.amqp.deaths import X_DEATH
 from broker.amqp.header_edit import edit_header, read_headers, read_text
 from broker.amqp.header_facts import MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX, HeaderFacts, plain_facts
 from broker.core.delay.delayed import delay_of
 from broker.core.message.envelope_cache import EnvelopeCache
 from broker.core.message.fields import HeaderFields
 from broker.core.message.message import Envelope, Message
-from broker.core.message.x_death import X_DEATH, Death, is_cycle, past_deaths, past_queues, record_death
+from broker.core.message.x_death import Death, is_cycle, past_deaths, past_queues, record_death
 from broker.core.publishing.posting import charge_bytes, post
 from broker.core.publishing.reply_to import REPLY_PREFIX
 from broker.event_log import get_logger

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from broker.amqp.errors import ChannelError
 from broker.amqp.expiration import EXPIRATION_MAX_MS
+from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.arguments import amqp_type, named_exchange, queue_type, text
-from broker.core.names import SHORT_TEXT_MAX_BYTES, is_short_text
+from broker.core.names import is_short_text
 from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH, REJECT_PUBLISH_DLX
 from broker.core.resource import Resource
 
@@ -74,7 +75,7 @@ def _dead_letter_key(value: Any, arguments: Mapping[str, Any]) -> str | None:
     """Refuse a key that no frame can hold; RabbitMQ accepts it and then fails to deliver the dead letters."""
     reason = _text(value, arguments)
     if reason is None and not is_short_text(value):
-        reason = f'"expected UTF-8 of at most {SHORT_TEXT_MAX_BYTES} bytes"'
+        reason = f'"expected UTF-8 of at most {SHORT_STRING_MAX_BYTES} bytes"'
     return "routing_key_but_no_dlx_defined" if reason is None and "x-dead-letter-exchange" not in arguments else reason
 
 

@@ -7,8 +7,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from broker.amqp.codec import BasicReturn
-from broker.amqp.content_header import PROPERTIES_AT
 from broker.amqp.framing import PUBLISH
+from broker.amqp.wire import PROPERTIES_AT
 from broker.core.message.message import OVERHEAD_BYTES, Message
 from broker.core.publishing.posting import all_admit, charge_bytes, post
 from broker.core.publishing.sequences import BLOCK_SHIFT

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from broker import __version__
-from broker.administration.definitions_import import DefinitionsImport
+from broker.administration.definitions_import import TOPOLOGY, DefinitionsImport
 from broker.administration.policy_changes import PolicyChanges
 from broker.core.definitions.export import topology_of, user_fields
 from broker.core.definitions.reading import read_document
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
 
 __all__ = ["definitions_verbs"]
-
-TOPOLOGY: Final = ("exchanges", "queues", "bindings")
 
 
 def definitions_verbs(administration: Administration, rehearsal: Rehearsal) -> dict[str, Verb]:

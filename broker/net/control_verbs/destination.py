@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.names import is_short_text
 from broker.core.queue.queue import Queue
 from broker.net.control_request import ControlRefused
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["destination_of", "exchange_named", "queue_named", "told"]
 
 QUEUE, EXCHANGE = "queue:", "exchange:"
-KEY_MAX_BYTES: Final = 255
 
 
 def queue_named(vhost: Vhost, name: str) -> Queue:
@@ -63,7 +63,7 @@ def _exchange_and_key(vhost: Vhost, text: str, sought: str = "exchange") -> tupl
         exchange, key = vhost.exchanges.get(text[:at]), text[at + 1 :]
         if exchange is not None:
             if not is_short_text(key):
-                raise ControlRefused(f"a routing key has at most {KEY_MAX_BYTES} bytes")
+                raise ControlRefused(f"a routing key has at most {SHORT_STRING_MAX_BYTES} bytes")
             return exchange, key
         at = text.find(":", at + 1)
     raise ControlRefused(f"no {sought} '{text}' in vhost '{vhost.name}'")

@@ -11,7 +11,7 @@ from broker.amqp.control import ConnectionState
 from broker.core.definitions.export import json_table
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_bytes import QueueBytes
-from broker.net.control_request import Request, Verb
+from broker.net.control_request import ROWS_AT_ONCE, Request, Verb
 from broker.net.control_verbs.queue_rates import QueueRates
 from broker.net.control_verbs.refusing import vhost_of
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["listing_verbs"]
 
-ROWS_AT_ONCE: Final = 500  # rows of a long list that are made between two turns of the loop
 MESSAGES_AT_ONCE: Final = 10_000  # bodies that are measured between two turns of the loop
 Row = dict[str, Any]
 

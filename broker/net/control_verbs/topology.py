@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from broker.amqp.table_writer import encode_table
+from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.names import check_exchange_type, is_short_text, refuse_reserved
 from broker.core.queue.default_type import with_default_type
 from broker.core.queue.queue import Queue
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["topology_verbs"]
 
 _log = get_logger()
-
-NAME_MAX_BYTES: Final = 255
 
 
 def topology_verbs(administration: Administration) -> dict[str, Verb]:
@@ -99,7 +98,7 @@ def binding_of(request: Request, vhost: Vhost) -> tuple[Exchange, Queue | Exchan
         raise ControlRefused(f"no queue or exchange '{request.text('destination')}' in vhost '{vhost.name}'")
     key = request.text("key", "")
     if not is_short_text(key):
-        raise ControlRefused(f"a binding key has at most {NAME_MAX_BYTES} bytes")
+        raise ControlRefused(f"a binding key has at most {SHORT_STRING_MAX_BYTES} bytes")
     return source, destination, key, table_of(request)
 
 

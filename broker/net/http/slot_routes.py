@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from broker import __version__
+from broker.net.control_request import ROWS_AT_ONCE
 from broker.net.http.answer import Answer, json_answer
 from broker.net.http.file_answer import file_answer
 from broker.net.http.refusal import HttpRefused, not_found
@@ -24,7 +25,6 @@ __all__ = ["slot_routes"]
 
 FORMAT: Final = 1  # of slot files
 LIMIT_MAX: Final = 10_000
-ROWS_AT_ONCE: Final = 500  # a long list is made in pieces, with everybody else's turn in between
 
 
 def slot_routes(taps: Taps, incarnation: str, rights: HttpRights, reads: FileReads) -> list[HttpRoute]:

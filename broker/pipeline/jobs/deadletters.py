@@ -11,8 +11,8 @@ from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.amqp.content_header import PROPERTIES_AT
 from broker.amqp.deaths import PastDeath, death_of, revived
+from broker.amqp.wire import PROPERTIES_AT
 from broker.cli.parser import BadUsage, add_command
 from broker.pipeline.faults import fault_in
 from broker.pipeline.job import (
@@ -27,11 +27,11 @@ from broker.pipeline.job import (
     spark_of,
 )
 from broker.pipeline.jobs.replay import publish_frame
-from broker.pipeline.replay.header_changes import NO_PROPERTIES
 from broker.pipeline.replay.replay_plan import digest
 from broker.pipeline.replay.republish import COLUMNS, Publishing, check_reachable
 from broker.pipeline.sink.amqp_address import AmqpAddress, BadAddress
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
+from broker.pipeline.sink.property_columns import FRONT, NO_PROPERTIES
 from broker.pipeline.source.catalog import check_url
 from broker.pipeline.source.message_reader import live_messages
 from broker.pipeline.source.options import names_option
@@ -52,7 +52,6 @@ DEATHS_DDL: Final = (
     "found_in string, reason string, died_in string, exchange string, routing_key string, "
     "ts timestamp, deaths bigint, replayed bigint, offset bigint, headers string, body binary"
 )
-FRONT: Final = bytes(PROPERTIES_AT)  # properties stand behind it in a content header
 SEEN: Final = ("queue", "offset", "ts", "headers", "properties_raw", "body")
 
 

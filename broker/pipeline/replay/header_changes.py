@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.amqp.content_header import FLAG_OF, PROPERTIES_AT
+from broker.amqp.content_header import FLAG_OF
 from broker.amqp.header_edit import edit_header
+from broker.amqp.wire import PROPERTIES_AT
+from broker.pipeline.sink.property_columns import FRONT, KNOWN_MAX, NO_PROPERTIES
 
 __all__ = ["NO_PROPERTIES", "PROPERTY_NAMES", "HeaderChanges"]
 
-FRONT: Final = bytes(PROPERTIES_AT)
-NO_PROPERTIES: Final = bytes(2)
 PROPERTY_NAMES: Final = tuple(FLAG_OF)
-KNOWN_MAX: Final = 10_000
 
 
 @dataclass(slots=True)

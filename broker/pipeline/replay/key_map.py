@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.routing.pattern import HASH, STAR, PatternLimits, split_words
 
 __all__ = ["BadKeyMap", "KeyMap", "read_key_map"]
 
-KEY_MAX_BYTES: Final = 255  # a short string, AMQP 0-9-1, 4.2.5.3
 WILDCARDS: Final = (STAR, HASH)
 
 Rule = tuple[tuple[str, ...], tuple[str, ...]]
@@ -39,8 +39,8 @@ class KeyMap:
         limits = PatternLimits()
         for old, new in pairs:
             left, right = split_words(old), split_words(new)
-            if len(new.encode()) > KEY_MAX_BYTES:
-                raise BadKeyMap(f"'{old}={new}': a routing key has at most {KEY_MAX_BYTES} bytes")
+            if len(new.encode()) > SHORT_STRING_MAX_BYTES:
+                raise BadKeyMap(f"'{old}={new}': a routing key has at most {SHORT_STRING_MAX_BYTES} bytes")
             for wildcard in WILDCARDS:
                 if right.count(wildcard) > left.count(wildcard):
                     raise BadKeyMap(f"'{old}={new}': the right side has more '{wildcard}' than the left")
@@ -65,8 +65,10 @@ class KeyMap:
             met = meet(left, words)
             if met is not None:
                 new = fill(left, right, met)
-                if len(new.encode()) > KEY_MAX_BYTES:
-                    raise BadKeyMap(f"'{key}' becomes '{new}', and a routing key has at most {KEY_MAX_BYTES} bytes")
+                if len(new.encode()) > SHORT_STRING_MAX_BYTES:
+                    raise BadKeyMap(
+                        f"'{key}' becomes '{new}', and a routing key has at most {SHORT_STRING_MAX_BYTES} bytes"
+                    )
                 return new
         return key
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.pipeline.faults import PublishFailed
 from broker.pipeline.job import JobFailed
-from broker.pipeline.replay.header_changes import NO_PROPERTIES, HeaderChanges
+from broker.pipeline.replay.header_changes import HeaderChanges
 from broker.pipeline.sink.amqp_address import AmqpAddress
 from broker.pipeline.sink.amqp_link import AmqpLink, LinkLost
 from broker.pipeline.sink.amqp_publisher import AmqpPublisher, Outgoing, PublisherOptions
+from broker.pipeline.sink.property_columns import NO_PROPERTIES
 
 if TYPE_CHECKING:
     import pyarrow as pa

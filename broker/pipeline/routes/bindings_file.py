@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from broker.cli.parser import DEFAULT_VHOST
 from broker.pipeline.routes.topology import PREDECLARED, RoutedBinding, RoutedExchange, Topology
 
 __all__ = ["BadBindings", "read_bindings", "read_definitions", "read_rows"]
 
-DEFAULT_VHOST: Final = "/"
 DEFAULT_TYPE: Final = "topic"
 CSV_COLUMNS: Final = ("exchange", "pattern", "queue", "type", "vhost")
 NAMES: Final = {  # what a field is called elsewhere -> here

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from broker.amqp.content_header import PROPERTIES_AT, Properties, decode_properties
+from broker.amqp.content_header import Properties, decode_properties
+from broker.amqp.wire import PROPERTIES_AT
 from broker.pipeline.routes.topology import PREDECLARED, Topology
 from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import make_exchange

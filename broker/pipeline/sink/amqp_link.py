@@ -8,7 +8,6 @@ from __future__ import annotations
 import select
 import socket
 import ssl
-import struct
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,15 +18,15 @@ from pamqp import commands
 from broker import __version__
 from broker.amqp.codec import decode_method, encode_method
 from broker.amqp.errors import ConnectionFault
+from broker.amqp.wire import FRAME_HEAD
 from broker.pipeline.faults import PublishFailed
 from broker.pipeline.sink.amqp_address import AmqpAddress
 
-__all__ = ["CHANNEL", "HEAD", "METHOD", "AmqpLink", "LinkLost"]
+__all__ = ["CHANNEL", "FRAME_HEAD", "METHOD", "AmqpLink", "LinkLost"]
 
 CHANNEL: Final = 1
 CONNECTION_FORCED: Final = 320
 PROTOCOL: Final = b"AMQP\x00\x00\x09\x01"
-HEAD: Final = struct.Struct(">BHI")
 FRAME_MIN_BYTES: Final = 8
 METHOD: Final = 1
 KINDS: Final = (METHOD, 2, 3, 8)  # and content header, body, heartbeat
@@ -175,12 +174,12 @@ class AmqpLink:
                     raise PublishFailed(f"{self._address} does not speak AMQP 0-9-1")
                 if octets[0] not in KINDS:
                     raise PublishFailed(f"{self._address} does not speak AMQP")
-                size = FRAME_MIN_BYTES + HEAD.unpack_from(octets)[2]
+                size = FRAME_MIN_BYTES + FRAME_HEAD.unpack_from(octets)[2]
                 if len(octets) < size:
                     break
                 self.give_back(octets[size:])
                 if octets[0] == METHOD:
-                    yield self.method(octets[HEAD.size : size - 1])
+                    yield self.method(octets[FRAME_HEAD.size : size - 1])
                 octets = self.receive(0) if self._received else b""
             self.give_back(octets)
 

@@ -16,9 +16,10 @@ from pamqp import commands
 
 from broker.amqp.framing import PUBLISH, encode_frame
 from broker.amqp.table_writer import encode_short_text
+from broker.amqp.wire import FRAME_HEAD
 from broker.pipeline.faults import PublishFailed
 from broker.pipeline.sink.amqp_address import AmqpAddress
-from broker.pipeline.sink.amqp_link import CHANNEL, HEAD, METHOD, AmqpLink, LinkLost
+from broker.pipeline.sink.amqp_link import CHANNEL, METHOD, AmqpLink, LinkLost
 from broker.pipeline.sink.numbered_properties import SEQUENCE_OCTETS, NumberedProperties, producer_of
 from broker.pipeline.sink.publish_window import Outgoing, PublishWindow, RefusedMessage
 
@@ -286,8 +287,8 @@ class AmqpPublisher:
         """Take the frames that came. HOT. Raises: PublishFailed, LinkLost."""
         at, length = 0, len(octets)
         while length - at >= FRAME_BYTES:
-            kind, _channel, size = HEAD.unpack_from(octets, at)
-            start, end = at + HEAD.size, at + FRAME_BYTES + size
+            kind, _channel, size = FRAME_HEAD.unpack_from(octets, at)
+            start, end = at + FRAME_HEAD.size, at + FRAME_BYTES + size
             if end > length:
                 break
             if kind == METHOD:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from broker.amqp.content_header import FLAG_OF, KINDS, PROPERTIES_AT
+from broker.amqp.content_header import FLAG_OF, KINDS
 from broker.amqp.header_edit import cut_properties
 from broker.amqp.producer_mark import OWN_TABLE, PRODUCER, SEQUENCE
 from broker.amqp.table_writer import counted
 from broker.amqp.tables import TableReader
+from broker.amqp.wire import FLAGS
+from broker.pipeline.sink.property_columns import FRONT, KNOWN_MAX
 
 __all__ = ["PRODUCER_MAX_BYTES", "SEQUENCE_OCTETS", "NumberedProperties", "producer_of"]
 
-FRONT: Final = bytes(PROPERTIES_AT)
-FLAGS: Final = Struct(">H")
 SEQUENCE_OCTETS: Final = Struct(">q").pack  # what stands between `before` and `after`
-KNOWN_MAX: Final = 10_000
 PRODUCER_MAX_BYTES: Final = 255 - 2 * 33  # what a name may have, so that store and incarnation fit behind it
 PLACE: Final = 3  # seal, slot and offset; store and incarnation follow
 

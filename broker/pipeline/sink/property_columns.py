@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from struct import Struct
 from typing import Any, Final
 
-from broker.amqp.content_header import FLAG_OF, KINDS, PROPERTIES_AT, measure_header
+from broker.amqp.content_header import FLAG_OF, KINDS, measure_header
 from broker.amqp.errors import ConnectionFault
 from broker.amqp.header_edit import cut_properties
 from broker.amqp.table_writer import encode_short_text
+from broker.amqp.wire import FLAGS, OCTET_MAX, PROPERTIES_AT, TIMESTAMP
 from broker.pipeline.source.header_json import json_to_table
 
 __all__ = ["PROPERTY_COLUMNS", "BadProperties", "PropertyOctets"]
 
-FRONT: Final = bytes(PROPERTIES_AT)
-FLAGS: Final = Struct(">H")
-SECONDS: Final = Struct(">Q")
+FRONT: Final = bytes(PROPERTIES_AT)  # of a content header: what stands before its properties
+NO_PROPERTIES: Final = bytes(2)
 KNOWN_MAX: Final = 10_000
-OCTET_MAX: Final = 255
 PERSISTENT_MODE, TRANSIENT_MODE = 2, 1
 
 # The column of each property, where it has another name.
@@ -39,7 +37,7 @@ def _octet(value: Any) -> bytes:
 
 
 def _seconds(value: datetime) -> bytes:
-    return SECONDS.pack(int(value.timestamp()))
+    return TIMESTAMP.pack(int(value.timestamp()))
 
 
 ENCODERS: Final[dict[str, Callable[[Any], bytes]]] = {

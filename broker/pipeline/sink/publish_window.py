@@ -9,7 +9,7 @@ from typing import Final
 
 from pamqp import commands
 
-from broker.amqp.content_header import PROPERTIES_AT
+from broker.amqp.wire import PROPERTIES_AT
 
 __all__ = ["Outgoing", "PublishWindow", "RefusedMessage"]
 

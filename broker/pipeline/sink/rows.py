@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.pipeline.faults import SinkRefused
-from broker.pipeline.sink.property_columns import PROPERTY_COLUMNS, BadProperties, PropertyOctets
+from broker.pipeline.sink.property_columns import NO_PROPERTIES, PROPERTY_COLUMNS, BadProperties, PropertyOctets
 from broker.pipeline.sink.publish_window import Outgoing, RefusedMessage
 
 if TYPE_CHECKING:
@@ -19,9 +20,7 @@ __all__ = ["SinkRows", "check_columns"]
 PLACE: Final = ("seal", "slot", "offset")
 ORIGIN: Final = ("store", "incarnation")  # whose seals these are
 NOT_SENT: Final = frozenset(("vhost", "queue", "ts", "redelivered"))  # what a row of the source has beside a message
-NAME_MAX_BYTES: Final = 255
 SLOT_NUMBERS: Final = 65_536
-NO_PROPERTIES: Final = bytes(2)
 UNPUBLISHABLE: Final = 0
 
 TEXT, WHOLE, BYTES, MOMENT = ("string",), ("tinyint", "smallint", "int", "bigint"), ("binary",), ("timestamp",)
@@ -161,4 +160,6 @@ def _name_fault(column: str, name: str | None) -> str:
     if name is None:
         return f"the {column} is null"
     size = len(name.encode("utf-8", "surrogatepass"))
-    return f"the {column} has {size} bytes, and can have {NAME_MAX_BYTES}" if size > NAME_MAX_BYTES else ""
+    return (
+        f"the {column} has {size} bytes, and can have {SHORT_STRING_MAX_BYTES}" if size > SHORT_STRING_MAX_BYTES else ""
+    )

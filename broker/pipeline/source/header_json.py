@@ -36,16 +36,14 @@ from math import isfinite
 from typing import Any, Final, NoReturn
 
 from broker.amqp.table_writer import counted
+from broker.amqp.wire import LENGTH, SHORT_STRING_MAX_BYTES, TIMESTAMP
 
 __all__ = ["BadHeaderJson", "json_to_table", "table_to_json"]
 
 INTEGERS: Final = {kind: struct.Struct(f">{layout}") for kind, layout in zip("bBsuIilL", "bBhHiIqq", strict=True)}
 FLOATS: Final = {"f": struct.Struct(">f"), "d": struct.Struct(">d")}
-TIMESTAMP: Final = struct.Struct(">Q")
-LENGTH: Final = struct.Struct(">I")
 DECIMAL: Final = struct.Struct(">Bi")
 DIGITS_MAX: Final = (1 << 32) - 1
-SHORT_STRING_MAX_BYTES: Final = 255
 HALF_PAIRS: Final = re.compile("[\ud800-\udfff]")
 
 Text = tuple[str, int]  # a value as JSON, and where it ended

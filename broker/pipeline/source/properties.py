@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from broker.amqp.content_header import KINDS, PROPERTIES_AT, UNKNOWN_FLAGS, WIDTHS
+from broker.amqp.content_header import KINDS, UNKNOWN_FLAGS, WIDTHS
+from broker.amqp.wire import PROPERTIES_AT
 
 __all__ = ["Found", "PropertyPlaces"]
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from broker.amqp.content_header import PROPERTIES_AT
+from broker.amqp.wire import PROPERTIES_AT
 from broker.pipeline.source.gather import Gather
 from broker.pipeline.source.header_json import table_to_json
 from broker.pipeline.source.properties import PropertyPlaces, number_at

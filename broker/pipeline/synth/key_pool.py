@@ -8,13 +8,12 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from itertools import accumulate, count
-from typing import Final
 
+from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.pipeline.synth.key_tree import KeyNode, Tail
 
 __all__ = ["frequent_keys", "pool_of"]
 
-KEY_MAX_BYTES: Final = 255  # a short string, AMQP 0-9-1, 4.2.5.3
 
 Words = tuple[str, ...]
 
@@ -31,7 +30,7 @@ def pool_of(root: KeyNode, keys_max: int, seed: int) -> list[tuple[str, float]]:
     if left > 1 / keys_max:
         walk = KeyWalk(root, random.Random(seed))  # noqa: S311 - chance, not a secret
         keys = (walk.key() for _ in range(keys_max))
-        drawn.update(key for key in keys if key not in known and len(key.encode()) <= KEY_MAX_BYTES)
+        drawn.update(key for key in keys if key not in known and len(key.encode()) <= SHORT_STRING_MAX_BYTES)
     pool = [*known.items(), *((key, left * times / drawn.total()) for key, times in drawn.items())]
     total = sum(share for _, share in pool)
     return [(key, share / total) for key, share in pool]
@@ -61,7 +60,7 @@ def frequent_keys(root: KeyNode, least: float) -> Iterator[tuple[str, float]]:
                 wait(share * of_tail[rank + 1] / of_tail[rank], words, None, tail, rank + 1)
         elif node is None:
             key = ".".join(words)
-            if len(key.encode()) <= KEY_MAX_BYTES:
+            if len(key.encode()) <= SHORT_STRING_MAX_BYTES:
                 yield key, share
         elif node.messages:
             for word, child in node.head.items():

@@ -10,8 +10,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from broker.amqp.content_header import FLAG_OF, FLAGS, KINDS
+from broker.amqp.content_header import FLAG_OF, KINDS
 from broker.amqp.table_writer import encode_short_text, encode_table
+from broker.amqp.wire import FLAGS
 from broker.pipeline.source.header_json import table_to_json
 from broker.pipeline.source.schema import ARROW_SCHEMA
 from broker.pipeline.synth.key_pool import pool_of

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from broker.amqp.content_header import PROPERTIES_AT, decode_properties
+from broker.amqp.content_header import decode_properties
 from broker.amqp.errors import BrokerError
+from broker.pipeline.sink.property_columns import FRONT
 from broker.pipeline.synth.key_tree import build_tree
 from broker.pipeline.synth.workload import Header, HeaderKind, Properties, Rate, Source, Workload
 
@@ -25,7 +26,6 @@ SIZE_STEPS: Final = 100
 VALUES_MAX: Final = 64
 COMBINATIONS_MAX: Final = 64
 DAY_MINUTES: Final = 1440
-FRONT: Final = bytes(PROPERTIES_AT)
 PROPERTIES: Final = {  # of pamqp -> of a row; what is another in each message is left out
     "content_type": "content_type",
     "content_encoding": "content_encoding",

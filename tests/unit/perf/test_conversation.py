@@ -160,15 +160,15 @@ def test_a_broker_that_says_nothing_is_not_waited_for(
     listener: Listener, board: Switchboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where scripts wait and nothing moves the run ends; where all are idle it goes on."""
-    monkeypatch.setattr(conversation, "_CALL_LIMIT_S", 0.05)
+    monkeypatch.setattr(conversation, "CALL_LIMIT_S", 0.05)
     talk = board.dial(listener.address, asking())
     broker = listener.accept()
     with pytest.raises(Stalled, match="no answer from the broker"):
         wait_until(lambda: board.turn(0.01) and False, "a stall")
-    monkeypatch.setattr(conversation, "_CALL_LIMIT_S", 30.0)
+    monkeypatch.setattr(conversation, "CALL_LIMIT_S", 30.0)
     broker.sendall(OPEN_OK)
     until_idle(board, talk)
-    monkeypatch.setattr(conversation, "_CALL_LIMIT_S", 0.0)
+    monkeypatch.setattr(conversation, "CALL_LIMIT_S", 0.0)
     assert board.turn(0.01) == []
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.amqp.content_header import PROPERTIES_AT
 from broker.amqp.header_edit import edit_header
+from broker.amqp.wire import PROPERTIES_AT
 
 __all__ = ["properties"]
 

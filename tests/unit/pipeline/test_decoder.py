@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.amqp.content_header import FLAGS, KINDS, PROPERTIES_AT, decode_properties
+from broker.amqp.content_header import KINDS, decode_properties
 from broker.amqp.header_edit import cut_properties
+from broker.amqp.wire import FLAGS, PROPERTIES_AT
 from broker.pipeline.source.decoder import BATCH_MAX_BYTES, BATCH_MAX_ROWS, batches
 from broker.pipeline.source.header_json import table_to_json
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.amqp.content_header import PROPERTIES_AT
 from broker.amqp.header_edit import edit_header
+from broker.amqp.wire import PROPERTIES_AT
 from broker.pipeline.routes import matcher as matcher_module
 from broker.pipeline.routes.bindings_file import read_definitions, read_text
 from broker.pipeline.routes.matcher import BadTopology, Match, Matcher, compiled

@@ -1,0 +1,26 @@
+"""Sizes and layouts of AMQP 0-9-1 that several modules read and write. Source: section 4.2."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+__all__ = [
+    "DECIMAL",
+    "FLAGS",
+    "FRAME_HEAD",
+    "LENGTH",
+    "OCTET_MAX",
+    "PROPERTIES_AT",
+    "SHORT_STRING_MAX_BYTES",
+    "TIMESTAMP",
+]
+
+FRAME_HEAD: Final = Struct(">BHI")  # type, channel, size of the payload
+PROPERTIES_AT: Final = 12  # of a content header's payload: class, weight and body size stand before
+FLAGS: Final = Struct(">H")  # which properties follow
+LENGTH: Final = Struct(">I")  # of a long string, table or array
+DECIMAL: Final = Struct(">BI")  # scale and unscaled value
+TIMESTAMP: Final = Struct(">Q")
+OCTET_MAX: Final = 255
+SHORT_STRING_MAX_BYTES: Final = 255
