@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-INTERRUPTED_CODE: Final = 130  # 128 + SIGINT, as shells say it
 NOT_WINDOWS: Final = "SlotMQ does not run on Windows: use WSL 2 or a Linux container"
 
 
@@ -78,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until `serve` handles it; a broker outlives its terminal
         return _run(words)
     except KeyboardInterrupt:
+        from broker.cli.parser import INTERRUPTED_CODE
+
         return INTERRUPTED_CODE
 
 

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from broker.cli.broker_folder import folder_of
 from broker.cli.control_client import ask
-from broker.cli.main import INTERRUPTED_CODE
-from broker.cli.parser import add_command, add_folder, add_json, add_vhost
+from broker.cli.parser import INTERRUPTED_CODE, add_command, add_folder, add_json, add_vhost
 from broker.cli.progress_line import ProgressLine, share_of
 from broker.cli.table import cell, counted, print_json
 

@@ -12,6 +12,7 @@ from broker.cli.table import cell
 __all__ = ["BadUsage", "OneLineParser", "add_command", "add_folder", "add_group", "add_json", "add_vhost"]
 
 DEFAULT_VHOST = "/"
+INTERRUPTED_CODE = 130  # 128 + SIGINT, as shells say it
 LOGIN = re.compile(r"//[^\s@]*@")  # the password of a URL among unknown arguments
 
 
