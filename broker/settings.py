@@ -23,12 +23,14 @@ PREFIX: Final = "SLOTMQ_"
 
 
 class Server(SettingsSection):
-    """Where the broker listens and where it keeps what it must not lose."""
+    """Where the broker listens and where it stores its data."""
 
-    host: str = text("127.0.0.1", "The address to listen on; 0.0.0.0 is every IPv4 address, :: every address.")
-    port: int = number(5672, 0, 65535, "", "The AMQP port; 0 takes a free one, named by the ready line.", "IANA amqp")
+    host: str = text("127.0.0.1", "The address to listen on; 0.0.0.0 means every IPv4 address, :: every address.")
+    port: int = number(
+        5672, 0, 65535, "", "The AMQP port; 0 takes a free port, which the ready line names.", "IANA amqp"
+    )
     data_dir: Path = Field(
-        default=Path("data"), description="The data folder, made when missing; relative to the folder of start."
+        default=Path("data"), description="The data folder, created if missing; relative to the current folder."
     )
 
     @field_validator("data_dir", mode="before")
@@ -42,16 +44,16 @@ class Server(SettingsSection):
     load_definitions: str = Field(
         default="",
         max_length=4096,
-        description="A definitions file of RabbitMQ or SlotMQ (JSON) that is taken at each start before anybody can "
-        "connect, all of it or nothing. A folder that begins with its users has no default user.",
+        description="A definitions file of RabbitMQ or SlotMQ (JSON) to import at each start before clients can "
+        "connect, as a whole or not at all. A new data folder whose first definitions have users gets no default user.",
     )
     control_socket: bool = Field(
-        default=True, description="Whether the command line can look into the broker, by a socket in the data folder."
+        default=True, description="Whether the command line can control the broker through a socket in the data folder."
     )
     connections_max: int = number(
-        10_000, 1, 1_000_000, "connections", "How many clients may be connected at a time.", reload=AT_ONCE
+        10_000, 1, 1_000_000, "connections", "How many clients can be connected at the same time.", reload=AT_ONCE
     )
-    backlog: int = number(1024, 1, 65535, "connections", "How many may wait to be accepted.", "listen(2)")
+    backlog: int = number(1024, 1, 65535, "connections", "How many connections can wait to be accepted.", "listen(2)")
     handshake_timeout_ms: int = number(
         10_000,
         100,
@@ -72,16 +74,16 @@ class Server(SettingsSection):
 
 
 class Amqp(SettingsSection):
-    """What is agreed with a client, and what it may send."""
+    """What the broker negotiates with a client, and what a client may send."""
 
     product: Literal["SlotMQ", "RabbitMQ"] = Field(
         default="SlotMQ",
-        description="The product that clients are told; with RabbitMQ the version and platform of its 3.10 too, for "
-        "clients that insist on the name. kombu then sets the prefetch of whole channels, as it does there.",
+        description="The product name that clients get. With RabbitMQ they also get version and platform of RabbitMQ "
+        "3.10, for clients that require it; kombu then sets the prefetch of whole channels.",
         json_schema_extra={"reload": NEXT_CONNECTION},
     )
     frame_max_bytes: int = number(
-        131_072, 4096, 16 * MiB, "bytes", "The largest frame; a client may ask for less, down to 4096.",
+        131_072, 4096, 16 * MiB, "bytes", "The largest frame; a client can ask for less, down to frame_min_bytes.",
         "AMQP 0-9-1 section 4.2.3, RabbitMQ frame_max", reload=NEXT_CONNECTION,
     )  # fmt: skip
     initial_frame_max_bytes: int = number(
@@ -89,15 +91,21 @@ class Amqp(SettingsSection):
         4096,
         MiB,
         "bytes",
-        "The largest frame before a connection is open; never above frame_max_bytes.",
+        "The largest frame before a connection is open, at most frame_max_bytes.",
         "RabbitMQ initial_frame_max",
         reload=NEXT_CONNECTION,
     )
     channel_max: int = number(
-        2047, 1, 65535, "channels", "Channels of a connection.", "RabbitMQ channel_max", reload=NEXT_CONNECTION
+        2047,
+        1,
+        65535,
+        "channels",
+        "How many channels a connection can have.",
+        "RabbitMQ channel_max",
+        reload=NEXT_CONNECTION,
     )
     heartbeat_s: int = number(
-        60, 0, 65535, "s", "The heartbeat offered; 0 is none. Two silent intervals end a connection.",
+        60, 0, 65535, "s", "The heartbeat that the broker offers; 0 is none. Two silent intervals end a connection.",
         "AMQP 0-9-1 section 4.2.7, RabbitMQ heartbeat", reload=NEXT_CONNECTION,
     )  # fmt: skip
     max_message_size_bytes: int = number(
@@ -114,7 +122,7 @@ class Amqp(SettingsSection):
         64 * KiB,
         GiB,
         "bytes",
-        "What a transaction may hold in memory before it is committed.",
+        "How much memory a transaction can use before it is committed.",
         reload=NEXT_CONNECTION,
     )
     frame_min_bytes: int = number(
@@ -122,7 +130,7 @@ class Amqp(SettingsSection):
         4096,
         131_072,
         "bytes",
-        "The smallest frame_max that a client may ask for; RabbitMQ wants 8192 from 4.1 on, which amqplib lacks.",
+        "The smallest frame_max that a client can ask for. RabbitMQ requires 8192 from 4.1 on; amqplib asks for 4096.",
         "AMQP 0-9-1 section 4.2.3",
         reload=NEXT_CONNECTION,
     )
@@ -131,105 +139,113 @@ class Amqp(SettingsSection):
         0,
         86_400_000,
         "ms",
-        "How long a delivery may stay unacked before its channel is closed; 0 is for ever, because a task may be long.",
+        "How long a delivery can stay unacked before its channel is closed; 0 means no limit.",
         "RabbitMQ consumer_timeout",
         reload=AT_ONCE,
     )
     table_depth_max: int = number(
-        16, 1, 64, "levels", "How deep tables and arrays may be nested.", reload=NEXT_CONNECTION
+        16, 1, 64, "levels", "How deep tables and arrays can be nested.", reload=NEXT_CONNECTION
     )
     table_entries_max: int = number(
-        4096, 1, 1_000_000, "entries", "How many entries the tables of a method may have.", reload=NEXT_CONNECTION
+        4096, 1, 1_000_000, "entries", "How many entries the tables of a method can have.", reload=NEXT_CONNECTION
     )
 
 
 class Limits(SettingsSection):
-    """How much of everything there may be. What is refused has RabbitMQ's code and text."""
+    """How many objects the broker accepts. Beyond a limit clients get RabbitMQ's code and text."""
 
     vhosts_max: int = number(
-        1000, 1, 100_000, "vhosts", "How many vhosts the broker may have.", "RabbitMQ vhost_max", reload=AT_ONCE
+        1000, 1, 100_000, "vhosts", "How many vhosts the broker can have.", "RabbitMQ vhost_max", reload=AT_ONCE
     )
     consumers_max: int = number(
         0,
         0,
         1_000_000,
         "consumers",
-        "Consumers of a channel; 0 is no limit.",
+        "How many consumers a channel can have; 0 means no limit.",
         "RabbitMQ consumer_max_per_channel",
         reload=NEXT_CONNECTION,
     )
     exchanges_max: int = number(
-        100_000, 1, 10_000_000, "exchanges", "How many exchanges a vhost may have.", reload=AT_ONCE
+        100_000, 1, 10_000_000, "exchanges", "How many exchanges a vhost can have.", reload=AT_ONCE
     )
     queues_max: int = number(
-        100_000, 1, 10_000_000, "queues", "How many queues a vhost may have.", "RabbitMQ max-queues", reload=AT_ONCE
+        100_000, 1, 10_000_000, "queues", "How many queues a vhost can have.", "RabbitMQ max-queues", reload=AT_ONCE
     )
     bindings_max: int = number(
-        10_000_000, 1, 1_000_000_000, "bindings", "How many bindings a vhost may have.", reload=AT_ONCE
+        10_000_000, 1, 1_000_000_000, "bindings", "How many bindings a vhost can have.", reload=AT_ONCE
     )
     producers_max: int = number(
-        10_000, 1, 1_000_000, "producers", "How many producers that number their messages a vhost remembers."
+        10_000, 1, 1_000_000, "producers", "How many producers of numbered messages a vhost remembers."
     )
     producer_max_bytes: int = number(
-        64 * MiB, MiB, 64 * GiB, "bytes", "Memory of the numbers that the producers of a vhost have used."
+        64 * MiB, MiB, 64 * GiB, "bytes", "How much memory the used numbers of a vhost's producers can take."
     )
     producer_expiry_ms: int = number(
-        604_800_000, 1000, 315_360_000_000, "ms", "How long unused numbers and producers are remembered."
+        604_800_000,
+        1000,
+        315_360_000_000,
+        "ms",
+        "How long the broker remembers producers and numbers that are not used.",
     )
     transient_shared_queues: bool = Field(
         default=True,
-        description="Whether queues may be neither durable nor exclusive. Celery declares such; RabbitMQ refuses "
-        "them from 4.3 on.",
+        description="Whether clients can declare queues that are neither durable nor exclusive. Celery does; RabbitMQ "
+        "refuses them from 4.3 on.",
         json_schema_extra={"reload": AT_ONCE},
     )
 
 
 class Routing(SettingsSection):
-    """Limits on binding keys, the index of topic exchanges, and the sizes of the route caches."""
+    """Limits of binding keys, the index of topic exchanges, and the sizes of the route caches."""
 
-    hashes_max: int = number(2, 1, 16, "#", "How many # a binding key may have in canonical form.", "CVE-2026-67419")
-    words_max: int = number(64, 1, 128, "words", "How many words a binding key may have.", "CVE-2026-67419")
+    hashes_max: int = number(2, 1, 16, "#", "How many # a binding key can have in canonical form.", "CVE-2026-67419")
+    words_max: int = number(64, 1, 128, "words", "How many words a binding key can have.", "CVE-2026-67419")
     topic_index: Literal["auto", "bitmap", "trie", "dfa"] = Field(
         default="auto",
-        description="How topic exchanges find the wildcard patterns that match; an exchange may name its own in "
-        "x-topic-index. auto is what serves best in the benchmark.",
+        description="How topic exchanges find matching wildcard patterns. An exchange can choose its own with "
+        "x-topic-index. auto uses a bitmap, and a trie for very many patterns.",
     )
-    cache_entries: int = number(65_536, 0, 10_000_000, "routes", "Routes that an exchange remembers; 0 is none.")
-    cache_bytes: int = number(32 * MiB, 0, 4 * GiB, "bytes", "Memory of the routes that an exchange remembers.")
+    cache_entries: int = number(
+        65_536, 0, 10_000_000, "routes", "How many routes an exchange caches; 0 turns the cache off."
+    )
+    cache_bytes: int = number(
+        32 * MiB, 0, 4 * GiB, "bytes", "How much memory the cached routes of an exchange can take."
+    )
 
 
 class Flow(SettingsSection):
-    """How the broker shares itself among its clients."""
+    """How the broker shares its time among clients."""
 
     read_budget_bytes: int = number(
         128 * KiB,
         4 * KiB,
         64 * MiB,
         "bytes",
-        "How much input of all connections is handled before deliveries have their turn.",
+        "How much input of all connections the broker handles before it delivers again.",
     )
     high_water_bytes: int = number(
         256 * KiB,
         16 * KiB,
         64 * MiB,
         "bytes",
-        "A connection with so much unsent output gets no more deliveries.",
+        "Above this amount of unsent output a connection gets no more deliveries.",
         reload=NEXT_CONNECTION,
     )
     check_interval_ms: int = number(
-        250, 10, 60_000, "ms", "How often memory and disk are looked at for alarms.", reload=AT_ONCE
+        250, 10, 60_000, "ms", "How often the broker checks memory and disk for alarms.", reload=AT_ONCE
     )
 
 
 class Log(SettingsSection):
-    """What the broker says on standard error."""
+    """What the broker logs on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="The least that is said.", json_schema_extra={"reload": AT_ONCE}
+        default="info", description="The lowest level that is logged.", json_schema_extra={"reload": AT_ONCE}
     )
     format: Literal["auto", "text", "json"] = Field(
         default="auto",
-        description="Lines to read, or JSON; auto is text on a terminal and JSON elsewhere.",
+        description="Text or JSON lines; auto is text on a terminal and JSON elsewhere.",
         json_schema_extra={"reload": AT_ONCE},
     )
     repeat_interval_ms: int = number(
@@ -237,7 +253,7 @@ class Log(SettingsSection):
         0,
         3_600_000,
         "ms",
-        "A warning that repeats is said once in this time, with suppressed=n; 0 says each.",
+        "A repeated warning is logged once in this time, with suppressed=n; 0 logs each.",
         reload=AT_ONCE,
     )
 

@@ -12,48 +12,47 @@ __all__ = ["Auth", "Http", "Tls"]
 
 
 class Auth(SettingsSection):
-    """Who may connect."""
+    """Who can log in."""
 
     users: dict[str, SecretStr] = Field(
         default={},
-        description="Names and passwords of administrators with all rights in every vhost, whom no command changes; an "
-        "empty password lets nobody in.",
+        description="Names and passwords of administrators with all permissions in every vhost. Commands cannot change "
+        "them; an empty password never logs in.",
     )
     default_user: str = Field(
         default="guest",
         max_length=255,
-        description="The administrator that a data folder without users begins with; commands may change or delete it "
-        "from then on. When `users` has some, there is none but the one that is named here. RABBITMQ_DEFAULT_USER is "
-        "heard too.",
+        description="The administrator that the broker creates in a data folder without users; commands can change or "
+        "delete it later. If `users` is set, it is created only if it is named here. RABBITMQ_DEFAULT_USER works too.",
     )
     default_pass: SecretStr = Field(
-        default=SecretStr("guest"), description="The first user's password. RABBITMQ_DEFAULT_PASS is heard too."
+        default=SecretStr("guest"), description="The first user's password. RABBITMQ_DEFAULT_PASS works too."
     )
     default_vhost: str = Field(
         default="/",
         min_length=1,
         max_length=255,
-        description="The vhost that a data folder begins with, and in which the first user has all rights. "
-        "RABBITMQ_DEFAULT_VHOST is heard too.",
+        description="The vhost of a new data folder, in which the first user has all permissions. "
+        "RABBITMQ_DEFAULT_VHOST works too.",
     )
     loopback_users: tuple[str, ...] = Field(
-        default=("guest",), description="Users that are let in from this machine only, whatever `host` is."
+        default=("guest",), description="Users that can log in only from this machine, whatever `host` is."
     )
     guest_anywhere: bool = Field(
         default=False,
-        description="Whether guest is let in from anywhere for as long as there is no other user: for a container, "
-        "where nobody comes from this machine. The image sets it.",
+        description="Whether guest can log in from anywhere while there is no other user: for a container, where no "
+        "client connects from the same machine. The container image sets it.",
     )
     mechanisms: tuple[Literal["PLAIN", "AMQPLAIN", "EXTERNAL"], ...] = Field(
         default=("PLAIN", "AMQPLAIN", "EXTERNAL"),
         min_length=1,
-        description="How clients may log in. EXTERNAL is offered over TLS only, where tls.verify is peer.",
+        description="The login mechanisms. EXTERNAL is offered only over TLS with tls.verify = peer.",
     )
     cert_login_from: Literal["distinguished_name", "common_name", "subject_alternative_name"] = Field(
-        default="distinguished_name", description="What of a client's certificate is the user's name for EXTERNAL."
+        default="distinguished_name", description="Which field of a client's certificate names the user for EXTERNAL."
     )
     cert_login_san_type: Literal["dns", "email", "uri", "ip", "other_name"] = Field(
-        default="dns", description="Which kind of subject alternative name is the user's name."
+        default="dns", description="Which kind of subject alternative name names the user."
     )
 
     @model_validator(mode="after")
@@ -73,19 +72,19 @@ class Auth(SettingsSection):
 
 
 class Tls(SettingsSection):
-    """The listener for TLS, there when it has a certificate. The files are read anew on SIGHUP and when they change."""
+    """The TLS listener, which needs a certificate. The broker reads the files again on SIGHUP and when they change."""
 
-    port: int = number(5671, 0, 65535, "", "The AMQP port with TLS, on server.host; 0 takes a free one.", "IANA amqps")
+    port: int = number(5671, 0, 65535, "", "The AMQP port with TLS, on server.host; 0 takes a free port.", "IANA amqps")
     certfile: str = Field(
         default="",
         max_length=4096,
-        description="The broker's certificate and its chain, in PEM.",
+        description="The broker's certificate with its chain, in PEM.",
         json_schema_extra={"reload": NEXT_CONNECTION},
     )
     keyfile: str = Field(
         default="",
         max_length=4096,
-        description="Its key in PEM; empty when certfile has it too.",
+        description="The key of the certificate, in PEM; empty if certfile contains it.",
         json_schema_extra={"reload": NEXT_CONNECTION},
     )
     key_password: SecretStr = Field(
@@ -96,36 +95,38 @@ class Tls(SettingsSection):
     cafile: str = Field(
         default="",
         max_length=4096,
-        description="The authorities whose clients are trusted, in PEM, and no other.",
+        description="The only authorities that are trusted to sign client certificates, in PEM.",
         json_schema_extra={"reload": NEXT_CONNECTION},
     )
     verify: Literal["none", "peer"] = Field(
         default="none",
-        description="Whether clients are asked for a certificate of these authorities.",
+        description="Whether the broker asks clients for a certificate signed by these authorities.",
         json_schema_extra={"reload": NEXT_CONNECTION},
     )
     fail_if_no_peer_cert: bool = Field(
         default=True,
-        description="Whether a client without one is turned away, where clients are asked.",
+        description="Whether a client without a certificate is refused when verify is peer.",
         json_schema_extra={"reload": NEXT_CONNECTION},
     )
     min_version: Literal["1.2", "1.3"] = Field(
-        default="1.2", description="The oldest TLS that is spoken.", json_schema_extra={"reload": NEXT_CONNECTION}
+        default="1.2",
+        description="The oldest TLS version that is accepted.",
+        json_schema_extra={"reload": NEXT_CONNECTION},
     )
     handshake_timeout_ms: int = number(
         5_000,
         100,
         600_000,
         "ms",
-        "How long a client may take for the TLS handshake.",
+        "How long a client can take for the TLS handshake.",
         "RabbitMQ ssl_handshake_timeout",
         reload=NEXT_CONNECTION,
     )
     only: bool = Field(
-        default=False, description="Whether clients come by TLS alone: the port without it is not opened then."
+        default=False, description="Whether the broker listens only with TLS and does not open the plain port."
     )
     reload_interval_ms: int = number(
-        5_000, 100, 3_600_000, "ms", "How often the files are looked at for a change.", reload=AT_ONCE
+        5_000, 100, 3_600_000, "ms", "How often the broker checks the files for changes.", reload=AT_ONCE
     )
 
     @property
@@ -144,16 +145,14 @@ class Tls(SettingsSection):
 
 
 class Http(SettingsSection):
-    """The HTTP server: slots for remote readers, and /healthz and /readyz for whoever watches over the broker."""
+    """The HTTP server: slots for remote readers, and /healthz and /readyz for monitoring."""
 
-    enabled: bool = Field(default=False, description="Whether it listens. The image sets it.")
-    host: str = Field(
-        default="", max_length=4096, description="The address to listen on; empty takes that of server.host."
-    )
+    enabled: bool = Field(default=False, description="Whether the HTTP server runs. The container image sets it.")
+    host: str = Field(default="", max_length=4096, description="The address to listen on; empty means server.host.")
     port: int = number(
-        15672, 0, 65535, "", "The port; 0 takes a free one, named by the ready line.", "RabbitMQ management"
+        15672, 0, 65535, "", "The port; 0 takes a free port, which the ready line names.", "RabbitMQ management"
     )
-    tls: bool = Field(default=False, description="Whether it speaks TLS, with the certificate of [tls], and only that.")
+    tls: bool = Field(default=False, description="Whether the server uses only TLS, with the certificate of [tls].")
     header_max_bytes: int = number(
         16 * KiB, KiB, MiB, "bytes", "The longest request line with its headers.", reload=NEXT_CONNECTION
     )
@@ -165,9 +164,9 @@ class Http(SettingsSection):
         100,
         600_000,
         "ms",
-        "How long a client may take to send a request, and to take a piece of an answer.",
+        "How long a client can take to send a request, and to receive a piece of an answer.",
         reload=NEXT_CONNECTION,
     )
     connections_max: int = number(
-        64, 1, 10_000, "connections", "How many clients are answered at a time.", reload=AT_ONCE
+        64, 1, 10_000, "connections", "How many clients can be connected at the same time.", reload=AT_ONCE
     )

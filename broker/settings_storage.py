@@ -12,32 +12,34 @@ __all__ = ["Memory", "Slots", "Store", "TapSettings"]
 
 
 class Slots(SettingsSection):
-    """When a queue's open slot is sealed, and who delivers."""
+    """When a queue's open slot is sealed, and how many workers deliver."""
 
-    window_messages: int = number(1000, 1, 65_536, "messages", "A slot is sealed at so many messages", "WSO2 slots")
-    window_bytes: int = number(MiB, 4 * KiB, GiB, "bytes", "... or at so many bytes")
-    window_ms: int = number(
-        10_000, 100, 3_600_000, "ms", "... or at this age. Messages are delivered before that as well."
+    window_messages: int = number(
+        1000, 1, 65_536, "messages", "A slot is sealed at this number of messages", "WSO2 slots"
     )
-    workers: int = number(2, 1, 256, "workers", "Slot delivery workers; each has its share of the queues.")
+    window_bytes: int = number(MiB, 4 * KiB, GiB, "bytes", "... or at this size")
+    window_ms: int = number(
+        10_000, 100, 3_600_000, "ms", "... or at this age. Messages are delivered before their slot is sealed, too."
+    )
+    workers: int = number(2, 1, 256, "workers", "How many delivery workers share the queues.")
 
 
 class Store(SettingsSection):
-    """What is on disk, and when it is safe there."""
+    """How messages are stored on disk."""
 
     sync: bool = Field(
         default=True,
-        description="Whether a confirm waits for fdatasync; without, a power loss loses confirmed messages.",
+        description="Whether a confirm waits for fdatasync. Without it, a power loss can lose confirmed messages.",
     )
     segment_bytes: int = number(
-        64 * MiB, MiB, 4 * GiB - 1, "bytes", "The size of a log file; space comes back by files."
+        64 * MiB, MiB, 4 * GiB - 1, "bytes", "The size of a log file. Disk space is freed by whole files."
     )
     checkpoint_interval_ms: int = number(
         30_000,
         1000,
         3_600_000,
         "ms",
-        "How often the state is written down, so that recovery starts from there; also when a log file is full.",
+        "How often a checkpoint is written, from which recovery starts; also when a log file is full.",
         reload=AT_ONCE,
     )
     compact_below_ratio: float = number(
@@ -45,15 +47,15 @@ class Store(SettingsSection):
         0.0,
         0.9,
         "part",
-        "A log file of which less than this is still needed is rewritten; 0 is never.",
+        "A log file is rewritten when less than this share of it is still needed; 0 means never.",
         reload=AT_ONCE,
     )
     on_corruption: Literal["refuse", "quarantine"] = Field(
         default="refuse",
-        description="What damage to what had been synced means: its vhost stays offline, or it is set aside loudly.",
+        description="After damage to synced data refuse keeps the vhost offline, quarantine leaves messages out.",
     )
     disk_free_min_bytes: int = number(
-        256 * MiB, 0, 1024 * GiB, "bytes", "Publishers are blocked while the disk has less than this free.",
+        256 * MiB, 0, 1024 * GiB, "bytes", "Publishers are blocked while the disk has less free space than this.",
         "RabbitMQ disk_free_limit", reload=AT_ONCE,
     )  # fmt: skip
     reserve_bytes: int = number(
@@ -61,26 +63,28 @@ class Store(SettingsSection):
         0,
         1024 * GiB,
         "bytes",
-        "Disk space held back in the data folder, so that a broker can start on a full disk and be drained; 0 is none.",
+        "Disk space held back in the data folder, so that a broker on a full disk can start and drain; 0 means none.",
     )
 
 
 class TapSettings(SettingsSection):
-    """What taps keep in slot files for readers, and how much a tap keeps when it says nothing itself."""
+    """When taps write slot files, and how much a tap without caps of its own keeps."""
 
     window_messages: int = number(
-        50_000, 1, 65_536, "messages", "The messages of a tap go into a slot file when they are so many", reload=AT_ONCE
+        50_000, 1, 65_536, "messages", "A tap writes a slot file at this number of messages", reload=AT_ONCE
     )
     window_bytes: int = number(
-        16 * MiB, 4 * KiB, GiB, "bytes", "... or so many bytes; a file is hardly longer", reload=AT_ONCE
+        16 * MiB, 4 * KiB, GiB, "bytes", "... or at this size; a file is hardly larger", reload=AT_ONCE
     )
-    window_ms: int = number(5_000, 100, 3_600_000, "ms", "... or when the oldest has waited so long.", reload=AT_ONCE)
+    window_ms: int = number(
+        5_000, 100, 3_600_000, "ms", "... or when the oldest message has waited this long.", reload=AT_ONCE
+    )
     max_bytes: int = number(
         10 * GiB,
         MiB,
         1024 * 1024 * GiB,
         "bytes",
-        "A tap's slot files go, the oldest first, when they are longer in all",
+        "A tap's oldest slot files are deleted when all its files are larger than this",
         reload=AT_ONCE,
     )
     max_age_ms: int = number(
@@ -88,7 +92,7 @@ class TapSettings(SettingsSection):
         1000,
         315_360_000_000,
         "ms",
-        "... or this old, whoever has not read them: that is a gap.",
+        "... or when they are this old, even if a reader needs them: that is a gap.",
         reload=AT_ONCE,
     )
     snapshot_ms: int = number(
@@ -96,26 +100,27 @@ class TapSettings(SettingsSection):
         1000,
         86_400_000,
         "ms",
-        "How long a snapshot of a queue is there to be read; at most until the next start.",
+        "How long a snapshot of a queue exists; at most until the next start.",
         reload=AT_ONCE,
     )
 
 
 class Memory(SettingsSection):
-    """What may stay in memory."""
+    """How much stays in memory."""
 
     resident_max_bytes: int = number(
         128 * MiB,
         MiB,
         1024 * GiB,
         "bytes",
-        "Message bytes kept in memory; beyond it sealed slots stay on disk only.",
+        "How many bytes of messages stay in memory; beyond it slots are paged out to disk.",
         reload=AT_ONCE,
     )
     alarm_ratio: float = number(
-        0.4, 0.01, 1.0, "part", "Publishers are blocked while the process has more than this of the machine's memory.",
+        0.4, 0.01, 1.0, "part",
+        "Publishers are blocked while the process uses more than this share of the machine's memory.",
         "RabbitMQ vm_memory_high_watermark", reload=AT_ONCE,
     )  # fmt: skip
     alarm_bytes: int = number(
-        0, 0, 1024 * GiB, "bytes", "The same as a number of bytes; 0 leaves it to alarm_ratio.", reload=AT_ONCE
+        0, 0, 1024 * GiB, "bytes", "The same as a number of bytes; 0 means that alarm_ratio applies.", reload=AT_ONCE
     )

@@ -18,7 +18,7 @@ __all__ = ["add_backup"]
 def add_backup(commands: Any) -> None:
     """Add the command."""
     command = add_command(commands, "backup", "write a consistent copy of the data folder while the broker runs")
-    command.add_argument("folder", metavar="DIR", help="a new or empty folder, for the broker's user")
+    command.add_argument("folder", metavar="DIR", help="a new or empty folder that the broker's user can write")
     add_folder(command)
     command.set_defaults(run=_backup)
 

@@ -20,11 +20,11 @@ __all__ = ["check", "documented", "example"]
 
 WIDTH: Final = 118  # characters after the #
 HEAD: Final = """\
-# SlotMQ's settings: every key with its meaning, unit, limits, source and default. To change one, take the # away from
-# its line. A key that is not here is an error; `slotmq config check FILE` says what is wrong in a file. Later layers
-# win: this file (slotmq serve --config FILE), the environment (SLOTMQ_SERVER__PORT=5673), flags (--port 5673).
-# `slotmq reload` and SIGHUP have a running broker read the file again. A key with "Reload" in its comment then holds
-# at once or for new connections, as it says; any other needs a restart."""
+# Settings of SlotMQ: each key with its meaning, unit, limits, source and default. To change one, remove the # from its
+# line. An unknown key is an error; `slotmq config check FILE` reports what is wrong in a file. Later sources override
+# earlier ones: this file (slotmq serve --config FILE), the environment (SLOTMQ_SERVER__PORT=5673), flags (--port 5673).
+# `slotmq reload` and SIGHUP make a running broker read the file again. "Reload" says when a changed key takes effect:
+# at once, or for new connections. Any other key needs a restart."""
 
 
 def check(arguments: argparse.Namespace) -> int:

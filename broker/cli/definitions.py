@@ -22,19 +22,23 @@ __all__ = ["add_definitions"]
 
 def add_definitions(commands: Any) -> None:
     """Add the commands."""
-    kinds = add_group(commands, "definitions", "import or export users, vhosts, rights, policies, queues, bindings ...")
-    command = add_command(kinds, "import", "take a definitions file of RabbitMQ or SlotMQ, all of it or nothing")
+    kinds = add_group(
+        commands, "definitions", "import or export users, vhosts, permissions, policies, queues and bindings"
+    )
+    command = add_command(kinds, "import", "import a definitions file of RabbitMQ or SlotMQ, as a whole or not at all")
     command.add_argument("file", metavar="FILE", help="- is standard input")
-    command.add_argument("--vhost", metavar="V", help="the vhost of a file that was exported from a single one")
+    command.add_argument("--vhost", metavar="V", help="the vhost to import a single vhost's file into")
     command.add_argument(
-        "--skip-refused", action="store_true", help="pass over exchanges, queues and bindings that cannot be; say which"
+        "--skip-refused",
+        action="store_true",
+        help="skip exchanges, queues and bindings that are refused, and name them",
     )
     add_json(command)
     add_folder(command)
     command.set_defaults(run=_import)
-    command = add_command(kinds, "export", "write a definitions file that RabbitMQ reads too")
+    command = add_command(kinds, "export", "write a definitions file, which RabbitMQ can read")
     command.add_argument("file", metavar="FILE", nargs="?", default="-", help="default: standard output")
-    command.add_argument("--vhost", metavar="V", help="only this vhost, in the form of a single one")
+    command.add_argument("--vhost", metavar="V", help="only this vhost, as a single vhost's file")
     add_folder(command)
     command.set_defaults(run=_export)
 

@@ -18,15 +18,13 @@ TIMEOUT_MAX_S: Final = 1e6
 
 def add_lifecycle(commands: Any) -> None:
     """Add the commands."""
-    command = add_command(commands, "reload", "have the running broker read its settings and certificates again")
+    command = add_command(commands, "reload", "make the running broker read its settings and certificates again")
     add_json(command)
     add_folder(command)
     command.set_defaults(run=_reload)
 
-    command = add_command(commands, "stop", "have the running broker stop in order, and wait until it is gone")
-    command.add_argument(
-        "--timeout", metavar="S", type=float, help="give up waiting after so many seconds (exit code 1)"
-    )
+    command = add_command(commands, "stop", "stop the running broker in order, and wait until its process has ended")
+    command.add_argument("--timeout", metavar="S", type=float, help="stop waiting after S seconds (exit code 1)")
     add_folder(command)
     command.set_defaults(run=_stop)
 

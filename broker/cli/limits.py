@@ -27,13 +27,15 @@ def add_limits(kinds: Any, owner: str, limited: tuple[str, ...]) -> None:
         ask(folder_of(arguments), f"clear_{owner}_limits", name=arguments.name)
         return 0
 
-    command = add_command(kinds, "set-limits", f"limit what a {owner} may have at once; what is open or declared stays")
+    command = add_command(kinds, "set-limits", f"limit connections and the like of a {owner}; what exists stays")
     command.add_argument("name", metavar="NAME")
     for one in limited:
-        command.add_argument(f"--max-{one}", metavar="N", type=int, help=f"so many {one}; 0 allows none, -1 any number")
+        command.add_argument(
+            f"--max-{one}", metavar="N", type=int, help=f"at most N {one}; 0 allows none, -1 any number"
+        )
     add_folder(command)
     command.set_defaults(run=set_limits)
-    command = add_command(kinds, "clear-limits", f"take away the limits of a {owner}")
+    command = add_command(kinds, "clear-limits", f"remove the limits of a {owner}")
     command.add_argument("name", metavar="NAME")
     add_folder(command)
     command.set_defaults(run=clear_limits)

@@ -45,7 +45,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 
 def add_listing(commands: Any) -> None:
     """Add the commands."""
-    command = add_command(commands, "status", "say how the running broker is")
+    command = add_command(commands, "status", "show the state of the running broker")
     add_json(command)
     add_folder(command)
     command.set_defaults(run=_status)
@@ -53,13 +53,13 @@ def add_listing(commands: Any) -> None:
     command = add_command(
         commands,
         "list",
-        "list what the running broker has: a table on a terminal, tab-separated columns without a head elsewhere",
+        "list objects of the running broker: a table on a terminal, tab-separated lines without a header elsewhere",
     )
     kinds = command.add_subparsers(title="kinds", metavar="KIND", required=True)
     for kind, columns in COLUMNS.items():
         one = add_command(kinds, kind, f"columns: {', '.join(columns)}")
         one.add_argument("--vhost", metavar="V", help="only this vhost; default all")
-        one.add_argument("--columns", metavar="A,B", help="these columns instead; --json shows which there are")
+        one.add_argument("--columns", metavar="A,B", help="show these columns; --json shows all columns")
         add_json(one)
         add_folder(one)
         one.set_defaults(run=_list, kind=kind)

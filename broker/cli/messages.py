@@ -34,35 +34,37 @@ GET_MAX: Final = 1000
 
 def add_messages(commands: Any) -> None:
     """Add the commands."""
-    command = add_command(
-        commands, "publish", "publish a message, or one for each line; it is on disk when the command ends with 0"
-    )
+    command = add_command(commands, "publish", "publish a message, or one per line; with exit code 0 it is on disk")
     command.add_argument(
         "to", metavar="QUEUE|EXCHANGE[:KEY]",
-        help="where to; 'queue:NAME' and 'exchange:NAME[:KEY]' where both are called so",
+        help="the destination; 'queue:NAME' or 'exchange:NAME[:KEY]' if both exist",
     )  # fmt: skip
-    command.add_argument("body", metavar="BODY", nargs="?", help="default: what comes on standard input")
+    command.add_argument("body", metavar="BODY", nargs="?", help="default: standard input")
     command.add_argument("--file", metavar="FILE", help="read the body from a file; - is standard input")
     command.add_argument("--lines", action="store_true", help="each line of the file or of standard input is a message")
     command.add_argument(
         "--property", metavar="NAME=VALUE", action="append", default=[], type=_property,
-        help=f"{', '.join(PROPERTIES)}; delivery_mode is 2 (persistent) unless it is said",
+        help=f"{', '.join(PROPERTIES)}; delivery_mode defaults to 2 (persistent)",
     )  # fmt: skip
     command.add_argument(
         "--header", metavar="NAME=VALUE", action="append", default=[], type=name_and_value,
-        help="the value is JSON where it can be read so, else text; may come more than once",
+        help="the value is JSON if it parses, else text; can be repeated",
     )  # fmt: skip
-    command.add_argument("--quiet", action="store_true", help="no progress")
+    command.add_argument("--quiet", action="store_true", help="show no progress")
     _finish(command, _publish)
 
-    command = add_command(commands, "get", "take the next messages out of a queue and show them")
+    command = add_command(commands, "get", "remove the next messages from a queue and print them")
     command.add_argument("queue", metavar="QUEUE")
     command.add_argument(
         "--count", metavar="N", type=message_count, default=1, help=f"at most N messages, up to {GET_MAX}"
     )
-    command.add_argument("--requeue", action="store_true", help="put them back, redelivered; peek leaves no trace")
     command.add_argument(
-        "--body", action="store_true", help="only the bodies, as they are; with --count an end of line behind each"
+        "--requeue", action="store_true", help="return them to the queue, marked redelivered; `peek` does not mark them"
+    )
+    command.add_argument(
+        "--body",
+        action="store_true",
+        help="print only the bodies, unchanged; with --count each is followed by a line break",
     )
     _finish(command, _get)
 

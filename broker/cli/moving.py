@@ -29,8 +29,8 @@ def add_moving(commands: Any) -> None:
     command.add_argument("queue", metavar="QUEUE")
     command.add_argument(
         "--to", metavar="QUEUE|EXCHANGE[:KEY]", required=True, type=_destination,
-        help="where to; with an exchange each message keeps its routing key unless KEY is given; 'queue:NAME' and "
-        "'exchange:NAME[:KEY]' where both are called so",
+        help="the destination; to an exchange each message keeps its routing key unless KEY is given; 'queue:NAME' or "
+        "'exchange:NAME[:KEY]' if both exist",
     )  # fmt: skip
     _finish(command, _move)
 
@@ -40,14 +40,18 @@ def add_moving(commands: Any) -> None:
     command.add_argument("queue", metavar="QUEUE", help="the queue that holds the dead letters")
     command.add_argument(
         "--into", choices=("queue", "exchange"), default="queue",
-        help="queue: the one it died in (default); exchange: publish it to the exchange and key that it came with",
+        help="queue: the queue it died in (default); exchange: publish it with the exchange and key it had there",
     )  # fmt: skip
     command.add_argument(
         "--reason", metavar="R", action="append", default=[], choices=REASONS,
-        help=f"only what died of it: {', '.join(REASONS)}; may come more than once",
+        help=f"only messages that died for this reason: {', '.join(REASONS)}; can be repeated",
     )  # fmt: skip
     command.add_argument(
-        "--died-in", metavar="QUEUE", action="append", default=[], help="only what died there; may come more than once"
+        "--died-in",
+        metavar="QUEUE",
+        action="append",
+        default=[],
+        help="only messages that died in this queue; can be repeated",
     )
     _finish(command, _requeue)
 
@@ -56,10 +60,10 @@ def _finish(command: argparse.ArgumentParser, run: Any) -> None:
     command.add_argument("--limit", metavar="N", type=_positive, help="move at most N messages")
     command.add_argument(
         "--match", metavar="CONDITION", action="append", default=[], type=_condition,
-        help="only these: key=PATTERN (as a topic exchange has it), exchange=NAME, header:NAME=VALUE, body~TEXT; "
-        "of several all have to hold",
+        help="only matching messages: key=PATTERN (a topic pattern), exchange=NAME, header:NAME=VALUE, body~TEXT; "
+        "if repeated, all must hold",
     )  # fmt: skip
-    command.add_argument("--quiet", action="store_true", help="no progress")
+    command.add_argument("--quiet", action="store_true", help="show no progress")
     add_json(command)
     add_vhost(command)
     add_folder(command)

@@ -46,5 +46,5 @@ def add_arguments_option(command: argparse.ArgumentParser, example: str) -> None
     """Add the arguments of a declare or a binding."""
     command.add_argument(
         "--argument", metavar="NAME=VALUE", action="append", default=[], type=name_and_value,
-        help=f"such as {example}; the value is JSON where it can be read so, else text; may come more than once",
+        help=f"such as {example}; the value is JSON if it parses, else text; can be repeated",
     )  # fmt: skip

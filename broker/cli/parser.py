@@ -52,4 +52,4 @@ def add_vhost(command: argparse.ArgumentParser) -> None:
 
 def add_json(command: argparse.ArgumentParser) -> None:
     """Add the option for JSON output."""
-    command.add_argument("--json", action="store_true", help="the broker's answer as it is")
+    command.add_argument("--json", action="store_true", help="print the broker's answer as JSON")

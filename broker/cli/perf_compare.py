@@ -17,9 +17,9 @@ __all__ = ["add_compare"]
 
 def add_compare(commands: Any) -> None:
     """Add the command."""
-    command = add_command(commands, "compare", "results of earlier runs side by side, with ratios to the first")
+    command = add_command(commands, "compare", "show results of earlier runs side by side, with ratios to the first")
     command.add_argument("files", metavar="FILE", nargs="+", type=Path, help="what --json FILE wrote")
-    command.add_argument("--plot", metavar="FILE", type=Path, help="all of them as one HTML page")
+    command.add_argument("--plot", metavar="FILE", type=Path, help="draw all of them as one HTML page")
     command.set_defaults(run=run_compare)
 
 

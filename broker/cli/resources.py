@@ -17,7 +17,7 @@ __all__ = ["add_resources"]
 
 def add_resources(commands: Any) -> None:
     """Add the commands."""
-    command = add_command(commands, "purge", "drop the ready messages of a queue; those that a consumer has stay")
+    command = add_command(commands, "purge", "drop the ready messages of a queue; unacked messages stay")
     command.add_argument("queue", metavar="QUEUE")
     _finish(command, _purge)
 
@@ -27,24 +27,30 @@ def add_resources(commands: Any) -> None:
             kinds, kind, f"delete {'a queue with its messages' if kind == 'queue' else 'an exchange'}"
         )
         command.add_argument("name", metavar="NAME")
-        command.add_argument("--if-unused", action="store_true", help="only when nobody uses it")
+        command.add_argument("--if-unused", action="store_true", help="only if it is not in use")
         if kind == "queue":
-            command.add_argument("--if-empty", action="store_true", help="only when it has no messages")
+            command.add_argument("--if-empty", action="store_true", help="only if it has no messages")
         command.set_defaults(kind=kind)
         _finish(command, _delete)
 
-    command = add_command(commands, "peek", "show the next messages of a queue and leave them as they are")
+    command = add_command(commands, "peek", "show the next messages of a queue without changing them")
     command.add_argument("queue", metavar="QUEUE")
     command.add_argument(
         "--count", metavar="N", type=message_count, default=1, help=f"at most N messages, up to {GET_MAX}"
     )
-    command.add_argument("--body-bytes", metavar="N", type=int, default=4096, help="so much of a body (default 4096)")
+    command.add_argument(
+        "--body-bytes", metavar="N", type=int, default=4096, help="show at most N bytes of a body (default 4096)"
+    )
     add_json(command)
     _finish(command, _peek)
 
     command = add_command(commands, "close-connection", "close a client's connection with 320 CONNECTION_FORCED")
-    command.add_argument("name", metavar="NAME", help='as listed, such as "127.0.0.1:50000 -> 127.0.0.1:5672"')
-    command.add_argument("--reason", metavar="TEXT", default="Closed via command line", help="what the client is told")
+    command.add_argument(
+        "name", metavar="NAME", help='as in the list of connections, such as "127.0.0.1:50000 -> 127.0.0.1:5672"'
+    )
+    command.add_argument(
+        "--reason", metavar="TEXT", default="Closed via command line", help="the text that the client gets"
+    )
     add_folder(command)
     command.set_defaults(run=_close_connection)
 

@@ -22,19 +22,19 @@ def add_running(commands: Any) -> None:
     command = add_command(commands, "serve", "run the broker until SIGTERM or SIGINT")
     add_folder(command)
     command.add_argument("--host", metavar="H", help="address to listen on (default 127.0.0.1)")
-    command.add_argument("--port", metavar="P", type=int, help="AMQP port (default 5672); 0 takes a free one")
+    command.add_argument("--port", metavar="P", type=int, help="AMQP port (default 5672); 0 takes a free port")
     command.add_argument(
-        "--no-sync", action="store_true", help="confirm without fdatasync: a power loss loses messages"
+        "--no-sync", action="store_true", help="confirm without fdatasync; a power loss can lose messages"
     )
-    command.add_argument("--load-definitions", metavar="FILE", help="definitions (JSON) that are taken at the start")
+    command.add_argument("--load-definitions", metavar="FILE", help="definitions (JSON) to import at the start")
     command.add_argument("--log-format", choices=("text", "json"), help="default: text on a terminal, JSON elsewhere")
     command.set_defaults(run=_serve)
 
     # Run by main() before any parser is built; here for `slotmq --help`.
-    add_folder(add_command(commands, "health", "tell by the exit code whether the running broker answers"))
+    add_folder(add_command(commands, "health", "check whether the running broker answers: exit code 0 or 1"))
 
     kinds = add_group(commands, "config", "check or print settings")
-    check = add_command(kinds, "check", "say what is wrong in a settings file")
+    check = add_command(kinds, "check", "report what is wrong in a settings file")
     check.add_argument("file", metavar="FILE", type=Path)
     check.set_defaults(run=_check)
     example = add_command(kinds, "example", "print a settings file with every key, its unit, default and limits")

@@ -34,35 +34,43 @@ AGES_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_0
 
 def add_taps(commands: Any) -> None:
     """Add the commands."""
-    kinds = add_group(commands, "tap", "keep what passes an exchange for readers: add, remove, list or seal taps")
-    command = add_command(kinds, "add", "keep every message that passes an exchange under keys of a topic pattern")
+    kinds = add_group(
+        commands, "tap", "keep messages that pass an exchange for readers: add, remove, list or seal taps"
+    )
+    command = add_command(
+        kinds, "add", "keep every message that passes an exchange with a key that matches a topic pattern"
+    )
     command.add_argument("exchange", metavar="EXCHANGE", help="of any type; '' is the default exchange")
     command.add_argument("pattern", metavar="PATTERN", help="such as 'stock.*.nyse' or '#'")
-    command.add_argument("--name", metavar="N", help="the tap's name; default that of the exchange")
+    command.add_argument("--name", metavar="N", help="the tap's name; the default is the exchange's")
     command.add_argument(
-        "--cursor", metavar="C", action="append", default=[], help="a reader for whom it is kept; may be repeated"
+        "--cursor",
+        metavar="C",
+        action="append",
+        default=[],
+        help="a reader for which messages are kept; can be repeated",
     )
-    command.add_argument("--max-bytes", metavar="10GB", help="its slot files have so many bytes at most")
-    command.add_argument("--max-age", metavar="7d", help="its slot files are so old at most (ms, s, m, h, d)")
+    command.add_argument("--max-bytes", metavar="10GB", help="cap on the size of its slot files")
+    command.add_argument("--max-age", metavar="7d", help="cap on the age of its slot files (ms, s, m, h, d)")
     _finish(command, _add)
-    command = add_command(kinds, "remove", "end a tap; what it has stays until its cursors have passed")
+    command = add_command(kinds, "remove", "end a tap; its slot files stay until its cursors have passed them")
     command.add_argument("name", metavar="NAME")
-    command.add_argument("--drop", action="store_true", help="remove what it has, and its cursors, at once")
+    command.add_argument("--drop", action="store_true", help="delete its slot files and cursors at once")
     _finish(command, _remove)
     _add_list(kinds, f"list the taps; columns: {', '.join(TAP_COLUMNS)}", _list)
-    command = add_command(kinds, "seal", "put what taps have by now into slot files, and print the last seal")
+    command = add_command(kinds, "seal", "write what taps hold into slot files now, and print the last seal")
     command.add_argument("name", metavar="NAME", nargs="?", help="only this tap; default all")
     command.add_argument("--vhost", metavar="V", help="only this vhost; default all")
     add_folder(command)
     command.set_defaults(run=_seal)
 
-    kinds = add_group(commands, "cursor", "set, remove or list cursors: how far the readers of taps are")
-    command = add_command(kinds, "set", "say that a reader has passed a seal; a new cursor is made")
+    kinds = add_group(commands, "cursor", "set, remove or list cursors, the positions of tap readers")
+    command = add_command(kinds, "set", "set the seal that a reader has passed; creates the cursor if needed")
     _name(command)
     command.add_argument("seal", metavar="SEAL", type=int)
-    command.add_argument("--reset", action="store_true", help="go back, too")
+    command.add_argument("--reset", action="store_true", help="allow the cursor to move back")
     _finish(command, _set)
-    command = add_command(kinds, "remove", "forget a cursor: nothing is kept for it any more")
+    command = add_command(kinds, "remove", "remove a cursor; nothing is kept for it any more")
     _name(command)
     _finish(command, _forget)
     _add_list(kinds, f"list the cursors; columns: {', '.join(CURSOR_COLUMNS)}", _list_cursors)

@@ -17,16 +17,18 @@ __all__ = ["add_topology"]
 
 def add_topology(commands: Any) -> None:
     """Add the commands."""
-    kinds = add_group(commands, "declare", "make a queue or an exchange; one that is there already has to be the same")
-    command = add_command(kinds, "queue", "make a queue")
+    kinds = add_group(
+        commands, "declare", "declare a queue or an exchange; an existing one must have the same properties"
+    )
+    command = add_command(kinds, "queue", "declare a queue")
     command.add_argument("name", metavar="NAME")
-    command.add_argument("--type", metavar="TYPE", help="classic or quorum; default is the vhost's")
+    command.add_argument("--type", metavar="TYPE", help="classic or quorum; the default is the vhost's")
     add_arguments_option(command, "x-max-length=1000")
     _finish(command, _declare_queue)
-    command = add_command(kinds, "exchange", "make an exchange")
+    command = add_command(kinds, "exchange", "declare an exchange")
     command.add_argument("name", metavar="NAME")
     command.add_argument("--type", metavar="TYPE", default="direct", help="direct (default), topic, fanout ...")
-    command.add_argument("--internal", action="store_true", help="only other exchanges lead to it")
+    command.add_argument("--internal", action="store_true", help="clients cannot publish to it")
     add_arguments_option(command, "alternate-exchange=unrouted")
     _finish(command, _declare_exchange)
 
@@ -37,7 +39,7 @@ def add_topology(commands: Any) -> None:
         command = add_command(commands, verb, summary)
         command.add_argument("exchange", metavar="EXCHANGE")
         command.add_argument(
-            "destination", metavar="QUEUE|EXCHANGE", help="'queue:NAME' or 'exchange:NAME' where both are called so"
+            "destination", metavar="QUEUE|EXCHANGE", help="'queue:NAME' or 'exchange:NAME' if both exist"
         )
         command.add_argument("key", metavar="KEY", nargs="?", default="", help="the binding key; default none")
         add_arguments_option(command, "x-match=any")
@@ -47,7 +49,7 @@ def add_topology(commands: Any) -> None:
 
 
 def _finish(command: argparse.ArgumentParser, run: Any) -> None:
-    command.add_argument("--transient", action="store_true", help="gone when the broker stops; default is durable")
+    command.add_argument("--transient", action="store_true", help="lost when the broker stops; the default is durable")
     command.add_argument("--auto-delete", action="store_true", help="deleted when its last user leaves")
     add_vhost(command)
     add_folder(command)

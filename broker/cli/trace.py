@@ -36,16 +36,22 @@ def add_trace(commands: Any) -> None:
     command = add_command(
         commands,
         "trace",
-        "show live what is published and delivered, until interrupted; with `on` or `off`, have it all published to "
-        "the exchange amq.rabbitmq.trace",
+        "print messages as they are published and delivered, until interrupted; `on` and `off` start and stop copying "
+        "them to the exchange amq.rabbitmq.trace",
     )
     command.add_argument("switch", nargs="?", choices=("on", "off"), metavar="on|off")
-    command.add_argument("--exchange", metavar="GLOB", help="only what was published to these exchanges; '' is one too")
-    command.add_argument("--queue", metavar="GLOB", help="only what is routed to or delivered from these queues")
-    command.add_argument("--key", metavar="PATTERN", help="only these routing keys: a topic pattern such as 'a.*.#'")
-    command.add_argument("--user", metavar="GLOB", help="only what these users publish or are delivered")
+    command.add_argument(
+        "--exchange", metavar="GLOB", help="only messages published to these exchanges; '' is the default exchange"
+    )
+    command.add_argument("--queue", metavar="GLOB", help="only messages routed to or delivered from these queues")
+    command.add_argument(
+        "--key", metavar="PATTERN", help="only routing keys that match a topic pattern such as 'a.*.#'"
+    )
+    command.add_argument("--user", metavar="GLOB", help="only messages that these users publish or receive")
     command.add_argument("--count", metavar="N", type=int, help="end after N messages")
-    command.add_argument("--body-bytes", metavar="N", type=int, default=256, help="so much of a body (default 256)")
+    command.add_argument(
+        "--body-bytes", metavar="N", type=int, default=256, help="show at most N bytes of a body (default 256)"
+    )
     add_json(command)
     add_vhost(command)
     add_folder(command)

@@ -21,7 +21,7 @@ PASSWORD_MAX_BYTES: Final = 1 << 16
 def add_users(commands: Any) -> None:
     """Add the commands."""
     kinds = add_group(commands, "user", "add, change, limit, delete or list users")
-    for name, summary in (("add", "add a user; it may do nothing until it has a permission"), ("set", "change a user")):
+    for name, summary in (("add", "add a user, who needs a permission to open a vhost"), ("set", "change a user")):
         command = add_command(kinds, name, summary)
         command.add_argument("name", metavar="NAME")
         command.add_argument(
@@ -29,7 +29,7 @@ def add_users(commands: Any) -> None:
         )
         if name == "set":
             command.add_argument("--password", action="store_true", help="ask for a new password")
-            command.add_argument("--no-tags", action="store_true", help="take all tags away")
+            command.add_argument("--no-tags", action="store_true", help="remove all tags")
         command.add_argument("--tag", metavar="T", action="append", default=[], help="administrator, monitoring, ...")
         add_folder(command)
         command.set_defaults(run=_add if name == "add" else _set)
@@ -43,26 +43,28 @@ def add_users(commands: Any) -> None:
     add_folder(command)
     command.set_defaults(run=lambda arguments: print_list(arguments, "users"))
 
-    kinds = add_group(commands, "permission", "give, take or list what users may do in a vhost")
-    command = add_command(kinds, "set", "say what a user may do: regular expressions that names are searched with")
+    kinds = add_group(commands, "permission", "set, delete or list permissions of users in a vhost")
+    command = add_command(kinds, "set", "set what a user may do, as regular expressions that are searched in names")
     command.add_argument("user", metavar="USER")
-    command.add_argument("configure", metavar="CONFIGURE", help="exchanges and queues to declare and delete; .* is all")
-    command.add_argument("write", metavar="WRITE", help="... to publish to, and queues to bind")
-    command.add_argument("read", metavar="READ", help="... to consume from, and exchanges to bind to")
+    command.add_argument(
+        "configure", metavar="CONFIGURE", help="exchanges and queues the user may declare and delete; .* is all"
+    )
+    command.add_argument("write", metavar="WRITE", help="exchanges the user may publish to, and queues to bind")
+    command.add_argument("read", metavar="READ", help="queues the user may consume from, and exchanges to bind to")
     _finish(command, _set_permission)
-    command = add_command(kinds, "set-topic", "say which routing keys a user may use with a topic exchange")
+    command = add_command(kinds, "set-topic", "set which routing keys a user may use with a topic exchange")
     command.add_argument("user", metavar="USER")
     command.add_argument("exchange", metavar="EXCHANGE")
     command.add_argument("write", metavar="WRITE", help="routing keys to publish with")
     command.add_argument("read", metavar="READ", help="binding keys to bind with")
     _finish(command, _set_topic_permission)
-    command = add_command(kinds, "delete", "take what a user may do in a vhost")
+    command = add_command(kinds, "delete", "delete a user's permission in a vhost")
     command.add_argument("user", metavar="USER")
-    command.add_argument("--topic", metavar="EXCHANGE", help="only what was said about this exchange's routing keys")
+    command.add_argument("--topic", metavar="EXCHANGE", help="only the permission for this exchange's routing keys")
     _finish(command, _delete_permission)
-    command = add_command(kinds, "list", "list what users may do")
+    command = add_command(kinds, "list", "list permissions")
     command.add_argument("--vhost", metavar="V", help="only this vhost; default all")
-    command.add_argument("--topic", action="store_true", help="list what was said about routing keys")
+    command.add_argument("--topic", action="store_true", help="list the permissions for routing keys")
     add_json(command)
     add_folder(command)
     command.set_defaults(run=_list_permissions)

@@ -24,7 +24,7 @@ def add_vhosts(commands: Any) -> None:
     command.add_argument("name", metavar="NAME")
     command.add_argument("--description", metavar="TEXT", default="")
     command.add_argument(
-        "--default-queue-type", metavar="TYPE", help="classic or quorum: for queues whose declare names no type"
+        "--default-queue-type", metavar="TYPE", help="classic or quorum: the type of queues declared without one"
     )
     add_folder(command)
     command.set_defaults(run=_add)
@@ -39,11 +39,17 @@ def add_vhosts(commands: Any) -> None:
     command.set_defaults(run=lambda arguments: print_list(arguments, "vhosts"))
 
     kinds = add_group(commands, "policy", "set, delete or list policies")
-    command = add_command(kinds, "set", "say what holds for the queues and exchanges whose names a pattern matches")
+    command = add_command(kinds, "set", "set rules for all queues and exchanges whose names match a pattern")
     command.add_argument("name", metavar="NAME")
     command.add_argument("pattern", metavar="PATTERN", help="a regular expression")
     command.add_argument("definition", metavar="DEFINITION", help='a JSON object such as {"max-length": 1000}')
-    command.add_argument("--priority", metavar="N", type=int, default=0, help="the highest one holds (default 0)")
+    command.add_argument(
+        "--priority",
+        metavar="N",
+        type=int,
+        default=0,
+        help="the matching policy with the highest priority applies (default 0)",
+    )
     command.add_argument("--apply-to", choices=APPLY_TO, default="all", metavar="KIND", help=", ".join(APPLY_TO))
     _finish(command, _set_policy)
     command = add_command(kinds, "delete", "delete a policy")
@@ -58,7 +64,7 @@ def add_vhosts(commands: Any) -> None:
 
 
 def _finish(command: argparse.ArgumentParser, run: Any) -> None:
-    command.add_argument("--operator", action="store_true", help="an operator policy: it can only lower limits")
+    command.add_argument("--operator", action="store_true", help="an operator policy, which can only lower limits")
     add_vhost(command)
     add_folder(command)
     command.set_defaults(run=run)
