@@ -20,6 +20,10 @@ class EventLog:
     def __init__(self) -> None:
         self.to: Any = structlog.get_logger()
 
+    def redirect(self, to: Any) -> None:
+        """Send events to another logger of structlog's kind, or to structlog's own again."""
+        self.to = structlog.get_logger() if to is None else to
+
     def __getattr__(self, method: str) -> Any:
         """Return `info`, `bind` and so on of the current logger."""
         return getattr(self.to, method)
@@ -35,4 +39,4 @@ def get_logger() -> Any:
 
 def redirect(to: Any = None) -> None:
     """Send events to another logger of structlog's kind, or to structlog's own again."""
-    _log.to = structlog.get_logger() if to is None else to
+    _log.redirect(to)

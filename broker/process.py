@@ -51,7 +51,7 @@ async def _serve(settings: Settings, source: SettingsSource, hang_up: HangUp) ->
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked)
-    broker.on_stop = stop.set
+    broker.stop_with(stop.set)
     await broker.serve()
     reloading: set[asyncio.Task[None]] = set()
 

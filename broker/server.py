@@ -78,7 +78,7 @@ class BrokerServer:
         `source` is where `reload` reads the settings again.
         """
         self.settings = settings
-        self.on_stop: Callable[[], None] | None = None  # set by the process that runs this broker, to stop it
+        self._on_stop: Callable[[], None] | None = None
         self._stopping = Stopping()
         self._reload = Reload(source, self._take_settings)
         self._clock = clock or SteadyClock()
@@ -133,7 +133,7 @@ class BrokerServer:
             permissions = Permissions(users)
             self.alarms = Alarms(watermarks(settings))
             self._throttle = PublisherThrottle(self.alarms, self.vhosts.pending_bytes, STORE_BACKLOG_MAX_BYTES)
-            self.turn.after = self._throttle.turn
+            self.turn.call_after(self._throttle.turn)
             logins = logins_of(settings.auth, users, self._passwords.check)
             self.listener = Listener(
                 settings,
@@ -254,12 +254,16 @@ class BrokerServer:
             self._folder.close()
         _log.info("server.stopped")
 
+    def stop_with(self, stop: Callable[[], None]) -> None:
+        """Take the function that stops the process which runs this broker; the control socket calls it."""
+        self._on_stop = stop
+
     def _ask_to_stop(self, tell: Callable[[Mapping[str, Any]], None]) -> None:
         """Ask the process to stop the broker, and report what the stop waits for. Raises: ValueError."""
-        if self.on_stop is None:
+        if self._on_stop is None:
             raise ValueError("this broker runs inside another program, which has to stop it")
         self._stopping.listen(tell)
-        self.on_stop()
+        self._on_stop()
 
     def drop_clients(self) -> None:
         """Stop waiting for clients."""
@@ -390,6 +394,6 @@ class BrokerServer:
         """
         if self._failure is None:
             self._failure = error
-            self.turn.dead = True
+            self.turn.stop()
             self.vhosts.abort(error)
             self._failed.set()

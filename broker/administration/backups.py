@@ -133,6 +133,6 @@ async def _finished(backup: Backup, work: Coroutine[Any, Any, T]) -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        backup.stopped = True
+        backup.stop()
         await asyncio.wait([task])
         raise

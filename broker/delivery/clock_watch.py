@@ -60,14 +60,14 @@ class ClockWatch:
         self._turn = turn
         self._positions_now = positions
         self._written_s = asyncio.get_running_loop().time()
-        turn.ahead_ms = self._ahead_ms
+        turn.set_ahead(self._ahead_ms)
 
     def tick(self) -> None:
         """Note a correction of the system's clock, and now and then the time; called once a second."""
         if self._clock is None or (self._writing is not None and not self._writing.done()):
             return
         state = self._state()
-        self._turn.ahead_ms = state.ahead_ms
+        self._turn.set_ahead(state.ahead_ms)
         loop = asyncio.get_running_loop()
         if abs(by_ms := self._ahead_ms - state.ahead_ms) >= STEP_MS:
             _log.warning("clock.corrected", by_s=by_ms / 1000)

@@ -101,20 +101,20 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
                     out_bytes += len(piece)
             taken += 1
     finally:  # whatever happens, a tag that went out is not given again
-        connection.out_bytes = out_bytes
+        connection.out_bytes = out_bytes  # hot: written here
         if taken:
             written = indexes if taken == len(indexes) else indexes[:taken]
             if consumer.no_ack:
-                session.unacked.last_tag += taken
+                session.unacked.last_tag += taken  # hot: written here
             else:
                 session.unacked.handed_out(stream, slot, written, consumer)
-                consumer.unacked += taken
-                session.outstanding += taken
+                consumer.unacked += taken  # hot: written here
+                session.outstanding += taken  # hot: written here
     if taken:
         if consumer.no_ack:
             stream.settle(slot, written)
-        session.last_served = consumer
-        consumer.output_window.last_served = number
+        session.last_served = consumer  # hot: written here
+        consumer.output_window.last_served = number  # hot: written here
         connection.touch()
     return taken
 

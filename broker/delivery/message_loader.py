@@ -56,8 +56,7 @@ class MessageLoader(Maker[Message]):
             known = self._last = self._known(header)
         header, facts, charge = known
         message = Message(envelope, header, block[body_at:stop], charge + stop - body_at, facts, timestamp_ms)
-        message.position = position
-        message.record_bytes = size
+        message.recorded(position, size)
         return message
 
     def _envelope(self, route: bytes) -> Envelope:

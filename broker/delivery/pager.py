@@ -52,6 +52,20 @@ class _Resident:
         self.counted_bytes = 0
         self.idle_bytes = 0
 
+    def count(self, counted_bytes: int) -> int:
+        """Note what the slot amounts to, and return how much more that is than at the last look."""
+        more, self.counted_bytes = counted_bytes - self.counted_bytes, counted_bytes
+        return more
+
+    def count_idle(self) -> int:
+        """Count the slot for the idle queues, and return how many bytes."""
+        self.idle_bytes = self.counted_bytes
+        return self.idle_bytes
+
+    def clear(self) -> None:
+        """Count nothing."""
+        self.counted_bytes = self.idle_bytes = 0
+
 
 class Pager:
     """Counts what is resident and pages out what exceeds the budget.
@@ -78,6 +92,10 @@ class Pager:
         self._idle_bytes = 0
         self._leaving: deque[_Resident] = deque()  # of idle queues, as soon as their records are written
         self._candidates: list[_Resident] = []
+
+    def set_budget(self, budget_bytes: int) -> None:
+        """Set what may stay in memory, from the next tick on."""
+        self.budget_bytes = budget_bytes
 
     def kept(self, stream: Stream, slot: Slot) -> None:
         """Hear that a slot begins to hold messages in memory."""
@@ -154,8 +172,7 @@ class Pager:
         spilled = self.spilled
         if self.log_entries(stream, slot):
             bodies = [len(message.body) for message in slot.contents if message is not None]
-            slot.body_bytes = sum(bodies) * slot.length // slot.unsettled
-            slot.contents = None
+            slot.page_out(sum(bodies) * slot.length // slot.unsettled)
             self.paged_out += 1
             self._look(resident)
         cost = max(SLOT_COST, slot.length)
@@ -177,13 +194,12 @@ class Pager:
             self._uncount(resident)
             return
         counted_bytes = slot.bytes * (slot.length - slot.acks.count) // slot.length
-        self.resident_bytes += counted_bytes - resident.counted_bytes
-        resident.counted_bytes = counted_bytes
+        self.resident_bytes += resident.count(counted_bytes)
 
     def _uncount(self, resident: _Resident) -> None:
         self.resident_bytes -= resident.counted_bytes
         self._idle_bytes -= resident.idle_bytes
-        resident.counted_bytes = resident.idle_bytes = 0
+        resident.clear()
 
     def _sealed(self, resident: _Resident) -> None:
         """Decide whether a slot that was sealed stays, if its queue is idle; once, however often it is told of it."""
@@ -196,8 +212,7 @@ class Pager:
         ):
             return
         if self._idle_bytes + resident.counted_bytes <= self.budget_bytes * IDLE_SHARE:
-            resident.idle_bytes = resident.counted_bytes
-            self._idle_bytes += resident.idle_bytes
+            self._idle_bytes += resident.count_idle()
         else:
             self._leaving.append(resident)
             if self._may_leave():
@@ -240,7 +255,7 @@ class Pager:
         if start < slot.length:
             entries = self._entries(stream, slot, start)
             self._write(stream, slot, start, entries)
-            slot.logged = slot.length
+            slot.note_logged()
         if not for_checkpoint and slot.unlogged:
             self._spill(stream, slot)
         return True
@@ -324,11 +339,11 @@ class Pager:
         )
         for (_, message), entry in zip(messages, entries.values(), strict=True):
             if not 0 < message.position < SPILLED:  # other transient queues that hold it may point there too
-                message.position, message.record_bytes = entry
+                message.recorded(*entry)
         self.spilled += len(indexes)
         for run in _runs(indexes):
             self._write(stream, slot, run.start, [entries[index] for index in run])
-        slot.unlogged = []  # not before: were the spill to fail, they still have no place on disk
+        slot.note_spilled()  # not before: were the spill to fail, they still have no place on disk
 
     def _rank(self) -> list[_Resident]:
         """List what may be paged out; the last one goes first."""

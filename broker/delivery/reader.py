@@ -211,10 +211,8 @@ class SlotReader:
         if acks.count:  # some of it may have been settled while it was read
             for index in acks.bits.search(_SETTLED):
                 found[index] = None
-        slot.contents = found
-        # The pager takes the unsettled part of a slot's charge; what was settled before the read is not known any more.
         charge, missing = weigh(found)
-        slot.bytes = charge * slot.length // max(slot.unsettled, 1)
+        slot.load(found, charge)
         lost: list[int] = []
         if missing > acks.count:
             lost = [index for index in slot.ready_indexes() if found[index] is None]

@@ -83,6 +83,18 @@ class Turn:
         """Bring ``now_ms`` up to date."""
         self.now_ms = int(self._wall_clock_s() * 1000)
 
+    def set_ahead(self, ahead_ms: int) -> None:
+        """Note how far the broker's clock is ahead of the system's."""
+        self.ahead_ms = ahead_ms
+
+    def call_after(self, after: Callable[[], None]) -> None:
+        """Call a function in every turn, behind the engines and before the outlets are flushed."""
+        self.after = after
+
+    def stop(self) -> None:
+        """Run no further turn: the broker has failed."""
+        self.dead = True
+
     def touch(self, outlet: Outlet) -> None:
         """Has an outlet flushed at the end of the turn."""
         self._touched.append(outlet)

@@ -264,7 +264,7 @@ class Listener:
         )
 
     def _session(self, transport: Transport, connection: Connection) -> SessionOfConnection:
-        session = transport.session = SessionOfConnection(
+        session = SessionOfConnection(
             connection,
             logins=self._logins,
             permissions=self._permissions,
@@ -274,7 +274,8 @@ class Listener:
             opened=self.channel_opened,
             is_down=self._is_down,
         )
-        session.output_window.high_water_bytes = self._settings.flow.high_water_bytes
+        transport.take_session(session)
+        session.output_window.set_high_water(self._settings.flow.high_water_bytes)
         return session
 
     def _made(self, transport: Transport) -> bool:

@@ -121,12 +121,16 @@ class Transport(asyncio.Protocol):
         size_bytes = len(data)
         try:
             if size_bytes <= SMALL_READ_BYTES or size_bytes <= turn.left_bytes:
-                turn.left_bytes -= size_bytes
+                turn.left_bytes -= size_bytes  # hot: written here
                 self._feed(data)
             else:
                 self._feed_share(data)
         except Exception as error:  # noqa: BLE001 - a lost store, or a defect: it must not end as one line of asyncio's
             turn.fail(error)
+
+    def take_session(self, session: SessionOfConnection) -> None:
+        """Take the session that the connection was made with."""
+        self.session = session
 
     def eof_received(self) -> bool:
         """Let the socket close."""
@@ -136,7 +140,7 @@ class Transport(asyncio.Protocol):
         """End the session: the client is gone, with or without good-bye."""
         if self._deadline is not None:
             self._deadline.cancel()
-        self.session.output_window.writable = False
+        self.session.output_window.pause()
         try:
             self.connection.lost()
         except Exception as error:  # noqa: BLE001
@@ -147,11 +151,11 @@ class Transport(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Stop deliveries: the client does not read as fast as we write."""
-        self.session.output_window.writable = False
+        self.session.output_window.pause()
 
     def resume_writing(self) -> None:
         """Go on with deliveries."""
-        self.session.output_window.writable = True
+        self.session.output_window.resume()
         self._turn.touch(self)  # flush goes on with reading and delivering
 
     # -- the turn -----------------------------------------------------------------------------------------------------
@@ -211,9 +215,7 @@ class Transport(asyncio.Protocol):
 
     def _feed_starved(self) -> None:
         """Wake the consumers that were passed over because too much was unsent."""
-        output_window = self.session.output_window
-        if output_window.starved and output_window.writable:
-            output_window.starved = False
+        if self.session.output_window.take_starved():
             self.session.wake_consumers()
 
     def resume(self) -> None:
@@ -250,7 +252,7 @@ class Transport(asyncio.Protocol):
         turn, connection = self._turn, self.connection
         before_bytes = connection.buffered_bytes + len(data)
         self._feed(data, turn.piece_bytes())
-        turn.left_bytes -= before_bytes - connection.buffered_bytes
+        turn.left_bytes -= before_bytes - connection.buffered_bytes  # hot: written here
 
     def _feed(self, data: bytes, budget_bytes: int | None = None) -> None:
         connection = self.connection

@@ -134,7 +134,7 @@ class SealLog:
             raise
         self.close()
         self._file, self._size = file, size
-        self.view.lines = self.view.live_lines()
+        self.view.rewritten()
 
 
 def _write(file: File, at: int, lines: list[bytes]) -> int:

@@ -140,6 +140,10 @@ class SealView:
         """Return how many lines `to_lines` would yield."""
         return 1 + len(self.starts) + len(self._seals) + len(self._gaps) + len(self.released) + len(self._cursors)
 
+    def rewritten(self) -> None:
+        """Note that the file has just the live lines."""
+        self.lines = self.live_lines()
+
     def to_lines(self) -> Iterator[bytes]:
         """Yield lines that add up to the same."""
         yield encode_line("store", {"format": FORMAT, "store": self.store, "last_seal": self.last_seal})

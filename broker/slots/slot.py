@@ -180,6 +180,28 @@ class Slot:
         volatile = self.volatile
         return volatile is not None and index < len(volatile) and bool(volatile[index])
 
+    def page_out(self, body_bytes: int) -> None:
+        """Let go of the messages in memory: all of them are on disk. Units: `body_bytes` as ``body_bytes``."""
+        self.body_bytes = body_bytes
+        self.contents = None
+
+    def load(self, contents: list[Any], charge_bytes: int) -> None:
+        """Take the messages as they were read from disk, None for each settled one.
+
+        Units: `charge_bytes` is the charge of these messages. ``bytes`` becomes what it would be with the settled ones,
+        whose share is not known any more.
+        """
+        self.contents = contents
+        self.bytes = charge_bytes * self.length // max(self.unsettled, 1)
+
+    def note_logged(self) -> None:
+        """Note that the queue log has an entry of every message, but for ``unlogged``."""
+        self.logged = self.length
+
+    def note_spilled(self) -> None:
+        """Note that the queue log has an entry of every message."""
+        self.unlogged = []
+
     def move_fill(self, event: str) -> None:
         """Move the fill machine. Raises: IllegalMove."""
         state = FILL_MOVES.get((self.fill, event))

@@ -38,7 +38,7 @@ class Backup:
     """One backup. All methods are *blocking*, each for one thread; they raise StoreFailed and BackupStopped.
 
     Shapes: `gather_*` take what the broker has, `copy` makes the target of it, `clean` removes the staging folder.
-        ``stopped`` ends it as soon as it is set.
+        `stop`, from any thread, ends it soon.
     """
 
     def __init__(self, files: Files, folder: Path, target: Path) -> None:
@@ -46,7 +46,11 @@ class Backup:
         self._folder = folder
         self._staging = folder / STAGING
         self._target = target
-        self.stopped = False
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End the backup: the step that is under way raises BackupStopped."""
+        self._stopped = True
 
     def begin(self) -> None:
         """Make the target, which is marked as unfinished, and the staging folder."""
@@ -178,7 +182,7 @@ class Backup:
             read.close()
 
     def _check(self) -> None:
-        if self.stopped:
+        if self._stopped:
             raise BackupStopped
 
 

@@ -45,6 +45,12 @@ class EntrySearch:
         self.due_ms: dict[tuple[int, int], int] = {}
         self.damage: list[tuple[int, int, str]] = []
 
+    def take_found(self) -> tuple[dict[tuple[int, int], Entry], dict[tuple[int, int], int]]:
+        """Return the entries and moments found since the last call."""
+        found, self.found = self.found, {}
+        due_ms, self.due_ms = self.due_ms, {}
+        return found, due_ms
+
     def walk(self, log: LogFolder, numbers: Iterable[int]) -> None:
         """Take the messages of some segments, those behind damage too.
 

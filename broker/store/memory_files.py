@@ -21,7 +21,16 @@ class FileContent:
 
     def __init__(self) -> None:
         self.block = bytearray()
-        self.locked = False
+        self._locked = False
+
+    def lock(self) -> bool:
+        """Take the lock and return whether it was free."""
+        free, self._locked = not self._locked, True
+        return free
+
+    def unlock(self) -> None:
+        """Give the lock back."""
+        self._locked = False
 
 
 class MemoryFile(File):
@@ -60,14 +69,14 @@ class MemoryFile(File):
 
     def lock(self) -> bool:
         """Take the file's lock; tells whether it was free."""
-        if self._content.locked:
-            return False
-        self._content.locked = self._locked = True
-        return True
+        free = self._content.lock()
+        self._locked = self._locked or free
+        return free
 
     def close(self) -> None:
         if self._locked:
-            self._content.locked = self._locked = False
+            self._content.unlock()
+            self._locked = False
 
 
 class MemoryFiles(Files):

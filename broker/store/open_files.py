@@ -15,13 +15,29 @@ __all__ = ["OpenFiles"]
 class _Loan:
     """One open file and how many threads read from it."""
 
-    __slots__ = ("_lender", "file", "forgotten", "readers")
+    __slots__ = ("_forgotten", "_lender", "_readers", "file")
 
     def __init__(self, lender: OpenFiles, file: File) -> None:
         self._lender = lender
         self.file = file
-        self.readers = 0
-        self.forgotten = False
+        self._readers = 0
+        self._forgotten = False
+
+    def begin(self) -> None:
+        """Count one reader more."""
+        self._readers += 1
+
+    def end(self) -> None:
+        """Count one reader less; the last one closes a forgotten file."""
+        self._readers -= 1
+        if self._forgotten and not self._readers:
+            self.file.close()
+
+    def forget(self) -> None:
+        """Close the file as soon as it has no reader."""
+        self._forgotten = True
+        if not self._readers:
+            self.file.close()
 
     def __enter__(self) -> File:
         return self.file
@@ -53,34 +69,27 @@ class OpenFiles:
                 self._shrink()
             else:
                 self._loans.move_to_end(path)
-            loan.readers += 1
+            loan.begin()
         return loan
 
     def give_back(self, loan: _Loan) -> None:
         """End one reader's use of a file."""
         with self._lock:
-            loan.readers -= 1
-            if loan.forgotten and not loan.readers:
-                loan.file.close()
+            loan.end()
 
     def forget(self, path: Path) -> None:
         """Drop a file that is about to be removed."""
         with self._lock:
             loan = self._loans.pop(path, None)
             if loan is not None:
-                self._drop(loan)
+                loan.forget()
 
     def close(self) -> None:
         """Drop every file."""
         with self._lock:
             while self._loans:
-                self._drop(self._loans.popitem()[1])
+                self._loans.popitem()[1].forget()
 
     def _shrink(self) -> None:
         while len(self._loans) > self._limit:
-            self._drop(self._loans.popitem(last=False)[1])
-
-    def _drop(self, loan: _Loan) -> None:
-        loan.forgotten = True
-        if not loan.readers:
-            loan.file.close()
+            self._loans.popitem(last=False)[1].forget()

@@ -109,8 +109,7 @@ class EntryCompletion:
 
     def _write(self, search: EntrySearch) -> None:
         """Write what was found, runs of ids with one call each."""
-        found, search.found = search.found, {}
-        due_ms, search.due_ms = search.due_ms, {}
+        found, due_ms = search.take_found()
         self.entries += len(found)
         run: list[Entry] = []
         moments: list[int] = []

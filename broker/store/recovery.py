@@ -55,6 +55,10 @@ class Recovered:
     cut_bytes: int = 0
     findings: list[Finding] = field(default_factory=list)
 
+    def note_crash(self) -> None:
+        """Note that the broker did not stop in good order."""
+        self.clean = False
+
 
 class Recovery:
     """One recovery.

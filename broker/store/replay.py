@@ -125,8 +125,8 @@ class Replay:
                         same = number
                     if queue is not None and message_id == queue.expected:  # `follow`, without the call
                         queue.entries.append((base + at, record_bytes))
-                        queue.next_id = queue.expected = message_id = message_id + 1
-                        left = queue.left_bytes = queue.left_bytes - record_bytes
+                        queue.next_id = queue.expected = message_id = message_id + 1  # hot: written here
+                        left = queue.left_bytes = queue.left_bytes - record_bytes  # hot: written here
                         if left <= 0 or message_id == queue.full:
                             queue.seal()
                     else:

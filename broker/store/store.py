@@ -134,7 +134,7 @@ class VhostStore:
     def _start(self, recovered: Recovered) -> None:
         running = self._folder / _RUNNING
         if self._files.exists(running):
-            recovered.clean = False
+            recovered.note_crash()
         else:
             self._files.open(running, create=True).close()
             if self._sync:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from bitarray import bitarray
@@ -61,6 +61,31 @@ class Window:
         counts = {index: count for index, count in self.counts.items() if not self.bits[index]}
         settled = self.bits.tobytes()
         return SlotState(self.first, self.end, settled, counts, self.segments, self.size_bytes, self.redelivered)
+
+    def cut(self, length: int) -> None:
+        """End the window behind so many messages."""
+        del self.bits[length:]
+        self.end = self.first + length
+
+    def count(self, entries: Sequence[Entry | None]) -> None:
+        """Count its messages by segment, and their bytes, as the entries of all of them say."""
+        first, last = entries[0], entries[-1]
+        assert first is not None  # a window begins and ends with a message
+        assert last is not None
+        if first[0] >> OFFSET_BITS == last[0] >> OFFSET_BITS:
+            self.segments = {first[0] >> OFFSET_BITS: len(entries)}
+        else:
+            self.segments = dict(Counter(entry[0] >> OFFSET_BITS for entry in entries if entry is not None))
+        self.size_bytes = sum([entry[1] for entry in entries if entry is not None])
+
+    def note_move(self) -> None:
+        """Note that a record of one of its messages lies elsewhere now."""
+        self.doubtful = True
+
+    def count_segment(self) -> None:
+        """Count the unsettled messages again where all of them lie in one segment."""
+        if len(self.segments) == 1:
+            self.segments = dict.fromkeys(self.segments, self.bits.count(0))
 
     def look(self, entries: ReadEntries, segments: Mapping[int, int]) -> list[int]:
         """Count its messages by segment after their entries; returns the indexes of those that lead to no record.
@@ -192,15 +217,14 @@ class QueueReplay:
         window = self.window_of(message_id)
         if window is not None:
             self._logs.write(self.number, message_id, [(position, size)], (due_ms,) if due_ms else ())
-            window.doubtful = True
+            window.note_move()
 
     def seal(self) -> None:
         """End the open window: its entries go to the queue log, unless everything in it is settled."""
         if self.expected == _NOT_OPEN:
             return
         window, entries = self.windows[-1], self.entries
-        del window.bits[len(entries) :]
-        window.end = window.first + len(entries)
+        window.cut(len(entries))
         self.entries = []
         self.expected = _NOT_OPEN
         if window.bits.all():
@@ -213,14 +237,7 @@ class QueueReplay:
             due_ms = [self.due_ms.get(message_id, 0) for message_id in range(window.first, window.end)]
             self.due_ms = {}
         self._logs.write(self.number, window.first, entries, due_ms)
-        first, last = entries[0], entries[-1]
-        assert first is not None  # a window begins and ends with a message
-        assert last is not None
-        if first[0] >> OFFSET_BITS == last[0] >> OFFSET_BITS:
-            window.segments = {first[0] >> OFFSET_BITS: len(entries)}
-        else:
-            window.segments = dict(Counter(entry[0] >> OFFSET_BITS for entry in entries if entry is not None))
-        window.size_bytes = sum([entry[1] for entry in entries if entry is not None])
+        window.count(entries)
 
     def finish(self) -> None:
         """Seal what is open and drops the windows in which everything is settled."""
@@ -228,8 +245,7 @@ class QueueReplay:
         self.windows = [window for window in self.windows if not window.bits.all()]
         self.firsts = [window.first for window in self.windows]
         for window in self.windows:
-            if len(window.segments) == 1:
-                window.segments = dict.fromkeys(window.segments, window.bits.count(0))
+            window.count_segment()
 
     def state(self) -> QueueState:
         """Return the queue as recovered, without slots that hold nothing any more."""

@@ -208,9 +208,9 @@ class Vhosts(Mapping[str, "Vhost"]):
         for engine in engines:
             own_bytes = engine.pager.resident_bytes
             if total_bytes <= limit_bytes:
-                engine.pager.budget_bytes = limit_bytes - total_bytes + own_bytes
+                engine.pager.set_budget(limit_bytes - total_bytes + own_bytes)
             else:
-                engine.pager.budget_bytes = own_bytes * limit_bytes // total_bytes
+                engine.pager.set_budget(own_bytes * limit_bytes // total_bytes)
             engine.page()
 
     def tick(self) -> None:

@@ -282,7 +282,7 @@ class FaultyFiles(MemoryFiles):
         after.contents = {path: copy.deepcopy(content) for path, content in self.contents.items()}
         copies = {id(content): after.contents[path] for path, content in self.contents.items()}
         for content in after.contents.values():
-            content.locked = False
+            content.unlock()
         after.entries = {
             path: copies.get(id(content), copy.deepcopy(content)) for path, content in self.entries.items()
         }

@@ -34,6 +34,7 @@ def measure() -> Measures:
         found[f"{package}: modules in circles"] = sum(map(len, circles))
     found["class names that stand twice"] = len(sources.doubled_classes(paths.ROOT))
     found["writes to fields of others"] = len(sources.foreign_writes(paths.ROOT))
+    found["... marked as hot"] = len(sources.hot_writes(paths.ROOT))
     by_package = sources.lines(paths.ROOT)
     found |= {f"broker.{package}: lines": count for package, count in by_package.items()}
     found["all lines"] = sum(by_package.values())

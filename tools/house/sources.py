@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["doubled_classes", "foreign_writes", "lines"]
+__all__ = ["doubled_classes", "foreign_writes", "hot_writes", "lines"]
 
 BESIDE: Final = ("pipeline", "perf", "cli", "testing")
 """The packages beside the daemon. In the daemon a field has one writer, its owner."""
+
+
+HOT: Final = "# hot: written here"
+"""The comment of a line that writes a field of another object because a call there would cost too much."""
 
 
 def doubled_classes(root: Path) -> dict[str, list[str]]:
@@ -28,15 +32,24 @@ def foreign_writes(root: Path) -> list[str]:
     """Return each assignment to a field of an object that is neither `self` nor `cls`, as `file:line target`.
 
     An object that a method of its own class has just made is the owner's: its name was bound to a call of the class, of
-    `cls` or of `__new__`.
+    `cls` or of `__new__`. Lines that `HOT` marks are left out.
     """
-    found = []
+    return [write for write, hot in _writes(root) if not hot]
+
+
+def hot_writes(root: Path) -> list[str]:
+    """Return the assignments on the lines that `HOT` marks, as `foreign_writes` does the others."""
+    return [write for write, hot in _writes(root) if hot]
+
+
+def _writes(root: Path) -> Iterator[tuple[str, bool]]:
     for path in sorted((root / "broker").rglob("*.py")):
         name = path.relative_to(root)
         if name.parts[1] not in BESIDE:
-            targets = _foreign(ast.parse(path.read_text()))
-            found += [f"{name}:{target.lineno} {ast.unparse(target)}" for target in targets]
-    return found
+            text = path.read_text()
+            lines = text.splitlines()
+            for target in _foreign(ast.parse(text)):
+                yield f"{name}:{target.lineno} {ast.unparse(target)}", lines[target.lineno - 1].endswith(HOT)
 
 
 def _foreign(tree: ast.Module) -> Iterator[ast.Attribute]:

@@ -31,6 +31,25 @@ class OutputWindow:
         self.starved = False
         self.last_served = 0
 
+    def set_high_water(self, high_water_bytes: int) -> None:
+        """Set what may wait in the connection."""
+        self.high_water_bytes = high_water_bytes
+
+    def pause(self) -> None:
+        """Stop deliveries: the socket takes no more, or the client is gone."""
+        self.writable = False
+
+    def resume(self) -> None:
+        """Allow deliveries: the socket has sent enough."""
+        self.writable = True
+
+    def take_starved(self) -> bool:
+        """Return whether a delivery was held back that may be sent now, once for all that were."""
+        if self.starved and self.writable:
+            self.starved = False
+            return True
+        return False
+
     def has_room(self) -> bool:
         """Return whether a delivery may be added now."""
         if self.writable and self._connection.out_bytes < self.high_water_bytes:

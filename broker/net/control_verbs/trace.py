@@ -61,8 +61,7 @@ def trace_verbs(administration: Administration) -> dict[str, Verb]:
                 rows = await watch.rows()
                 if rows:
                     await request.asker.say({"passed": rows})
-                if watch.dropped:
-                    dropped, watch.dropped = watch.dropped, 0
+                if dropped := watch.take_dropped():
                     await request.asker.say({"dropped": dropped})
                 await asyncio.sleep(0)
         finally:
@@ -116,6 +115,11 @@ class TraceWatch:
         self._kept.append((self._clock.now_ms - self._clock.ahead_ms, passage))
         self._kept_bytes += size
         self._ready.set()
+
+    def take_dropped(self) -> int:
+        """Return how many messages did not fit since the last call."""
+        dropped, self.dropped = self.dropped, 0
+        return dropped
 
     async def rows(self) -> list[dict[str, Any]]:
         """Return the next messages, or none after a while without any."""

@@ -66,9 +66,14 @@ class HttpConversation:
         self._timeout_s = timeout_s
         self._machine = HttpMachine(limits)
         self._client = Client(peer_of(writer.transport), writer.transport.is_closing)
-        self.waiting = True
-        self.last = False
+        self._waiting = True
+        self._last = False
         writer.transport.set_write_buffer_limits(high=PIECE_BYTES)
+
+    def end(self) -> bool:
+        """Take no further request, and return whether none is being answered."""
+        self._last = True
+        return self._waiting
 
     async def run(self) -> None:
         """Return when the connection is over, closed in good order where there is somebody to close it with."""
@@ -99,21 +104,21 @@ class HttpConversation:
             request = await self._request()
             if request is None:
                 return False
-            self.waiting = False
+            self._waiting = False
             answer = await self._respond(request, self._client)
             _log.debug("http.answered", conn=self._client.peer.name, method=request.method, status=answer.status)
         except HttpRefused as refused:  # of the request itself: it never came to a responder
-            self.waiting = False
+            self._waiting = False
             answer = refusal_answer(refused)
-        if self.last:
+        if self._last:
             answer = replace(answer, close=True)
         try:
             await self._send(answer)
         finally:
             if answer.part is not None:
                 answer.part.file.close()
-        self.waiting = not self.last
-        return not self.last and self._machine.next_cycle()
+        self._waiting = not self._last
+        return not self._last and self._machine.next_cycle()
 
     async def _request(self) -> HttpRequest | None:
         machine = self._machine

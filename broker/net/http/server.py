@@ -79,8 +79,7 @@ class HttpServer:
         close(self._bound)
         self._bound = []
         for task, talk in list(self._talks.items()):
-            talk.last = True
-            if talk.waiting:
+            if talk.end():
                 task.cancel()
 
     async def close(self, timeout_s: float) -> None:

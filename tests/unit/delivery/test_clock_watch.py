@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 from structlog.testing import capture_logs
@@ -16,6 +15,15 @@ from broker.store.damage import StoreFailed
 from broker.store.memory_files import MemoryFiles
 
 FOLDER = Path("/data")
+
+
+class TimeOfDay:
+    """A turn, as far as the watch tells it the time of day."""
+
+    ahead_ms = 0
+
+    def set_ahead(self, ahead_ms: int) -> None:
+        self.ahead_ms = ahead_ms
 
 
 class FullFile(ClockFile):
@@ -39,7 +47,7 @@ class Watched:
         self.elapsed_s = 0.0
         self.clock = SteadyClock(lambda: self.system_s, lambda: self.elapsed_s)
         self.watch = ClockWatch(file, self.clock)
-        self.turn = SimpleNamespace(ahead_ms=0)
+        self.turn = TimeOfDay()
         self.watch.resume()
         self.watch.start(cast("Any", self.turn), list)
 

@@ -150,7 +150,7 @@ def full_pager(queues: int, messages: int, body: bytes, *, position: int = 0) ->
         for _ in range(messages):
             message = SimpleNamespace(
                 position=position, record_bytes=1, logged=position > 0, timestamp_ms=0,
-                envelope=envelope, header=b"h", body=body,
+                envelope=envelope, header=b"h", body=body, recorded=lambda *_entry: None,
             )  # fmt: skip
             line.manager.publish(message, 400 + len(body))
     pager.tick()

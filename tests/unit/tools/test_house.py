@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.house.imports import circles, import_graph
-from tools.house.sources import doubled_classes, foreign_writes
+from tools.house.sources import doubled_classes, foreign_writes, hot_writes
 from tools.house.tracer import Step, Tracer, files, functions, reentries
 
 
@@ -58,6 +58,14 @@ class Queue:
     )
     targets = [write.split()[-1] for write in foreign_writes(tmp_path)]
     assert targets == ["other.length", "self.slot.first", "other.last", "consumer.room"]
+
+
+def test_a_marked_write_is_counted_apart(tmp_path: Path) -> None:
+    """A line that says why it writes a field of another object is no foreign write, but a hot one."""
+    source = "def deliver(slot):\n    slot.length = 1  # hot: written here\n    slot.first = 2\n"
+    write(tmp_path, flusher=source)
+    assert [write.split()[-1] for write in foreign_writes(tmp_path)] == ["slot.first"]
+    assert [write.split()[-1] for write in hot_writes(tmp_path)] == ["slot.length"]
 
 
 def test_a_class_name_may_stand_once(tmp_path: Path) -> None:
