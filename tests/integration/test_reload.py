@@ -195,10 +195,10 @@ def test_the_command_says_what_came_of_it(process: BrokerProcess, file: Path) ->
     [
         "broker.cli.main:_run",
         "broker.cli.serve:load",
-        "broker.process:Broker",
-        "broker.server:Broker.recover",
-        "broker.server:Broker.serve",
-        "broker.server:Broker.stop",
+        "broker.process:BrokerServer",
+        "broker.server:BrokerServer.recover",
+        "broker.server:BrokerServer.serve",
+        "broker.server:BrokerServer.stop",
         "broker.log_writer:LogWriter.close",
     ],
 )
