@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-if TYPE_CHECKING:
-    from broker.delivery.engine import Engine
-
-__all__ = ["Outlet", "Turn"]
+__all__ = ["Outlet", "Turn", "TurnEngine"]
 
 SHARE_BYTES: Final = 128 << 10
 PIECE_MIN_BYTES: Final = 16 << 10  # less of one connection at a time would cost more than it evens out
@@ -31,6 +28,19 @@ class Outlet(Protocol):
 
     def resume(self) -> None:
         """Go on reading: there is a share of the turn for it."""
+
+
+class TurnEngine(Protocol):
+    """A vhost's engine as the turn sees it."""
+
+    due: bool
+
+    @property
+    def stirred(self) -> bool:
+        """Whether there is work for which nobody scheduled a turn: settlements, records without a waiter, drops."""
+
+    def turn(self) -> None:
+        """Do the work of the vhost that is due."""
 
 
 class Turn:
@@ -61,7 +71,7 @@ class Turn:
         self._flushes = False  # a turn has begun, and will flush whoever is touched
         self._touched: list[Outlet] = []
         self._paused: list[Outlet] = []
-        self.engines: list[Engine] = []
+        self.engines: list[TurnEngine] = []
         self.after: Callable[[], None] = _nothing
         self.dead = False  # the broker has failed: nothing is delivered, written or confirmed any more
         self.now_ms = int(wall_clock_s() * 1000)
