@@ -82,11 +82,16 @@ class PageRun:
         chosen = [block for block in blocks(page) if block.language in ("console", "python") and not block.not_run]
         for block in chosen:
             where = f"{page.name}:{block.line}"
-            if block.language == "console":
+            if "def test_" in block.text:
+                (self.folder / f"test_page_{block.line}.py").write_text(block.text)
+            elif block.language == "console":
                 for command in commands(block):
                     self._console(command, where, block.varies)
             else:
                 self._python(block, where)
+        if list(self.folder.glob("test_page_*.py")):
+            ran = run_pytest(self.folder)
+            assert ran.returncode == 0, f"{page.name}\n{ran.stdout}{ran.stderr}"
         return len(chosen)
 
     def close(self) -> None:
@@ -165,14 +170,10 @@ class PageRun:
     # ---- Python
 
     def _python(self, block: Block, where: str) -> None:
-        if "def test_" in block.text:
-            (self.folder / f"test_page_{block.line}.py").write_text(block.text)
-            ran = run_pytest(self.folder)
-            assert ran.returncode == 0, f"{where}\n{ran.stdout}{ran.stderr}"
-            return
         text = self._here(block.text)
-        self._need_broker()
-        if "channel" not in self.names and "channel = " not in text:
+        if "channel" in text:
+            self._need_broker()
+        if "channel" in text and "channel" not in self.names and "channel = " not in text:
             self.names["channel"] = pika.BlockingConnection(pika.ConnectionParameters(self.host)).channel()
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         code = compile("\n" * block.line + text, where, "exec", flags=flags)
