@@ -25,7 +25,6 @@ JOBS: Final = {  # name -> what `slotmq pipeline --help` says; broker.pipeline.j
     "deadletters": "tell why messages died, and publish them again where they came from",
     "synth": "make a workload with the statistics of a lake's traffic",
     "server": "start, stop or look at the Spark that commands find running",
-    "cluster": "start, stop or look at a Spark cluster of this machine's own",
 }
 NEEDED: Final = ("pyspark", "pyarrow", "pandas", "numpy", "rich")
 WITHOUT_EXTRA: Final = frozenset({"doctor"})  # it reports itself what is missing

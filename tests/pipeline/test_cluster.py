@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from broker.cli.pipeline import missing_packages
-from broker.pipeline.cluster.folder import ClusterFolder, default_folder
 from broker.pipeline.lake import Lake
 from tests.broker_process import PROJECT
 from tests.slot_folders import SlotFolder, TapMessage
@@ -26,6 +24,7 @@ pytestmark = [
     pytest.mark.skipif(bool(missing_packages()), reason='not installed: pip install "slotmq[spark]"'),
 ]
 
+MASTER = "local-cluster[2,1,600]"  # a master and two workers with executors of their own
 ROWS = 1000  # of a slot
 BODY_BYTES = 5000
 FEW, MANY = 10, 50
@@ -60,33 +59,15 @@ def table_of(lake: Path) -> pa.Table:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Provide the variables of commands that have a cache folder of their own, so the user's cluster is left alone."""
+    """Provide the variables of drivers that have a cache folder of their own."""
     return {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(PROJECT)}
 
 
-def cluster(environment: dict[str, str], *words: str, code: int = 0) -> dict[str, Any]:
-    """Run `slotmq pipeline cluster`, and return its summary."""
-    command = [sys.executable, "-m", "broker", "pipeline", "cluster", *words, "--json", "--quiet"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stderr
-    said: dict[str, Any] = json.loads(done.stdout)
-    return said
-
-
-@pytest.fixture
-def master(environment: dict[str, str]) -> Iterator[str]:
-    """Provide the master's URL of a cluster that runs."""
-    said = cluster(environment, "start", "--port", "0", "--workers", "2", "--cores", "1", "--memory", "600m")
-    yield said["master"]
-    ended = cluster(environment, "stop")["ended"]
-    assert sorted(ended) == ["master", "worker 1", "worker 2"]
-
-
-def test_two_workers_archive_what_one_machine_does(environment: dict[str, str], master: str, tmp_path: Path) -> None:
-    """The same rows, both executors at work on them, a driver that does not grow with them, no secret seen."""
+def test_two_workers_archive_what_one_machine_does(environment: dict[str, str], tmp_path: Path) -> None:
+    """The same rows, both executors at work on them, a driver that does not grow with them."""
     few, many = folder_of(tmp_path / "few", FEW), folder_of(tmp_path / "many", MANY)
     first, second = driver(
-        environment, master, str(few), str(tmp_path / "few-lake"), str(many), str(tmp_path / "many-lake")
+        environment, MASTER, str(few), str(tmp_path / "few-lake"), str(many), str(tmp_path / "many-lake")
     )
     assert [first["rows"], second["rows"]] == [FEW * ROWS, MANY * ROWS]
     assert [first["code"], second["code"]] == [0, 0]
@@ -99,10 +80,3 @@ def test_two_workers_archive_what_one_machine_does(environment: dict[str, str], 
     alone = tmp_path / "alone-lake"
     assert driver(environment, "local[2]", str(many), str(alone))[0]["rows"] == MANY * ROWS
     assert table_of(tmp_path / "many-lake").equals(table_of(alone))
-
-    status = cluster(environment, "status")
-    assert [each["runs"] for each in status["daemons"]] == [True, True, True]
-    folder = ClusterFolder(default_folder(environment))
-    secret = (folder.conf / "spark-defaults.conf").read_text().split("spark.authenticate.secret ")[1].split()[0]
-    for path in [path for path in folder.path.rglob("*") if path.is_file() and path.parent != folder.conf]:
-        assert secret not in path.read_text(errors="replace"), path

@@ -15,14 +15,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
 from broker.pipeline.job import BAD_RECORDS, OK, USAGE, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
-from broker.pipeline.replay.header_changes import PROPERTY_NAMES, HeaderChanges
 from broker.pipeline.replay.key_map import BadKeyMap, KeyMap, read_key_map
 from broker.pipeline.replay.replay_plan import BadReplayState, PlannedRows, ReplayState, Step, digest, steps_of
-from broker.pipeline.replay.republish import COLUMNS, TALLY_DDL, Publishing, check_reachable, publish_rows
+from broker.pipeline.replay.republish import (
+    COLUMNS,
+    PROPERTY_NAMES,
+    TALLY_DDL,
+    HeaderChanges,
+    Publishing,
+    check_reachable,
+    publish_rows,
+)
 from broker.pipeline.sink.amqp_address import AmqpAddress, BadAddress
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
-from broker.pipeline.sink.numbered_properties import PRODUCER_MAX_BYTES
 from broker.pipeline.sink.options import WINDOW_MAX
+from broker.pipeline.sink.property_columns import PRODUCER_MAX_BYTES
 from broker.pipeline.source.selection import Selection, add_selection, selection_of
 from broker.pipeline.spark.tasks import tasks_at_once
 

@@ -20,8 +20,7 @@ from broker.pipeline.jobs.route import running_topology
 from broker.pipeline.report.broker_sections import consumer_rows, tap_rows
 from broker.pipeline.report.forecast import forecast
 from broker.pipeline.report.page import page
-from broker.pipeline.report.reach import reach
-from broker.pipeline.report.redundancy import redundant_bindings
+from broker.pipeline.report.reach import reach, redundant_bindings
 from broker.pipeline.report.time_slices import instant
 from broker.pipeline.report.traffic import traffic
 from broker.pipeline.routes.bindings_file import BadBindings, read_bindings

@@ -4,35 +4,90 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.amqp.content_header import FLAG_OF
+from broker.amqp.header_edit import edit_header
+from broker.amqp.wire import PROPERTIES_AT
 from broker.pipeline.faults import PublishFailed
 from broker.pipeline.job import JobFailed
-from broker.pipeline.replay.header_changes import HeaderChanges
 from broker.pipeline.sink.amqp_address import AmqpAddress
 from broker.pipeline.sink.amqp_link import AmqpLink, LinkLost
 from broker.pipeline.sink.amqp_publisher import AmqpPublisher, Outgoing, PublisherOptions
-from broker.pipeline.sink.property_columns import NO_PROPERTIES
+from broker.pipeline.sink.property_columns import FRONT, KNOWN_MAX, NO_PROPERTIES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["COLUMNS", "TALLY_DDL", "Publishing", "check_reachable", "publish_rows", "sequence_of"]
+__all__ = [
+    "COLUMNS",
+    "NO_PROPERTIES",
+    "PROPERTY_NAMES",
+    "TALLY_DDL",
+    "HeaderChanges",
+    "Publishing",
+    "check_reachable",
+    "publish_rows",
+    "sequence_of",
+]
 
+PROPERTY_NAMES: Final = tuple(FLAG_OF)
 COLUMNS: Final = (
     "vhost", "queue", "slot", "seal", "offset", "ts", "exchange", "routing_key", "properties_raw", "body",
     "store", "incarnation",
 )  # fmt: skip
+
+
+@dataclass(slots=True)
+class HeaderChanges:
+    """Sets headers, and drops headers and properties. Cost: one look-up for properties seen before."""
+
+    set_headers: Mapping[str, str] = field(default_factory=dict)
+    drop_headers: tuple[str, ...] = ()
+    drop_properties: tuple[str, ...] = ()
+    _known: dict[bytes, bytes] = field(default_factory=dict, repr=False)
+
+    def __bool__(self) -> bool:
+        return bool(self.set_headers or self.drop_headers or self.drop_properties)
+
+    def __call__(self, properties: bytes) -> bytes:
+        """Return properties, from their flags on, with the changes."""
+        known = self._known.get(properties)
+        if known is None:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            changed = edit_header(
+                FRONT + properties,
+                set_headers=self.set_headers,
+                drop_headers=self.drop_headers,
+                drop_properties=self.drop_properties,
+            )
+            known = self._known[properties] = changed[PROPERTIES_AT:]
+        return known
+
+
 """What has to be known of a message to publish it again."""
+
+
 TALLY: Final = ("published", "refused", "dropped", "bytes", "file")
+
+
 TALLY_DDL: Final = "published bigint, refused bigint, dropped bigint, bytes bigint, file string"
+
+
 PLACE: Final = ("seal", "slot", "offset", "store", "incarnation")
+
+
 SLOT_ROWS: Final = 65_536
+
+
 SLICE_S: Final = 0.05
+
+
 LOOK_S: Final = 0.5
 
 

@@ -20,7 +20,7 @@ from broker.amqp.wire import FRAME_HEAD
 from broker.pipeline.faults import PublishFailed
 from broker.pipeline.sink.amqp_address import AmqpAddress
 from broker.pipeline.sink.amqp_link import CHANNEL, METHOD, AmqpLink, LinkLost
-from broker.pipeline.sink.numbered_properties import SEQUENCE_OCTETS, NumberedProperties, producer_of
+from broker.pipeline.sink.property_columns import SEQUENCE_OCTETS, NumberedProperties, producer_of
 from broker.pipeline.sink.publish_window import Outgoing, PublishWindow, RefusedMessage
 
 __all__ = ["AmqpPublisher", "Outgoing", "PublishFailed", "PublisherOptions", "RefusedMessage"]

@@ -12,7 +12,7 @@ from broker.pipeline.faults import SinkRefused
 from broker.pipeline.option_names import NO_TABLE, known_options
 from broker.pipeline.sink.amqp_address import AmqpAddress, BadAddress
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
-from broker.pipeline.sink.numbered_properties import PRODUCER_MAX_BYTES
+from broker.pipeline.sink.property_columns import PRODUCER_MAX_BYTES
 
 __all__ = ["SinkOptions"]
 

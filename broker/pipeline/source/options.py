@@ -12,9 +12,8 @@ from typing import Final
 from broker.pipeline.faults import SourceRefused
 from broker.pipeline.option_names import known_options
 from broker.pipeline.source.catalog import Catalog, open_catalog
-from broker.pipeline.source.filters import Condition
 from broker.pipeline.source.planner import PARTITION_MAX_BYTES, BatchLimits
-from broker.pipeline.source.positions import EARLIEST, LATEST, BadPosition, Position, read_position
+from broker.pipeline.source.positions import EARLIEST, LATEST, BadPosition, Condition, Position, read_position
 from broker.pipeline.source.schema import COLUMNS
 
 __all__ = ["SourceOptions", "check_columns", "names_option"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.pipeline.source.filters import Condition, may_hold
+from broker.pipeline.source.positions import Condition, may_hold
 from broker.pipeline.source.slot_handle import SlotHandle
 
 __all__ = ["PARTITION_MAX_BYTES", "BatchLimits", "admitted", "runs", "wanted"]

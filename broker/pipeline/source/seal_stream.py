@@ -16,10 +16,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from broker.pipeline.faults import SlotGap, SourceRefused, said_plainly
-from broker.pipeline.source.losses import gap_text, lost_since, refuse_gaps
 from broker.pipeline.source.planner import BatchLimits, admitted
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.pipeline.source.slot_source import SlotSource
+from broker.pipeline.source.slot_source import SlotSource, gap_text, lost_since, refuse_gaps
 from broker.pipeline.source.stream_offset import StreamOffset
 from broker.slot_files.seal_log import Gap
 from broker.slot_files.seal_view import SealView

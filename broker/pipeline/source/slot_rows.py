@@ -10,17 +10,19 @@ import numpy as np
 import pyarrow as pa
 
 from broker.amqp.wire import PROPERTIES_AT
-from broker.pipeline.source.gather import Gather
 from broker.pipeline.source.header_json import table_to_json
 from broker.pipeline.source.properties import PropertyPlaces, number_at
 from broker.slot_files.slot_file import HEADER_BYTES, REDELIVERED, BadSlotFile
 from broker.slot_files.slot_view import SlotView
 
-__all__ = ["BadRow", "Pick", "SlotRows"]
+__all__ = ["BadRow", "Gather", "Pick", "SlotRows"]
 
+VIEW: Final = np.dtype([("length", "<i4"), ("octets", "V12")])
+INLINE_MAX: Final = 12
+Places = Any  # numpy's: mypy sees nothing of it
+Mask = Any
 RAW_MAX_BYTES: Final = 1 << 20
 APP_TS_MAX_S: Final = 253_402_300_799  # the end of year 9999
-
 INDEX: Final = np.dtype(
     {
         "names": ["id", "ts", "at", "header", "body", "exchange", "key", "flags"],
@@ -29,9 +31,53 @@ INDEX: Final = np.dtype(
         "itemsize": 40,
     }
 )
-
 Pick = Any  # some of the rows: a slice, or an array of their numbers
 ALL: Final = slice(None)
+
+
+class Gather:
+    """Picks from one buffer.
+
+    Shapes: starts and lengths are arrays of one length, of places that lie within the buffer and at least 12 bytes
+        before its end; present says which values there are, None for all.
+    """
+
+    __slots__ = ("_buffer", "_twelves")
+
+    def __init__(self, buffer: memoryview) -> None:
+        self._buffer = pa.py_buffer(buffer)
+        # At each place the 12 bytes from there on: what an inline view holds, and the prefix of a longer one.
+        self._twelves = np.ndarray(shape=(len(buffer) - 11,), dtype="V12", buffer=buffer, strides=(1,))
+
+    def octets(self, starts: Places, lengths: Places, present: Mask = None) -> pa.BinaryArray:
+        """Return the values. Cost: a copy of their bytes."""
+        if present is not None:
+            starts, lengths = np.where(present, starts, 0), np.where(present, lengths, 0)
+        views: Any = np.empty(len(starts), VIEW)
+        views["length"] = lengths
+        views["octets"] = self._twelves[starts]
+        words: Any = views.view("<i4").reshape(-1, 4)
+        long = lengths > INLINE_MAX
+        if long.all():
+            words[:, 2], words[:, 3] = 0, starts
+        elif long.any():
+            words[long, 2], words[long, 3] = 0, starts[long]
+        validity = None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
+        array = pa.Array.from_buffers(
+            pa.binary_view(), len(starts), [validity, pa.py_buffer(views), self._buffer], -1 if validity else 0
+        )
+        return array.cast(pa.binary())
+
+    def text(self, starts: Places, lengths: Places, present: Mask = None) -> pa.StringArray:
+        """Return the values as text; octets that are not UTF-8 become replacement characters, as in the logs."""
+        octets = self.octets(starts, lengths, present)
+        try:
+            return octets.cast(pa.string())
+        except pa.ArrowInvalid:
+            return pa.array(
+                [None if value is None else value.decode("utf-8", "replace") for value in octets.to_pylist()],
+                pa.string(),
+            )
 
 
 @dataclass(frozen=True, slots=True)

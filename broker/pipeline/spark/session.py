@@ -13,7 +13,6 @@ from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from broker.pipeline.cluster.folder import cluster_environment
 from broker.pipeline.job import USAGE, JobFailed
 from broker.pipeline.spark.formats import register
 from broker.pipeline.spark.java import find_java
@@ -126,8 +125,7 @@ def _start(conf: SparkConf, master: str) -> None:
     log.take_python_loggers()
     home = os.path.dirname(pyspark.__file__)  # noqa: PTH120 - another Spark's jars would not fit
     local = {"SPARK_LOCAL_IP": LOOPBACK} if is_local(master) else {}
-    cluster = cluster_environment(master, os.environ)
-    with _environment({"JAVA_HOME": str(java.home), "SPARK_HOME": home, **local, **cluster, **_python(master)}):
+    with _environment({"JAVA_HOME": str(java.home), "SPARK_HOME": home, **local, **_python(master)}):
         try:
             with log.path.open("ab") as stream:
                 gateway = launch_gateway(conf, {"stdout": stream, "stderr": stream})

@@ -14,13 +14,13 @@ from pyspark.sql.types import StructType
 from broker.cli.control_client import ask
 from broker.pipeline.faults import SlotDamaged, SlotMissing, SourceRefused
 from broker.pipeline.source.catalog import Catalog, open_catalog, open_handle
-from broker.pipeline.source.losses import lost_since
 from broker.pipeline.source.message_format import MessageStream
 from broker.pipeline.source.message_run import SlotRun, read_run
 from broker.pipeline.source.positions import read_position
 from broker.pipeline.source.schema import ARROW_SCHEMA
-from broker.pipeline.source.seal_reader import SealReader
 from broker.pipeline.source.slot_handle import SlotHandle
+from broker.pipeline.source.slot_source import lost_since
+from broker.pipeline.source.store_catalog import SealReader
 from broker.slot_files.slot_view import open_slot
 from tests.broker_process import BrokerProcess
 from tests.slot_folders import SlotFolder, numbered

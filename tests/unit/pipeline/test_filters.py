@@ -9,8 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.pipeline.source.decoder import batches
-from broker.pipeline.source.filters import Condition, chosen_rows, may_hold
-from broker.pipeline.source.positions import EARLIEST, LATEST, BadPosition, Position, read_position
+from broker.pipeline.source.positions import (
+    EARLIEST,
+    LATEST,
+    BadPosition,
+    Condition,
+    Position,
+    chosen_rows,
+    may_hold,
+    read_position,
+)
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_rows import SlotRows
 from broker.routing.pattern import canonical_words

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from broker.amqp.content_header import decode_properties
-from broker.pipeline.replay.header_changes import HeaderChanges
+from broker.pipeline.replay.republish import HeaderChanges
 from broker.pipeline.sink.amqp_address import AmqpAddress
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
-from broker.pipeline.sink.numbered_properties import producer_of
+from broker.pipeline.sink.property_columns import producer_of
 from tests.unit.pipeline.encoded import properties
 
 pa = pytest.importorskip("pyarrow")

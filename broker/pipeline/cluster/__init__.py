@@ -1,1 +1,0 @@
-"""A standalone Spark master and workers of this machine."""
