@@ -1,4 +1,4 @@
-"""The rows of a slot file by the place of each of their parts, and which of them cannot be read."""
+"""The rows of a slot file as Arrow arrays by the place of each of their parts, and which of them cannot be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both formats stand on: the slots that were asked for, in runs for tasks."""
+"""The slots that were asked for, in runs for tasks, and what of them can no longer be had: both formats stand on it."""
 
 from __future__ import annotations
 
