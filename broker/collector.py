@@ -102,5 +102,5 @@ class Collector:
 
     @property
     def _now(self) -> int:
-        grown = sum(vhost.bindings.count + len(vhost.queues) for vhost in self._broker.vhosts.values())
+        grown = sum(vhost.bindings.live.count + len(vhost.queues) for vhost in self._broker.vhosts.values())
         return grown + CONNECTION * len(self._broker.listener.transports)

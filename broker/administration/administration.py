@@ -257,7 +257,7 @@ class Administration:
             _log.warning("vhost.limits_ignored", vhost=name, reason=str(bad))
             del self.parameters[_limits_key(name)]
             table = {}
-        vhost.limits = vhost.limits.limited_by(table)
+        vhost.limits.take_table(table)
 
     def _take_policies(self, vhost: str, document: Document) -> None:
         """Set all policies of a vhost at once, because each change sweeps all queues."""

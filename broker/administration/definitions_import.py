@@ -315,7 +315,7 @@ def _declare_exchange(vhost: Vhost, entry: ExchangeEntry, undo: list[Callable[[]
     if not entry.name or entry.name.startswith(BROKERS_OWN):
         return
     new = entry.name not in vhost.exchanges
-    vhost.declare_exchange(
+    vhost.exchanges.declare(
         entry.name,
         entry.type,
         durable=entry.durable,
@@ -324,30 +324,28 @@ def _declare_exchange(vhost: Vhost, entry: ExchangeEntry, undo: list[Callable[[]
         arguments=dict(entry.arguments),
     )
     if new:
-        undo.append(lambda: vhost.delete_exchange(entry.name))
+        undo.append(lambda: vhost.exchanges.delete(entry.name))
 
 
 def _declare_queue(vhost: Vhost, entry: QueueEntry, undo: list[Callable[[], Any]]) -> None:
     if not entry.name or entry.name.startswith(BROKERS_OWN):
         return
     new = entry.name not in vhost.queues
-    vhost.declare_queue(
+    vhost.queues.declare(
         entry.name, durable=entry.durable, auto_delete=entry.auto_delete, arguments=dict(entry.arguments)
     )
     if new:
-        undo.append(lambda: vhost.delete_queue(entry.name, None))
+        undo.append(lambda: vhost.queues.delete(entry.name, None))
 
 
 def _bind(vhost: Vhost, entry: BindingEntry, undo: list[Callable[[], Any]]) -> None:
     if not entry.source:  # the default exchange: each queue is bound to it by its name already
         return
-    bindings, before = vhost.bindings, vhost.bindings.count
+    bindings, before = vhost.bindings, vhost.bindings.live.count
     ends = (entry.destination, entry.source, entry.routing_key, dict(entry.arguments))
     if entry.to_exchange:
         bindings.bind_exchange(*ends)
     else:
-        bindings.bind_queue(*ends, None)
-    if bindings.count > before:
-        undo.append(
-            lambda: bindings.unbind_exchange(*ends) if entry.to_exchange else bindings.unbind_queue(*ends, None)
-        )
+        bindings.bind(*ends)
+    if bindings.live.count > before:
+        undo.append(lambda: bindings.unbind_exchange(*ends) if entry.to_exchange else bindings.unbind(*ends))

@@ -76,4 +76,4 @@ class PolicyChanges:
     def _begin(self, name: str) -> None:
         vhost = self._administration.vhosts.get(name)
         if vhost is not None:
-            vhost.sweep.begin()
+            vhost.policies.apply()

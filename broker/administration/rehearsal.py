@@ -116,8 +116,8 @@ def copying(source: Vhost, copy: Vhost) -> list[Callable[[], object]]:
     """Return what makes in an empty vhost what another has, one step each; the queues are owned by the same
     connections.
     """
-    copy.next_queue_number = source.next_queue_number
-    copy.limits = source.limits
+    copy.queues.reserve_numbers(source.queues.next_number)
+    copy.limits.take(source.limits)
     steps: list[Callable[[], object]] = [
         partial(
             copy.exchanges.add,
@@ -156,4 +156,4 @@ def _copy_queue(queue: Queue, copy: Vhost) -> None:
 def _copy_binding(source: str, binding: Binding, copy: Vhost) -> None:
     to: Queue | Exchange = binding.destination
     destination = copy.queues[to.name] if isinstance(to, Queue) else copy.exchanges[to.name]
-    copy.bindings.add(copy.exchanges[source], destination, binding.key, binding.arguments)
+    copy.bindings.live.add(copy.exchanges[source], destination, binding.key, binding.arguments)

@@ -80,6 +80,10 @@ class Deadlines:
         self._actions.pop(key, None)
         self._tidy()
 
+    def spend(self, units: int) -> None:
+        """Take units of the turn's share."""
+        self.left -= units
+
     def begin_turn(self) -> None:
         """Give the next turn its share."""
         self.left = TURN_SHARE

@@ -1,6 +1,6 @@
 """The firehose: what is published to a vhost and delivered from it, copied to the exchange `amq.rabbitmq.trace`.
 
-While nobody wants it, it costs the publish path nothing. The first watcher drops the publish caches, and from then on
+While it is off, the firehose costs the publish path nothing. The first watcher drops the publish caches; from then on
 each publish takes the slow path. Source: RabbitMQ, rabbit_trace.
 """
 
@@ -15,19 +15,20 @@ from broker.amqp.header_edit import cut_properties
 from broker.amqp.header_facts import plain_facts
 from broker.amqp.table_writer import counted, encode_entry, encode_short_text
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
+from broker.core.message.carbon_copies import further_keys
 from broker.core.message.fields import HeaderFields
 from broker.core.message.message import Envelope, Message
 from broker.core.names import TRACE
-from broker.core.publishing.posting import charge_bytes, post
-from broker.core.session.publication import further_keys
+from broker.core.publishing.posting import charge_bytes
 
 if TYPE_CHECKING:
     from broker.amqp.header_facts import HeaderFacts
+    from broker.core.auth.users import User
+    from broker.core.deadlines import Clock, Deadlines
+    from broker.core.publishing.posting import Poster
     from broker.core.queue.consumer import Consumer
     from broker.core.queue.queue import Queue
-    from broker.core.session.connection import SessionOfConnection
-    from broker.core.session.publication import Publication
-    from broker.core.vhost import Vhost
+    from broker.core.topology.exchanges import Exchanges
 
 __all__ = ["Firehose", "Passage", "Watcher"]
 
@@ -38,11 +39,18 @@ SIGNED_MAX: Final = (1 << 31) - 1
 HEADER: Final = Struct(">HHQH")  # class, weight, body size, flags of a content header
 
 
-class Passage:
-    """One message on its way in or out.
+class TracedClient(Protocol):
+    """The client that published a message, or that a message was delivered to."""
 
-    Shapes: `name` is that of the exchange of a publish, or of the queue of a delivery. `queues` are those that a
-        publish was routed to, `redelivered` is None for a publish.
+    name: str
+    user: User | None
+
+
+class Passage:
+    """One message that was published or delivered.
+
+    Shapes: `name` is the name of the exchange of a publish, or of the queue of a delivery. `queues` names the queues
+        that a publish was routed to. `redelivered` is None for a publish.
     """
 
     __slots__ = (
@@ -51,7 +59,7 @@ class Passage:
 
     def __init__(
         self,
-        session: SessionOfConnection,
+        client: TracedClient,
         channel: int,
         name: str,
         message: tuple[str, Sequence[str], bytes, bytes],
@@ -60,9 +68,9 @@ class Passage:
         redelivered: bool | None = None,
     ) -> None:
         """Take exchange, routing keys, content header and body of a message."""
-        assert session.user is not None
-        self.connection = session.name
-        self.user = session.user.name
+        assert client.user is not None
+        self.connection = client.name
+        self.user = client.user.name
         self.channel = channel
         self.name = name
         self.exchange, self.keys, self.header, self.body = message
@@ -76,28 +84,56 @@ class Passage:
 
 
 class Watcher(Protocol):
-    """An object that hears of each message that passes."""
+    """Hears of each message that is published or delivered."""
 
     def hear(self, passage: Passage) -> None:
-        """Take a message in no time, or leave it."""
+        """Take a message without delay, or drop it."""
 
 
 def _nobody(_firehose: Firehose | None) -> None:
-    """Hear of the switch when nobody else does."""
+    """Ignore that tracing was switched on or off."""
 
 
 class Firehose:
-    """Copies what passes a vhost while somebody wants it.
+    """Copies the messages of a vhost while it is switched on or watched.
 
-    Invariant: ``active`` while it is ``publishing`` or watched; ``switched`` tells who hands out messages.
-        What comes from the trace exchange itself is not traced.
-    Cost: nothing while it is not active; then each publish goes the slow way, and each copy is a message more.
+    Invariant: ``active`` while it is ``publishing`` or watched; ``switched`` hears of each change, so that deliveries
+        are copied. Messages of the trace exchange itself are not copied.
+    Cost: nothing while it is not active; then each publish takes the slow path, and each copy is one more message.
     """
 
-    __slots__ = ("_due", "_vhost", "_watchers", "active", "node", "publishing", "switched")
+    __slots__ = (
+        "_clock",
+        "_deadlines",
+        "_due",
+        "_exchanges",
+        "_poster",
+        "_resolve_again",
+        "_vhost_name",
+        "_watchers",
+        "active",
+        "node",
+        "publishing",
+        "switched",
+    )
 
-    def __init__(self, vhost: Vhost) -> None:
-        self._vhost = vhost
+    def __init__(
+        self,
+        vhost_name: str,
+        exchanges: Exchanges,
+        poster: Poster,
+        clock: Clock,
+        deadlines: Deadlines,
+        *,
+        resolve_again: Callable[[], None],
+    ) -> None:
+        """`resolve_again` drops the publish caches."""
+        self._vhost_name = vhost_name
+        self._exchanges = exchanges
+        self._poster = poster
+        self._clock = clock
+        self._deadlines = deadlines
+        self._resolve_again = resolve_again
         self._watchers: list[Watcher] = []
         self._due: list[Passage] = []
         self.active = False
@@ -106,38 +142,45 @@ class Firehose:
         self.switched: Callable[[Firehose | None], None] = _nobody
 
     def switch(self, *, on: bool) -> None:
-        """Begin to publish to the trace exchange, or end it."""
+        """Start or stop copying to the trace exchange."""
         self.publishing = on
         self._changed()
 
     def watch(self, watcher: Watcher) -> None:
-        """Let somebody hear what passes."""
+        """Tell a watcher of each message from now on."""
         self._watchers.append(watcher)
         self._changed()
 
     def forget(self, watcher: Watcher) -> None:
-        """Let somebody hear nothing any more."""
+        """Tell a watcher of no further message."""
         self._watchers.remove(watcher)
         self._changed()
 
     def published(
-        self, session: SessionOfConnection, channel: int, publication: Publication, facts: HeaderFacts
+        self,
+        client: TracedClient,
+        channel: int,
+        envelope: Envelope,
+        content: tuple[HeaderFacts, bytes, bytes],
+        queues: Sequence[Queue],
     ) -> None:
-        """Copy a publish that was checked and routed, before its queues have it; `facts` are those of its header."""
-        envelope = publication.envelope
+        """Copy a publish that was checked and routed, before its queues take it.
+
+        Shapes: `content` is the facts of the header, the header as consumers see it, and the body.
+        """
+        facts, header, body = content
         keys = tuple(dict.fromkeys((envelope.key, *further_keys(facts))))
-        message = (envelope.exchange, keys, publication.header, publication.body)
-        queues = [queue.name for queue in publication.queues if not queue.is_tap]
-        self._tell(Passage(session, channel, envelope.exchange, message, queues=queues))
+        names = [queue.name for queue in queues if not queue.is_tap]
+        self._tell(Passage(client, channel, envelope.exchange, (envelope.exchange, keys, header, body), queues=names))
 
     def delivered_to(self, consumer: Consumer, passing: Sequence[tuple[Message, bool]]) -> None:
-        """Copy what a consumer was sent: each message, and whether it is redelivered."""
-        session = cast("SessionOfConnection", consumer.connection.session)
+        """Copy the messages that were sent to a consumer; each comes with whether it is redelivered."""
+        client = cast("TracedClient", consumer.connection.session)
         for message, redelivered in passing:
-            self.delivered(session, consumer.session.number, consumer.queue, message, redelivered=redelivered)
+            self.delivered(client, consumer.session.number, consumer.queue, message, redelivered=redelivered)
 
     def delivered(
-        self, session: SessionOfConnection, channel: int, queue: Queue, message: Message, *, redelivered: bool
+        self, client: TracedClient, channel: int, queue: Queue, message: Message, *, redelivered: bool
     ) -> None:
         """Copy a delivery."""
         envelope = message.envelope
@@ -145,7 +188,7 @@ class Firehose:
             return
         keys = tuple(dict.fromkeys((envelope.key, *further_keys(message.facts))))
         content = (envelope.exchange, keys, message.header, message.body)
-        self._tell(Passage(session, channel, queue.name, content, redelivered=redelivered))
+        self._tell(Passage(client, channel, queue.name, content, redelivered=redelivered))
 
     def _tell(self, passage: Passage) -> None:
         for watcher in self._watchers:
@@ -153,9 +196,8 @@ class Firehose:
         if self.publishing:
             # A queue that is being served must not get a message in between: the copies follow in the same turn.
             self._due.append(passage)
-            ports = self._vhost.ports
-            ports.deadlines.left -= 1
-            ports.deadlines.set(self, ports.clock.now_ms, self._publish)
+            self._deadlines.spend(1)
+            self._deadlines.set(self, self._clock.now_ms, self._publish)
 
     def _publish(self) -> None:
         due, self._due = self._due, []
@@ -163,20 +205,19 @@ class Firehose:
             self._post(passage)
 
     def _post(self, passage: Passage) -> None:
-        vhost = self._vhost
-        exchange = vhost.exchanges[TRACE]
+        exchange = self._exchanges[TRACE]
         key = f"{passage.kind}.{passage.name}".encode()[:SHORT_STRING_MAX_BYTES].decode("utf-8", "ignore")
         header = self._header(passage)
-        queues = vhost.router.match(exchange, key, HeaderFields(header))
+        queues = self._exchanges.router.match(exchange, key, HeaderFields(header))
         if queues:
             charge = charge_bytes(header, passage.body, len(queues))
             facts = plain_facts(persistent=False, priority=0, expiration_ms=None)
-            now_ms = vhost.ports.clock.now_ms
+            now_ms = self._clock.now_ms
             message = Message(Envelope(TRACE, key), header, passage.body, charge, facts, now_ms)
-            post(vhost, message, queues)
+            self._poster.post(message, queues)
 
     def _header(self, passage: Passage) -> bytes:
-        """Return the content header of a copy: what there is to say of the message, as RabbitMQ's headers."""
+        """Return the content header of a copy: the facts of the message, as RabbitMQ's headers."""
         entries = [
             encode_entry("exchange_name", passage.exchange),
             encode_entry("routing_keys", list(passage.keys)),
@@ -186,7 +227,7 @@ class Firehose:
         if passage.redelivered is not None:
             entries.append(_signed("redelivered", int(passage.redelivered)))
         entries += [
-            encode_entry("vhost", self._vhost.name),
+            encode_entry("vhost", self._vhost_name),
             encode_entry("connection", passage.connection),
             _signed("channel", passage.channel),
             encode_entry("user", passage.user),
@@ -201,7 +242,7 @@ class Firehose:
         if active is not self.active:
             self.active = active
             self.switched(self if active else None)
-            self._vhost.drop_publish_caches()
+            self._resolve_again()
 
 
 def _properties(header: bytes) -> list[bytes]:

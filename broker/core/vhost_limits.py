@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.amqp.errors import ChannelError, ConnectionFault
@@ -16,9 +16,9 @@ __all__ = ["VhostLimits", "vhost_limits_table"]
 QUEUES: Final = "max-queues"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class VhostLimits:
-    """The limits of one vhost; they hold for who declares and binds, not for what is stored already.
+    """The limits of one vhost. They hold for declares and binds, not for what is stored already.
 
     The exchanges and queues that the broker makes itself are not counted.
     Shapes: ``own_queues_max`` and ``connections_max`` are what an operator set for this vhost, None for nothing; the
@@ -32,9 +32,23 @@ class VhostLimits:
     own_queues_max: int | None = None
     connections_max: int | None = None
 
-    def limited_by(self, table: Mapping[str, int]) -> VhostLimits:
-        """Return these limits with those of a vhost's own table in place of what it had."""
-        return replace(self, own_queues_max=limit_in(table, QUEUES), connections_max=limit_in(table, CONNECTIONS))
+    def take(self, limits: VhostLimits) -> None:
+        """Take the limits of another vhost."""
+        self.take_settings(limits)
+        self.own_queues_max = limits.own_queues_max
+        self.connections_max = limits.connections_max
+
+    def take_settings(self, limits: VhostLimits) -> None:
+        """Take the limits of changed settings and keep the vhost's own."""
+        self.exchanges_max = limits.exchanges_max
+        self.queues_max = limits.queues_max
+        self.bindings_max = limits.bindings_max
+        self.transient_shared_queues = limits.transient_shared_queues
+
+    def take_table(self, table: Mapping[str, int]) -> None:
+        """Take the vhost's own limits from a table, in place of those that it had."""
+        self.own_queues_max = limit_in(table, QUEUES)
+        self.connections_max = limit_in(table, CONNECTIONS)
 
     def check_connections(self, vhost: str, user: str, count: int) -> None:
         """Refuse one more connection than may be. Raises: 530, with RabbitMQ's text."""

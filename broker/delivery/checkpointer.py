@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from broker.core.durable_topology import TopologySnapshot
 from broker.event_log import get_logger
 from broker.slots.slot import Fill, Tenure
 from broker.store.checkpoint import Checkpoint, QueueState, SlotState
@@ -95,7 +96,7 @@ class Checkpointer:
             for stream in streams:
                 stream.log_settlements()  # nothing is behind a clean one
         store, vhost = self._store, self._vhost
-        checkpoint = Checkpoint(store.log.position, clean, vhost.topology_snapshot(), [], vhost.next_queue_number)
+        checkpoint = Checkpoint(store.log.position, clean, TopologySnapshot(vhost), [], vhost.queues.next_number)
         self._left = SLICE
         for stream in streams:
             state = await self._state(stream)

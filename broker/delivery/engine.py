@@ -6,12 +6,12 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.deadlines import TURN_SHARE, Deadlines
+from broker.core.durable_topology import restore
 from broker.core.queue.ports import QueuePorts, StreamOwner
-from broker.core.topology.recovered_queue import deleted_numbers, make_recovered
+from broker.core.topology.changes import deleted_numbers
 from broker.delivery.checkpointer import Checkpointer
 from broker.delivery.committer import Committer
 from broker.delivery.compactor import Compactor
@@ -110,10 +110,7 @@ class Engine:
         """Go by changed settings; what is there already may exceed the new limits."""
         self._checkpoint_interval_s = settings.store.checkpoint_interval_ms / 1000
         self.compactor.take_settings(settings.store)
-        own = self.vhost.limits
-        self.vhost.limits = replace(
-            limits_of(settings), own_queues_max=own.own_queues_max, connections_max=own.connections_max
-        )
+        self.vhost.limits.take_settings(limits_of(settings))
 
     @property
     def at_rest(self) -> bool:
@@ -137,8 +134,8 @@ class Engine:
         """
         self.recovered_clean = recovered.clean
         vhost = self.vhost
-        vhost.restore(recovered.topology)
-        vhost.next_queue_number = max(vhost.next_queue_number, recovered.next_queue_number)
+        restore(vhost, recovered.topology)
+        vhost.queues.reserve_numbers(recovered.next_queue_number)
         lost: list[QueueState] = []
         streams = {stream.number: stream for queue in vhost.queues.values() for stream in queue.streams}
         for number, state in recovered.queues.items():
@@ -164,7 +161,7 @@ class Engine:
             reason = f"the declaration of queue number {state.number}, which holds {messages} messages, cannot be read"
             if not self._quarantines:
                 raise self.store.log.corrupt(min(state.slots[0].segments, default=0) << OFFSET_BITS, reason)
-            queue = make_recovered(self.vhost, state.number)
+            queue = self.vhost.queues.add_recovered(state.number, self.vhost.new_name)
             queue.stream.restore(state, redelivered=redelivered)
             _log.error(
                 "queue.recovered",
@@ -305,7 +302,7 @@ class Engine:
         self.vhost.dead_letters.bury(queue, message, reason)
 
     def _unused(self, queue: Queue) -> None:
-        self.vhost.queue_unused(queue)
+        self.vhost.queues.unused(queue)
 
     def _arm(self) -> None:
         """Has a turn run when the next deadline is due."""

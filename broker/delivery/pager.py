@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from broker.core.delay.delayed import HoldingQueue, due_ms_of
+from broker.core.message.delay import due_ms_of
+from broker.core.queue.holding_queue import HoldingQueue
 from broker.slots.slot import Fill, Tenure
 from broker.store.queue_entry import Entry
 from broker.store.record import TARGET, encode_message

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bitarray import bitarray
 
-from broker.core.delay.delayed import FETCH_BYTES, due_ms_of
+from broker.core.delay.delayed import FETCH_BYTES
+from broker.core.message.delay import due_ms_of
 from broker.delivery.message_loader import MessageLoader, weigh
 from broker.event_log import get_logger
 from broker.slots.slot import Tenure

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.names import is_short_text
 from broker.core.queue.tap_queue import TAP_PREFIX, TapQueue, tap_arguments
-from broker.core.topology import changes
 from broker.event_log import get_logger
 from broker.routing.pattern import PatternLimits
 from broker.store.damage import StoreFailed
@@ -239,11 +238,7 @@ class Taps:
     def _make(self, vhost: Vhost, name: str, arguments: dict[str, Any]) -> None:
         # A number that no slot file knows, not even one of a former vhost of that name: it tells the ids apart.
         number = max(vhost.queues.next_number, *(known + 1 for known in self.view.ends(vhost.name)), 1)
-        queue = vhost.queues.add(
-            name, number=number, durable=True, exclusive_owner=None, auto_delete=False, arguments=arguments
-        )
-        vhost.queues.taps[name].stream.lose_sealed(vhost.queues.taps[name].first_id)
-        vhost.journal(changes.queue_declared(queue))
+        vhost.queues.add_tap(name, number, arguments)
 
     def _chosen(self, vhost: str | None, tap: str | None) -> Iterator[tuple[Engine, TapQueue]]:
         for name in sorted(self._vhosts) if vhost is None else [vhost_named(self._vhosts, vhost).name]:

@@ -523,7 +523,7 @@ async def test_a_command_that_meets_damage_ends(tmp_path: Path, verb: str, argum
     await prepare(tmp_path, clean=True)
     async with mortal_broker(tmp_path, sections("refuse")) as broker:
         bad_checksum(tmp_path, SickFiles())
-        broker.vhosts["crm"].declare_queue("other", durable=True)
+        broker.vhosts["crm"].queues.declare("other", durable=True)
 
         def command() -> str:
             with pytest.raises(Unanswered) as caught:

@@ -58,9 +58,9 @@ async def tapped_life(disk: FaultyFiles, random: Random) -> Life | None:
     try:
         vhost = life.broker.vhosts["/"]
         if EXCHANGE not in vhost.exchanges:
-            vhost.declare_exchange(EXCHANGE, "topic", durable=True)
-        vhost.declare_queue(QUEUE, durable=True)
-        vhost.bind(QUEUE, EXCHANGE, "a.#")
+            vhost.exchanges.declare(EXCHANGE, "topic", durable=True)
+        vhost.queues.declare(QUEUE, durable=True)
+        vhost.bindings.bind(QUEUE, EXCHANGE, "a.#")
         await life.broker.taps.add("/", EXCHANGE, "a.#", name=TAP, cursors=["reader"])
     except GONE:
         await life.kill()

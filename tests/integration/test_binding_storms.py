@@ -82,7 +82,7 @@ async def until_gone(broker: BrokerServer, count: int = MANY) -> None:
     """Return when the indexes have lost so many bindings."""
 
     async def gone() -> bool:
-        return vhost_of(broker).bindings.deferred.shed == count
+        return vhost_of(broker).bindings.live.deferred.shed == count
 
     await wait_until_async(gone, f"{count} bindings out of the index")
 
@@ -96,13 +96,13 @@ async def test_binding_and_unbinding_by_the_thousands_is_done_turn_by_turn(tmp_p
             client.expect(Queue.UnbindOk, 1)
 
     async with mortal_broker(tmp_path) as broker:
-        counted = Counted(broker, lambda: vhost_of(broker).bindings.count)
+        counted = Counted(broker, lambda: vhost_of(broker).bindings.live.count)
         with await asyncio.to_thread(connect, broker) as client:
             await talk(broker, prepare, client)
-            assert vhost_of(broker).bindings.count == MANY
+            assert vhost_of(broker).bindings.live.count == MANY
             assert counted.most <= MOST_METHODS
             await talk(broker, unbind_all, client)
-            assert vhost_of(broker).bindings.count == 0
+            assert vhost_of(broker).bindings.live.count == 0
             assert counted.most <= MOST_METHODS
 
 
@@ -116,7 +116,7 @@ async def test_a_storm_of_one_connection_leaves_the_others_their_turns(tmp_path:
 
             def ask() -> int:
                 answered = 0
-                while vhost_of(broker).bindings.count < MANY:
+                while vhost_of(broker).bindings.live.count < MANY:
                     asking.call(1, Queue.Declare(queue="other"), Queue.DeclareOk)
                     answered += 1
                 return answered
@@ -162,9 +162,9 @@ async def test_what_is_deleted_is_gone_for_clients_at_once(
     """It is counted, listed and free to be declared and bound again; the index loses it turn by turn."""
     async with bound(tmp_path, exclusive=exclusive) as (broker, client), client_of(broker) as channel:
         await talk(broker, lambda: publish(client, "k.1.x", [b"m"] * 3, exchange="x"))
-        counted = Counted(broker, lambda: vhost_of(broker).bindings.deferred.shed)
+        counted = Counted(broker, lambda: vhost_of(broker).bindings.live.deferred.shed)
         await end(broker, client)
-        assert vhost_of(broker).bindings.count == 0
+        assert vhost_of(broker).bindings.live.count == 0
         exchange = await channel.declare_exchange("x", "topic")
         again = await channel.declare_queue("q", durable=end is not delete_exchange)  # not the one that was
         assert again.declaration_result.message_count == (3 if end is delete_exchange else 0)
@@ -172,7 +172,7 @@ async def test_what_is_deleted_is_gone_for_clients_at_once(
         assert [binding.key for binding, _ in vhost_of(broker).queues["q"].arriving] == ["k.1.*"]
         await until_gone(broker)
         assert counted.most <= CHUNK_BINDINGS
-        assert not vhost_of(broker).bindings.deferred.busy
+        assert not vhost_of(broker).bindings.live.deferred.busy
         assert [binding.key for binding in vhost_of(broker).exchanges["x"].bindings] == ["k.1.*"]
 
 
@@ -189,7 +189,7 @@ async def test_publishers_go_on_while_a_queue_of_many_bindings_is_deleted(tmp_pa
                 publish(publisher, "k.1.a", [b"2"] * 3, exchange="x")
                 publish(publisher, "k.2.a", [b"3"], exchange="x")
 
-            counted = Counted(broker, lambda: vhost_of(broker).bindings.deferred.shed)
+            counted = Counted(broker, lambda: vhost_of(broker).bindings.live.deferred.shed)
             await talk(broker, publish_behind)
             await until_gone(broker)
             assert counted.most <= CHUNK_BINDINGS
@@ -217,15 +217,15 @@ async def test_a_deleted_vhost_goes_turn_by_turn(tmp_path: Path) -> None:
     async with bound(tmp_path, durable=True) as (broker, _client):
         vhost = vhost_of(broker)
         sheds: list[int] = []
-        turn = vhost.bindings.deferred.turn
+        turn = vhost.bindings.live.deferred.turn
 
         def counted() -> None:
-            before = vhost.bindings.deferred.shed
+            before = vhost.bindings.live.deferred.shed
             turn()
-            sheds.append(vhost.bindings.deferred.shed - before)
+            sheds.append(vhost.bindings.live.deferred.shed - before)
 
-        slotted: Any = vhost.bindings.deferred
-        vhost.bindings.deferred = CountedRemains(slotted, counted)  # type: ignore[assignment]
+        slotted: Any = vhost.bindings.live.deferred
+        vhost.bindings.live.deferred = CountedRemains(slotted, counted)  # type: ignore[assignment]
         await VhostChanges(broker.administration).delete("/")
         assert sum(sheds) == MANY
         assert max(sheds) <= CHUNK_BINDINGS

@@ -353,7 +353,7 @@ async def test_what_comes_in_between_undoes_the_import(tmp_path: Path, monkeypat
 
         def meddle(progress: Any) -> None:
             if progress["step"] == "importing" and progress["done"] == 0:
-                vhost.declare_queue("q299", durable=False)
+                vhost.queues.declare("q299", durable=False)
 
         def take_it() -> None:
             folder = broker.settings.server.data_dir

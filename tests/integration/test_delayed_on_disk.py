@@ -11,8 +11,9 @@ import pytest
 from pamqp import commands
 
 from broker.core.deadlines import Deadlines
-from broker.core.delay.delayed import HOLDING_PREFIX, Delay
+from broker.core.delay.delayed import Delay
 from broker.core.delay.due_moments import NEAR_MAX
+from broker.core.queue.holding_queue import holding_name
 from broker.server import BrokerServer
 from broker.store.store import VhostStore
 from broker.testing import VirtualClock
@@ -62,7 +63,7 @@ def delay_of_x(broker: BrokerServer) -> Delay:
 
 def in_memory(broker: BrokerServer) -> int:
     """Count the held messages that are in memory."""
-    slots = queue_of(broker, HOLDING_PREFIX + "x").stream.manager.slots.values()
+    slots = queue_of(broker, holding_name("x")).stream.manager.slots.values()
     return sum(len(slot.contents or ()) for slot in slots)
 
 
@@ -136,7 +137,7 @@ async def test_what_fell_due_while_the_broker_was_down_comes_in_order(tmp_path: 
         await broker.idle()
         address = BrokerAddress("127.0.0.1", broker.port)
         assert await talk(broker.server, numbers_in, address) == list(reversed(range(count)))
-        assert queue_of(broker.server, HOLDING_PREFIX + "x").ready == 1
+        assert queue_of(broker.server, holding_name("x")).ready == 1
 
 
 async def test_moments_that_an_older_version_did_not_write_are_read_from_the_messages(
@@ -226,6 +227,6 @@ def test_held_slots_survive_kill_9(broker_process: BrokerProcess) -> None:
             if len(set(found)) == count // 2:
                 break
         assert sorted(set(found)) == list(range(0, count, 2))
-        assert ready(channel, HOLDING_PREFIX + "x") == count // 2
-        assert channel.queue_purge(HOLDING_PREFIX + "x").method.message_count == count // 2
+        assert ready(channel, holding_name("x")) == count // 2
+        assert channel.queue_purge(holding_name("x")).method.message_count == count // 2
     assert broker_process.errors() == []

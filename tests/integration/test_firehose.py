@@ -168,7 +168,7 @@ async def test_a_publish_is_looked_at_closely_only_while_somebody_wants_it(tmp_p
         async def straight() -> set[bool]:
             for _ in range(3):
                 await channel.default_exchange.publish(message(b"m"), "q")
-            return {entry.straight for entry in vhost.publish_cache(user).entries.values()}
+            return {entry.straight for entry in vhost.publish_caches.of(user.name).entries.values()}
 
         assert await straight() == {True}
         await told(broker, "set_tracing", on=True)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.core.durable_topology import restore, snapshot
 from broker.core.topology import deferred_unbinding
 from broker.core.vhost import Vhost
 from broker.routing.engine_names import CHOICES
@@ -49,23 +50,23 @@ class World:
     def declare(self) -> None:
         """Declare what is missing."""
         for name in EXCHANGES:
-            self.vhost.declare_exchange(name, "topic", durable=True, arguments={"x-topic-index": self.index})
+            self.vhost.exchanges.declare(name, "topic", durable=True, arguments={"x-topic-index": self.index})
         for name in QUEUES:
-            self.vhost.declare_queue(name, durable=True)
+            self.vhost.queues.declare(name, durable=True)
 
     def step(self, verb: str, *what: Any) -> None:
         """Do one thing, and sees that the rest of the world is as it should be."""
         match verb:
             case "bind":
                 for key in what[2]:
-                    self.vhost.bind(what[0], what[1], key)
+                    self.vhost.bindings.bind(what[0], what[1], key)
                     self.bindings.add((what[1], what[0], key))
             case "unbind":
-                self.vhost.unbind(*what)
+                self.vhost.bindings.unbind(*what)
                 self.bindings.discard((what[1], what[0], what[2]))
             case "onward":
                 for key in what[2]:
-                    self.vhost.bind_exchange(what[1], what[0], key)
+                    self.vhost.bindings.bind_exchange(what[1], what[0], key)
                     self.bindings.add((what[0], what[1], key))
             case "delete queue":
                 self.delete(QUEUES[what[0]])
@@ -84,16 +85,16 @@ class World:
     def delete(self, name: str) -> None:
         """Delete a queue or an exchange; a namesake is there at once."""
         if name in QUEUES:
-            assert self.vhost.delete_queue(name, None) == 0
+            assert self.vhost.queues.delete(name, None) == 0
         else:
-            self.vhost.delete_exchange(name)
+            self.vhost.exchanges.delete(name)
         self.bindings = {known for known in self.bindings if name not in known[:2]}
         self.check()
         self.declare()
 
     def turn(self) -> None:
         """Run a turn of the loop: no more than a chunk leaves the indexes."""
-        left = self.vhost.bindings.deferred
+        left = self.vhost.bindings.live.deferred
         before, had = left.shed, len(left)
         self.room.deadlines.begin_turn()
         self.room.deadlines.run(0)
@@ -103,9 +104,9 @@ class World:
     def restart(self) -> None:
         """End the broker wherever it is, and go on with what the journal says."""
         journal = self.room.journal
-        assert canonical(self.vhost.topology()) == canonical(restored(journal).topology())
+        assert canonical(snapshot(self.vhost)) == canonical(snapshot(restored(journal)))
         self.room = Room()
-        self.vhost.restore(journal)
+        restore(self.vhost, journal)
         self.room.journal[:] = journal
         self.kept.clear()
 
@@ -125,7 +126,7 @@ class World:
             for binding in exchange.bindings
         ]
         assert sorted(listed) == sorted(self.bindings)
-        assert vhost.bindings.count == len(listed)
+        assert vhost.bindings.live.count == len(listed)
         arriving = [
             (source.name, binding.destination.name, binding.key)
             for end in (*vhost.queues.values(), *vhost.exchanges.values())
@@ -150,7 +151,7 @@ class World:
 def restored(journal: list[dict[str, Any]]) -> Vhost:
     """Return the vhost that a journal comes to."""
     again = Room().vhost
-    again.restore(json.loads(json.dumps(journal)))
+    restore(again, json.loads(json.dumps(journal)))
     return again
 
 
@@ -170,7 +171,7 @@ def test_nobody_sees_what_a_deletion_leaves_behind(index: str, steps: list[tuple
             world.step(*step)
         for name in (*QUEUES, *EXCHANGES):
             world.delete(name)
-        while world.vhost.bindings.deferred:
+        while world.vhost.bindings.live.deferred:
             world.turn()
         for name in EXCHANGES:
             exchange: Any = world.vhost.exchanges[name]

@@ -17,7 +17,7 @@ from tests.unit.core.room import Room
 
 ROOM = Room()
 CLIENT = ROOM.enter()
-QUEUES = tuple(ROOM.vhost.declare_queue(name) for name in ("q-0", "q-1"))
+QUEUES = tuple(ROOM.vhost.queues.declare(name) for name in ("q-0", "q-1"))
 STREAMS = tuple(queue.stream for queue in QUEUES)
 CONSUMERS = tuple(CLIENT.consumer(queue) for queue in QUEUES)
 WINDOW = 40  # messages of a slot

@@ -43,7 +43,7 @@ def _thawed() -> Iterator[None]:
 @pytest.fixture
 def broker() -> Any:
     """Provide what the collector looks at: one vhost, no connection."""
-    vhost = SimpleNamespace(bindings=SimpleNamespace(count=0), queues={})
+    vhost = SimpleNamespace(bindings=SimpleNamespace(live=SimpleNamespace(count=0)), queues={})
     return SimpleNamespace(vhosts={"/": vhost}, listener=Listener(), turn=SimpleNamespace(count=0))
 
 
@@ -54,7 +54,7 @@ async def test_what_is_there_is_set_aside_when_it_has_grown(broker: Any) -> None
     collector.start()
     assert gc.get_freeze_count() > 0
     gc.unfreeze()
-    broker.vhosts["/"].bindings.count = GROWTH - 1
+    broker.vhosts["/"].bindings.live.count = GROWTH - 1
     collector.look()
     assert gc.get_freeze_count() == 0
     broker.vhosts["/"].queues["q"] = None
@@ -112,7 +112,7 @@ async def test_connections_that_come_and_go_are_collected_where_nothing_grows(br
         collector.look()
         assert broker.listener.looks == looks
     broker.listener.gone = CLOSED_MAX - 1
-    broker.vhosts["/"].bindings.count = GROWTH
+    broker.vhosts["/"].bindings.live.count = GROWTH
     collector.look()
     assert broker.listener.gone == CLOSED_MAX - 1
     collector.close()
@@ -158,13 +158,13 @@ async def test_everything_is_looked_at_when_nobody_waits(broker: Any) -> None:
 async def test_everything_is_looked_at_when_there_is_much_less(broker: Any) -> None:
     """What was set aside and is gone in circles, a deleted queue, is not set aside for good."""
     collector = Collector(broker, asyncio.get_running_loop())
-    broker.vhosts["/"].bindings.count = GROWTH
+    broker.vhosts["/"].bindings.live.count = GROWTH
     collector.start()
     collections = gc.get_stats()[2]["collections"]
-    broker.vhosts["/"].bindings.count = 1
+    broker.vhosts["/"].bindings.live.count = 1
     collector.look()
     assert gc.get_stats()[2]["collections"] == collections
-    broker.vhosts["/"].bindings.count = 0
+    broker.vhosts["/"].bindings.live.count = 0
     collector.look()
     assert gc.get_stats()[2]["collections"] == collections + 1
     collector.close()

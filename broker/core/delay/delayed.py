@@ -9,73 +9,40 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from broker.amqp.content_header import facts_of
 from broker.amqp.header_edit import edit_header
 from broker.amqp.header_facts import MISSING
 from broker.core.delay.due_moments import DueMoments, Moment, SlotMoments
+from broker.core.message.delay import delay_of, due_ms_of
 from broker.core.message.fields import HeaderFields
 from broker.core.message.message import Message
-from broker.core.publishing.posting import charge_bytes, post
-from broker.core.queue.queue import Queue
-from broker.core.topology import changes
+from broker.core.publishing.posting import charge_bytes
+from broker.core.queue.holding_queue import is_holding_name
 from broker.event_log import get_logger
 from broker.slots.slot import Slot, Tenure
 from broker.store.record import due_target
 
 if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
+    from broker.core.publishing.posting import Poster
+    from broker.core.queue.ports import QueuePorts
+    from broker.core.queue.queue import Queue
+    from broker.core.queue.stream import Stream
+    from broker.core.topology.exchanges import Exchanges
+    from broker.core.topology.queues import Queues
     from broker.routing.exchange import Exchange
+    from broker.routing.router import Router
 
-__all__ = ["DELAY_MAX_MS", "FETCH_BYTES", "Delays", "HoldingQueue", "delay_of", "due_ms_of", "is_holding_name"]
+__all__ = ["FETCH_BYTES", "Delay", "Delays"]
 
 _log = get_logger()
 
-HOLDING_PREFIX: Final = "amq.delayed."
-DELAY_MAX_MS: Final = (1 << 32) - 1  # the plugin's: the longest timer of Erlang
 RELEASE_SHARE: Final = 4  # what one message that is due takes of the turn's share
 LOOK_SHARE: Final = 16  # ... and a look into a slot
 FETCH_MESSAGES: Final = 256  # that are due are read at once, about a turn's share; or
 FETCH_BYTES: Final = 4 << 20  # ... so much of them, and at least one
-
-
-def is_holding_name(name: str) -> bool:
-    """Return whether a queue of that name holds delayed messages; no client can declare such a name."""
-    return name.startswith(HOLDING_PREFIX)
-
-
-def delay_of(value: Any) -> int | None:
-    """Return the delay that an x-delay header asks for, None when there is none.
-
-    Units: milliseconds.
-    Source: the plugin, get_delay/1: text is read as a number, a fraction cut off; what is beyond 32 bits is no delay.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | str | float | Decimal):
-        return None
-    try:
-        delay_ms = int(value)
-    except (ValueError, OverflowError):
-        return None
-    return delay_ms if 0 < delay_ms <= DELAY_MAX_MS else None
-
-
-class HoldingQueue(Queue):
-    """The queue in which the messages of one exchange wait. Their own time to live begins when they leave it.
-
-    Which queues a message goes to is known only when it is due. One of them may persist all that it accepts, so the
-    holding queue of a durable exchange does too.
-    """
-
-    __slots__ = ()
-
-    kept = True
-    persists_all = True
-
-    def expires_ms(self, message: Message) -> None:
-        """Return that nothing expires here."""
 
 
 class Delay:
@@ -88,10 +55,14 @@ class Delay:
     Cost: memory by slots, and for at most FETCH_MESSAGES messages or FETCH_BYTES.
     """
 
-    __slots__ = ("_fetched", "_moments", "_reading", "_unread", "_vhost", "exchange", "queue")
+    __slots__ = ("_fetched", "_moments", "_ports", "_poster", "_reading", "_router", "_unread", "exchange", "queue")
 
-    def __init__(self, vhost: Vhost, exchange: Exchange, queue: Queue) -> None:
-        self._vhost = vhost
+    def __init__(
+        self, ports: QueuePorts[Stream, Queue], router: Router, poster: Poster, exchange: Exchange, queue: Queue
+    ) -> None:
+        self._ports = ports
+        self._router = router
+        self._poster = poster
         self.exchange = exchange
         self._moments = DueMoments()
         self._unread: deque[Slot] = deque()  # of before the start
@@ -103,7 +74,7 @@ class Delay:
         """Keep a message for a while."""
         self._forget_purged()
         due_ms = message.timestamp_ms + delay_ms
-        post(self._vhost, message, (self.queue,), number=number + due_target(due_ms))
+        self._poster.post(message, (self.queue,), number=number + due_target(due_ms))
         manager = self.queue.stream.manager
         message_id = manager.next_id - 1
         slot = next(slot for slot in reversed(manager.slots.values()) if slot.first <= message_id)
@@ -131,11 +102,11 @@ class Delay:
     def close(self) -> None:
         """Forget everything, as the exchange is gone."""
         self._forget()
-        self._vhost.ports.deadlines.cancel(self)
+        self._ports.deadlines.cancel(self)
 
     def _arm(self) -> None:
-        deadlines = self._vhost.ports.deadlines
-        next_ms = self._vhost.ports.clock.now_ms if self._fetched else self._moments.next_ms
+        deadlines = self._ports.deadlines
+        next_ms = self._ports.clock.now_ms if self._fetched else self._moments.next_ms
         if self._reading or next_ms is None:
             deadlines.cancel(self)
         else:
@@ -144,13 +115,13 @@ class Delay:
     def release(self) -> None:
         """Route what is due, as far as the turn's share goes."""
         self._forget_purged()
-        now_ms, deadlines = self._vhost.ports.clock.now_ms, self._vhost.ports.deadlines
+        now_ms, deadlines = self._ports.clock.now_ms, self._ports.deadlines
         while deadlines.left > 0 and not self._reading:
             if self._fetched:
-                deadlines.left -= RELEASE_SHARE
+                deadlines.spend(RELEASE_SHARE)
                 self._release(*self._fetched.popleft())
             elif (known := self._moments.hidden(now_ms)) is not None:
-                deadlines.left -= LOOK_SHARE
+                deadlines.spend(LOOK_SHARE)
                 self._look(known, now_ms)
             elif (taken := self._moments.take(now_ms)) is not None:
                 self._fetch(taken, now_ms)
@@ -172,7 +143,7 @@ class Delay:
 
     def _read_moments(self, slot: Slot, then: Callable[[Slot, Iterable[Moment]], None]) -> None:
         self._reading = True
-        self._vhost.ports.moments(self.queue.stream, slot, partial(self._moments_were_read, slot, then))
+        self._ports.moments(self.queue.stream, slot, partial(self._moments_were_read, slot, then))
 
     def _moments_were_read(
         self, slot: Slot, then: Callable[[Slot, Iterable[Moment]], None], due_ms: Sequence[int]
@@ -192,7 +163,7 @@ class Delay:
         wanted = [(message_id, slot) for _, message_id, slot in batch if _is_on_disk(slot, message_id)]
         if wanted:
             self._reading = True
-            self._vhost.ports.fetch(self.queue.stream, wanted, partial(self._were_fetched, batch))
+            self._ports.fetch(self.queue.stream, wanted, partial(self._were_fetched, batch))
         else:
             self._were_fetched(batch, {})
 
@@ -230,14 +201,13 @@ class Delay:
 
     def _send(self, held: Message) -> None:
         """Route a message as if it was published now, with its x-delay negated, as the plugin does."""
-        vhost = self._vhost
         header = edit_header(held.header, set_headers={"x-delay": -(delay_of(held.facts.delay) or 0)})
         copies = () if held.facts.cc is MISSING else [key for key in held.facts.cc if isinstance(key, str)]
-        queues = vhost.router.match(self.exchange, held.envelope.key, HeaderFields(header), copies)
+        queues = self._router.match(self.exchange, held.envelope.key, HeaderFields(header), copies)
         if queues:
             charge = charge_bytes(header, held.body, len(queues))
-            now_ms = vhost.ports.clock.now_ms
-            post(vhost, Message(held.envelope, header, held.body, charge, facts_of(header), now_ms), queues)
+            now_ms = self._ports.clock.now_ms
+            self._poster.post(Message(held.envelope, header, held.body, charge, facts_of(header), now_ms), queues)
 
     def _forget_purged(self) -> None:
         if not self.queue.ready and not self._reading:
@@ -247,11 +217,6 @@ class Delay:
         self._moments.clear()
         self._unread.clear()
         self._fetched.clear()
-
-
-def due_ms_of(message: Message | None) -> int:
-    """Return when a message of a holding queue is due, 0 for one that is gone."""
-    return 0 if message is None else message.timestamp_ms + (delay_of(message.facts.delay) or 0)
 
 
 def _is_gone(slot: Slot) -> bool:
@@ -274,10 +239,13 @@ def _is_on_disk(slot: Slot, message_id: int) -> bool:
 class Delays:
     """Holds the delays of a vhost by the names of their exchanges."""
 
-    __slots__ = ("_by_name", "_vhost")
+    __slots__ = ("_by_name", "_exchanges", "_ports", "_poster", "_queues")
 
-    def __init__(self, vhost: Vhost) -> None:
-        self._vhost = vhost
+    def __init__(self, exchanges: Exchanges, queues: Queues, poster: Poster, ports: QueuePorts[Stream, Queue]) -> None:
+        self._exchanges = exchanges
+        self._queues = queues
+        self._poster = poster
+        self._ports = ports
         self._by_name: dict[str, Delay] = {}
 
     def hold(self, exchange: Exchange, message: Message, delay_ms: int, number: bytes = b"") -> None:
@@ -288,36 +256,23 @@ class Delays:
 
     def open(self, exchange: Exchange) -> None:
         """Make the holding queue of an exchange, as durable as the exchange."""
-        queues = self._vhost.queues
-        name = HOLDING_PREFIX + exchange.name
-        queue = queues.get(name)
-        if queue is None:
-            queue = queues.add(
-                name,
-                number=queues.next_number,
-                durable=exchange.durable,
-                exclusive_owner=None,
-                auto_delete=False,
-                arguments={},
-            )
-            if queue.durable:
-                self._vhost.journal(changes.queue_declared(queue))
-        self._by_name[exchange.name] = Delay(self._vhost, exchange, queue)
+        queue = self._queues.add_holding(exchange.name, durable=exchange.durable)
+        router = self._exchanges.router
+        self._by_name[exchange.name] = Delay(self._ports, router, self._poster, exchange, queue)
 
     def close(self, exchange: Exchange) -> None:
         """Delete the holding queue of an exchange and what is in it."""
         delay = self._by_name.pop(exchange.name)
         delay.close()
-        self._vhost.queues.drop(delay.queue)
+        self._queues.drop(delay.queue)
 
     def restored(self) -> None:
         """Take up what the store had. A crash may have come between an exchange and its queue: both go or stay."""
-        vhost = self._vhost
-        for exchange in list(vhost.exchanges.values()):
+        for exchange in list(self._exchanges.values()):
             if exchange.delayed and exchange.name not in self._by_name:
                 self.open(exchange)
                 delay = self._by_name[exchange.name]
                 delay.gather(list(delay.queue.stream.manager.slots.values()))
         held = {delay.queue.name for delay in self._by_name.values()}
-        for name in [name for name in vhost.queues if is_holding_name(name) and name not in held]:
-            vhost.queues.drop(vhost.queues[name])
+        for name in [name for name in self._queues if is_holding_name(name) and name not in held]:
+            self._queues.drop(self._queues[name])

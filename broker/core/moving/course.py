@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from broker.amqp.content_header import HeaderFacts, facts_of
 from broker.amqp.deaths import death_of, revived
-from broker.core.delay.delayed import delay_of
+from broker.core.message.carbon_copies import further_keys
+from broker.core.message.delay import delay_of
 from broker.core.message.envelope_cache import EnvelopeCache
 from broker.core.message.fields import HeaderFields
 from broker.core.message.message import Envelope, Message
 from broker.core.names import is_short_text
-from broker.core.publishing.posting import all_admit, charge_bytes, post
-from broker.core.session.publication import further_keys
+from broker.core.publishing.posting import all_admit, charge_bytes
 
 if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
@@ -129,7 +129,7 @@ def land(vhost: Vhost, landing: Landing, body: bytes, *, take: Callable[[], bool
     if not take():
         return None
     if landing.delay_ms is not None and landing.exchange is not None:
-        vhost.delay(landing.exchange, message, landing.delay_ms)
+        vhost.delays.hold(landing.exchange, message, landing.delay_ms)
     else:
-        post(vhost, message, queues, admitted=True)
+        vhost.poster.post(message, queues, admitted=True)
     return Outcome.TAKEN

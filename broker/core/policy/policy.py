@@ -13,6 +13,7 @@ from broker.core.arguments import queue_type
 from broker.core.bounded_pattern import BoundedPattern
 from broker.core.policy.policy_definition import check_definition, erlang_term, fits_queue_type
 from broker.core.queue.queue import Queue
+from broker.core.queue.rules import queue_rules
 from broker.routing.exchange import Exchange
 
 __all__ = ["Policies", "Policy"]
@@ -103,15 +104,15 @@ def _pattern(text: object) -> BoundedPattern:
 class Policies:
     """Holds the policies of one vhost, and its operator policies, by name.
 
-    Invariant: a change is whole before `apply` hears of it, which brings it into force. With `later` whoever made the
-        change does that, once it is written down.
+    Invariant: a change is whole before ``apply`` brings it into force. With `later` the caller applies it, once the
+        change is written down.
     Cost: one search per policy and name until one matches.
     """
 
-    __slots__ = ("_apply", "_ranked", "_rules")
+    __slots__ = ("_ranked", "_rules", "apply")
 
     def __init__(self, apply: Callable[[], None]) -> None:
-        self._apply = apply
+        self.apply = apply
         self._rules: dict[bool, dict[str, _Rule]] = {False: {}, True: {}}
         self._ranked: dict[bool, Sequence[_Rule]] = {False: (), True: ()}
 
@@ -157,6 +158,38 @@ class Policies:
         """Return the policy that holds for an exchange."""
         return next((rule.policy for rule in self._ranked[operator] if rule.matches_exchange(exchange)), None)
 
+    def apply_to_queue(self, queue: Queue, *, settle: bool = True) -> bool:
+        """Give a queue the rules of its arguments and of the policies that match it; return whether they are new.
+
+        With `settle` the queue is brought within them at once.
+        """
+        if queue.kept or queue.recovered:
+            return False
+        policy = self.for_queue(queue)
+        operator = self.for_queue(queue, operator=True)
+        rules = queue_rules(
+            queue.arguments,
+            {} if policy is None else policy.definition,
+            {} if operator is None else operator.definition,
+        )
+        changed = queue.apply_rules(
+            rules, None if policy is None else policy.name, None if operator is None else operator.name
+        )
+        if changed and settle:
+            queue.settle_in()
+        return changed
+
+    def apply_to_exchange(self, exchange: Exchange) -> bool:
+        """Give an exchange the alternate of its arguments, or else of its policy; return whether it is another one."""
+        alternate = exchange.arguments.get("alternate-exchange")
+        if alternate is None:
+            policy = self.for_exchange(exchange)
+            alternate = None if policy is None else policy.definition.get("alternate-exchange")
+        if alternate == exchange.alternate:
+            return False
+        exchange.alternate = alternate
+        return True
+
     def to_json(self) -> dict[str, Any]:
         """Return all policies, as RabbitMQ's definitions have them."""
         return {
@@ -188,4 +221,4 @@ class Policies:
         for operator, by_name in self._rules.items():
             self._ranked[operator] = sorted(by_name.values(), key=lambda rule: rule.rank)
         if not later:
-            self._apply()
+            self.apply()

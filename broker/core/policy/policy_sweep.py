@@ -1,34 +1,34 @@
 """A change of policies, applied to the queues and exchanges of a vhost a slice per turn of the loop.
 
-A hundred thousand queues take seconds. Clients are served in between, and whatever one of them asks for is brought up
-to date first, so that nobody can tell that others still wait for it.
+A hundred thousand queues take seconds. Clients are served in between. Whatever a client asks for is brought up to date
+first, so that no client can tell that other queues still wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from broker.core.deadlines import Clock, Deadlines
+    from broker.core.policy.policy import Policies
     from broker.core.queue.queue import Queue
-    from broker.core.vhost import Vhost
     from broker.routing.exchange import Exchange
 
 __all__ = ["SLICE_UNITS", "UNITS", "PolicySweep"]
 
 SLICE_UNITS: Final = 200  # of about ten microseconds
-UNITS: Final = 4  # what one of them costs under a few policies
+UNITS: Final = 4  # the cost of one queue or exchange under a few policies
 POLICIES_PER_UNIT: Final = 4  # a search takes some microseconds
 
 
 class PolicySweep:
-    """Applies the policies of this moment to what was there when they changed.
+    """Applies the policies of this moment to the queues and exchanges that existed when the policies changed.
 
     Invariant: ``pending`` while something is left. What is declared meanwhile has the policies of its moment, and
-        another change begins the sweep anew. Policies are written down as a whole, so a start goes over everything
-        again, wherever a sweep was at the end of the broker.
-    Cost: a slice takes no more than SLICE_UNITS of a turn's share, and ends early with a pattern that ran out of time.
+        another change begins the sweep anew. Policies are written down as a whole, so a start sweeps everything again,
+        wherever a sweep was at the end of the broker.
+    Cost: a slice takes at most SLICE_UNITS of a turn's share, and ends early with a pattern that ran out of time.
     """
 
     __slots__ = (
@@ -36,17 +36,30 @@ class PolicySweep:
         "_deadlines",
         "_exchanges",
         "_followers",
+        "_policies",
         "_queues",
+        "_rerouted",
+        "_resolve_again",
         "_unsettled",
-        "_vhost",
         "pending",
         "slices",
     )
 
-    def __init__(self, vhost: Vhost, clock: Clock, deadlines: Deadlines) -> None:
-        self._vhost = vhost
+    def __init__(
+        self,
+        policies: Policies,
+        clock: Clock,
+        deadlines: Deadlines,
+        *,
+        resolve_again: Callable[[], None],
+        rerouted: Callable[[str], None],
+    ) -> None:
+        """`resolve_again` drops the publish caches; `rerouted` hears of an exchange that has another alternate now."""
+        self._policies = policies
         self._clock = clock
         self._deadlines = deadlines
+        self._resolve_again = resolve_again
+        self._rerouted = rerouted
         self._queues: dict[str, Queue] = {}
         self._exchanges: dict[str, Exchange] = {}
         self._unsettled: list[Queue] = []  # have their rules, and are still to be brought within them
@@ -58,12 +71,12 @@ class PolicySweep:
         """Return how many queues and exchanges are left."""
         return len(self._queues) + len(self._exchanges)
 
-    def begin(self) -> None:
+    def begin(self, queues: Mapping[str, Queue], exchanges: Mapping[str, Exchange]) -> None:
         """Begin to apply the policies, with the first slice at once: a small vhost follows them from here on."""
-        self._queues = dict(self._vhost.queues)
-        self._exchanges = dict(self._vhost.exchanges)
+        self._queues = dict(queues)
+        self._exchanges = dict(exchanges)
         self.pending = True
-        self._vhost.drop_publish_caches()
+        self._resolve_again()
         self.turn()
 
     def follow(self, done: Callable[[], None]) -> None:
@@ -74,35 +87,34 @@ class PolicySweep:
             done()
 
     def update(self, queue: Queue) -> None:
-        """Let a queue that somebody asked for follow the policies now."""
+        """Let a queue that a client asked for follow the policies now."""
         if self._queues.pop(queue.name, None) is queue:
-            self._vhost.apply_policies_to_queue(queue)
+            self._policies.apply_to_queue(queue)
 
     def update_rules(self, queues: Iterable[Queue]) -> None:
-        """Let queues that a message was routed to have their rules now.
+        """Give queues that a message was routed to their rules now.
 
-        What is too much in them is dropped in a turn: they may be in the middle of taking messages.
+        A later turn drops what exceeds them: the queues may be in the middle of taking messages.
         """
         for queue in queues:
-            if self._queues.pop(queue.name, None) is queue and self._vhost.apply_policies_to_queue(queue, settle=False):
+            if self._queues.pop(queue.name, None) is queue and self._policies.apply_to_queue(queue, settle=False):
                 self._unsettled.append(queue)
 
     def update_exchange(self, exchange: Exchange) -> None:
-        """Let an exchange that somebody asked for follow the policies now."""
+        """Let an exchange that a client asked for follow the policies now."""
         if self._exchanges.pop(exchange.name, None) is exchange:
             self._apply_to_exchange(exchange)
 
     def turn(self) -> None:
         """Apply the policies to the next slice."""
         self.slices += 1
-        vhost = self._vhost
-        policies = vhost.policies
+        policies = self._policies
         units = UNITS + policies.count // POLICIES_PER_UNIT
         timeouts = policies.timeouts
         deadlines = self._deadlines
         floor = deadlines.left - SLICE_UNITS
         while deadlines.left > max(floor, 0) and policies.timeouts == timeouts:
-            deadlines.left -= units
+            deadlines.spend(units)
             if self._unsettled:
                 self._unsettled.pop().settle_in()
             elif self._exchanges:
@@ -110,7 +122,7 @@ class PolicySweep:
             elif self._queues:
                 queue = self._queues.popitem()[1]
                 if not queue.deleted:
-                    vhost.apply_policies_to_queue(queue)
+                    policies.apply_to_queue(queue)
             else:
                 self._end()
                 return
@@ -122,9 +134,10 @@ class PolicySweep:
         self._end()
 
     def _apply_to_exchange(self, exchange: Exchange) -> None:
-        self._vhost.apply_policies_to_exchange(exchange)
-        if not self._exchanges:  # what publishes were resolved to may lead through others than their own exchange
-            self._vhost.drop_publish_caches()
+        if self._policies.apply_to_exchange(exchange):
+            self._rerouted(exchange.name)
+        if not self._exchanges:  # the route of a publish may lead through others than its own exchange
+            self._resolve_again()
 
     def _end(self) -> None:
         self.pending = False

@@ -144,11 +144,14 @@ class Queue(Destination[Exchange]):
 
     # -- rules --------------------------------------------------------------------------------------------------------
 
-    def apply_rules(self, rules: QueueRules) -> bool:
-        """Take the rules that policies come to now, and return whether they are others; `settle_in` is to follow then.
+    def apply_rules(self, rules: QueueRules, policy: str | None = None, operator_policy: str | None = None) -> bool:
+        """Take the rules that policies give now, with their names; return whether the rules have changed.
+
+        If they have, `settle_in` is to follow.
 
         Invariant: its levels, and whether one consumer is active at a time, are of its declaration.
         """
+        self.policy, self.operator_policy = policy, operator_policy
         if changed := rules != self.rules:
             self._take_rules(rules)
         return changed
@@ -260,7 +263,7 @@ class Queue(Destination[Exchange]):
             excess = batch if rules.max_length is None else max(self.ready - rules.max_length, 1)
             indexes = stream.manager.take(slot, min(excess, batch))
             dropped += len(indexes)
-            deadlines.left -= len(indexes)
+            deadlines.spend(len(indexes))
             stream.bury(slot, indexes, "maxlen")
         return dropped > 0
 
@@ -306,7 +309,7 @@ class Queue(Destination[Exchange]):
                 return False
             moments_ms = self._moments_ms(slot, slot.front(BATCH_MESSAGES))
             expired = len(list(takewhile(lambda moment: moment is not None and moment <= now_ms, moments_ms)))
-            deadlines.left -= expired
+            deadlines.spend(expired)
             stream.bury(slot, stream.manager.take(slot, expired), "expired")
             at_ms = None
         if at_ms is None:
@@ -314,6 +317,11 @@ class Queue(Destination[Exchange]):
         else:
             deadlines.set(self, at_ms, self.look)
         return True
+
+    def look_at(self, at_ms: int) -> None:
+        """Drop what has expired at the head at that moment: some message may expire."""
+        self.timed = True
+        self._ports.deadlines.set(self, at_ms, self.look)
 
     def _moments_ms(self, slot: Slot, indexes: Sequence[int]) -> Iterator[int | None]:
         """Yield when each of the messages expires."""
@@ -336,7 +344,7 @@ class Queue(Destination[Exchange]):
             return indexes
         gone = set(expired)
         left = [index for index in indexes if index not in gone]
-        self._ports.deadlines.left -= len(expired)
+        self._ports.deadlines.spend(len(expired))
         stream.bury(slot, expired, "expired")
         return left
 

@@ -219,7 +219,7 @@ class BasicSession(ChannelConsumers):
             consumer.queue.remove_consumer(consumer)
         self.requeue(deliveries)
         for consumer in consumers:
-            self._vhost.consumer_left(consumer.queue)
+            self._vhost.queues.consumer_left(consumer.queue)
 
     def settle(self, deliveries: list[Delivery]) -> None:
         """Settle deliveries that were acked."""
@@ -263,7 +263,7 @@ class BasicSession(ChannelConsumers):
 
     def _leave(self, consumer: Consumer) -> None:
         consumer.queue.remove_consumer(consumer)
-        self._vhost.consumer_left(consumer.queue)
+        self._vhost.queues.consumer_left(consumer.queue)
 
     # -- overdue ------------------------------------------------------------------------------------------------------
 

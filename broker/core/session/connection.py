@@ -149,7 +149,7 @@ class SessionOfConnection:
             assert self.user is not None
             self.vhost.connections -= 1
             self.usage.close_connection(self.user.name)
-            self.vhost.owner_gone(self)
+            self.vhost.queues.owner_gone(self)
             connection = self.connection
             if connection.orderly or connection.failure is not None:
                 _log.info("connection.closed", **self._facts)
@@ -197,7 +197,7 @@ class SessionOfConnection:
                     _log.warning("consumer.revoked", **self._facts, channel=channel.number, queue=queue.name)
                     basic.consumer_cancelled(consumer)
                     queue.remove_consumer(consumer)
-                    self.vhost.consumer_left(queue)
+                    self.vhost.queues.consumer_left(queue)
 
     def close_overdue(self, now_ms: int, timeout_ms: int) -> None:
         """Close the channels on which a delivery has waited for its ack longer than the consumer timeout.

@@ -43,14 +43,14 @@ class ExchangeSession:
         if method.passive:
             refuse_default(resource)
             self._session.check_any(resource)
-            self._vhost.exchange(name)
+            self._vhost.exchanges.find(name)
         else:
             check_exchange_type(method.exchange_type)
             refuse_default(resource)
             self._session.check(resource, "configure")
             if name not in self._vhost.exchanges:
                 self._check_new(name, method)
-            self._vhost.declare_exchange(
+            self._vhost.exchanges.declare(
                 name,
                 method.exchange_type,
                 durable=method.durable,
@@ -81,7 +81,7 @@ class ExchangeSession:
         refuse_default(resource)
         refuse_system_deletion(resource)
         self._session.check(resource, "configure")
-        self._vhost.delete_exchange(name, if_unused=method.if_unused)
+        self._vhost.exchanges.delete(name, if_unused=method.if_unused)
         if not method.nowait:
             self._channel.send(commands.Exchange.DeleteOk())
 
@@ -91,7 +91,7 @@ class ExchangeSession:
         Raises: 403, 404, 406.
         """
         destination, source = self._ends(method)
-        self._vhost.bind_exchange(destination, source, method.routing_key, method.arguments)
+        self._vhost.bindings.bind_exchange(destination, source, method.routing_key, method.arguments)
         if not method.nowait:
             self._channel.send(commands.Exchange.BindOk())
 
@@ -101,7 +101,7 @@ class ExchangeSession:
         Raises: 403.
         """
         destination, source = self._ends(method)
-        self._vhost.unbind_exchange(destination, source, method.routing_key, method.arguments)
+        self._vhost.bindings.unbind_exchange(destination, source, method.routing_key, method.arguments)
         if not method.nowait:
             self._channel.send(commands.Exchange.UnbindOk())
 

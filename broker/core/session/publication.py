@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Final
 from broker.amqp.content_header import MISSING, HeaderFacts, facts_of
 from broker.amqp.errors import ChannelError
 from broker.amqp.header_edit import edit_header
-from broker.core.delay.delayed import delay_of
+from broker.core.message.carbon_copies import further_keys
+from broker.core.message.delay import delay_of
 from broker.core.message.fields import HeaderFields
 from broker.core.message.message import Envelope
+from broker.core.publishing.publish_entry import PublishEntry
 from broker.core.publishing.reply_to import DIRECT_REPLY_TO, REPLY_PREFIX
-from broker.core.session.publish_entry import PublishEntry
 
 if TYPE_CHECKING:
     from broker.core.publishing.producers import Producer
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.routing.exchange import Exchange
 
-__all__ = ["Publication", "further_keys", "look_closely"]
+__all__ = ["Publication", "look_closely"]
 
 IMPERSONATOR: Final = "impersonator"  # RabbitMQ's tag of users who may publish in somebody else's name
 
@@ -146,11 +147,6 @@ def _check_user(session: SessionOfConnection, claimed: str | None) -> None:
     assert user is not None
     if claimed is not None and claimed != user.name and IMPERSONATOR not in user.tags:
         raise ChannelError(406, f"user_id property set to '{claimed}' but authenticated user was '{user.name}'")
-
-
-def further_keys(facts: HeaderFacts) -> list[str]:
-    """Return the routing keys that the headers CC and BCC add; RabbitMQ skips what is no text in them."""
-    return [key for keys in (facts.cc, facts.bcc) if keys is not MISSING for key in keys if isinstance(key, str)]
 
 
 def _route(vhost: Vhost, entry: PublishEntry, keys: Sequence[str], header: bytes) -> tuple[Queue, ...]:

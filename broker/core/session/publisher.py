@@ -10,11 +10,11 @@ from broker.amqp.codec import BasicReturn
 from broker.amqp.framing import PUBLISH
 from broker.amqp.wire import PROPERTIES_AT
 from broker.core.message.message import OVERHEAD_BYTES, Message
-from broker.core.publishing.posting import all_admit, charge_bytes, post
+from broker.core.publishing.posting import all_admit, charge_bytes
+from broker.core.publishing.publish_entry import WIDE_QUEUES, PublishEntry
 from broker.core.publishing.sequences import BLOCK_SHIFT
 from broker.core.queue.stream import Stream, take_in
 from broker.core.session.publication import Publication, look_closely
-from broker.core.session.publish_entry import WIDE_QUEUES, PublishEntry
 from broker.core.session.recorder import Recorder
 from broker.core.session.resolver import Resolver
 from broker.store.record import TARGET
@@ -231,7 +231,7 @@ class Publisher:
         charge = OVERHEAD_BYTES + (len(header) + len(body)) // len(entry.streams)
         message = Message(entry.envelope, header, body, charge, facts, self._clock.now_ms)
         position = self._log.position
-        post(self._vhost, message, entry.queues, admitted=True, number=number)
+        self._vhost.poster.post(message, entry.queues, admitted=True, number=number)
         if self._log.position != position:
             self.logged = self.published
 
@@ -297,9 +297,13 @@ class Publisher:
             number = publication.use_number(message.timestamp_ms)
         position = self._log.position
         if publication.delay_ms is not None:
-            self._vhost.delay(publication.exchange, message, publication.delay_ms, number)
+            self._vhost.delays.hold(publication.exchange, message, publication.delay_ms, number)
         else:
-            if queues and not post(self._vhost, message, queues, admitted=admitted, number=number) and self.confirming:
+            if (
+                queues
+                and not self._vhost.poster.post(message, queues, admitted=admitted, number=number)
+                and self.confirming
+            ):
                 self._refused.append(self.published)
             if nowhere and publication.mandatory:
                 returned = BasicReturn(312, "NO_ROUTE", envelope.exchange, envelope.key)
@@ -329,7 +333,9 @@ class Publisher:
             publication = look_closely(self._session, self._vhost, entry, facts, bare, body, self.replies)
             publication.producer, publication.sequence, publication.original = producer, sequence, header
         if self._vhost.firehose.active:
-            self._vhost.firehose.published(self._session, self._number, publication, facts)
+            content = (facts, publication.header, publication.body)
+            envelope, queues = publication.envelope, publication.queues
+            self._vhost.firehose.published(self._session, self._number, envelope, content, queues)
         return publication
 
     # -- confirm ------------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ class QueueSession:
         """
         name = self.name(name)
         self._session.check(self._vhost.queue_resource(name), kind)
-        return self._vhost.queue(name, self._session)
+        return self._vhost.queues.find(name, self._session)
 
     def declare(self, method: commands.Queue.Declare) -> None:
         """Make a queue, or find that it exists, and tell its name and counts.
@@ -101,7 +101,7 @@ class QueueSession:
         self._session.check(self._vhost.queue_resource(name), "configure")
         if name not in self._vhost.queues:
             self._check_new(name, arguments)
-        return self._vhost.declare_queue(
+        return self._vhost.queues.declare(
             name,
             durable=method.durable,
             exclusive=method.exclusive,
@@ -124,7 +124,7 @@ class QueueSession:
         Raises: 403, 404, 405, 406.
         """
         queue, exchange, key = self._ends(method)
-        self._vhost.bind(queue, exchange, key, method.arguments, self._session)
+        self._vhost.bindings.bind(queue, exchange, key, method.arguments, self._session)
         if not method.nowait:
             self._channel.send(commands.Queue.BindOk())
 
@@ -134,7 +134,7 @@ class QueueSession:
         Raises: 403, 404 when no queue was declared, 405.
         """
         queue, exchange, key = self._ends(method)
-        self._vhost.unbind(queue, exchange, key, method.arguments, self._session)
+        self._vhost.bindings.unbind(queue, exchange, key, method.arguments, self._session)
         self._channel.send(commands.Queue.UnbindOk())
 
     def _ends(self, method: commands.Queue.Bind | commands.Queue.Unbind) -> tuple[str, str, str]:
@@ -160,7 +160,7 @@ class QueueSession:
         """
         name = self.name(method.queue)
         self._session.check(self._vhost.queue_resource(name), "read")
-        count = self._vhost.purge_queue(name, self._session)
+        count = self._vhost.queues.seen(name, self._session).purge()
         if not method.nowait:
             self._channel.send(commands.Queue.PurgeOk(count))
 

@@ -9,8 +9,8 @@ from broker.store.record import PERSISTENT, PREFIX_BYTES, TARGET, TARGET_BYTES, 
 
 if TYPE_CHECKING:
     from broker.core.message.message import Message
+    from broker.core.publishing.publish_entry import PublishEntry
     from broker.core.queue.stream import Stream
-    from broker.core.session.publish_entry import PublishEntry
     from broker.store.message_log import MessageLog
 
 __all__ = ["Recorder"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker.amqp.codec import publish_fields
-from broker.amqp.errors import ConnectionFault
+from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.core.message.message import Envelope
+from broker.core.publishing.publish_entry import PublishEntry
+from broker.core.publishing.publish_target import PublishTarget
 from broker.core.publishing.reply_to import REPLY_PREFIX
-from broker.core.session.publish_entry import PublishEntry
-from broker.core.session.publish_target import PublishTarget
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
@@ -35,7 +35,7 @@ class Resolver:
         self._channel = channel
         self._session = session
         self._vhost = vhost
-        self._cache = vhost.publish_cache(session.user)
+        self._cache = vhost.publish_caches.of(session.user.name)
         self.entries: dict[bytes, PublishEntry] = {}
 
     def resolve(self, payload: bytes) -> PublishEntry:
@@ -99,6 +99,13 @@ class Resolver:
         name, _key, _mandatory, immediate = publish_fields(payload)
         if immediate:
             raise ConnectionFault(540, "immediate=true")
-        target = PublishTarget(self._session, self._vhost, name)
+        session, vhost = self._session, self._vhost
+        resource = vhost.exchange_resource(name)
+        session.check(resource, "write")
+        exchange = vhost.exchanges.find(name)
+        if exchange.internal:
+            raise ChannelError(403, f"cannot publish to internal {resource}")
+        narrowed = exchange.type == "topic" and session.narrows_topics(resource)
+        target = PublishTarget(resource, exchange, narrowed=narrowed, traced=vhost.firehose.active)
         self._cache.know_exchange(payload[6 : 7 + payload[6]], target)
         return target

@@ -40,7 +40,7 @@ class Revocation:
         user = self._users.get(name)
         if user is None:
             for vhost in list(self._vhosts.values()):
-                vhost.rights_changed(name)
+                vhost.publish_caches.drop(name)
         for session in self._of(name):
             if user is None:
                 session.force_close(f"user '{name}' is deleted")  # RabbitMQ's text
@@ -50,7 +50,7 @@ class Revocation:
     def _rights_changed(self, name: str, vhost: str) -> None:
         found = self._vhosts.get(vhost)
         if found is not None:
-            found.rights_changed(name)
+            found.publish_caches.drop(name)
         for session in self._of(name):
             if session.user is None or session.vhost is None or session.vhost is not found:
                 continue

@@ -52,7 +52,7 @@ class DeferredUnbinding:
         """
         count = len(bundle)
         if count <= min(CHUNK_BINDINGS, self._deadlines.left):
-            self._deadlines.left -= count
+            self._deadlines.spend(count)
             bundle.source.sever(bundle)
         else:
             bundle.source.part(bundle)
@@ -70,7 +70,7 @@ class DeferredUnbinding:
             bundle = self._bundles[0]
             count = bundle.source.shed(bundle, left)
             self.shed += count
-            self._deadlines.left -= count
+            self._deadlines.spend(count)
             left -= max(count, 1)
             if not bundle:
                 self._bundles.popleft()

@@ -5,9 +5,10 @@ Codes and texts are those of RabbitMQ 4.3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.errors import ChannelError
 from broker.core.arguments import named_exchange
@@ -20,40 +21,94 @@ from broker.core.names import (
     refuse_reserved,
     refuse_system_deletion,
 )
+from broker.core.resource import Resource
 from broker.core.topology import changes
-from broker.core.topology.bindings import UNLIMITED
 from broker.core.topology.equivalence import check_same_exchange
 from broker.routing.cache import CacheLimits
 from broker.routing.direct_exchange import DefaultExchange
+from broker.routing.engine_names import AUTO
 from broker.routing.exchange import Exchange
 from broker.routing.exchange_types import make_exchange
-from broker.routing.pattern import BindingKeyError
+from broker.routing.pattern import BindingKeyError, PatternLimits
+from broker.routing.router import Router
 
 if TYPE_CHECKING:
+    from broker.core.policy.policy import Policies
+    from broker.core.policy.policy_sweep import PolicySweep
+    from broker.core.queue.queue import Queue
     from broker.core.queue.tap_queue import TapQueue
-    from broker.core.vhost import Vhost
+    from broker.core.topology.changes import Change
+    from broker.core.topology.live_bindings import LiveBindings
+    from broker.core.vhost_limits import VhostLimits
 
-__all__ = ["Exchanges"]
+__all__ = ["ExchangeHooks", "Exchanges"]
+
+# Limits hold for a new binding: a binding that is stored already comes back after they were lowered.
+UNLIMITED: Final = PatternLimits(hashes=sys.maxsize, words=sys.maxsize)
+
+
+class ExchangeHooks:
+    """What hears of each exchange that was declared, and of each that was deleted."""
+
+    __slots__ = ("declared", "deleted")
+
+    def __init__(self, declared: Callable[[Exchange], None], deleted: Callable[[Exchange], None]) -> None:
+        self.declared = declared
+        self.deleted = deleted
 
 
 class Exchanges(dict[str, Exchange]):
-    """Holds the exchanges by name, those that are always there among them.
+    """Holds the exchanges by name, the predeclared ones among them, and the router that leads through them.
 
-    Invariant: the journal hears of each change of a durable exchange once, in order, before the answer.
+    Invariant: `journal` hears of each change of a durable exchange once, in order, before the answer. ``taps`` has the
+        queues of taps by name.
     """
 
-    __slots__ = ("_cache_limits", "_topic_index", "_vhost", "default")
+    __slots__ = (
+        "_cache_limits",
+        "_hooks",
+        "_journal",
+        "_limits",
+        "_live",
+        "_policies",
+        "_sweep",
+        "_topic_index",
+        "_vhost_name",
+        "default",
+        "router",
+        "taps",
+    )
 
-    def __init__(self, vhost: Vhost, cache_limits: CacheLimits | None, topic_index: str) -> None:
+    def __init__(
+        self,
+        vhost_name: str,
+        live: LiveBindings,
+        policies: Policies,
+        sweep: PolicySweep,
+        journal: Callable[[Change], None],
+        limits: VhostLimits,
+        hooks: ExchangeHooks,
+        *,
+        cache_limits: CacheLimits | None = None,
+        topic_index: str = AUTO,
+    ) -> None:
         super().__init__()
-        self._vhost = vhost
+        self._vhost_name = vhost_name
+        self._live = live
+        self._policies = policies
+        self._sweep = sweep
+        self._journal = journal
+        self._limits = limits
+        self._hooks = hooks
         self._cache_limits = cache_limits
         self._topic_index = topic_index
-        self.default = DefaultExchange(vhost.queues.reachable, cache_limits=cache_limits)
-        self[""] = self.default
+        self.router = Router(self.get, cache_limits=cache_limits)
+        self.taps: dict[str, TapQueue] = {}
+        self.default: DefaultExchange
 
-    def predeclare(self) -> None:
-        """Make the exchanges that every vhost has."""
+    def predeclare(self, reachable: Callable[[str], Queue | None]) -> None:
+        """Make the exchanges that every vhost has; `reachable` finds the queue that the default exchange leads to."""
+        self.default = self[""] = DefaultExchange(reachable, cache_limits=self._cache_limits)
         for name, type_ in PREDECLARED:
             self.add(name, type_, durable=True, internal=name == TRACE)
 
@@ -61,9 +116,9 @@ class Exchanges(dict[str, Exchange]):
         """Return an exchange. Raises: 404."""
         exchange = self.get(name)
         if exchange is None:
-            raise ChannelError(404, f"no {self._vhost.exchange_resource(name)}")
-        if self._vhost.sweep.pending:
-            self._vhost.sweep.update_exchange(exchange)
+            raise ChannelError(404, f"no {self._resource(name)}")
+        if self._sweep.pending:
+            self._sweep.update_exchange(exchange)
         return exchange
 
     def declare(
@@ -71,18 +126,18 @@ class Exchanges(dict[str, Exchange]):
         name: str,
         type: str,
         *,
-        durable: bool,
-        auto_delete: bool,
-        internal: bool,
-        arguments: Mapping[str, Any],
+        durable: bool = False,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Mapping[str, Any] | None = None,
     ) -> Exchange:
         """Return the exchange of that name, made now or found equivalent.
 
         Raises: 403 for a reserved name; 406 when it differs from the one that exists, for arguments that its type
             cannot have, for an unknown type, and at the limit.
         """
-        vhost = self._vhost
-        resource = vhost.exchange_resource(name)
+        arguments = arguments or {}
+        resource = self._resource(name)
         check_exchange_type(type)
         refuse_default(resource)
         exchange = self.get(name)
@@ -99,7 +154,7 @@ class Exchanges(dict[str, Exchange]):
             return exchange
         refuse_reserved("exchange", name)
         named_exchange(resource, arguments, "alternate-exchange")
-        vhost.limits.check_exchanges(resource, len(self) - 1 - len(PREDECLARED))
+        self._limits.check_exchanges(resource, len(self) - 1 - len(PREDECLARED))
         try:
             exchange = self.add(
                 name, type, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
@@ -107,13 +162,12 @@ class Exchanges(dict[str, Exchange]):
         except ValueError as error:
             raise ChannelError(406, str(error)) from error
         if durable:
-            vhost.journal(changes.exchange_declared(exchange))
-        if exchange.delayed:
-            vhost.delays.open(exchange)
+            self._journal(changes.exchange_declared(exchange))
+        self._hooks.declared(exchange)
         return exchange
 
     def add(self, name: str, type: str, **properties: Any) -> Exchange:
-        """Return a new exchange, without telling the journal."""
+        """Return a new exchange; do not journal it."""
         exchange = make_exchange(
             name,
             type,
@@ -123,35 +177,38 @@ class Exchanges(dict[str, Exchange]):
             **properties,
         )
         self[name] = exchange
-        for queue in self._vhost.queues.taps.values():
+        for queue in self.taps.values():
             if queue.exchange == name:
-                self.tap(queue)
-        self._vhost.apply_policies_to_exchange(exchange)
-        self._vhost.router.exchange_changed(name)
+                self._listen(queue)
+        self._policies.apply_to_exchange(exchange)
+        self.router.exchange_changed(name)
         return exchange
 
     def tap(self, queue: TapQueue) -> None:
-        """Let the queue of a tap hear its exchange, if there is one that can read its pattern.
+        """Let the queue of a tap hear its exchange now, if there is one, and whenever it is declared again."""
+        self.taps[queue.name] = queue
+        self._listen(queue)
 
-        One that was declared again may be of another dialect.
-        """
+    def untap(self, queue: TapQueue) -> None:
+        """Stop copying messages to the queue of a tap."""
+        del self.taps[queue.name]
+        exchange = self.get(queue.exchange)
+        if exchange is not None:
+            exchange.forget_listener(queue)
+
+    def _listen(self, queue: TapQueue) -> None:
+        """Copy messages to the queue of a tap; an exchange of another dialect cannot read its pattern."""
         exchange = self.get(queue.exchange)
         if exchange is not None:
             with suppress(BindingKeyError):
                 exchange.listen(queue, queue.pattern, UNLIMITED)
-
-    def untap(self, queue: TapQueue) -> None:
-        """Let the queue of a tap hear nothing any more."""
-        exchange = self.get(queue.exchange)
-        if exchange is not None:
-            exchange.forget_listener(queue)
 
     def delete(self, name: str, *, if_unused: bool = False) -> None:
         """Delete an exchange and its bindings; one that does not exist is deleted already.
 
         Raises: 403 for a predeclared one, 406 when something is bound to it and must not be.
         """
-        resource = self._vhost.exchange_resource(name)
+        resource = self._resource(name)
         refuse_default(resource)
         refuse_system_deletion(resource)
         exchange = self.get(name)
@@ -164,26 +221,27 @@ class Exchanges(dict[str, Exchange]):
     def drop_unbound(self, exchanges: Iterable[Exchange]) -> None:
         """Delete the auto-delete exchanges among those that have just lost a binding and have none left.
 
-        That takes away bindings of the exchanges which led to them, so it goes on with those.
+        That takes bindings away from the exchanges which led to them, so these are looked at too.
         Source: RabbitMQ, rabbit_exchange:maybe_auto_delete: bindings count where the exchange is their source.
         """
         pending = list(exchanges)
-        for exchange in pending:  # grows on the way
+        for exchange in pending:  # grows during the loop
             if exchange.auto_delete and not exchange.binding_count and self.get(exchange.name) is exchange:
                 pending.extend(self._drop(exchange))
 
     def _drop(self, exchange: Exchange) -> list[Exchange]:
         """Delete an exchange and return those that led to it."""
-        vhost = self._vhost
         del self[exchange.name]
-        sources = vhost.bindings.remove_of_exchange(exchange)
+        sources = self._live.end_of_exchange(exchange)
         if exchange.durable:
-            vhost.journal(changes.exchange_deleted(exchange))
-        if exchange.delayed:
-            vhost.delays.close(exchange)
-        vhost.router.exchange_changed(exchange.name)
+            self._journal(changes.exchange_deleted(exchange))
+        self._hooks.deleted(exchange)
+        self.router.exchange_changed(exchange.name)
         return sources
 
     def declared(self) -> list[Exchange]:
-        """Return the exchanges that somebody declared."""
+        """Return the exchanges that were declared, without the predeclared ones."""
         return [exchange for name, exchange in self.items() if not is_predeclared(name)]
+
+    def _resource(self, name: str) -> Resource:
+        return Resource("exchange", self._vhost_name, name)

@@ -5,21 +5,28 @@ Codes and texts are those of RabbitMQ 4.3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.amqp.errors import ChannelError
-from broker.core.delay.delayed import HoldingQueue, is_holding_name
+from broker.core.queue.holding_queue import HoldingQueue, holding_name, is_holding_name
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import check_queue_arguments
+from broker.core.queue.recovered_queue import RecoveredQueue
 from broker.core.queue.tap_queue import TapQueue, is_tap_name
 from broker.core.resource import Resource
 from broker.core.topology import changes
 from broker.core.topology.equivalence import check_same_queue
-from broker.core.topology.recovered_queue import RecoveredQueue
 
 if TYPE_CHECKING:
-    from broker.core.vhost import Vhost
+    from broker.core.policy.policy import Policies
+    from broker.core.policy.policy_sweep import PolicySweep
+    from broker.core.queue.ports import QueuePorts
+    from broker.core.queue.stream import Stream
+    from broker.core.topology.changes import Change
+    from broker.core.topology.exchanges import Exchanges
+    from broker.core.topology.live_bindings import LiveBindings
+    from broker.core.vhost_limits import VhostLimits
 
 __all__ = ["Queues"]
 
@@ -27,19 +34,49 @@ __all__ = ["Queues"]
 class Queues(dict[str, Queue]):
     """Holds the queues by name.
 
-    Invariant: the journal hears of each change of a durable queue once, in order, before the answer is written.
-        ``next_number`` is higher than every number that a queue's streams ever had. ``taps`` has those of them that
-        belong to taps, by the names of the queues.
+    Invariant: `journal` hears of each change of a durable queue once, in order, before the answer is written.
+        ``next_number`` is higher than every number that a queue's streams ever had. ``taps`` has the queues of taps by
+        name.
     """
 
-    __slots__ = ("_kept", "_owned", "_vhost", "next_number", "taps")
+    __slots__ = (
+        "_exchanges",
+        "_journal",
+        "_kept",
+        "_limits",
+        "_live",
+        "_owned",
+        "_policies",
+        "_ports",
+        "_sweep",
+        "_vhost_name",
+        "next_number",
+        "taps",
+    )
 
-    def __init__(self, vhost: Vhost) -> None:
+    def __init__(
+        self,
+        vhost_name: str,
+        ports: QueuePorts[Stream, Queue],
+        exchanges: Exchanges,
+        live: LiveBindings,
+        policies: Policies,
+        sweep: PolicySweep,
+        journal: Callable[[Change], None],
+        limits: VhostLimits,
+    ) -> None:
         super().__init__()
-        self._vhost = vhost
+        self._vhost_name = vhost_name
+        self._ports = ports
+        self._exchanges = exchanges
+        self._live = live
+        self._policies = policies
+        self._sweep = sweep
+        self._journal = journal
+        self._limits = limits
         self._owned: dict[object, dict[str, Queue]] = {}
-        self._kept = 0  # how many of them the broker keeps for itself; no client made those
-        self.taps: dict[str, TapQueue] = {}
+        self._kept = 0  # queues that the broker keeps for itself; no client made them
+        self.taps = exchanges.taps
         self.next_number = 1
 
     def find(self, name: str, owner: object) -> Queue:
@@ -49,22 +86,20 @@ class Queues(dict[str, Queue]):
         """
         queue = self.seen(name, owner)
         if is_holding_name(name):
-            raise ChannelError(
-                403, f"{self._vhost.queue_resource(name)} holds delayed messages: it can be purged, nothing else"
-            )
+            raise ChannelError(403, f"{self._resource(name)} holds delayed messages: it can be purged, nothing else")
         return queue
 
     def seen(self, name: str, owner: object) -> Queue:
         """Return a queue that this connection may count and purge. Raises: 404, 405; 403 for that of a tap."""
         queue = self.get(name)
         if queue is None:
-            raise ChannelError(404, f"no {self._vhost.queue_resource(name)}")
+            raise ChannelError(404, f"no {self._resource(name)}")
         if queue.exclusive_owner is not None and queue.exclusive_owner is not owner:
-            raise _locked(self._vhost.queue_resource(name))
+            raise _locked(self._resource(name))
         if queue.is_tap:
-            raise ChannelError(403, f"{self._vhost.queue_resource(name)} belongs to a tap: no client can use it")
-        if self._vhost.sweep.pending:
-            self._vhost.sweep.update(queue)
+            raise ChannelError(403, f"{self._resource(name)} belongs to a tap: no client can use it")
+        if self._sweep.pending:
+            self._sweep.update(queue)
         return queue
 
     def reachable(self, name: str) -> Queue | None:
@@ -80,30 +115,30 @@ class Queues(dict[str, Queue]):
         self,
         name: str,
         *,
-        durable: bool,
-        exclusive: bool,
-        auto_delete: bool,
-        arguments: Mapping[str, Any],
-        owner: object,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        owner: object = None,
     ) -> Queue:
         """Return the queue of that name, made now or found equivalent.
 
-        An exclusive queue is not durable whatever was asked for, as it cannot outlive its connection.
+        An exclusive queue is not durable, whatever the declare asks for: it cannot outlive its connection.
         Raises: 405 when it is another connection's; 406 when it differs, for a bad argument, and at the limit.
         """
-        vhost = self._vhost
+        arguments = arguments or {}
         durable = durable and not exclusive
-        resource = vhost.queue_resource(name)
+        resource = self._resource(name)
         queue = self.get(name)
         if queue is not None:
             if queue.exclusive_owner is not (owner if exclusive else None):
                 raise _locked(resource)
             check_same_queue(resource, queue, durable=durable, auto_delete=auto_delete, arguments=arguments)
-            vhost.sweep.update(queue)
+            self._sweep.update(queue)
             queue.used()
             return queue
-        vhost.limits.check_shared(durable=durable, exclusive=exclusive)
-        vhost.limits.check_queues(resource, len(self) - self._kept)
+        self._limits.check_shared(durable=durable, exclusive=exclusive)
+        self._limits.check_queues(resource, len(self) - self._kept)
         check_queue_arguments(resource, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
         queue = self.add(
             name,
@@ -114,7 +149,7 @@ class Queues(dict[str, Queue]):
             arguments=dict(arguments),
         )
         if durable:
-            vhost.journal(changes.queue_declared(queue))
+            self._journal(changes.queue_declared(queue))
         return queue
 
     def add(
@@ -128,7 +163,7 @@ class Queues(dict[str, Queue]):
         arguments: dict[str, Any],
         recovered: bool = False,
     ) -> Queue:
-        """Return a new queue under a number that no other ever had, without telling the journal."""
+        """Return a new queue under a number that no other ever had; do not journal it."""
         usual = RecoveredQueue if recovered else Queue
         kind = HoldingQueue if is_holding_name(name) else TapQueue if is_tap_name(name) else usual
         queue = kind(
@@ -138,19 +173,57 @@ class Queues(dict[str, Queue]):
             auto_delete=auto_delete,
             arguments=arguments,
             number=number,
-            ports=self._vhost.ports,
+            ports=self._ports,
         )
-        self.next_number = max(self.next_number, number + queue.levels)
+        self.reserve_numbers(number + queue.levels)
         self[name] = queue
         self._kept += queue.kept
         if isinstance(queue, TapQueue):
-            self.taps[name] = queue
-            self._vhost.exchanges.tap(queue)
+            self._exchanges.tap(queue)
         if exclusive_owner is not None:
             self._owned.setdefault(exclusive_owner, {})[name] = queue
-        self._vhost.apply_policies_to_queue(queue)
-        self._vhost.exchanges.default.touch(name)
+        self._policies.apply_to_queue(queue)
+        self._exchanges.default.touch(name)
         return queue
+
+    def add_holding(self, exchange: str, *, durable: bool) -> Queue:
+        """Return the holding queue of an x-delayed-message exchange, made and journalled now or found."""
+        name = holding_name(exchange)
+        queue = self.get(name)
+        return self._add_own(name, self.next_number, durable=durable) if queue is None else queue
+
+    def add_recovered(self, number: int, new_name: Callable[[str], str]) -> Queue:
+        """Return a new durable queue under the number of one whose declaration was lost, and journal it."""
+        name = f"recovered.{number}"
+        while name in self:
+            name = new_name(f"recovered.{number}.")
+        return self._add_own(name, number, durable=True, recovered=True)
+
+    def add_tap(self, name: str, number: int, arguments: dict[str, Any]) -> None:
+        """Make the queue of a tap and journal it; its first message gets the id that the arguments say."""
+        queue = self.add(
+            name, number=number, durable=True, exclusive_owner=None, auto_delete=False, arguments=arguments
+        )
+        queue.stream.lose_sealed(self.taps[name].first_id)
+        self._journal(changes.queue_declared(queue))
+
+    def _add_own(self, name: str, number: int, *, durable: bool, recovered: bool = False) -> Queue:
+        queue = self.add(
+            name,
+            number=number,
+            durable=durable,
+            exclusive_owner=None,
+            auto_delete=False,
+            arguments={},
+            recovered=recovered,
+        )
+        if durable:
+            self._journal(changes.queue_declared(queue))
+        return queue
+
+    def reserve_numbers(self, below: int) -> None:
+        """Give no new queue a number below this one."""
+        self.next_number = max(self.next_number, below)
 
     def deletable(self, name: str, owner: object, *, if_unused: bool, if_empty: bool) -> Queue | None:
         """Return a queue that this connection may delete, for `drop`; None when there is no such queue.
@@ -161,10 +234,23 @@ class Queues(dict[str, Queue]):
             return None
         queue = self.find(name, owner)
         if if_empty and queue.ready:
-            raise ChannelError(406, f"{self._vhost.queue_resource(name)} not empty")
+            raise ChannelError(406, f"{self._resource(name)} not empty")
         if if_unused and queue.consumers:
-            raise ChannelError(406, f"{self._vhost.queue_resource(name)} in use")
+            raise ChannelError(406, f"{self._resource(name)} in use")
         return queue
+
+    def delete(self, name: str, owner: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        """Delete a queue and return how many messages were ready; a queue that does not exist had none.
+
+        Raises: 405, 406.
+        """
+        queue = self.deletable(name, owner, if_unused=if_unused, if_empty=if_empty)
+        return 0 if queue is None else self.drop(queue)
+
+    def unused(self, queue: Queue) -> None:
+        """Delete a queue that nobody used for as long as it may go unused."""
+        if self.get(queue.name) is queue:
+            self.drop(queue)
 
     def consumer_left(self, queue: Queue) -> bool:
         """Delete an auto-delete queue whose last consumer has left, and return whether it did."""
@@ -183,19 +269,20 @@ class Queues(dict[str, Queue]):
     def drop(self, queue: Queue) -> int:
         """Delete a queue of this vhost, whoever it belongs to, and return how many messages were ready."""
         # Out of the tables first: what the deletion wakes (cancelled consumers) must not find the queue again.
-        vhost = self._vhost
         del self[queue.name]
         self._kept -= queue.kept
-        tap = self.taps.pop(queue.name, None)
-        if tap is not None:
-            vhost.exchanges.untap(tap)
-        vhost.exchanges.default.touch(queue.name)
+        if isinstance(queue, TapQueue):
+            self._exchanges.untap(queue)
+        self._exchanges.default.touch(queue.name)
         owned = self._owned.get(queue.exclusive_owner, {})
         owned.pop(queue.name, None)
         if queue.durable:
-            vhost.journal(changes.queue_deleted(queue))
-        vhost.bindings.remove_of_queue(queue)
+            self._journal(changes.queue_deleted(queue))
+        self._exchanges.drop_unbound(self._live.end_leading_to(queue))
         return queue.delete()
+
+    def _resource(self, name: str) -> Resource:
+        return Resource("queue", self._vhost_name, name)
 
 
 def _locked(resource: Resource) -> ChannelError:

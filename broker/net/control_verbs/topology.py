@@ -38,7 +38,7 @@ def topology_verbs(administration: Administration) -> dict[str, Verb]:
         made = name not in vhost.queues
         if made:
             refuse_reserved("queue", name)
-        vhost.declare_queue(name, durable=durable, auto_delete=auto_delete, arguments=arguments)
+        vhost.queues.declare(name, durable=durable, auto_delete=auto_delete, arguments=arguments)
         if made:
             _log.info("queue.declared", vhost=vhost.name, queue=name, durable=durable, arguments=arguments)
         return await done(vhost, made=made)
@@ -50,7 +50,7 @@ def topology_verbs(administration: Administration) -> dict[str, Verb]:
         made = name not in vhost.exchanges
         if made:
             refuse_reserved("exchange", name)
-        vhost.declare_exchange(
+        vhost.exchanges.declare(
             name,
             type_,
             durable=durable,
@@ -67,9 +67,9 @@ def topology_verbs(administration: Administration) -> dict[str, Verb]:
         source, destination, key, arguments = binding_of(request, vhost)
         made = not source.is_bound(destination, key, arguments)
         if isinstance(destination, Queue):
-            vhost.bind(destination.name, source.name, key, arguments, destination.exclusive_owner)
+            vhost.bindings.bind(destination.name, source.name, key, arguments, destination.exclusive_owner)
         else:
-            vhost.bind_exchange(destination.name, source.name, key, arguments)
+            vhost.bindings.bind_exchange(destination.name, source.name, key, arguments)
         return await done(vhost, made=made)
 
     async def unbind(request: Request) -> dict[str, bool]:
@@ -78,9 +78,9 @@ def topology_verbs(administration: Administration) -> dict[str, Verb]:
         if not source.is_bound(destination, key, arguments):
             raise ControlRefused(f"no such binding of '{destination.name}' to exchange '{source.name}'")
         if isinstance(destination, Queue):
-            vhost.unbind(destination.name, source.name, key, arguments, destination.exclusive_owner)
+            vhost.bindings.unbind(destination.name, source.name, key, arguments, destination.exclusive_owner)
         else:
-            vhost.unbind_exchange(destination.name, source.name, key, arguments)
+            vhost.bindings.unbind_exchange(destination.name, source.name, key, arguments)
         return await done(vhost, made=False)
 
     async def done(vhost: Vhost, *, made: bool) -> dict[str, bool]:

@@ -147,7 +147,7 @@ class Room:
         self.vhost.dead_letters.bury(queue, message, reason)
 
     def _unused(self, queue: Queue) -> None:
-        self.vhost.queue_unused(queue)
+        self.vhost.queues.unused(queue)
 
     def enter(self, user: User = GUEST, peer_address: str = "127.0.0.1") -> Client:
         """Return a client of its own connection with channel 1 open."""

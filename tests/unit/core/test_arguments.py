@@ -58,9 +58,9 @@ def test_a_differing_argument_is_printed_like_rabbitmq_prints_it(
         return {} if version is None else {"x-queue-version": version}
 
     vhost = Room().vhost
-    vhost.declare_queue("q", arguments=arguments(first))
+    vhost.queues.declare("q", arguments=arguments(first))
     with pytest.raises(ChannelError) as refused:
-        vhost.declare_queue("q", arguments=arguments(second))
+        vhost.queues.declare("q", arguments=arguments(second))
     assert refused.value.reply_text == (
         f"PRECONDITION_FAILED - inequivalent arg 'x-queue-version' for queue 'q' in vhost '/': {text}"
     )
@@ -69,6 +69,6 @@ def test_a_differing_argument_is_printed_like_rabbitmq_prints_it(
 def test_arguments_without_consequence_may_differ() -> None:
     """Only those that change a queue are compared."""
     vhost = Room().vhost
-    queue = vhost.declare_queue("q", arguments={"owner": "alice"})
-    assert vhost.declare_queue("q", arguments={"owner": "bob"}) is queue
+    queue = vhost.queues.declare("q", arguments={"owner": "alice"})
+    assert vhost.queues.declare("q", arguments={"owner": "bob"}) is queue
     assert queue.arguments == {"owner": "alice"}

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from broker.amqp.errors import ChannelError
+from broker.core.durable_topology import restore, snapshot
 from broker.core.vhost import Vhost
 from tests.unit.core.room import Room
 
@@ -15,11 +16,11 @@ from tests.unit.core.room import Room
 def chain(vhost: Vhost, *names: str, auto_delete: bool = True) -> None:
     """Declare durable exchanges that each lead to the next, and a queue behind the last."""
     for name in names:
-        vhost.declare_exchange(name, "fanout", durable=True, auto_delete=auto_delete)
+        vhost.exchanges.declare(name, "fanout", durable=True, auto_delete=auto_delete)
     for source, destination in pairwise(names):
-        vhost.bind_exchange(destination, source, "")
-    vhost.declare_queue("q", durable=True)
-    vhost.bind("q", names[-1], "")
+        vhost.bindings.bind_exchange(destination, source, "")
+    vhost.queues.declare("q", durable=True)
+    vhost.bindings.bind("q", names[-1], "")
 
 
 def reached(vhost: Vhost, exchange: str) -> list[str]:
@@ -34,7 +35,7 @@ def test_a_message_goes_through_exchanges_and_stops_where_a_binding_went() -> No
     routes = [vhost.router.route(vhost.exchanges["a"], "k") for _ in range(3)]
     assert routes[-1].live
     assert reached(vhost, "a") == ["q"]
-    vhost.unbind_exchange("c", "b", "")
+    vhost.bindings.unbind_exchange("c", "b", "")
     assert not any(route.live for route in routes)
     assert reached(vhost, "a") == []
     assert reached(vhost, "c") == ["q"]
@@ -45,23 +46,23 @@ def test_auto_delete_looks_at_bindings_from_an_exchange_and_goes_on_with_those_t
     vhost = Room().vhost
     names = [f"x{number}" for number in range(3000)]  # no recursion: it would not survive so many
     chain(vhost, *names)
-    vhost.declare_exchange("y", "fanout", auto_delete=True)
-    vhost.bind_exchange("y", "x0", "")
-    vhost.unbind_exchange("y", "x0", "")
+    vhost.exchanges.declare("y", "fanout", auto_delete=True)
+    vhost.bindings.bind_exchange("y", "x0", "")
+    vhost.bindings.unbind_exchange("y", "x0", "")
     assert "y" in vhost.exchanges  # nothing was ever bound to lead from it
-    vhost.delete_queue("q", None)
+    vhost.queues.delete("q", None)
     assert [name for name in names if name in vhost.exchanges] == []
-    assert vhost.bindings.count == 0
+    assert vhost.bindings.live.count == 0
 
 
 def test_an_exchange_is_unused_when_nothing_leads_from_it() -> None:
     """if-unused counts bindings from the exchange, not those to it."""
     vhost = Room().vhost
     chain(vhost, "a", "b", auto_delete=False)
-    vhost.unbind("q", "b", "")
+    vhost.bindings.unbind("q", "b", "")
     with pytest.raises(ChannelError, match="PRECONDITION_FAILED - exchange 'a' in vhost '/' in use"):
-        vhost.delete_exchange("a", if_unused=True)
-    vhost.delete_exchange("b", if_unused=True)
+        vhost.exchanges.delete("a", if_unused=True)
+    vhost.exchanges.delete("b", if_unused=True)
     assert "b" not in vhost.exchanges
 
 
@@ -69,12 +70,12 @@ def test_a_deleted_exchange_leaves_no_binding_on_either_side() -> None:
     """Its namesake begins without any."""
     vhost = Room().vhost
     chain(vhost, "a", "b", "c", auto_delete=False)
-    vhost.bind_exchange("b", "b", "")
-    vhost.delete_exchange("b")
+    vhost.bindings.bind_exchange("b", "b", "")
+    vhost.exchanges.delete("b")
     assert not vhost.exchanges["a"].binding_count
     assert not list(vhost.exchanges["c"].arriving)
-    assert vhost.bindings.count == 1
-    vhost.declare_exchange("b", "fanout", durable=True)
+    assert vhost.bindings.live.count == 1
+    vhost.exchanges.declare("b", "fanout", durable=True)
     assert reached(vhost, "a") == []
 
 
@@ -83,20 +84,20 @@ def test_durable_bindings_between_exchanges_come_back_and_others_do_not() -> Non
     room = Room()
     vhost = room.vhost
     chain(vhost, "a", "b", auto_delete=False)
-    vhost.declare_exchange("t", "fanout")
-    vhost.bind_exchange("t", "a", "")
-    vhost.bind_exchange("a", "t", "")
-    vhost.bind_exchange("a", "amq.topic", "x.#", {"raw": b"\xff"})
-    vhost.bind_exchange("b", "a", "gone")
-    vhost.unbind_exchange("b", "a", "gone")
-    for history in (room.journal, vhost.topology(), [*vhost.topology(), *room.journal]):
+    vhost.exchanges.declare("t", "fanout")
+    vhost.bindings.bind_exchange("t", "a", "")
+    vhost.bindings.bind_exchange("a", "t", "")
+    vhost.bindings.bind_exchange("a", "amq.topic", "x.#", {"raw": b"\xff"})
+    vhost.bindings.bind_exchange("b", "a", "gone")
+    vhost.bindings.unbind_exchange("b", "a", "gone")
+    for history in (room.journal, snapshot(vhost), [*snapshot(vhost), *room.journal]):
         again = Room()
-        again.vhost.restore(json.loads(json.dumps(history)))
-        assert sorted(again.vhost.topology(), key=json.dumps) == sorted(vhost.topology(), key=json.dumps)
+        restore(again.vhost, json.loads(json.dumps(history)))
+        assert sorted(snapshot(again.vhost), key=json.dumps) == sorted(snapshot(vhost), key=json.dumps)
         assert reached(again.vhost, "a") == ["q"]
         assert [binding.key for binding, _ in again.vhost.exchanges["a"].arriving] == ["x.#"]
         assert again.journal == []
-        assert again.vhost.bindings.count == 3
+        assert again.vhost.bindings.live.count == 3
 
 
 @pytest.mark.parametrize("gone", ["a", "b"])
@@ -104,9 +105,9 @@ def test_a_binding_of_a_former_life_does_not_come_back(gone: str) -> None:
     """Whichever end was deleted and declared again."""
     room, again = Room(), Room()
     chain(room.vhost, "a", "b", auto_delete=False)
-    room.vhost.delete_exchange(gone)
-    room.vhost.declare_exchange(gone, "fanout", durable=True)
-    again.vhost.restore(room.journal)
+    room.vhost.exchanges.delete(gone)
+    room.vhost.exchanges.declare(gone, "fanout", durable=True)
+    restore(again.vhost, room.journal)
     assert not again.vhost.exchanges["b"].incoming
     assert not again.vhost.exchanges["a"].binding_count
 
@@ -114,12 +115,13 @@ def test_a_binding_of_a_former_life_does_not_come_back(gone: str) -> None:
 def test_a_journal_of_bindings_to_queues_alone_is_read() -> None:
     """Yesterday's changes say `queue` and `number`, and nothing of a destination."""
     vhost = Room().vhost
-    vhost.restore(
+    restore(
+        vhost,
         [
             {"change": "queue_declared", "name": "q", "number": 7, "auto_delete": False, "arguments": {}},
             {"change": "bound", "exchange": "amq.topic", "queue": "q", "number": 7, "key": "k", "arguments": {}},
             {"change": "bound", "exchange": "amq.topic", "queue": "q", "number": 6, "key": "old", "arguments": {}},
-        ]
+        ],
     )
     assert [binding.key for binding, _ in vhost.queues["q"].arriving] == ["k"]
 
@@ -127,10 +129,10 @@ def test_a_journal_of_bindings_to_queues_alone_is_read() -> None:
 def test_the_dialect_of_a_topic_exchange_comes_back_with_it() -> None:
     """It is an argument, so it is in the journal; the binding keys are read in it."""
     room, again = Room(), Room()
-    room.vhost.declare_exchange("x", "topic", durable=True, arguments={"x-topic-dialect": "mqtt"})
-    room.vhost.declare_queue("q", durable=True)
-    room.vhost.bind("q", "x", "a/+/#")
-    again.vhost.restore(room.journal)
+    room.vhost.exchanges.declare("x", "topic", durable=True, arguments={"x-topic-dialect": "mqtt"})
+    room.vhost.queues.declare("q", durable=True)
+    room.vhost.bindings.bind("q", "x", "a/+/#")
+    restore(again.vhost, room.journal)
     for vhost in (room.vhost, again.vhost):
         route = vhost.router.route(vhost.exchanges["x"], "a/b/c")
         assert [queue.name for queue in route.destinations] == ["q"]

@@ -21,7 +21,7 @@ def consumer(
     session = client.basic(CHANNEL)
     if shared != UNLIMITED:
         session.prefetch_channel, session.outstanding = shared + 1, 1
-    queue = room.vhost.declare_queue("q")
+    queue = room.vhost.queues.declare("q")
     return client.consumer(queue, tag, CHANNEL, prefetch=prefetch, no_ack=no_ack), client.machine
 
 

@@ -13,7 +13,7 @@ from tests.unit.core.room import Room
 
 ROOM = Room()
 CLIENT = ROOM.enter()
-QUEUE = ROOM.vhost.declare_queue("q")
+QUEUE = ROOM.vhost.queues.declare("q")
 
 
 def taker(room: int | None = None, priority: int = 0) -> Consumer:

@@ -32,14 +32,14 @@ class Graveyard(Room):
     def queue(self, name: str, *, durable: bool = False, **arguments: Any) -> Queue:
         """Declare a queue; the names of its arguments are written with underscores and without x."""
         named = {f"x-{argument.replace('_', '-')}": value for argument, value in arguments.items()}
-        return self.vhost.declare_queue(name, durable=durable, arguments=named)
+        return self.vhost.queues.declare(name, durable=durable, arguments=named)
 
     def exchange(self, type: str, *bindings: tuple[Queue, str], **arguments: str) -> None:
         """Declare an exchange called after its type, with queues bound to it."""
         named = {f"x-{argument.replace('_', '-')}": value for argument, value in arguments.items()}
-        self.vhost.declare_exchange(type, type, arguments=named)
+        self.vhost.exchanges.declare(type, type, arguments=named)
         for queue, key in bindings:
-            self.vhost.bind(queue.name, type, key)
+            self.vhost.bindings.bind(queue.name, type, key)
 
     def bury(self, queue: Queue, reason: str = "rejected", **properties: Any) -> Message:
         """Bury a message of a queue, and return it."""
@@ -162,7 +162,7 @@ def test_by_headers(yard: Graveyard) -> None:
     """A headers exchange sees the headers of the dead letter."""
     queue, target = yard.queue("q", dead_letter_exchange="headers"), yard.queue("target")
     yard.exchange("headers")
-    yard.vhost.bind("target", "headers", "", {"x-match": "all-with-x", "x-first-death-queue": "q", "n": 1})
+    yard.vhost.bindings.bind("target", "headers", "", {"x-match": "all-with-x", "x-first-death-queue": "q", "n": 1})
     yard.bury(queue, headers={"n": 2})
     yard.bury(queue, headers={"n": 1})
     assert [headers_of(message)["n"] for message in messages(target)] == [1]

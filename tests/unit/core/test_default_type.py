@@ -70,7 +70,7 @@ def test_declare_without_a_type_has_the_default_where_it_fits(fields: dict[str, 
 def test_passive_declare_finds_any_type() -> None:
     """It compares nothing, while a declare in earnest of a classic queue asks for a quorum queue now."""
     room = Room()
-    room.vhost.declare_queue("q", durable=True)
+    room.vhost.queues.declare("q", durable=True)
     room.vhost.default_queue_type = "quorum"
     client = room.enter()
     client.call(1, commands.Queue.Declare(queue="q", passive=True), commands.Queue.DeclareOk)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from broker.core.deadlines import TURN_SHARE
+from broker.core.durable_topology import restore, snapshot
 from broker.core.topology.deferred_unbinding import CHUNK_BINDINGS
 from broker.core.vhost import Vhost
 from broker.routing.exchange import Exchange
@@ -26,15 +27,15 @@ def keys(kind: str = "topic", count: int = MANY) -> list[str]:
 def bind(vhost: Vhost, queue: str, exchange: str, count: int = MANY) -> None:
     """Bind a queue by many keys."""
     for key in keys(vhost.exchanges[exchange].type, count):
-        vhost.bind(queue, exchange, key)
+        vhost.bindings.bind(queue, exchange, key)
 
 
 def turn(room: Room) -> int:
     """Run what is due in one turn, and return how many bindings the indexes have lost in it."""
-    before = room.vhost.bindings.deferred.shed
+    before = room.vhost.bindings.live.deferred.shed
     room.deadlines.begin_turn()
     room.deadlines.run(room.clock.now_ms)
-    return room.vhost.bindings.deferred.shed - before
+    return room.vhost.bindings.live.deferred.shed - before
 
 
 def cached(vhost: Vhost, exchange: str, key: str) -> Route:
@@ -57,20 +58,20 @@ def test_a_queue_of_many_bindings_goes_at_once_and_leaves_the_index_in_chunks(ki
     """No turn takes more than a chunk, and as many turns as there are chunks take all."""
     room = Room()
     vhost = room.vhost
-    exchange = vhost.declare_exchange("x", kind)
+    exchange = vhost.exchanges.declare("x", kind)
     for queue in ("q", "other"):
-        vhost.declare_queue(queue)
+        vhost.queues.declare(queue)
     bind(vhost, "q", "x")
-    vhost.bind("other", "x", keys(kind)[7])
-    assert vhost.delete_queue("q", None) == 0
-    assert vhost.bindings.count == exchange.binding_count == 1
+    vhost.bindings.bind("other", "x", keys(kind)[7])
+    assert vhost.queues.delete("q", None) == 0
+    assert vhost.bindings.live.count == exchange.binding_count == 1
     assert reached(exchange, "k.7.*") == ["other"]
     room.deadlines.begin_turn()
     assert [turn(room) for _ in range(5)] == [CHUNK_BINDINGS, CHUNK_BINDINGS, CHUNK_BINDINGS, 1, 0]
-    assert len(vhost.bindings.deferred) == 0
+    assert len(vhost.bindings.live.deferred) == 0
     assert room.deadlines.next_ms is None
     assert reached(exchange, "k.7.*") == ["other"]
-    vhost.unbind("other", "x", keys(kind)[7])
+    vhost.bindings.unbind("other", "x", keys(kind)[7])
     for attribute in ("bundles", "_parted", "_keys", "_index", "_destinations", "_predicates", "_buckets"):
         assert len(getattr(exchange, attribute, ())) == 0, attribute
 
@@ -78,15 +79,15 @@ def test_a_queue_of_many_bindings_goes_at_once_and_leaves_the_index_in_chunks(ki
 def test_the_routes_to_a_deleted_queue_end_and_no_others() -> None:
     """Whoever remembers one has to ask again from that moment on; what led elsewhere is still right."""
     vhost = Room().vhost
-    vhost.declare_exchange("x", "topic")
+    vhost.exchanges.declare("x", "topic")
     for queue in ("q", "other"):
-        vhost.declare_queue(queue)
+        vhost.queues.declare(queue)
     bind(vhost, "q", "x")
-    vhost.bind("other", "x", "z.#")
-    vhost.bind("other", "x", "k.2.#")
+    vhost.bindings.bind("other", "x", "z.#")
+    vhost.bindings.bind("other", "x", "k.2.#")
     touched, shared, untouched = (cached(vhost, "x", key) for key in ("k.1.a", "k.2.a", "z.a"))
     assert len(shared.destinations) == 2
-    vhost.delete_queue("q", None)
+    vhost.queues.delete("q", None)
     assert not touched.live
     assert not shared.live
     assert untouched.live
@@ -97,15 +98,15 @@ def test_a_queue_of_few_bindings_is_gone_at_once() -> None:
     """They take their part of the turn's share; what it has no room for waits for the turns to come."""
     room = Room()
     vhost = room.vhost
-    exchange = vhost.declare_exchange("x", "topic")
+    exchange = vhost.exchanges.declare("x", "topic")
     names = [f"q{number}" for number in range(2 * TURN_SHARE // CHUNK_BINDINGS)]
     for name in names:
-        vhost.declare_queue(name)
+        vhost.queues.declare(name)
         bind(vhost, name, "x", CHUNK_BINDINGS)
     for number, name in enumerate(names, 1):
-        vhost.delete_queue(name, None)
+        vhost.queues.delete(name, None)
         at_once = min(number * CHUNK_BINDINGS, TURN_SHARE)
-        assert len(vhost.bindings.deferred) == number * CHUNK_BINDINGS - at_once
+        assert len(vhost.bindings.live.deferred) == number * CHUNK_BINDINGS - at_once
         assert room.deadlines.left == TURN_SHARE - at_once
     assert not exchange.route("k.1.a").destinations
     turns = 0
@@ -118,20 +119,20 @@ def test_a_namesake_may_be_bound_at_once_by_the_same_keys() -> None:
     """What is left of the former life takes nothing from the new one, neither its routes nor its bindings."""
     room = Room()
     vhost = room.vhost
-    exchange = vhost.declare_exchange("x", "topic")
-    vhost.declare_queue("q")
+    exchange = vhost.exchanges.declare("x", "topic")
+    vhost.queues.declare("q")
     bind(vhost, "q", "x")
-    vhost.delete_queue("q", None)
-    again = vhost.declare_queue("q")
+    vhost.queues.delete("q", None)
+    again = vhost.queues.declare("q")
     bind(vhost, "q", "x", 9)
     while True:
         assert exchange.route("k.3.a").destinations == (again,)
         assert not exchange.route("k.9.a").destinations
-        assert len(list(again.arriving)) == exchange.binding_count == vhost.bindings.count == 9
+        assert len(list(again.arriving)) == exchange.binding_count == vhost.bindings.live.count == 9
         if not turn(room):
             break
     for key in keys(count=9):
-        vhost.unbind("q", "x", key)
+        vhost.bindings.unbind("q", "x", key)
     assert not exchange.bundles
     assert not len(exchange._index)  # type: ignore[attr-defined]
 
@@ -140,15 +141,15 @@ def test_a_deleted_exchange_leaves_its_destinations_at_once() -> None:
     """A namesake is bound to the same queue by the same keys meanwhile, and keeps those."""
     room = Room()
     vhost = room.vhost
-    old = vhost.declare_exchange("x", "topic")
-    queue = vhost.declare_queue("q")
+    old = vhost.exchanges.declare("x", "topic")
+    queue = vhost.queues.declare("q")
     bind(vhost, "q", "x")
     route = cached(vhost, "x", "k.1.a")
-    vhost.delete_exchange("x")
+    vhost.exchanges.delete("x")
     assert not route.live
     assert not list(queue.arriving)
-    assert vhost.bindings.count == 0
-    new = vhost.declare_exchange("x", "topic")
+    assert vhost.bindings.live.count == 0
+    new = vhost.exchanges.declare("x", "topic")
     bind(vhost, "q", "x", 2)
     assert [turn(room) for _ in range(5)] == [CHUNK_BINDINGS, CHUNK_BINDINGS, CHUNK_BINDINGS, 1, 0]
     assert [(binding.key, source) for binding, source in queue.arriving] == [(key, new) for key in keys(count=2)]
@@ -159,14 +160,14 @@ def test_a_deleted_exchange_leaves_its_destinations_at_once() -> None:
 
 def delete_exchange_first(vhost: Vhost) -> None:
     """Delete the exchange, then the queue."""
-    vhost.delete_exchange("x")
-    vhost.delete_queue("q", None)
+    vhost.exchanges.delete("x")
+    vhost.queues.delete("q", None)
 
 
 def delete_queue_first(vhost: Vhost) -> None:
     """Delete the queue, then the exchange."""
-    vhost.delete_queue("q", None)
-    vhost.delete_exchange("x")
+    vhost.queues.delete("q", None)
+    vhost.exchanges.delete("x")
 
 
 @pytest.mark.parametrize("delete", [delete_exchange_first, delete_queue_first])
@@ -174,15 +175,15 @@ def test_both_ends_may_go_before_the_index_is_empty(delete: Callable[[Vhost], No
     """Each binding is taken out once, whichever end went first."""
     room = Room()
     vhost = room.vhost
-    exchange = vhost.declare_exchange("x", "topic")
-    vhost.declare_queue("q")
+    exchange = vhost.exchanges.declare("x", "topic")
+    vhost.queues.declare("q")
     bind(vhost, "q", "x")
     delete(vhost)
-    assert vhost.bindings.count == 0
+    assert vhost.bindings.live.count == 0
     room.deadlines.begin_turn()
     while turn(room):
         pass
-    assert vhost.bindings.deferred.shed == MANY
+    assert vhost.bindings.live.deferred.shed == MANY
     assert not len(exchange._index)  # type: ignore[attr-defined]
 
 
@@ -190,11 +191,11 @@ def test_an_exchange_that_led_to_thousands_of_queues_takes_its_chunks_too() -> N
     """Each of them loses its one binding in some turn, and has none from the first moment on."""
     room = Room()
     vhost = room.vhost
-    vhost.declare_exchange("x", "topic")
-    queues = [vhost.declare_queue(f"q{number}") for number in range(MANY)]
+    vhost.exchanges.declare("x", "topic")
+    queues = [vhost.queues.declare(f"q{number}") for number in range(MANY)]
     for queue in queues:
-        vhost.bind(queue.name, "x", "same.*")
-    vhost.delete_exchange("x")
+        vhost.bindings.bind(queue.name, "x", "same.*")
+    vhost.exchanges.delete("x")
     assert not any(list(queue.arriving) for queue in queues)
     assert [turn(room) for _ in range(5)] == [CHUNK_BINDINGS, CHUNK_BINDINGS, CHUNK_BINDINGS, 1, 0]
     assert not any(queue.incoming for queue in queues)
@@ -204,14 +205,14 @@ def test_a_deleted_destination_exchange_leaves_its_source_in_chunks() -> None:
     """Its source leads nowhere at once, though it knows the keys for some turns yet."""
     room = Room()
     vhost = room.vhost
-    source = vhost.declare_exchange("x", "topic")
-    vhost.declare_exchange("y", "fanout")
-    vhost.declare_queue("q")
-    vhost.bind("q", "y", "")
+    source = vhost.exchanges.declare("x", "topic")
+    vhost.exchanges.declare("y", "fanout")
+    vhost.queues.declare("q")
+    vhost.bindings.bind("q", "y", "")
     for key in keys():
-        vhost.bind_exchange("y", "x", key)
+        vhost.bindings.bind_exchange("y", "x", key)
     route = cached(vhost, "x", "k.1.a")
-    vhost.delete_exchange("y")
+    vhost.exchanges.delete("y")
     assert not route.live
     assert not source.onward
     assert not vhost.router.route(source, "k.1.a").destinations
@@ -223,17 +224,17 @@ def test_a_deleted_destination_exchange_leaves_its_source_in_chunks() -> None:
 
 def drop(vhost: Vhost) -> None:
     """Delete the queue as a client does."""
-    vhost.delete_queue("q", None)
+    vhost.queues.delete("q", None)
 
 
 def expire(vhost: Vhost) -> None:
     """Delete the queue because nobody used it."""
-    vhost.queue_unused(vhost.queues["q"])
+    vhost.queues.unused(vhost.queues["q"])
 
 
 def disconnect(vhost: Vhost) -> None:
     """Delete the queue because its connection ended."""
-    vhost.owner_gone("owner")
+    vhost.queues.owner_gone("owner")
 
 
 @pytest.mark.parametrize("delete", [drop, expire, disconnect])
@@ -242,41 +243,41 @@ def test_auto_delete_exchanges_go_at_once_one_after_the_other(delete: Callable[[
     room = Room()
     vhost = room.vhost
     for name in ("a", "b"):
-        vhost.declare_exchange(name, "topic", auto_delete=True, durable=True)
+        vhost.exchanges.declare(name, "topic", auto_delete=True, durable=True)
     owner = "owner" if delete is disconnect else None
-    vhost.declare_queue("q", exclusive=owner is not None, owner=owner)
+    vhost.queues.declare("q", exclusive=owner is not None, owner=owner)
     for key in keys():
-        vhost.bind("q", "b", key, owner=owner)
-        vhost.bind_exchange("b", "a", key)
+        vhost.bindings.bind("q", "b", key, owner=owner)
+        vhost.bindings.bind_exchange("b", "a", key)
     journal = len(room.journal)
     delete(vhost)
     assert [change["name"] for change in room.journal[journal:]] == ["b", "a"]
     assert not {"a", "b"} & set(vhost.exchanges)
-    assert vhost.bindings.count == 0
+    assert vhost.bindings.live.count == 0
     room.deadlines.begin_turn()
     while turn(room):
         pass
-    assert vhost.bindings.deferred.shed == 2 * MANY
-    assert not vhost.bindings.deferred
+    assert vhost.bindings.live.deferred.shed == 2 * MANY
+    assert not vhost.bindings.live.deferred
 
 
 def test_a_crash_amid_the_chunks_finds_the_deletion_whole() -> None:
     """Neither the journal nor a snapshot of any moment has a binding of what was deleted."""
     room = Room()
     vhost = room.vhost
-    vhost.declare_exchange("x", "topic", durable=True)
+    vhost.exchanges.declare("x", "topic", durable=True)
     for queue in ("q", "other"):
-        vhost.declare_queue(queue, durable=True)
+        vhost.queues.declare(queue, durable=True)
     bind(vhost, "q", "x")
-    vhost.bind("other", "x", "z")
-    vhost.delete_queue("q", None)
+    vhost.bindings.bind("other", "x", "z")
+    vhost.queues.delete("q", None)
     for _ in range(2):
-        for history in (room.journal, vhost.topology()):
+        for history in (room.journal, snapshot(vhost)):
             again = Room().vhost
-            again.restore(json.loads(json.dumps(history)))
+            restore(again, json.loads(json.dumps(history)))
             assert list(again.queues) == ["other"]
             assert [binding.key for binding in again.exchanges["x"].bindings] == ["z"]
-            assert not again.bindings.deferred
+            assert not again.bindings.live.deferred
         assert turn(room)
 
 
@@ -284,12 +285,12 @@ def test_what_is_deleted_counts_for_no_limit() -> None:
     """A vhost that is full takes new bindings as soon as a queue is deleted."""
     room = Room()
     vhost = room.vhost
-    vhost.declare_exchange("x", "topic")
-    vhost.declare_queue("q")
+    vhost.exchanges.declare("x", "topic")
+    vhost.queues.declare("q")
     bind(vhost, "q", "x")
-    assert vhost.bindings.count == MANY
-    vhost.delete_queue("q", None)
-    vhost.declare_queue("q")
+    assert vhost.bindings.live.count == MANY
+    vhost.queues.delete("q", None)
+    vhost.queues.declare("q")
     bind(vhost, "q", "x")
-    assert vhost.bindings.count == MANY
-    assert len(vhost.bindings.deferred) == MANY
+    assert vhost.bindings.live.count == MANY
+    assert len(vhost.bindings.live.deferred) == MANY

@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 
 from broker.amqp.content_header import decode_properties, facts_of
 from broker.amqp.header_edit import edit_header
-from broker.core.delay.delayed import DELAY_MAX_MS, delay_of, due_ms_of
+from broker.core.durable_topology import restore
+from broker.core.message.delay import DELAY_MAX_MS, delay_of, due_ms_of
 from broker.core.message.message import Envelope, Message
 from broker.core.policy.policy import Policy
 from broker.core.queue.queue import Queue
@@ -34,9 +35,9 @@ class DelayedRoom(Room):
     def __init__(self, type_: str = "direct", *, durable: bool = False) -> None:
         super().__init__()
         arguments = {"x-delayed-type": type_}
-        self.exchange = self.vhost.declare_exchange("x", "x-delayed-message", durable=durable, arguments=arguments)
-        self.queue = self.vhost.declare_queue("q", durable=durable)
-        self.vhost.bind("q", "x", "k")
+        self.exchange = self.vhost.exchanges.declare("x", "x-delayed-message", durable=durable, arguments=arguments)
+        self.queue = self.vhost.queues.declare("q", durable=durable)
+        self.vhost.bindings.bind("q", "x", "k")
 
     @property
     def holding(self) -> Queue:
@@ -47,7 +48,7 @@ class DelayedRoom(Room):
         """Publish a message to the exchange now."""
         header = edit_header(NO_PROPERTIES, set_headers={"x-delay": delay_ms, **properties})
         message = Message(Envelope("x", key), header, body, 1, facts_of(header), self.clock.now_ms)
-        self.vhost.delay(self.exchange, message, delay_ms)
+        self.vhost.delays.hold(self.exchange, message, delay_ms)
 
     def at(self, now_ms: int) -> int:
         """Let the time come and return how many messages have arrived in `q`."""
@@ -113,7 +114,7 @@ def test_a_message_does_not_expire_while_it_is_held() -> None:
     """Its own TTL is shorter than its delay."""
     room = DelayedRoom()
     header = edit_header(NO_PROPERTIES, set_headers={"x-delay": 100}, set_properties={"expiration": "10"})
-    room.vhost.delay(room.exchange, Message(Envelope("x", "k"), header, b"", 1, facts_of(header), 0), 100)
+    room.vhost.delays.hold(room.exchange, Message(Envelope("x", "k"), header, b"", 1, facts_of(header), 0), 100)
     assert room.at(50) == 0
     assert room.holding.ready == 1
     assert room.at(100) == 1
@@ -124,10 +125,10 @@ def test_a_message_does_not_expire_while_it_is_held() -> None:
 def test_routing_is_that_of_the_type_and_of_the_moment(type_: str, key: str) -> None:
     """Who was bound meanwhile gets the message; the key decides as it does in an exchange of that type."""
     room = DelayedRoom(type_)
-    late = room.vhost.declare_queue("late")
+    late = room.vhost.queues.declare("late")
     room.publish(100, key)
     room.publish(100, "nobody's")
-    room.vhost.bind("late", "x", key)
+    room.vhost.bindings.bind("late", "x", key)
     expected = 2 if type_ == "fanout" else 1
     assert room.at(100) == expected
     assert late.ready == expected
@@ -136,8 +137,8 @@ def test_routing_is_that_of_the_type_and_of_the_moment(type_: str, key: str) -> 
 def test_a_delayed_headers_exchange_looks_at_the_headers() -> None:
     """x-delay is among them."""
     room = DelayedRoom("headers")
-    room.vhost.unbind("q", "x", "k")
-    room.vhost.bind("q", "x", "", {"x-match": "all", "colour": "red"})
+    room.vhost.bindings.unbind("q", "x", "k")
+    room.vhost.bindings.bind("q", "x", "", {"x-match": "all", "colour": "red"})
     room.publish(5, colour="red")
     room.publish(5, colour="blue")
     assert room.at(5) == 1
@@ -194,7 +195,7 @@ def test_a_deleted_exchange_drops_what_it_held() -> None:
     """A namesake begins empty."""
     room = DelayedRoom(durable=True)
     room.publish(100)
-    room.vhost.delete_exchange("x")
+    room.vhost.exchanges.delete("x")
     assert HOLDING not in room.vhost.queues
     assert room.at(1000) == 0
     kinds = [change["change"] for change in room.journal]
@@ -204,7 +205,7 @@ def test_a_deleted_exchange_drops_what_it_held() -> None:
 def restarted(room: DelayedRoom) -> tuple[Room, Vhost]:
     """Return a room with what was journalled, before its messages are back."""
     again = Room()
-    again.vhost.restore(room.journal)
+    restore(again.vhost, room.journal)
     return again, again.vhost
 
 
@@ -352,9 +353,9 @@ def test_a_deletion_while_what_is_due_is_read_leaves_nothing_to_come() -> None:
     room.publish(10)
     disk.page_out(room.holding)
     room.at(10)
-    room.vhost.delete_exchange("x")
-    room.vhost.declare_exchange("x", "x-delayed-message", arguments={"x-delayed-type": "fanout"})
-    room.vhost.bind("q", "x", "")
+    room.vhost.exchanges.delete("x")
+    room.vhost.exchanges.declare("x", "x-delayed-message", arguments={"x-delayed-type": "fanout"})
+    room.vhost.bindings.bind("q", "x", "")
     disk.answer()
     assert (room.at(20), room.deadlines.next_ms) == (0, None)
 
@@ -383,12 +384,12 @@ def test_a_crash_between_exchange_and_holding_queue_is_mended() -> None:
     room = DelayedRoom(durable=True)
     changes = [change for change in room.journal if change.get("name") != HOLDING]
     again = Room()
-    again.vhost.restore(changes)
+    restore(again.vhost, changes)
     again.vhost.restored()
     assert HOLDING in again.vhost.queues
     assert [change["change"] for change in again.journal] == ["queue_declared"]
     orphan = Room()
-    orphan.vhost.restore([change for change in room.journal if change.get("name") != "x"])
+    restore(orphan.vhost, [change for change in room.journal if change.get("name") != "x"])
     orphan.vhost.restored()
     assert HOLDING not in orphan.vhost.queues
     assert [change["change"] for change in orphan.journal] == ["queue_deleted"]
@@ -420,9 +421,9 @@ def test_a_delay_is_read_as_the_plugin_reads_it(value: object, delay_ms: int | N
 def test_a_message_of_an_exchange_that_went_meanwhile_is_dropped() -> None:
     """A transaction may commit a publish to it; a namesake does not take it."""
     room = DelayedRoom()
-    room.vhost.delete_exchange("x")
+    room.vhost.exchanges.delete("x")
     room.publish(1)
-    room.vhost.declare_exchange("x", "x-delayed-message", arguments={"x-delayed-type": "direct"})
+    room.vhost.exchanges.declare("x", "x-delayed-message", arguments={"x-delayed-type": "direct"})
     room.publish(1)
     assert room.holding.ready == 0
 

@@ -24,10 +24,10 @@ def policy(name: str = "p", pattern: str = ".*", **fields: Any) -> Policy:
 def test_what_is_there_and_what_comes_later_follow_a_policy() -> None:
     """Setting, replacing and clearing it take effect at once."""
     vhost = Room().vhost
-    before = vhost.declare_queue("q.before")
-    other = vhost.declare_queue("other")
+    before = vhost.queues.declare("q.before")
+    other = vhost.queues.declare("other")
     vhost.policies.set(policy(pattern="^q\\."))
-    after = vhost.declare_queue("q.after")
+    after = vhost.queues.declare("q.after")
     assert [(queue.policy, queue.rules.ttl_ms) for queue in (before, after, other)] == [
         ("p", 1000),
         ("p", 1000),
@@ -44,7 +44,7 @@ def test_what_is_there_and_what_comes_later_follow_a_policy() -> None:
 def test_the_highest_priority_holds_alone() -> None:
     """Nothing is taken from the others; names decide between equals."""
     vhost = Room().vhost
-    queue = vhost.declare_queue("q")
+    queue = vhost.queues.declare("q")
     vhost.policies.set(policy("low", definition={"max-length": 1}, priority=-1))
     vhost.policies.set(policy("high", priority=7))
     vhost.policies.set(policy("equal", definition={"max-length": 2}, priority=7))
@@ -55,7 +55,7 @@ def test_the_highest_priority_holds_alone() -> None:
 def test_an_operator_policy_holds_beside_the_policy() -> None:
     """Of arguments, policy and operator policy the least number counts."""
     vhost = Room().vhost
-    queue = vhost.declare_queue("q", arguments={"x-message-ttl": 500, "x-max-length": 10})
+    queue = vhost.queues.declare("q", arguments={"x-message-ttl": 500, "x-max-length": 10})
     vhost.policies.set(policy(definition={"message-ttl": 700, "max-length": 5}))
     vhost.policies.set(policy("op", definition={"message-ttl": 300}), operator=True)
     assert (queue.policy, queue.operator_policy) == ("p", "op")
@@ -80,10 +80,10 @@ def test_a_policy_applies_to_what_it_says(apply_to: str, found: set[str]) -> Non
     """To queues by their type, to exchanges, or to both."""
     vhost = Room().vhost
     queues = [
-        vhost.declare_queue("classic"),
-        vhost.declare_queue("quorum", durable=True, arguments={"x-queue-type": "quorum"}),
+        vhost.queues.declare("classic"),
+        vhost.queues.declare("quorum", durable=True, arguments={"x-queue-type": "quorum"}),
     ]
-    exchange = vhost.declare_exchange("x", "topic")
+    exchange = vhost.exchanges.declare("x", "topic")
     vhost.policies.set(policy(apply_to=apply_to, definition={"max-length": 1, "alternate-exchange": "amq.fanout"}))
     applied = {queue.name for queue in queues if queue.policy}
     assert applied | ({"x"} if exchange.alternate else set()) == found
@@ -108,8 +108,8 @@ def test_a_policy_with_a_key_that_a_type_has_no_use_for_is_passed_over(
     """The whole of it, and the next one holds, as in RabbitMQ."""
     vhost = Room().vhost
     queues = {
-        "classic": vhost.declare_queue("classic"),
-        "quorum": vhost.declare_queue("quorum", durable=True, arguments={"x-queue-type": "quorum"}),
+        "classic": vhost.queues.declare("classic"),
+        "quorum": vhost.queues.declare("quorum", durable=True, arguments={"x-queue-type": "quorum"}),
     }
     vhost.policies.set(policy("p", definition={key: value}, priority=1))
     vhost.policies.set(policy("next"))
@@ -120,16 +120,16 @@ def test_a_policy_with_a_key_that_a_type_has_no_use_for_is_passed_over(
 def test_an_alternate_of_a_policy_takes_what_is_unroutable_and_an_argument_goes_before_it() -> None:
     """A cached route to nowhere ends when the policy comes, and the one to the alternate when it goes."""
     vhost = Room().vhost
-    plain = vhost.declare_exchange("plain", "direct")
-    own = vhost.declare_exchange("own", "direct", arguments={"alternate-exchange": "amq.topic"})
-    queue = vhost.declare_queue("q")
-    vhost.bind("q", "amq.fanout", "")
+    plain = vhost.exchanges.declare("plain", "direct")
+    own = vhost.exchanges.declare("own", "direct", arguments={"alternate-exchange": "amq.topic"})
+    queue = vhost.queues.declare("q")
+    vhost.bindings.bind("q", "amq.fanout", "")
     routes = [vhost.router.route(plain, "k") for _ in range(3)]
     vhost.policies.set(policy(definition={"alternate-exchange": "amq.fanout"}))
     assert not any(route.live for route in routes)
     assert vhost.router.route(plain, "k").destinations == (queue,)
     assert own.alternate == "amq.topic"
-    assert vhost.router.route(vhost.declare_exchange("late", "direct"), "k").destinations == (queue,)
+    assert vhost.router.route(vhost.exchanges.declare("late", "direct"), "k").destinations == (queue,)
     routes = [vhost.router.route(plain, "k") for _ in range(3)]
     vhost.policies.clear("p")
     assert not any(route.live for route in routes)
@@ -139,7 +139,7 @@ def test_an_alternate_of_a_policy_takes_what_is_unroutable_and_an_argument_goes_
 def test_a_policy_brings_a_queue_within_its_limit() -> None:
     """What is too much is dropped when the limit comes, and publishes look at the queue from then on."""
     vhost = Room().vhost
-    queue = vhost.declare_queue("q")
+    queue = vhost.queues.declare("q")
     put(queue, 5)
     assert queue.plain
     vhost.policies.set(policy(definition={"max-length": 2}))

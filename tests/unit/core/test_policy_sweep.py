@@ -24,7 +24,7 @@ def crowded(count: int = MANY) -> Room:
     """Return a vhost with many queues."""
     room = Room()
     for number in range(count):
-        room.vhost.declare_queue(f"q{number}")
+        room.vhost.queues.declare(f"q{number}")
     return room
 
 
@@ -111,8 +111,8 @@ def test_what_a_client_asks_for_follows_first(ask: Callable[[Client], None]) -> 
     """It alone; the others have their turn, and it has none again."""
     room = crowded()
     vhost = room.vhost
-    vhost.bind(ASKED, "amq.topic", "k")
-    vhost.bind(ASKED, "amq.headers", "", {})
+    vhost.bindings.bind(ASKED, "amq.topic", "k")
+    vhost.bindings.bind(ASKED, "amq.headers", "", {})
     queue = vhost.queues[ASKED]
     put(queue, 5)
     client = room.enter()
@@ -152,7 +152,9 @@ def test_what_no_client_publishes_is_refused_by_the_limit_too() -> None:
     """A dead letter, and a message that an operator sends through an exchange: its queue follows the change first."""
     room = crowded()
     vhost = room.vhost
-    source = vhost.declare_queue("source", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": ASKED})
+    source = vhost.queues.declare(
+        "source", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": ASKED}
+    )
     put(vhost.queues[ASKED], 2)
     put(source, 1)
     vhost.policies.set(limit(overflow="reject-publish"))
@@ -195,10 +197,10 @@ def test_queues_that_come_and_go_meanwhile() -> None:
     room = crowded()
     vhost = room.vhost
     vhost.policies.set(limit())
-    vhost.declare_queue("q.new")
-    vhost.delete_queue(ASKED, None)
-    vhost.delete_queue("q1", None)
-    vhost.declare_queue("q1", arguments={"x-max-length": 1})
+    vhost.queues.declare("q.new")
+    vhost.queues.delete(ASKED, None)
+    vhost.queues.delete("q1", None)
+    vhost.queues.declare("q1", arguments={"x-max-length": 1})
     assert {"q.new"} <= following(room)
     assert vhost.queues["q1"].rules.max_length == 1
     finish(room)
@@ -209,10 +211,10 @@ def test_exchanges_follow_in_slices_too_and_first_who_is_published_to() -> None:
     """By the alternate that a policy gives them."""
     room = Room()
     vhost = room.vhost
-    queue = vhost.declare_queue("lost")
-    vhost.bind("lost", "amq.fanout", "")
+    queue = vhost.queues.declare("lost")
+    vhost.bindings.bind("lost", "amq.fanout", "")
     for number in range(MANY):
-        vhost.declare_exchange(f"x{number}", "direct")
+        vhost.exchanges.declare(f"x{number}", "direct")
     client = room.enter()
     vhost.policies.set(Policy("p", "^x", "exchanges", {"alternate-exchange": "amq.fanout"}))
     alternates = [vhost.exchanges[name].alternate for name in ("x0", "x1")]
@@ -228,7 +230,7 @@ def test_a_pattern_that_takes_its_time_ends_a_slice() -> None:
     room = Room()
     hard = "a" * 40 + "!"
     for number in range(4):
-        room.vhost.declare_queue(f"{number}{hard}")
+        room.vhost.queues.declare(f"{number}{hard}")
     room.vhost.policies.set(limit(pattern="(a|aa)+$"))
     assert room.vhost.sweep.pending
     turns = finish(room)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker.amqp.errors import ChannelError
+from broker.core.durable_topology import restore
 from broker.core.queue.queue import Queue
 from tests.unit.core.room import Room
 
@@ -30,7 +31,7 @@ WRONG_TYPES = [
 
 def declare(arguments: dict[str, Any], room: Room | None = None) -> Queue:
     """Declare a durable queue with arguments."""
-    return (room or Room()).vhost.declare_queue("q", durable=True, arguments=arguments)
+    return (room or Room()).vhost.queues.declare("q", durable=True, arguments=arguments)
 
 
 def refused(arguments: dict[str, Any]) -> str:
@@ -144,10 +145,10 @@ def test_a_priority_queue_takes_a_number_per_level() -> None:
     """The next queue's number is behind all of them."""
     room = Room()
     declare({"x-max-priority": 9}, room)
-    assert room.vhost.declare_queue("next").number == 11
+    assert room.vhost.queues.declare("next").number == 11
     again = Room()
-    again.vhost.restore(room.journal)
-    assert again.vhost.next_queue_number == 11
+    restore(again.vhost, room.journal)
+    assert again.vhost.queues.next_number == 11
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from broker.core import durable_topology
 from broker.core.arguments import from_json, to_json
+from broker.core.durable_topology import TopologySnapshot, restore, snapshot
 from broker.core.topology import changes
 from tests.unit.core.room import Room
 
@@ -48,37 +50,37 @@ def test_a_restored_vhost_is_the_journalled_one() -> None:
     """Exchanges, queues with their numbers and arguments, and bindings are the same; it journals nothing."""
     room, again = Room(), Room()
     vhost = room.vhost
-    vhost.declare_exchange("x", "headers", durable=True, auto_delete=True, internal=True, arguments={"a": b"\xff"})
-    vhost.declare_queue("gone", durable=True)
-    vhost.declare_queue("q", durable=True, auto_delete=True, arguments=dict(ARGUMENTS))
-    vhost.bind("q", "x", "k", {"x-match": "any", **ARGUMENTS})
-    vhost.delete_queue("gone", None)
-    again.vhost.restore(json.loads(json.dumps(room.journal)))
-    assert again.vhost.topology() == vhost.topology()
+    vhost.exchanges.declare("x", "headers", durable=True, auto_delete=True, internal=True, arguments={"a": b"\xff"})
+    vhost.queues.declare("gone", durable=True)
+    vhost.queues.declare("q", durable=True, auto_delete=True, arguments=dict(ARGUMENTS))
+    vhost.bindings.bind("q", "x", "k", {"x-match": "any", **ARGUMENTS})
+    vhost.queues.delete("gone", None)
+    restore(again.vhost, json.loads(json.dumps(room.journal)))
+    assert snapshot(again.vhost) == snapshot(vhost)
     assert again.journal == []
     queue, exchange = again.vhost.queues["q"], again.vhost.exchanges["x"]
     assert (queue.number, queue.auto_delete, queue.arguments) == (2, True, ARGUMENTS)
     assert (exchange.auto_delete, exchange.internal, exchange.durable) == (True, True, True)
     assert exchange.match_headers({"one": 1}) == (queue,)
-    assert again.vhost.next_queue_number == vhost.next_queue_number
+    assert again.vhost.queues.next_number == vhost.queues.next_number
 
 
 def test_a_number_is_not_given_again_after_a_restart() -> None:
     """The number of a deleted queue may still stand in the log."""
     room, again = Room(), Room()
-    room.vhost.declare_queue("q", durable=True)
-    room.vhost.delete_queue("q", None)
-    again.vhost.restore(room.journal)
-    assert again.vhost.declare_queue("new", durable=True).number == 2
+    room.vhost.queues.declare("q", durable=True)
+    room.vhost.queues.delete("q", None)
+    restore(again.vhost, room.journal)
+    assert again.vhost.queues.declare("new", durable=True).number == 2
 
 
 def test_a_queue_that_was_deleted_does_not_come_to_life_while_restoring() -> None:
     """No worker is given to it, and nothing of it is written."""
     room, again = Room(), Room()
-    room.vhost.declare_queue("q", durable=True)
-    room.vhost.delete_queue("q", None)
-    room.vhost.declare_queue("q", durable=True)
-    again.vhost.restore(room.journal)
+    room.vhost.queues.declare("q", durable=True)
+    room.vhost.queues.delete("q", None)
+    room.vhost.queues.declare("q", durable=True)
+    restore(again.vhost, room.journal)
     assert again.assigned == [2]
     assert again.records() == []
 
@@ -86,24 +88,24 @@ def test_a_queue_that_was_deleted_does_not_come_to_life_while_restoring() -> Non
 def test_a_binding_is_unbound_by_arguments_that_are_equal() -> None:
     """Octets may come as text or as binary: an unbind that removed a binding removes it after a restart too."""
     room, again = Room(), Room()
-    room.vhost.declare_queue("q", durable=True)
-    room.vhost.bind("q", "amq.headers", "", {"raw": b"\xff"})
-    room.vhost.unbind("q", "amq.headers", "", {"raw": bytearray(b"\xff")})
-    again.vhost.restore(room.journal)
+    room.vhost.queues.declare("q", durable=True)
+    room.vhost.bindings.bind("q", "amq.headers", "", {"raw": b"\xff"})
+    room.vhost.bindings.unbind("q", "amq.headers", "", {"raw": bytearray(b"\xff")})
+    restore(again.vhost, room.journal)
     assert not again.vhost.queues["q"].incoming
 
 
 def test_bindings_of_a_deleted_exchange_do_not_come_back_with_its_namesake() -> None:
     """The new exchange begins without any."""
     room, again = Room(), Room()
-    room.vhost.declare_queue("q", durable=True)
+    room.vhost.queues.declare("q", durable=True)
     for _ in range(2):
-        room.vhost.declare_exchange("x", "topic", durable=True)
-        room.vhost.bind("q", "x", "k")
-        room.vhost.delete_exchange("x")
-    room.vhost.declare_exchange("x", "topic", durable=True)
-    again.vhost.restore(room.journal)
-    assert again.vhost.topology() == room.vhost.topology()
+        room.vhost.exchanges.declare("x", "topic", durable=True)
+        room.vhost.bindings.bind("q", "x", "k")
+        room.vhost.exchanges.delete("x")
+    room.vhost.exchanges.declare("x", "topic", durable=True)
+    restore(again.vhost, room.journal)
+    assert snapshot(again.vhost) == snapshot(room.vhost)
     assert not again.vhost.queues["q"].incoming
 
 
@@ -111,28 +113,28 @@ def test_changes_that_a_checkpoint_holds_already_may_be_replayed() -> None:
     """A checkpoint and the log behind it overlap: replaying what led to it changes nothing."""
     room, again = Room(), Room()
     vhost = room.vhost
-    vhost.declare_exchange("x", "topic", durable=True)
-    vhost.declare_queue("q", durable=True)
-    vhost.bind("q", "x", "old")
-    vhost.delete_queue("q", None)
-    vhost.declare_queue("q", durable=True)
-    vhost.bind("q", "x", "new")
-    vhost.unbind("q", "x", "never")
-    again.vhost.restore([*vhost.topology(), *room.journal])
-    assert again.vhost.topology() == vhost.topology()
+    vhost.exchanges.declare("x", "topic", durable=True)
+    vhost.queues.declare("q", durable=True)
+    vhost.bindings.bind("q", "x", "old")
+    vhost.queues.delete("q", None)
+    vhost.queues.declare("q", durable=True)
+    vhost.bindings.bind("q", "x", "new")
+    vhost.bindings.unbind("q", "x", "never")
+    restore(again.vhost, [*snapshot(vhost), *room.journal])
+    assert snapshot(again.vhost) == snapshot(vhost)
     assert again.vhost.queues["q"].number == vhost.queues["q"].number
 
 
 def test_what_is_not_durable_is_not_in_the_snapshot() -> None:
     """Predeclared exchanges are there anyway; transient things end with the broker."""
     vhost = Room().vhost
-    vhost.declare_exchange("x", "topic")
-    vhost.declare_queue("t")
-    vhost.bind("t", "amq.topic", "#")
-    vhost.declare_queue("q", durable=True)
-    vhost.bind("q", "x", "#")
-    vhost.bind("q", "amq.topic", "#")
-    assert [(change["change"], change.get("exchange")) for change in vhost.topology()] == [
+    vhost.exchanges.declare("x", "topic")
+    vhost.queues.declare("t")
+    vhost.bindings.bind("t", "amq.topic", "#")
+    vhost.queues.declare("q", durable=True)
+    vhost.bindings.bind("q", "x", "#")
+    vhost.bindings.bind("q", "amq.topic", "#")
+    assert [(change["change"], change.get("exchange")) for change in snapshot(vhost)] == [
         ("queue_declared", None),
         ("bound", "amq.topic"),
     ]
@@ -141,8 +143,8 @@ def test_what_is_not_durable_is_not_in_the_snapshot() -> None:
 def test_a_snapshot_is_told_later_than_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint of a hundred thousand queues costs the loop no more than a look at each."""
     vhost = Room().vhost
-    vhost.declare_exchange("x", "direct", durable=True)
-    vhost.declare_queue("q", durable=True)
+    vhost.exchanges.declare("x", "direct", durable=True)
+    vhost.queues.declare("q", durable=True)
     made: list[str] = []
 
     def told(name: str, tell: Callable[[Any], changes.Change]) -> Callable[[Any], changes.Change]:
@@ -153,8 +155,8 @@ def test_a_snapshot_is_told_later_than_it_is_made(monkeypatch: pytest.MonkeyPatc
         return telling
 
     for name in ("exchange_declared", "queue_declared"):
-        monkeypatch.setattr(changes, name, told(name, getattr(changes, name)))
-    snapshot = vhost.topology_snapshot()
-    vhost.delete_queue("q", None)  # the log has that behind the snapshot
+        monkeypatch.setattr(durable_topology, name, told(name, getattr(changes, name)))
+    snapshot = TopologySnapshot(vhost)
+    vhost.queues.delete("q", None)  # the log has that behind the snapshot
     assert made == []
     assert [change["change"] for change in snapshot] == made == ["exchange_declared", "queue_declared"]

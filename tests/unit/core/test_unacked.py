@@ -17,7 +17,7 @@ from tests.unit.core.room import Room
 
 ROOM = Room()
 CLIENT = ROOM.enter()
-STREAM = ROOM.vhost.declare_queue("q").stream
+STREAM = ROOM.vhost.queues.declare("q").stream
 QUEUE = ROOM.vhost.queues["q"]
 CONSUMER = CLIENT.consumer(QUEUE)
 SLOT = Slot(1)

@@ -13,7 +13,7 @@ from tests.unit.core.room import Room
 def limited(exchanges: int = 9, queues: int = 9, bindings: int = 9) -> Vhost:
     """Return a vhost with low limits."""
     vhost = Room().vhost
-    vhost.limits = VhostLimits(exchanges, queues, bindings)
+    vhost.limits.take(VhostLimits(exchanges, queues, bindings))
     return vhost
 
 
@@ -29,56 +29,56 @@ def refusal(act: object, *arguments: object) -> str | None:
 def test_one_queue_more_than_may_be_is_refused() -> None:
     """In RabbitMQ's words; what exists is found again, and a deletion makes room."""
     vhost = limited(queues=2)
-    assert [refusal(vhost.declare_queue, name) for name in ("a", "b", "a")] == [None, None, None]
-    assert refusal(vhost.declare_queue, "c") == (
+    assert [refusal(vhost.queues.declare, name) for name in ("a", "b", "a")] == [None, None, None]
+    assert refusal(vhost.queues.declare, "c") == (
         "PRECONDITION_FAILED - cannot declare queue 'c': queue limit in vhost '/' (2) is reached"
     )
-    vhost.delete_queue("a", None)
-    assert refusal(vhost.declare_queue, "c") is None
+    vhost.queues.delete("a", None)
+    assert refusal(vhost.queues.declare, "c") is None
 
 
 def test_one_exchange_more_than_may_be_is_refused() -> None:
     """Those that are always there do not count."""
     vhost = limited(exchanges=2)
-    assert [refusal(vhost.declare_exchange, name, "topic") for name in ("a", "b", "a")] == [None, None, None]
-    assert refusal(vhost.declare_exchange, "c", "topic") == (
+    assert [refusal(vhost.exchanges.declare, name, "topic") for name in ("a", "b", "a")] == [None, None, None]
+    assert refusal(vhost.exchanges.declare, "c", "topic") == (
         "PRECONDITION_FAILED - cannot declare exchange 'c': exchange limit in vhost '/' (2) is reached"
     )
-    vhost.delete_exchange("a")
-    assert refusal(vhost.declare_exchange, "c", "topic") is None
+    vhost.exchanges.delete("a")
+    assert refusal(vhost.exchanges.declare, "c", "topic") is None
 
 
 def test_one_binding_more_than_may_be_is_refused() -> None:
     """Of queues and of exchanges together; whatever takes bindings away makes room."""
     vhost = limited(bindings=2)
-    vhost.declare_queue("q")
-    assert refusal(vhost.bind, "q", "amq.topic", "a") is None
-    assert refusal(vhost.bind_exchange, "amq.fanout", "amq.topic", "b") is None
-    assert refusal(vhost.bind, "q", "amq.topic", "a") is None  # it is there already
-    assert refusal(vhost.bind, "q", "amq.topic", "c") == (
+    vhost.queues.declare("q")
+    assert refusal(vhost.bindings.bind, "q", "amq.topic", "a") is None
+    assert refusal(vhost.bindings.bind_exchange, "amq.fanout", "amq.topic", "b") is None
+    assert refusal(vhost.bindings.bind, "q", "amq.topic", "a") is None  # it is there already
+    assert refusal(vhost.bindings.bind, "q", "amq.topic", "c") == (
         "PRECONDITION_FAILED - cannot bind queue 'q': binding limit in vhost '/' (2) is reached"
     )
-    assert refusal(vhost.bind_exchange, "amq.match", "amq.topic", "c") == (
+    assert refusal(vhost.bindings.bind_exchange, "amq.match", "amq.topic", "c") == (
         "PRECONDITION_FAILED - cannot bind exchange 'amq.match': binding limit in vhost '/' (2) is reached"
     )
-    vhost.delete_queue("q", None)
-    assert refusal(vhost.bind_exchange, "amq.match", "amq.topic", "c") is None
+    vhost.queues.delete("q", None)
+    assert refusal(vhost.bindings.bind_exchange, "amq.match", "amq.topic", "c") is None
 
 
 def test_what_holds_delayed_messages_is_not_counted() -> None:
     """No client made that queue."""
     vhost = limited(exchanges=1, queues=1)
-    vhost.declare_exchange("x", "x-delayed-message", arguments={"x-delayed-type": "topic"})
-    assert refusal(vhost.declare_queue, "q") is None
-    assert refusal(vhost.declare_queue, "r") is not None
+    vhost.exchanges.declare("x", "x-delayed-message", arguments={"x-delayed-type": "topic"})
+    assert refusal(vhost.queues.declare, "q") is None
+    assert refusal(vhost.queues.declare, "r") is not None
 
 
 def test_an_operator_may_want_no_transient_shared_queues() -> None:
     """As RabbitMQ from 4.3 on: 541 for a queue that is neither durable nor exclusive, and for no other."""
     vhost = Room().vhost
-    vhost.limits = VhostLimits(transient_shared_queues=False)
+    vhost.limits.take(VhostLimits(transient_shared_queues=False))
     with pytest.raises(ConnectionFault, match="INTERNAL_ERROR - Feature `transient_nonexcl_queues` is deprecated"):
-        vhost.declare_queue("q")
-    vhost.declare_queue("durable", durable=True)
-    vhost.declare_queue("exclusive", exclusive=True, owner=object())
+        vhost.queues.declare("q")
+    vhost.queues.declare("durable", durable=True)
+    vhost.queues.declare("exclusive", exclusive=True, owner=object())
     assert sorted(vhost.queues) == ["durable", "exclusive"]

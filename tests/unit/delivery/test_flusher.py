@@ -60,7 +60,7 @@ def test_a_shared_prefetch_is_dealt_out_in_a_round(
     room = Room()
     client = room.enter()
     client.basic().prefetch_channel = prefetch
-    queue = room.vhost.declare_queue("q")
+    queue = room.vhost.queues.declare("q")
     tags = zip("abc"[: len(own)], own, strict=True)
     consumers = [client.consumer(queue, tag, prefetch=limit, no_ack=tag in no_ack) for tag, limit in tags]
     assert rooms_of(consumers, most) == rooms
@@ -78,7 +78,7 @@ class Place:
         self.client.open_channel(CHANNEL)
         self.connection = self.client.machine
         self.connection.frame_max = frame_max
-        queue = room.vhost.declare_queue("q")
+        queue = room.vhost.queues.declare("q")
         self.stream = queue.stream
         self.manager = self.stream.manager
         for body in bodies:

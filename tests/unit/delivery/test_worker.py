@@ -48,7 +48,7 @@ class Office:
 
         Its consumers are on channels 1, 2 ... and never ack; a prefetch is that of the first.
         """
-        queue = self.room.vhost.declare_queue(name)
+        queue = self.room.vhost.queues.declare(name)
         envelope, facts = Envelope("", name), facts_of(NO_PROPERTIES)
         for number in range(messages):
             body = f"{name}-{number}".encode()
@@ -107,7 +107,7 @@ def test_queues_go_to_whoever_has_the_fewest() -> None:
         office.queue(str(number))
     assert office.names() == [["0", "3"], ["1", "4"], ["2", "5"]]
     for number in (1, 4):
-        office.room.vhost.delete_queue(str(number), None)
+        office.room.vhost.queues.delete(str(number), None)
     for number in (6, 7):
         office.queue(str(number))
     assert office.names() == [["0", "3"], ["6", "7"], ["2", "5"]]

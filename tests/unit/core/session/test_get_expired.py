@@ -13,7 +13,7 @@ GET = commands.Basic.Get(queue="q")
 
 def expired(room: Room, count: int) -> Queue:
     """Return a queue at whose head so many messages have expired behind everybody's back."""
-    queue = room.vhost.declare_queue("q", arguments={"x-message-ttl": 10})
+    queue = room.vhost.queues.declare("q", arguments={"x-message-ttl": 10})
     put(queue, count)
     room.clock.now_ms = 11
     return queue
@@ -49,6 +49,6 @@ def test_a_get_that_waits_ends_with_its_queue() -> None:
     client = room.enter()
     expired(room, TURN_SHARE + 100)
     assert client.tell(1, GET) == []
-    room.vhost.delete_queue("q", None)
+    room.vhost.queues.delete("q", None)
     next_turn(room)
     assert answers(client) == ["Basic.GetEmpty"]

@@ -30,7 +30,7 @@ def test_a_connection_waits_for_the_next_turn_when_it_has_asked_for_enough() -> 
         assert len(list(client.replies())) <= BUDGET_UNITS // UNITS + 1
         turns += 1
     assert turns == UNITS
-    assert room.vhost.bindings.count == BUDGET_UNITS
+    assert room.vhost.bindings.live.count == BUDGET_UNITS
 
 
 def test_a_connection_that_waits_for_something_else_is_not_let_go_early() -> None:

@@ -13,7 +13,7 @@ from pamqp import commands
 from broker.core.auth.password import SHA256, salted_sha256
 from broker.core.auth.users import User
 from broker.core.session.connection import SessionOfConnection
-from broker.core.vhost import Vhost
+from broker.core.topology.exchanges import Exchanges
 from tests.raw_client import body_frame, frame, header_frame
 from tests.unit.core.room import Client, Room, describe
 from tests.unit.core.session.publishing import declare, publish, ready
@@ -40,7 +40,7 @@ def bob(room: Room) -> Client:
     """Return a client of a user without rights, whose changes the vhost hears."""
     client = room.knock()
     client.users.put(User("bob", "", (), salted_sha256(b"secret", b"salt"), SHA256))
-    client.permissions.listeners.append(lambda user, _vhost: room.vhost.rights_changed(user))
+    client.permissions.listeners.append(lambda user, _vhost: room.vhost.publish_caches.drop(user))
     client.permissions.set("bob", "/", "", "", "")
     client.log_in("bob", "secret")
     client.call(0, commands.Connection.Open("/"), commands.Connection.OpenOk)
@@ -54,7 +54,7 @@ def test_an_exchange_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     client = room.enter()
     topic(room, client)
     asked: list[str] = []
-    find, check = Vhost.exchange, SessionOfConnection.check_topic
+    find, check = Exchanges.find, SessionOfConnection.check_topic
 
     def noted(name: str, asking: Callable[..., Any]) -> Callable[..., Any]:
         def ask(*arguments: Any) -> Any:
@@ -63,7 +63,7 @@ def test_an_exchange_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return ask
 
-    monkeypatch.setattr(Vhost, "exchange", noted("exchange", find))
+    monkeypatch.setattr(Exchanges, "find", noted("exchange", find))
     monkeypatch.setattr(SessionOfConnection, "check", noted("rights", SessionOfConnection.check))
     monkeypatch.setattr(SessionOfConnection, "check_topic", noted("topic", check))
     for _ in range(20):
@@ -153,16 +153,16 @@ def test_a_deleted_exchange_is_not_found() -> None:
     room = Room()
     client = room.enter()
     topic(room, client)
-    room.vhost.delete_exchange("x")
+    room.vhost.exchanges.delete("x")
     text = "channel 404 NOT_FOUND - no exchange 'x' in vhost '/'"
     assert publish(client, new_key(), exchange="x") == [text]
     client.tell(1, commands.Channel.CloseOk())
     client.open_channel(1)
-    room.vhost.declare_exchange("x", "fanout")
-    room.vhost.bind("q", "x", "")
+    room.vhost.exchanges.declare("x", "fanout")
+    room.vhost.bindings.bind("q", "x", "")
     assert publish(client, new_key(), exchange="x") == []
-    room.vhost.delete_exchange("x")
-    room.vhost.declare_exchange("x", "direct", internal=True)
+    room.vhost.exchanges.delete("x")
+    room.vhost.exchanges.declare("x", "direct", internal=True)
     assert publish(client, new_key(), exchange="x") == [
         "channel 403 ACCESS_REFUSED - cannot publish to internal exchange 'x' in vhost '/'"
     ]
@@ -176,19 +176,19 @@ def test_a_way_on_is_followed_from_the_moment_it_is_there() -> None:
     topic(room, client)
     declare(client, "other", "bound")
     vhost = room.vhost
-    vhost.declare_exchange("ae", "fanout")
-    vhost.bind("other", "ae", "")
+    vhost.exchanges.declare("ae", "fanout")
+    vhost.bindings.bind("other", "ae", "")
     assert publish(client, "other." + new_key(), exchange="x") == []
     vhost.exchanges["x"].alternate = "ae"
     assert publish(client, "other." + new_key(), exchange="x") == []
     assert ready(room, "q", "other") == [1, 1]
     vhost.exchanges["x"].alternate = None
     assert publish(client, "other." + new_key(), exchange="x") == []
-    vhost.declare_exchange("on", "fanout")
-    vhost.bind_exchange("on", "x", "#")
-    vhost.bind("bound", "on", "")
+    vhost.exchanges.declare("on", "fanout")
+    vhost.bindings.bind_exchange("on", "x", "#")
+    vhost.bindings.bind("bound", "on", "")
     assert publish(client, "other." + new_key(), exchange="x") == []
-    vhost.unbind_exchange("on", "x", "#")
+    vhost.bindings.unbind_exchange("on", "x", "#")
     assert publish(client, "other." + new_key(), exchange="x") == []
     assert ready(room, "q", "other", "bound") == [1, 1, 1]
 
@@ -201,9 +201,9 @@ def test_a_bound_queue_gets_the_next_new_key() -> None:
     declare(client, "late")
     for _ in range(3):
         publish(client, "late.key", exchange="x")
-    room.vhost.bind("late", "x", "late.*")
+    room.vhost.bindings.bind("late", "x", "late.*")
     publish(client, "late.key", exchange="x")
-    room.vhost.unbind("late", "x", "late.*")
+    room.vhost.bindings.unbind("late", "x", "late.*")
     publish(client, "late.key", exchange="x")
     assert ready(room, "late") == [1]
 
@@ -259,7 +259,7 @@ def test_ever_new_keys_are_not_kept() -> None:
     client = room.enter()
     topic(room, client)
     assert client.session.user is not None
-    entries = room.vhost.publish_cache(client.session.user).entries
+    entries = room.vhost.publish_caches.of(client.session.user.name).entries
     for _ in range(50):
         publish(client, new_key(), exchange="x")
         publish(client, "other." + new_key(), exchange="x")

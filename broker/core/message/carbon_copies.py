@@ -1,0 +1,30 @@
+"""Carbon copies: the routing keys that the headers CC and BCC of a message add to its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from broker.amqp.content_header import MISSING
+from broker.core.message.x_death import past_deaths
+
+if TYPE_CHECKING:
+    from broker.amqp.content_header import HeaderFacts
+
+__all__ = ["carbon_copies", "further_keys"]
+
+
+def further_keys(facts: HeaderFacts) -> list[str]:
+    """Return the routing keys that the headers CC and BCC add; RabbitMQ skips whatever is no text in them."""
+    return [key for keys in (facts.cc, facts.bcc) if keys is not MISSING for key in keys if isinstance(key, str)]
+
+
+def carbon_copies(headers: dict[str, Any], key: str) -> list[str]:
+    """Return the routing keys of the header CC by which a message with this routing key was published.
+
+    There are none once a queue gave the message a key of its own: the header stays and no longer routes. The latest
+    death tells which keys the message was published with; without a new key they are the message's own.
+    """
+    keys = headers.get("CC")
+    copies = [copy for copy in keys if isinstance(copy, str)] if isinstance(keys, list) else []
+    latest = next(iter(past_deaths(headers)), None)
+    return copies if latest is None or latest.get("routing-keys") == [key, *copies] else []

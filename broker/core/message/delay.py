@@ -1,0 +1,33 @@
+"""The delay that the header x-delay of a message asks for. Source: the plugin rabbitmq_delayed_message_exchange."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from broker.core.message.message import Message
+
+__all__ = ["DELAY_MAX_MS", "delay_of", "due_ms_of"]
+
+DELAY_MAX_MS: Final = (1 << 32) - 1  # the plugin's: the longest timer of Erlang
+
+
+def delay_of(value: Any) -> int | None:
+    """Return the delay that an x-delay header asks for, None when there is none.
+
+    Units: milliseconds.
+    Source: the plugin, get_delay/1: text is read as a number, a fraction is cut off; more than 32 bits are no delay.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | str | float | Decimal):
+        return None
+    try:
+        delay_ms = int(value)
+    except (ValueError, OverflowError):
+        return None
+    return delay_ms if 0 < delay_ms <= DELAY_MAX_MS else None
+
+
+def due_ms_of(message: Message | None) -> int:
+    """Return when a delayed message is due, 0 for one that is gone."""
+    return 0 if message is None else message.timestamp_ms + (delay_of(message.facts.delay) or 0)

@@ -1,0 +1,41 @@
+"""The publish caches of a vhost: resolved publishes by user, because a user's rights are part of what was resolved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.routing.cache import CacheLimits, PublishCache
+
+if TYPE_CHECKING:
+    from broker.core.publishing.publish_entry import PublishEntry
+    from broker.core.publishing.publish_target import PublishTarget
+
+__all__ = ["PublishCaches"]
+
+
+class PublishCaches:
+    """Holds one publish cache per user."""
+
+    __slots__ = ("_by_user", "_limits")
+
+    def __init__(self, limits: CacheLimits | None) -> None:
+        self._limits = limits
+        self._by_user: dict[str, PublishCache[PublishEntry, PublishTarget]] = {}
+
+    def of(self, user_name: str) -> PublishCache[PublishEntry, PublishTarget]:
+        """Return the cache of a user."""
+        cache = self._by_user.get(user_name)
+        if cache is None:
+            cache = self._by_user[user_name] = PublishCache(self._limits)
+        return cache
+
+    def drop_all(self) -> None:
+        """Drop every entry: something has changed that entries depend on beside their routes."""
+        for cache in self._by_user.values():
+            cache.drop_all()
+
+    def drop(self, user_name: str) -> None:
+        """Drop the entries of a user whose rights have changed."""
+        cache = self._by_user.get(user_name)
+        if cache is not None:
+            cache.drop_all()

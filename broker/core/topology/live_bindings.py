@@ -1,0 +1,73 @@
+"""The bindings that lead somewhere: made, removed, ended with their queue or exchange, and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.core.topology.deferred_unbinding import DeferredUnbinding
+
+if TYPE_CHECKING:
+    from broker.core.deadlines import Clock, Deadlines
+    from broker.core.queue.queue import Queue
+    from broker.routing.exchange import Exchange
+    from broker.routing.pattern import PatternLimits
+
+__all__ = ["LiveBindings"]
+
+
+class LiveBindings:
+    """Makes and ends the bindings of a vhost.
+
+    Invariant: ``count`` is the number of bindings, without those of deleted queues and exchanges: these are in
+        ``deferred``.
+    """
+
+    __slots__ = ("count", "deferred")
+
+    def __init__(self, clock: Clock, deadlines: Deadlines) -> None:
+        self.count = 0
+        self.deferred = DeferredUnbinding(clock, deadlines)
+
+    def add(
+        self,
+        source: Exchange,
+        destination: Queue | Exchange,
+        key: str,
+        arguments: Mapping[str, Any],
+        limits: PatternLimits | None = None,
+    ) -> bool:
+        """Make a binding and return whether it is new; do not journal it.
+
+        Raises: ValueError, with nothing changed.
+        """
+        made = source.bind(destination, key, arguments, limits)
+        self.count += made
+        return made
+
+    def remove(
+        self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]
+    ) -> Mapping[str, Any] | None:
+        """Remove a binding and return the arguments that it was made with; None when there is no such binding."""
+        made_with = source.unbind(destination, key, arguments)
+        if made_with is not None:
+            self.count -= 1
+        return made_with
+
+    def end_leading_to(self, destination: Queue | Exchange) -> list[Exchange]:
+        """End the bindings to a queue or exchange that is being deleted, and return the exchanges they came from.
+
+        Cost: O(those exchanges); their indexes lose the keys turn by turn.
+        """
+        standing = [bundle for source, bundle in destination.incoming.items() if not source.deleted]
+        for bundle in standing:
+            self.count -= len(bundle)
+            self.deferred.part(bundle)
+        return [bundle.source for bundle in standing]
+
+    def end_of_exchange(self, exchange: Exchange) -> list[Exchange]:
+        """End the bindings on both sides of an exchange that is being deleted; return the exchanges that led to it."""
+        sources = self.end_leading_to(exchange)
+        self.count -= exchange.binding_count
+        self.deferred.take(exchange.end())
+        return [source for source in sources if source is not exchange]
