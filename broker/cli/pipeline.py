@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["JOBS", "add_pipeline", "missing_packages"]
 
 JOBS: Final = {  # name -> what `slotmq pipeline --help` says; broker.pipeline.jobs.<name> has add_<name>
-    "doctor": "say what the pipeline finds on this machine, and run a job of three seconds",
+    "doctor": "say what the pipeline finds on this machine",
     "archive": "copy what taps hold into a lake, each message once",
     "compact": "rewrite a lake's many small files as few large ones",
     "query": "answer SQL over a lake or over live slots",

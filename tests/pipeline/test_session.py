@@ -25,7 +25,7 @@ from tests.slot_folders import SlotFolder, TapMessage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DOCTOR = [sys.executable, "-m", "broker", "pipeline", "doctor", "--json", "--quiet", "--master", "local[2]"]
+DOCTOR = [sys.executable, "-m", "broker", "pipeline", "doctor", "--job", "--json", "--quiet", "--master", "local[2]"]
 
 
 def test_workers_are_this_python_and_know_the_formats(spark: SparkSession, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def count_rows(spark, rows):
     spark.range(10**15).selectExpr("sum(id * 3 % 7)").collect()
 
 doctor.count_rows = count_rows
-sys.exit(main(["pipeline", "doctor", "--quiet", "--master", "local[1]", "--driver-memory", "1g"]))
+sys.exit(main(["pipeline", "doctor", "--job", "--quiet", "--master", "local[1]", "--driver-memory", "1g"]))
 """
 
 

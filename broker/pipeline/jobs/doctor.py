@@ -1,4 +1,4 @@
-"""`slotmq pipeline doctor`: says what the pipeline finds on this machine, and runs a small job through all of it."""
+"""`slotmq pipeline doctor`: says what the pipeline finds on this machine; a small job goes through all of it."""
 
 from __future__ import annotations
 
@@ -29,24 +29,23 @@ GROUPS: Final = 97
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """Where the session comes from, which is made only where a Java will do, and how large the job is."""
+    """Where the session of a job comes from, which is made only where a Java will do; without one there is no job."""
 
-    spark: Callable[[], SparkSession]
+    spark: Callable[[], SparkSession] | None = None
     rows: int = field(default=ROWS)
 
 
 def add_doctor(commands: Any) -> None:
     """Add the command."""
-    command = add_command(
-        commands, "doctor", "say what the pipeline finds on this machine, and run a job of three seconds"
-    )
+    command = add_command(commands, "doctor", "say what the pipeline finds on this machine")
+    command.add_argument("--job", action="store_true", help="start Spark, too, and run a job of three seconds")
     add_spark(command)
     command.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    options = DoctorOptions(spark=lambda: spark_of(arguments, "slotmq-doctor"))
-    return carry_out(arguments, "doctor", lambda progress: run_doctor(options, progress))
+    options = DoctorOptions((lambda: spark_of(arguments, "slotmq-doctor")) if arguments.job else None)
+    return carry_out(arguments, "doctor", lambda progress: run_doctor(options, progress), engine=arguments.job)
 
 
 def run_doctor(options: DoctorOptions, progress: Progress) -> Summary:
@@ -65,8 +64,10 @@ def run_doctor(options: DoctorOptions, progress: Progress) -> Summary:
 
         lines.append(str(NoJava(found.refused)))
         return Summary({**values, "job": None}, NO_JAVA, tuple(lines))
+    if options.spark is None:
+        return Summary({**values, "job": None}, OK, (*lines, "Spark can start here; --job tries it"))
     try:
-        job = _try_out(options, progress)
+        job = _try_out(options.spark, options.rows, progress)
     except Exception as error:  # noqa: BLE001 - what was found before is wanted most now
         from broker.pipeline.spark.failure import told
 
@@ -78,14 +79,14 @@ def run_doctor(options: DoctorOptions, progress: Progress) -> Summary:
     return Summary({**values, "job": job}, OK, (*lines, "the pipeline can run here"))
 
 
-def _try_out(options: DoctorOptions, progress: Progress) -> dict[str, float]:
+def _try_out(start: Callable[[], SparkSession], rows: int, progress: Progress) -> dict[str, float]:
     progress.step("starting Spark")
     began = time.monotonic()
-    spark = options.spark()
+    spark = start()
     started = time.monotonic()
     progress.step("running a job")
-    count_rows(spark, options.rows)
-    return {"start_s": round(started - began, 1), "rows": options.rows, "job_s": round(time.monotonic() - started, 1)}
+    count_rows(spark, rows)
+    return {"start_s": round(started - began, 1), "rows": rows, "job_s": round(time.monotonic() - started, 1)}
 
 
 def count_rows(spark: SparkSession, rows: int) -> None:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
 
@@ -34,6 +33,7 @@ from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.manifest import now_ms
 from broker.pipeline.local_path import local_path
 from broker.pipeline.source.slot_handle import SlotHandle
+from broker.pipeline.spark.datasource_api import DataSourceStreamArrowWriter
 from broker.slot_files.slot_view import SlotView
 
 if TYPE_CHECKING:

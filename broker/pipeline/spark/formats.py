@@ -34,16 +34,18 @@ def register(spark: SparkSession) -> SparkSession:
 @contextmanager
 def _active(spark: SparkSession) -> Iterator[None]:
     """Make a session the active one for a while: Spark looks there whether a name is taken, not where it registers."""
-    if not hasattr(spark, "_jsparkSession"):  # a remote session
+    if not hasattr(spark, "sparkContext"):  # over Connect there is none
         yield
         return
-    holder = getattr(spark._jvm, "org.apache.spark.sql.classic.SparkSession")  # noqa: SLF001 - there are dots in it
-    before = holder.getActiveSession()
-    holder.setActiveSession(spark._jsparkSession)  # noqa: SLF001
+    before = type(spark).getActiveSession()
+    _activate(spark)
     try:
         yield
     finally:
-        if before.isDefined():
-            holder.setActiveSession(before.get())
-        else:
-            holder.clearActiveSession()
+        if before is not None:
+            _activate(before)
+
+
+def _activate(spark: SparkSession) -> None:
+    """Make a session the active one: to make a frame of local rows does, and no public call is named for it."""
+    spark.createDataFrame([], "n int")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.pipeline.job import ERROR, NO_JAVA, USAGE, JobFailed, Progress, Summary
+from broker.pipeline.job import ERROR, NO_JAVA, OK, USAGE, JobFailed, Progress, Summary
 from broker.pipeline.jobs import doctor
 from broker.pipeline.jobs.doctor import DoctorOptions, run_doctor
 from broker.pipeline.spark import java
@@ -46,6 +46,14 @@ def test_no_java_is_a_code_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert summary.code == NO_JAVA
     assert "no Java for Spark" in summary.lines[-1]
     assert summary.values["refused"] == [{"source": OLD.source, "where": OLD.where, "reason": OLD.reason}]
+
+
+def test_spark_is_started_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a session to try, what was found is told and nothing is started."""
+    examined(monkeypatch)
+    summary = run_doctor(DoctorOptions(), Progress("doctor", quiet=True))
+    assert (summary.code, summary.values["job"]) == (OK, None)
+    assert summary.lines[-1] == "Spark can start here; --job tries it"
 
 
 def test_findings_are_told_though_spark_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,59 @@
+"""What PySpark 4.0 and 4.1 do not have of the Python data source API of 4.2, in place of which they get stand-ins.
+
+4.0    streams cannot be written in Arrow batches
+4.0, 4.1    Spark asks a stream how far it goes without saying where it stands, so limits of a trigger do not hold
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import datasource
+
+__all__ = [
+    "ARROW_STREAM_WRITES",
+    "DataSourceStreamArrowWriter",
+    "ReadAllAvailable",
+    "ReadLimit",
+    "ReadMaxBytes",
+    "ReadMaxFiles",
+    "ReadMaxRows",
+    "SupportsTriggerAvailableNow",
+]
+
+ARROW_STREAM_WRITES: Final = hasattr(datasource, "DataSourceStreamArrowWriter")
+LIMITS: Final = find_spec("pyspark.sql.streaming.datasource") is not None
+
+if TYPE_CHECKING or ARROW_STREAM_WRITES:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+else:
+
+    class DataSourceStreamArrowWriter(datasource.DataSourceStreamWriter):
+        """Stand in for the writer that 4.0 lacks; no format gives one to Spark there."""
+
+
+if TYPE_CHECKING or LIMITS:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxFiles,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+else:
+
+    class SupportsTriggerAvailableNow:
+        """Stand in for what 4.0 and 4.1 do without."""
+
+    class ReadLimit:
+        """Stand in for a limit, which Spark does not ask for."""
+
+        def __init__(self, *_: int) -> None:
+            pass
+
+    class ReadAllAvailable(ReadLimit):
+        """Stand in for no limit."""
+
+    ReadMaxBytes = ReadMaxFiles = ReadMaxRows = ReadLimit
