@@ -67,7 +67,7 @@ def measure_revision(revision: str) -> Measures:
 
 def table(columns: Mapping[str, Measures]) -> str:
     """Return measures in rows, with a column for each tree."""
-    names = list(dict.fromkeys(name for measures in columns.values() for name in measures))
+    names = list(dict.fromkeys(name for measures in reversed(list(columns.values())) for name in measures))
     width = max(map(len, names))
     rows = [f"{'':{width}}  " + "  ".join(f"{title:>9}" for title in columns)]
     for name in names:

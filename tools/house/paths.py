@@ -8,23 +8,28 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from pamqp import commands
 
 import broker
+from broker import server as broker_server
 from broker.compiled import is_compiled
-from broker.server import BrokerServer
 from broker.settings import Settings
 from tools.house.client import Client, ask
 from tools.house.steady_loop import SteadyLoop
 from tools.house.tracer import Step, Tracer
 
+if TYPE_CHECKING:
+    from broker.server import BrokerServer
+
 __all__ = ["PATHS", "ROOT", "walk"]
 
 ROOT: Final = Path(broker.__file__).parents[1]
 NOW_S: Final = 1_700_000_000.0
+SERVER: Final = getattr(broker_server, "BrokerServer", None) or vars(broker_server)["Broker"]
+"""The class of the broker; revisions that `--base` names may know it as Broker."""
 WARM: Final = 3
 """Messages that go the path before the one that is traced: caches take a route at its second sight."""
 QUIET_TURNS: Final = 50
@@ -124,7 +129,8 @@ def _broker(folder: Path, *, control_socket: bool = False, window_messages: int 
         memory={"alarm_ratio": 1.0},
         slots={"window_messages": window_messages},
     )
-    return BrokerServer(settings, clock=lambda: NOW_S)
+    server: BrokerServer = SERVER(settings, clock=lambda: NOW_S)
+    return server
 
 
 @asynccontextmanager
