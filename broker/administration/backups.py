@@ -1,4 +1,4 @@
-"""Takes backups of the running broker, one at a time, while clients are served."""
+"""Backups: copy the data folder of the running broker, one copy at a time, while clients are served."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Backups:
-    """Makes copies of the data folder."""
+    """The backups of one broker."""
 
     def __init__(self, folder: DataFolder, administration: Administration, taps: Taps) -> None:
         self._folder = folder
@@ -38,8 +38,8 @@ class Backups:
     async def take(self, target: Path, told: Callable[[str, int, int], None]) -> dict[str, int]:
         """Make a consistent copy of the data folder in a new or empty folder; return its files and bytes.
 
-        What was confirmed before is in it. `told` hears of each step how much is done, of how much. A backup that
-        fails leaves a target that no broker opens. Raises: ValueError when it cannot be made.
+        It contains everything that was confirmed before. `told` is called in each step with the amount done and the
+        total. A backup that fails leaves a target that no broker opens. Raises: ValueError when it cannot be made.
         """
         if self._busy:
             raise ValueError("a backup is under way already")
@@ -57,7 +57,7 @@ class Backups:
             loop.call_soon_threadsafe(tell, "copied bytes", done, total)
 
         async def repeat() -> None:
-            """Tell the same again: a large file takes longer than who asked waits for a word."""
+            """Repeat the last progress: the caller's timeout is shorter than the copy of a large file."""
             while True:
                 await asyncio.sleep(REPEAT_S)
                 told(*so_far)
@@ -95,9 +95,9 @@ class Backups:
         backup.begin()
 
     async def _gather(self, backup: Backup, told: Callable[[str, int, int], None]) -> None:
-        """Gather what the copy needs, while no user, right or vhost changes: the logs first, then the slot files.
+        """Link the files for the copy, while no user, permission or vhost changes: the logs first, then the slot files.
 
-        A tap's message that moves from its log into a slot file meanwhile is in both then, and a start settles it.
+        A tap's message that moves from its log into a slot file meanwhile is in both, and a start settles it.
         """
         engines = [self._administration.vhosts.engines[name] for name in sorted(self._administration.vhosts)]
         for done, engine in enumerate(engines):
@@ -128,7 +128,7 @@ def _clean(backup: Backup) -> None:
 
 
 async def _finished(backup: Backup, work: Coroutine[Any, Any, T]) -> T:
-    """Return what came of the work; whoever is cancelled while waiting ends the backup, and waits for that."""
+    """Return the result of the work. A caller that is cancelled stops the backup and waits for its end."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

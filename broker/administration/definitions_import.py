@@ -1,9 +1,9 @@
-"""Takes a definitions document into the running broker: all of it, or nothing.
+"""Import a definitions document into the running broker: all of it, or nothing.
 
-First the whole document is rehearsed: each vhost that it speaks of is made once more in memory, as it is now, and the
-document's exchanges, queues and bindings are declared there by the same code that serves clients. Only when nothing was
-refused is any of it done in earnest, and what a crash ends in the middle of that is finished at the next start. Long
-documents are taken in pieces, with everybody else's turn in between.
+First the document is rehearsed: each vhost that it names is copied in memory, and the document's exchanges, queues and
+bindings are declared in the copy by the code that serves clients. The document is applied only if nothing was refused.
+After a crash during that, the next start finishes it. Long documents are applied in slices, between which the loop
+turns.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ __all__ = ["DefinitionsImport"]
 Tell = Callable[[Mapping[str, Any]], None]
 Entry = ExchangeEntry | QueueEntry | BindingEntry
 
-TOPOLOGY: Final = ("exchanges", "queues", "bindings")  # in the order in which they need each other
+TOPOLOGY: Final = ("exchanges", "queues", "bindings")  # in the order of their dependencies
 ENTRIES_AT_ONCE: Final = 100
-NAMED_MAX: Final = 100  # so many entries without effect are named in the log; the command names all
+NAMED_MAX: Final = 100  # entries without effect that the log names; the command names all
 NOT_FOUND: Final = 404
 USER_FIELDS: Final = ("name", "password_hash", "hashing_algorithm", "password", "limits")
-BROKERS_OWN: Final = "amq."  # RabbitMQ passes over such entries too: they are there, or may not be declared
+BROKERS_OWN: Final = "amq."  # RabbitMQ skips such entries too: they exist, or may not be declared
 
 _log = get_logger()
 
 
 class DefinitionsImport:
-    """Takes one document.
+    """The import of one document.
 
-    Raises: BadDefinitions, naming the entry, when any of it cannot be; then nothing is changed.
+    Raises: BadDefinitions, naming the entry, when any entry is refused; then nothing is changed.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class DefinitionsImport:
         *,
         skip_refused: bool = False,
     ) -> None:
-        """`skip_refused` passes over exchanges, queues and bindings that are refused, instead of refusing the rest."""
+        """`skip_refused` skips exchanges, queues and bindings that are refused, instead of refusing the document."""
         self._document = document
         self._administration = administration
         self._vhosts = VhostChanges(administration)
@@ -83,9 +83,9 @@ class DefinitionsImport:
         self._tally: ImportTally | None = None
 
     async def run(self) -> dict[str, int]:
-        """Take the document and return how many entries of each kind it has, once all of it is on disk.
+        """Apply the document and return how many entries of each kind it has, once all of it is on disk.
 
-        `skipped` then says what was passed over, and `outcome` what came of the rest.
+        ``skipped`` then names the skipped entries, and `outcome` counts the others.
         """
         await self._administration.alone(self._take)
         document = self._kept()
@@ -98,7 +98,7 @@ class DefinitionsImport:
         return counts
 
     def outcome(self) -> dict[str, Any]:
-        """Return what the import made and changed, what was there already, and what has no effect, by name."""
+        """Return how many entries were made, changed or present, and the names of those without effect."""
         assert self._tally is not None, "ask after the import"
         return self._tally.fields()
 
@@ -124,17 +124,19 @@ class DefinitionsImport:
             for name in made:
                 administration.drop_vhost(name)
                 await administration.vhosts.remove(name)
-            await administration.vhosts.drain()  # what is refused must not come back
+            await administration.vhosts.drain()  # refused changes must not come back after a restart
             administration.end_import()
             await administration.save()
             raise
-        administration.take(self._document, self._users)  # checked, and nobody else had a turn: it cannot be refused
+        administration.take(
+            self._document, self._users
+        )  # it was checked, and no other change ran since: it cannot be refused
         self._tally.compare(administration.document())
         await administration.vhosts.drain()
         administration.end_import()
 
     def _typed_queues(self) -> Iterator[QueueEntry]:
-        """Yield the queues; those that the document gives no type have that of their vhost, as it will be."""
+        """Yield the queues; one without a type gets the default type that its vhost will have."""
         types = {name: vhost.default_queue_type for name, vhost in self._administration.vhosts.items()}
         types |= {vhost.name: default_type(vhost.facts) for vhost in self._document.vhosts}
         for entry in self._document.queues:
@@ -192,7 +194,7 @@ class DefinitionsImport:
         for number, entry in enumerate(self._document.users):
             fields = {name: getattr(entry, name) for name in USER_FIELDS} | {"tags": list(entry.tags)}
             try:
-                if entry.password:  # a hash is slow by intent
+                if entry.password:  # hashing is slow on purpose
                     self._users.append(await asyncio.to_thread(user_of, fields))
                 else:
                     self._users.append(user_of(fields))
@@ -249,10 +251,10 @@ class DefinitionsImport:
         refused: dict[tuple[str, int], str] | None = None,
         tally: ImportTally | None = None,
     ) -> list[str]:
-        """Declare everything and return which bindings had an end that is not there.
+        """Declare everything and return the bindings with a missing source or destination.
 
-        Those are passed over, as RabbitMQ does: its 3.x exports leave out internal exchanges and keep their bindings.
-        What is refused is noted in `refused`. Raises: BadDefinitions where there is no such place.
+        These are skipped, as in RabbitMQ: its 3.x exports leave out internal exchanges and keep their bindings. Refused
+        entries are added to `refused`. Raises: BadDefinitions for a refused entry when `refused` is None.
         """
         skipped: list[str] = []
         total = len(self._document.exchanges) + len(self._document.queues) + len(self._document.bindings)
@@ -293,7 +295,7 @@ class DefinitionsImport:
                     yield part, number, entry
 
     def _kept(self) -> Document:
-        """Return the document without what was refused."""
+        """Return the document without its refused entries."""
         if not self._refused:
             return self._document
         kept: dict[str, list[Entry]] = {part: [] for part in TOPOLOGY}
@@ -303,7 +305,7 @@ class DefinitionsImport:
 
 
 def _place(part: str, number: int, entry: Any) -> str:
-    """Return where an entry is: operator policies are among the parameters, so their numbers say nothing."""
+    """Return the place of an entry. Operator policies are listed among the parameters, so their numbers say nothing."""
     if isinstance(entry, ParameterEntry):
         return f"{part}: {entry.component} '{entry.name}'"
     if isinstance(entry, PolicyEntry):

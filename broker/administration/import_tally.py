@@ -1,4 +1,4 @@
-"""What came of the entries of a definitions document: made, changed, there already, or without effect."""
+"""The outcome of a definitions import: how many entries were made, changed, present, or without effect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ImportTally"]
 
-# What tells the entries of a part from each other, in a document and in what the administration writes down.
+# The fields that identify an entry, in a document and in the stored definitions.
 IDENTITIES: Final[Mapping[str, tuple[str, ...]]] = {
     "users": ("name",),
     "vhosts": ("name",),
@@ -29,7 +29,7 @@ Key = tuple[str, ...]
 
 
 class ImportTally:
-    """Counts entries by kind: `made` were not there, `changed` were there with other values, `present` as they are.
+    """Counts of entries by kind: ``made`` were missing, ``changed`` had other values, ``present`` were the same.
 
     Shapes: `before` is `Administration.document()` as it was before the import.
     """
@@ -43,15 +43,15 @@ class ImportTally:
         self.without_effect: list[str] = []
 
     def declared(self, part: str, *, new: bool) -> None:
-        """Count an exchange, a queue or a binding; one that is there is as the document has it, or refused."""
+        """Count an exchange, a queue or a binding; one that exists equals the document's, or it was refused."""
         (self.made if new else self.present)[part] += 1
 
     def compare(self, after: Mapping[str, Any]) -> None:
-        """Count what belongs to the whole broker, and name what changes nothing. Cost: O(everything written down)."""
+        """Count the broker-wide entries, and name those without effect. Cost: O(stored definitions)."""
         rows = _by_key(after)
         for part, key in _keys(self._document):
             row, old = rows.get(key), self._before.get(key)
-            if row is None:  # nothing of it was written down
+            if row is None:  # it was not stored
                 self.without_effect.append(f"{part.removesuffix('s')} of a user of the settings: {', '.join(key[1:])}")
             elif old is None:
                 self.made[part] += 1
@@ -60,7 +60,7 @@ class ImportTally:
         self.without_effect += _without_effect(self._document)
 
     def fields(self) -> dict[str, Any]:
-        """Return all of it for the log and the command line."""
+        """Return the counts for the log and the command line."""
         counts = {"made": self.made, "changed": self.changed, "present": self.present}
         return {**{name: dict(count) for name, count in counts.items()}, "without_effect": self.without_effect}
 
@@ -74,7 +74,7 @@ def _by_key(written: Mapping[str, Any]) -> dict[Key, Any]:
 
 
 def _keys(document: Document) -> Iterator[tuple[str, Key]]:
-    """Yield part and key of each entry; operator policies are written down among the parameters."""
+    """Yield part and key of each entry; operator policies are stored among the parameters."""
     for part, names in IDENTITIES.items():
         for entry in getattr(document, part):
             if part == "policies" and entry.operator:
@@ -84,7 +84,7 @@ def _keys(document: Document) -> Iterator[tuple[str, Key]]:
 
 
 def _without_effect(document: Document) -> Iterator[str]:
-    """Yield what is kept and exported again, and what nothing here acts on."""
+    """Yield the entries that are only kept and exported again, and those that are ignored."""
     for parameter in document.parameters:
         if parameter.component != VHOST_LIMITS:
             yield f"parameter {parameter.component} '{parameter.name}' in vhost '{parameter.vhost}'"

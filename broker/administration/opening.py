@@ -1,4 +1,4 @@
-"""The start: vhosts, users and rights as the last run left them, and the definitions that the settings name."""
+"""The start: restore vhosts, users and permissions, and apply the definitions that the settings name."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def configured_users(settings: Settings) -> list[User]:
 async def open_all(
     administration: Administration, rehearsal: Rehearsal, folder: DataFolder, file: DefinitionsFile, settings: Settings
 ) -> None:
-    """Open what is there, or begins with the default vhost and user, then takes the definitions of the settings.
+    """Open the stored vhosts, or begin with the default vhost and user; then import the definitions of the settings.
 
     Raises: BadDefinitions, CorruptStore, StoreFailed; ValueError for a bad name in the settings.
     """
@@ -65,7 +65,7 @@ async def open_all(
 def _restore(administration: Administration, folder: DataFolder, document: Document) -> None:
     names = [vhost.name for vhost in document.vhosts]
     for name in folder.list_vhosts():
-        if name not in names:  # its deletion was written down, and a crash came before its files were gone
+        if name not in names:  # its deletion was stored, and a crash came before its files were removed
             _log.info("vhost.removed", vhost=name)
             folder.remove_vhost(name)
     administration.vhosts.open_all(names)
@@ -73,14 +73,14 @@ def _restore(administration: Administration, folder: DataFolder, document: Docum
 
 
 async def _finish(administration: Administration, rehearsal: Rehearsal, importing: Any) -> None:
-    """Go on with an import that a crash ended after it was checked; a vhost that is down postpones it."""
+    """Finish an import that a crash interrupted; a vhost that is down postpones it."""
     if administration.vhosts.offline:
         administration.postpone_import(importing)
         _log.error("definitions.import_postponed", reason=f"vhosts are down: {sorted(administration.vhosts.offline)}")
         return
     try:
         await DefinitionsImport(read_document(importing), administration, rehearsal, _tell).run()
-    except (BadDefinitions, ValueError) as bad:  # a client made something else of one of its names before the crash
+    except (BadDefinitions, ValueError) as bad:  # a client declared one of its names differently before the crash
         _log.error("definitions.import_abandoned", reason=str(bad))
         await administration.alone(lambda: None)
 
@@ -90,7 +90,7 @@ def _stored(entry: Any) -> dict[str, Any]:
 
 
 def _begin(administration: Administration, folder: DataFolder, settings: Settings, *, has_users: bool) -> None:
-    """Begin with what a new folder has, or with the vhosts of a folder that knew of nothing but them."""
+    """Begin with the default vhost and user, and the vhosts of a folder without stored definitions."""
     auth = settings.auth
     administration.vhosts.open_all(dict.fromkeys([auth.default_vhost, *folder.list_vhosts()]))
     administration.take(Document(vhosts=(VhostEntry(auth.default_vhost, DEFAULT_FACTS),)), [])

@@ -1,4 +1,4 @@
-"""Changes of policies: written down first, then applied to everything that is there, a slice at a time."""
+"""Changes of policies: store a change, then apply it to all queues and exchanges, slice by slice."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 __all__ = ["PolicyChanges"]
 
-TELL_S: Final = 1.0  # so often who waits is told how far it is
+TELL_S: Final = 1.0  # between two reports of progress
 
 Tell = Callable[[Mapping[str, Any]], None]
 
 
 class PolicyChanges:
-    """Sets and deletes policies. Raises: what Administration raises.
+    """The changes of policies. Raises: what Administration raises.
 
-    Invariant: a change that was written down is applied, whatever becomes of whoever asked.
+    Invariant: a stored change is applied, even when its caller is cancelled.
     """
 
     def __init__(self, administration: Administration) -> None:
         self._administration = administration
 
     async def set(self, vhost: str, policy: Policy, *, operator: bool, tell: Tell) -> None:
-        """Set a policy, in place of one of its name. Return when everything follows it."""
+        """Set a policy, or replace the one with its name. Return when it is applied everywhere."""
 
         def change() -> None:
             self._administration.vhost_named(vhost).policies.set(policy, operator=operator, later=True)
@@ -49,7 +49,7 @@ class PolicyChanges:
         await self.applied(tell, vhost)
 
     async def clear(self, vhost: str, name: str, *, operator: bool, tell: Tell) -> None:
-        """Delete a policy. Return when nothing follows it any more."""
+        """Delete a policy. Return when it is applied nowhere any more."""
 
         def change() -> None:
             if not self._administration.vhost_named(vhost).policies.clear(name, operator=operator, later=True):
@@ -60,14 +60,14 @@ class PolicyChanges:
         await self.applied(tell, vhost)
 
     async def applied(self, tell: Tell, *names: str) -> None:
-        """Return when everything in these vhosts, or in all, follows the policies; `tell` hears of it now and then."""
+        """Return when the policies of these vhosts, or of all, are applied; call `tell` with the progress."""
         vhosts = self._administration.vhosts
         for vhost in [vhosts[name] for name in names or vhosts if name in vhosts]:
             done = asyncio.Event()
             total = len(vhost.sweep)
             vhost.sweep.follow(done.set)
             while not done.is_set():
-                total = max(total, len(vhost.sweep))  # it may have begun anew
+                total = max(total, len(vhost.sweep))  # the sweep may have begun again
                 tell({"step": "applying policies", "done": total - len(vhost.sweep), "total": total})
                 with suppress(TimeoutError):
                     async with asyncio.timeout(TELL_S):

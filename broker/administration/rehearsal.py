@@ -1,4 +1,4 @@
-"""Vhosts in memory, as the real ones are at this moment, in which something can be tried that may be refused."""
+"""Rehearsal: copy vhosts in memory, so that changes which may be refused can be tried on the copies."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _ignore(*_arguments: object) -> None:
 
 
 class Rehearsal:
-    """Make copies of vhosts in memory: their exchanges, queues and bindings, without messages.
+    """The maker of copies of vhosts in memory: their exchanges, queues and bindings, without messages.
 
     A copy has no engine: nothing is delivered there, written or timed.
     """
@@ -70,7 +70,7 @@ class Rehearsal:
         self._generate = generate
 
     def take_settings(self, settings: Settings) -> None:
-        """Go by changed settings."""
+        """Apply changed settings, from the next copy on."""
         self._settings = settings
 
     @asynccontextmanager
@@ -113,8 +113,9 @@ class Rehearsal:
 
 
 def copying(source: Vhost, copy: Vhost) -> list[Callable[[], object]]:
-    """Return what makes in an empty vhost what another has, one step each; the queues are owned by the same
-    connections.
+    """Return the steps that declare the exchanges, queues and bindings of a vhost in an empty one.
+
+    An exclusive queue has the same owner in both.
     """
     copy.queues.reserve_numbers(source.queues.next_number)
     copy.limits.take(source.limits)
@@ -135,14 +136,14 @@ def copying(source: Vhost, copy: Vhost) -> list[Callable[[], object]]:
     steps += [
         partial(_copy_binding, exchange.name, binding, copy)
         for exchange in source.exchanges.values()
-        if exchange.name  # each queue is bound to the default exchange by its name already
+        if exchange.name  # each queue is bound to the default exchange by its name
         for binding in exchange.bindings
     ]
     return steps
 
 
 def _copy_queue(queue: Queue, copy: Vhost) -> None:
-    if queue.name not in copy.queues:  # those of delayed exchanges came with them
+    if queue.name not in copy.queues:  # the queue of a delayed exchange exists with it
         copy.queues.add(
             queue.name,
             number=queue.number,

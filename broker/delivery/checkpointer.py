@@ -1,8 +1,8 @@
-"""The checkpointer: writes down where every queue stands, so that recovery is bounded and log segments can go.
+"""The checkpointer: write the state of every queue, so that recovery is short and log segments can be removed.
 
-A checkpoint is taken when the log has rolled on far, now and then, and at a clean stop. It begins with the log's
-position and is taken slice by slice while the broker works: what happened meanwhile is in the log behind that position,
-and to replay what is known already changes nothing.
+A checkpoint is taken when the log has grown far enough, after an interval, and at a clean stop. It records the log's
+position first and then the queues, slice by slice, while the broker works. The log has everything that happens
+meanwhile behind that position, and replaying a record twice changes nothing.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpointer"]
 
-SLICE: Final = 400  # slots looked at between two turns of the loop; a stream costs as much as a slot
-WRITE_COST: Final = 20  # ... a write to a queue log as much as so many
-ENTRIES_COST: Final = 20  # ... and so many entries in it as much as one
+SLICE: Final = 400  # slots per turn of the loop; a stream counts as a slot
+WRITE_COST: Final = 20  # a write to a queue log counts as so many slots
+ENTRIES_COST: Final = 20  # so many entries in a write count as one slot
 REPLAY_BYTES: Final = 16 * 1024 * 1024
 REPLAY_BYTES_SLOT: Final = 8 * 1024
 
@@ -38,7 +38,7 @@ _log = get_logger()
 
 
 class Checkpointer:
-    """Takes checkpoints of one vhost."""
+    """The checkpointer of one vhost."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class Checkpointer:
 
     @property
     def rolled(self) -> bool:
-        """Whether the log has rolled on far since the last checkpoint: to a new segment, so that an older one may be
-        given back, or by so much that to replay it takes longer than to write the state down.
+        """Whether the log has grown far since the last checkpoint: into a new segment, so that an older one may be
+        removed, or so far that replaying it takes longer than writing the state.
         """
         before, now = self._position, self._store.log.position
         return before >> 32 != now >> 32 or now - before > max(REPLAY_BYTES, self._slots * REPLAY_BYTES_SLOT)
@@ -75,9 +75,9 @@ class Checkpointer:
     async def take(self, *, clean: bool = False) -> None:
         """Take a checkpoint. Raises: StoreFailed."""
         async with self._busy:
-            self._committer.check()  # what a broker that failed holds in memory is not to be written down
+            self._committer.check()  # a failed broker must not write its memory down
             checkpoint = await self._snapshot(clean=clean)
-            await self._committer.drain()  # the checkpoint may refer to what is on disk only
+            await self._committer.drain()  # a checkpoint may refer only to records on disk
             self._position = checkpoint.position
             self._slots = sum([len(state.slots) for state in checkpoint.queues])
             loop = asyncio.get_running_loop()
@@ -86,15 +86,15 @@ class Checkpointer:
             _log.debug("checkpoint.written", queues=len(checkpoint.queues), clean=clean)
 
     async def _snapshot(self, *, clean: bool) -> Checkpoint:
-        """Return the state, each queue's of its own moment: what happens behind the position is replayed over it.
+        """Return the state. Each queue is captured at its own moment: recovery replays the log behind the position.
 
-        Cost: n slots, about 2 us each, and the entries of what was published since the last one; in slices of about a
-        millisecond, between which the loop turns.
+        Cost: n slots, about 2 us each, and the entries of messages published since the last checkpoint; in slices of
+        about a millisecond, between which the loop turns.
         """
         streams = self._durable_streams()
         if clean:
             for stream in streams:
-                stream.log_settlements()  # nothing is behind a clean one
+                stream.log_settlements()  # the log ends at a clean checkpoint
         store, vhost = self._store, self._vhost
         checkpoint = Checkpoint(store.log.position, clean, TopologySnapshot(vhost), [], vhost.queues.next_number)
         self._left = SLICE
@@ -105,10 +105,10 @@ class Checkpointer:
         return checkpoint
 
     async def _state(self, stream: Stream) -> QueueState | None:
-        """Return where a stream stands, None when it was deleted.
+        """Return the state of a stream, None when it was deleted.
 
-        Invariant: the slots that took messages meanwhile, and the next id, are of one moment, the last; so an id below
-            the next one that no slot has is settled.
+        Invariant: the next id is captured together with the slots that took messages meanwhile, last of all; so an id
+            below it that lies in no slot is settled.
         """
         manager = stream.manager
         states: list[SlotState] = []
@@ -150,12 +150,12 @@ class Checkpointer:
 
 
 def _settled(slot: Slot) -> bytes:
-    """Return a bit for each message that has gone, or goes with the process."""
+    """Return a bit for each message that is settled, or ends with the process."""
     if slot.volatile is None and not slot.unlogged:
         return slot.acks.bits.tobytes() if slot.acks.count else b""
     settled = slot.acks.bits.copy()
     settled.extend(bytes(slot.length - len(settled)))
-    # A transient message ends with the process: it is marked when it is on disk, and listed when it is not.
+    # A transient message ends with the process: `volatile` marks it on disk, `unlogged` lists it in memory.
     if slot.volatile is not None:
         settled[: len(slot.volatile)] |= slot.volatile
     for index in slot.unlogged:

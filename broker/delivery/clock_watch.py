@@ -1,4 +1,4 @@
-"""Watches the system's clock and keeps in the data folder how far the broker's differs from it."""
+"""The clock watch: keep the difference between the broker's clock and the system clock in the data folder."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ __all__ = ["ClockWatch"]
 
 _log = get_logger()
 
-STEP_MS: Final = 1000  # what is less is no correction: clocks are adjusted all the time
-SEEN_INTERVAL_S: Final = 60  # while messages come, the time is written down so often
+STEP_MS: Final = 1000  # smaller differences are no correction: clocks are adjusted all the time
+SEEN_INTERVAL_S: Final = 60  # between two writes of the time, while records are appended
 
 
 class ClockWatch:
-    """Keeps the file `clock` true. A clock that a test moves is not watched.
+    """The watch that keeps the file `clock` up to date. It ignores a clock that a test moves.
 
-    Invariant: a correction is on disk a second after it was made, and its write; a start goes on no further back than a
-        minute before the last record of the last run.
+    Invariant: a correction of the system clock is on disk about a second later. A start resumes at most a minute before
+        the last record of the last run.
     """
 
     def __init__(self, file: ClockFile, clock: Callable[[], float]) -> None:
         self._file = file
         self._clock = clock if isinstance(clock, SteadyClock) else None
-        self._ahead_ms = 0  # as it is on disk, or about to be
+        self._ahead_ms = 0  # on disk, or about to be
         self._due = False
         self._positions: list[int] = []
         self._written_s = 0.0
@@ -40,7 +40,7 @@ class ClockWatch:
         self._failed = False
 
     def resume(self) -> int:
-        """Set the clock to go on from the last run and return how far it is ahead of the system's, in ms. *Blocking.*
+        """Resume the clock of the last run and return how far it is ahead of the system clock, in ms. *Blocking.*
 
         Raises: NewerFormat; CorruptFile; StoreFailed.
         """
@@ -56,14 +56,17 @@ class ClockWatch:
         return self._ahead_ms
 
     def start(self, turn: Turn, positions: Callable[[], list[int]]) -> None:
-        """Tell the turn how far the clock is ahead from now on. `positions` returns that of each vhost's log."""
+        """Tell the turn from now on how far the clock is ahead.
+
+        `positions` returns the position of each vhost's log.
+        """
         self._turn = turn
         self._positions_now = positions
         self._written_s = asyncio.get_running_loop().time()
         turn.set_ahead(self._ahead_ms)
 
     def tick(self) -> None:
-        """Note a correction of the system's clock, and now and then the time; called once a second."""
+        """Write a correction of the system clock, and once a minute the time; called once a second."""
         if self._clock is None or (self._writing is not None and not self._writing.done()):
             return
         state = self._state()
@@ -80,7 +83,7 @@ class ClockWatch:
             self._writing = loop.run_in_executor(None, self._write, state)
 
     async def stop(self) -> None:
-        """Write the time of a clean stop, and nothing behind it."""
+        """Write the time of a clean stop; the file is not written again."""
         if self._clock is not None:
             if self._writing is not None:
                 await self._writing
@@ -98,7 +101,7 @@ class ClockWatch:
         return moved
 
     def _write(self, state: ClockState) -> None:
-        """Write the file. *Blocking.* A disk that does not take it is told of once, and asked again."""
+        """Write the file. *Blocking.* A failure is logged once, and the next tick tries again."""
         try:
             self._file.write(state)
             self._failed = self._due = False

@@ -36,9 +36,9 @@ Holder = tuple["Stream", Slot]
 
 
 class Compactor:
-    """Relocates what is left of nearly empty segments.
+    """The compactor of one vhost.
 
-    Units: ``below_ratio`` is the part of a segment that may still be needed for it to be worth rewriting; 0 never is.
+    Units: a segment is relocated when less than `below_ratio` of it is still needed; 0 switches compaction off.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class Compactor:
         self.relocated = 0
 
     def take_settings(self, settings: Store) -> None:
-        """Go by changed settings, from the next segment on."""
+        """Apply changed settings, from the next segment on."""
         self._below_ratio = settings.compact_below_ratio
 
     async def run(self) -> None:
-        """Relocate the emptiest segment that is worth it; the next checkpoint removes its file.
+        """Relocate the emptiest segment below the ratio; the next checkpoint removes its file.
 
         Raises: StoreFailed.
         """
@@ -85,7 +85,10 @@ class Compactor:
             return
 
     async def _holders(self, segment: int) -> tuple[list[Holder], list[SlotReference]]:
-        """Return the slots that hold a segment, and what each may need of it. Invariant: no slot begins to hold it."""
+        """Return the slots that keep a segment, and what each may need of it.
+
+        Invariant: no further slot comes to need it.
+        """
         holders: list[Holder] = []
         references: list[SlotReference] = []
         left = SLOTS
@@ -107,7 +110,7 @@ class Compactor:
 
     @staticmethod
     def _apply(holders: list[Holder], moves: list[MovedRecord]) -> None:
-        """Point slots, and messages that are in memory, at the copies; slots that went meanwhile need nothing."""
+        """Point slots and resident messages at the copies; slots that were deleted meanwhile need nothing."""
         for move in moves:
             stream, slot = holders[move.place]
             index = move.message_id - slot.first
@@ -119,7 +122,7 @@ class Compactor:
                 message.recorded(move.position, move.size)
 
     async def _release(self, segment: int, holders: list[Holder]) -> None:
-        """Take the segment out of the slots that held it: nothing of theirs lies there any more."""
+        """Take the segment out of the slots: none of their messages lies there any more."""
         for done, (_, slot) in enumerate(holders, 1):
             if slot.tenure is not Tenure.DELETED:
                 slot.segments.discard(segment)
@@ -129,8 +132,8 @@ class Compactor:
 
 
 def _unsettled(slot: Slot) -> Sequence[int]:
-    """Return the messages of a slot that are not settled and have an entry, without a list where all of them are."""
-    if slot.unlogged:  # transient ones, which are in memory alone
+    """Return the unsettled messages of a slot that have an entry; a range where these are all."""
+    if slot.unlogged:  # transient messages, in memory only
         memory = set(slot.unlogged)
         return [index for index in slot.acks.unsettled(0, slot.logged) if index not in memory]
     return list(slot.acks.unsettled(0, slot.logged)) if slot.acks.count else range(slot.logged)

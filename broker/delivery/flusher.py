@@ -1,6 +1,6 @@
-"""The flusher: turns messages of a leased slot into deliver frames of consumers.
+"""The flusher: turn messages of a leased slot into deliver frames.
 
-It only holds references; the messages stay in their slot. Source: WSO2 Message Broker 3.0.0, "Slot Based
+It holds only references; the messages stay in their slot. Source: WSO2 Message Broker 3.0.0, "Slot Based
 Architecture", the Message Flusher.
 """
 
@@ -26,12 +26,12 @@ _TAG: Final = Struct(">Q?")  # delivery tag and redelivered
 _FRAME: Final = Struct(">BHI")  # type, channel, size
 _FRAME_AFTER: Final = Struct(">BBHI")  # the previous frame's end octet, then the next frame's head
 _END: Final = b"\xce"
-_OVERHEAD_BYTES: Final = 48  # of a delivery in three frames, beside what differs
-_TAGS: Final = 256  # so many tags in a row have all octets but the last in common
+_OVERHEAD_BYTES: Final = 48  # the constant part of a delivery in three frames
+_TAGS: Final = 256  # so many consecutive tags differ only in their last octet
 pack_tag: Final = _TAG.pack
 pack_frame: Final = _FRAME.pack
 pack_after: Final = _FRAME_AFTER.pack
-# The last octet of a delivery tag, and the octet behind it: whether it is redelivered.
+# The last octet of a delivery tag, and the redelivered octet that follows it.
 _LAST_OCTETS: Final = [bytes((octet, 0)) for octet in range(_TAGS)]
 _LAST_OCTETS_AGAIN: Final = [bytes((octet, 1)) for octet in range(_TAGS)]
 
@@ -39,11 +39,10 @@ _LAST_OCTETS_AGAIN: Final = [bytes((octet, 1)) for octet in range(_TAGS)]
 def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[int]) -> int:
     """Append deliver, header and body frames to the consumer's connection and return how many messages it took. HOT.
 
-    Stops when the connection's output reaches high water; the caller puts the rest back. What needs no acknowledgement
-    is settled here.
+    It stops when the connection's output reaches high water; the caller puts the rest back. Messages that need no
+    acknowledgement are settled here.
     Shapes: ``indexes`` ascend and are resident in ``slot``.
-    Cost: one append of some byte strings per message; they are joined once per loop turn, but for large bodies, which
-        are not copied.
+    Cost: one append of some byte strings per message. They are joined once per loop turn; large bodies are not copied.
     Source: AMQP 0-9-1, 4.2.3 and 4.2.6.
     """
     session = consumer.session
@@ -56,12 +55,12 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
     body_max = connection.frame_max - 8 if connection.frame_max else 1 << 62
     number = session.number
     tag = session.unacked.last_tag
-    plain = slot.recovered or not slot.counts  # all of them are redelivered, or none is
+    plain = slot.recovered or not slot.counts  # all messages are redelivered, or none is
     last_octets = _LAST_OCTETS_AGAIN if slot.recovered else _LAST_OCTETS
     counted = stream.queue.rules.counts_deliveries and bool(slot.counts)
-    heads: dict[int, bytes] = {}  # by length of the suffix: the frame up to the last octet of the tag
+    heads: dict[int, bytes] = {}  # by suffix length: the frame up to the last octet of the tag
     header = b""
-    middle = b""  # what stands between suffix and body, of messages with this header
+    middle = b""  # the octets between suffix and body, for messages with this header
     one_frame = False
     taken = 0
     try:
@@ -100,7 +99,7 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
                     out.append(piece)
                     out_bytes += len(piece)
             taken += 1
-    finally:  # whatever happens, a tag that went out is not given again
+    finally:  # also after an error: a tag that was sent is not used again
         connection.out_bytes = out_bytes  # hot: written here
         if taken:
             written = indexes if taken == len(indexes) else indexes[:taken]
@@ -120,7 +119,7 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
 
 
 def spread(indexes: Sequence[int], rooms: Sequence[int]) -> list[list[int]]:
-    """Deal messages out in a round, one each, as long as there is room; returns each consumer's share.
+    """Deal messages out round-robin, one each, while consumers have room, and return each consumer's share.
 
     Shapes: ``len(indexes) <= sum(rooms)``; shares are in the order of ``rooms`` and ascend.
     """
@@ -144,8 +143,8 @@ def spread(indexes: Sequence[int], rooms: Sequence[int]) -> list[list[int]]:
 def rooms_of(consumers: Sequence[Consumer], most: int) -> list[int]:
     """Return how many messages each of several consumers can take now.
 
-    Where some share their channel's prefetch, that is what each gets of up to `most` messages that are dealt out in a
-    round, one each: they use it up together.
+    Consumers that share their channel's prefetch use it up together: each one's number is what it would get of `most`
+    messages dealt out round-robin.
     """
     rooms = [consumer.room() for consumer in consumers]
     for consumer in consumers:

@@ -1,4 +1,4 @@
-"""Messages as they come back from disk into memory: what neighbours have in common is made once."""
+"""The message loader: make messages of records that are read back, sharing what neighbours have in common."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from broker.store.record import route_names
 
 __all__ = ["MessageLoader", "weigh"]
 
-ENVELOPES_MAX: Final = 16_384  # some 400 bytes each; fewer than the routes that take turns on a queue help nobody
+ENVELOPES_MAX: Final = 16_384  # some 400 bytes each; a cache with fewer entries than a queue has routes never hits
 HEADERS_MAX: Final = 1024
 HEADER_MAX_BYTES: Final = 512
 
-_Known = tuple[bytes, HeaderFacts, int]  # a content header, and what a message without a body counts with it
+_Known = tuple[bytes, HeaderFacts, int]  # a content header, its facts, and the charge of a message with it and no body
 
 
 class MessageLoader(Maker[Message]):
-    """Makes the messages of slots that are read back. It runs in the threads, several at a time.
+    """The maker of the messages of slots that are read back. Several threads call it at a time.
 
-    Invariant: each cache is right whatever another thread did to it in between; an entry may be made twice.
+    Invariant: each cache stays correct when threads interleave; an entry may be made twice.
     """
 
     __slots__ = ("_envelopes", "_headers", "_last")
@@ -45,7 +45,7 @@ class MessageLoader(Maker[Message]):
         body_at: int,
         stop: int,
     ) -> Message:
-        """Return a message that knows its record. HOT."""
+        """Return a message with the place of its record. HOT."""
         route = block[route_at:header_at]
         envelope = self._envelopes.get(route)
         if envelope is None:
@@ -79,7 +79,7 @@ class MessageLoader(Maker[Message]):
 
 
 def weigh(messages: Sequence[Message | None]) -> tuple[int, int]:
-    """Return what messages are charged in all, in bytes, and how many of them are None."""
+    """Return the total charge of the messages, in bytes, and how many of them are None."""
     charge = missing = 0
     for message in messages:
         if message is None:

@@ -1,9 +1,9 @@
-"""The pager: keeps the messages in memory within a budget by moving slots to disk.
+"""The pager: keep the messages in memory within a budget by moving slots to disk.
 
-A sealed slot that nobody is being served from keeps only its range in memory; what is farthest from its queue's head
-goes first. Of durable queues that nobody consumes from little stays at all: they only grow, and what they need on disk
-is written for the next checkpoint in any case. A record that was logged is not written again, only its queue-log entry;
-a transient message goes to the spill.
+A slot that is paged out keeps only its range of ids in memory. Slots farthest from the head of their queue are paged
+out first; a slot that a worker is delivering from stays. Durable queues without consumers keep little in memory: they
+only grow, and the next checkpoint writes their entries in any case. Paging out a logged message writes only its
+queue-log entry; a transient message is written to the spill.
 """
 
 from __future__ import annotations
@@ -28,20 +28,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Pager"]
 
-TURN_MESSAGES: Final = 8000  # that have a record: under eight milliseconds of a turn, however much is to go
-SLOT_COST: Final = 1000  # at least, however few it holds: a file is opened for each
-SPILL_COST: Final = 8  # what has none is encoded and written; a slot of 1,000 a turn is more than a short turn reads
-SPILL_BYTES: Final = 128  # so many cost as much as a message; a mebibyte is a turn's
-RELIEF: Final = 0.75  # paging goes on until this share of the budget is left
-IDLE_SHARE: Final = 0.125  # of the budget is for queues that nobody consumes from
-LOOKS_MIN: Final = 2000  # slots looked at per tick, about a millisecond; or
-LOOKS_SHARE: Final = 10  # ... this part of all of them, so that each is looked at once a second
+TURN_MESSAGES: Final = 8000  # with a record, per turn: under eight milliseconds
+SLOT_COST: Final = 1000  # at least, however few messages it holds: each slot opens a file
+SPILL_COST: Final = (
+    8  # a message without a record is encoded and written; 1,000 of them are more than a short turn reads
+)
+SPILL_BYTES: Final = 128  # so many cost as much as a message; a turn writes a mebibyte
+RELIEF: Final = 0.75  # paging stops when this share of the budget is in use
+IDLE_SHARE: Final = 0.125  # of the budget, for queues without consumers
+LOOKS_MIN: Final = 2000  # slots examined per tick, about a millisecond
+LOOKS_SHARE: Final = 10  # or one tick examines this part of all slots, each slot once a second
 
 
 class _Resident:
     """A slot in memory.
 
-    Units: ``counted_bytes`` is what it amounted to at the last look, ``idle_bytes`` what it counts for the idle queues.
+    Units: ``counted_bytes`` is its charge at the last look, ``idle_bytes`` its part of the idle queues' charge.
     """
 
     __slots__ = ("counted_bytes", "idle_bytes", "since_ms", "slot", "stream")
@@ -54,12 +56,12 @@ class _Resident:
         self.idle_bytes = 0
 
     def count(self, counted_bytes: int) -> int:
-        """Note what the slot amounts to, and return how much more that is than at the last look."""
+        """Note the charge of the slot, and return how much it has grown since the last look."""
         more, self.counted_bytes = counted_bytes - self.counted_bytes, counted_bytes
         return more
 
     def count_idle(self) -> int:
-        """Count the slot for the idle queues, and return how many bytes."""
+        """Count the slot among those of idle queues, and return its charge."""
         self.idle_bytes = self.counted_bytes
         return self.idle_bytes
 
@@ -69,10 +71,10 @@ class _Resident:
 
 
 class Pager:
-    """Counts what is resident and pages out what exceeds the budget.
+    """The pager of one vhost.
 
     Units: ``budget_bytes`` and ``resident_bytes`` are memory charges of messages; an open slot is sealed when it is
-        ``window_ms`` old. ``paged_out`` counts slots, ``spilled`` messages that were written to the spill.
+        `window_ms` old. ``paged_out`` counts slots, ``spilled`` counts messages that were written to the spill.
     Invariant: a message whose record is not yet written to the log file is never paged out.
     """
 
@@ -86,23 +88,25 @@ class Pager:
         self.paged_out = 0
         self.spilled = 0
         self._resident: dict[Slot, _Resident] = {}
-        self._round: list[_Resident] = []  # those to be looked at next, from the end
-        self._looks = LOOKS_MIN  # in this round, at each tick
-        self._young: list[_Resident] = []  # since the last tick
-        self._newest: dict[Stream, _Resident] = {}  # the open slot of each stream, and what was it last
+        self._round: list[_Resident] = []  # slots to be examined next, from the end
+        self._looks = LOOKS_MIN  # slots per tick, in this round
+        self._young: list[_Resident] = []  # new since the last tick
+        self._newest: dict[Stream, _Resident] = {}  # the open slot of each stream, or the last one that was open
         self._idle_bytes = 0
-        self._leaving: deque[_Resident] = deque()  # of idle queues, as soon as their records are written
+        self._leaving: deque[_Resident] = (
+            deque()
+        )  # slots of idle queues, to be paged out when their records are written
         self._candidates: list[_Resident] = []
 
     def set_budget(self, budget_bytes: int) -> None:
-        """Set what may stay in memory, from the next tick on."""
+        """Set how much may stay in memory, from the next tick on."""
         self.budget_bytes = budget_bytes
 
     def kept(self, stream: Stream, slot: Slot) -> None:
-        """Hear that a slot begins to hold messages in memory."""
+        """Count a slot that begins to hold messages in memory."""
         known = self._resident.get(slot)
         young = self._resident[slot] = _Resident(stream, slot, self._clock.now_ms)
-        if known is not None:  # it went and came back between two looks
+        if known is not None:  # it was paged out and read back between two looks
             self._uncount(known)
         self._young.append(young)
         if slot.fill is Fill.OPEN:
@@ -112,7 +116,7 @@ class Pager:
                 self._sealed(before)
 
     def tick(self) -> None:
-        """Recount what is resident, seals old slots, and decides whether there is pressure.
+        """Recount the resident slots, seal old ones, and decide whether to page out.
 
         Cost: n resident slots, at most 2,000 of them or a tenth; called ten times a second.
         """
@@ -141,9 +145,9 @@ class Pager:
         self.pressed = over or self._may_leave()
 
     def turn(self) -> bool:
-        """Pages out a few slots: of idle queues, then those that are farthest from the head of their queue.
+        """Page out a few slots: those of idle queues, then those farthest from the head of their queue.
 
-        Tells whether messages were written to the spill, which takes long.
+        Return whether messages were written to the spill, which takes long.
         """
         spilled = self.spilled
         budget = TURN_MESSAGES
@@ -162,7 +166,7 @@ class Pager:
         return self.spilled > spilled
 
     def _page_out(self, resident: _Resident) -> int:
-        """Pages out a slot unless it is not the time for it, and returns what that cost, in messages with a record."""
+        """Page out a slot, unless it is in use, and return the cost, in messages with a record."""
         slot, stream = resident.slot, resident.stream
         if slot.contents is None or slot.tenure is Tenure.DELETED or stream.deleted or self._in_service(slot):
             return 0
@@ -184,7 +188,7 @@ class Pager:
     # -- what is in memory --------------------------------------------------------------------------------------------
 
     def _look(self, resident: _Resident) -> None:
-        """Count a slot again; one that is not in memory any more is forgotten."""
+        """Count a slot again; forget one that is no longer in memory."""
         slot = resident.slot
         current = self._resident.get(slot) is resident
         if not current or slot.contents is None or slot.tenure is Tenure.DELETED:
@@ -203,7 +207,7 @@ class Pager:
         resident.clear()
 
     def _sealed(self, resident: _Resident) -> None:
-        """Decide whether a slot that was sealed stays, if its queue is idle; once, however often it is told of it."""
+        """Decide, once, whether a sealed slot of an idle queue stays in memory."""
         self._look(resident)
         if (
             resident.idle_bytes
@@ -221,18 +225,18 @@ class Pager:
 
     @staticmethod
     def _is_idle(stream: Stream) -> bool:
-        """Return whether a stream only grows; a tap's queue is about to be emptied."""
+        """Return whether a stream only grows. The queue of a tap does not: the slot writer empties it."""
         queue = stream.queue
         return stream.durable and not (queue.consumers.present or queue.is_tap)
 
     @staticmethod
     def _is_logged(slot: Slot) -> bool:
-        """Return whether the newest message of a slot has a record in the log, so that to page it out costs little."""
+        """Return whether the newest message of a slot has a record in the log, so that paging it out is cheap."""
         message: Message | None = slot.contents[-1] if slot.contents else None
         return message is not None and message.logged
 
     def _may_leave(self) -> bool:
-        """Return whether the first of the leaving slots can go: its records are in the log file."""
+        """Return whether the first leaving slot can be paged out: its records are in the log file."""
         leaving = self._leaving
         if not leaving:
             return False
@@ -242,10 +246,11 @@ class Pager:
     # -- on disk ------------------------------------------------------------------------------------------------------
 
     def log_entries(self, stream: Stream, slot: Slot, *, for_checkpoint: bool = False) -> bool:
-        """Write the queue-log entries that a resident slot still lacks, and spills what has no record to point to.
+        """Write the missing queue-log entries of a resident slot, and spill the messages without a record.
 
-        Tells False, and writes nothing, when a record of it is not in the log file yet. A checkpoint has it written
-        before anybody relies on the entries, and spills nothing: a transient message is none of its business.
+        Return False, having written nothing, when a record of the slot is not in the log file yet. For a checkpoint the
+        entries are written earlier than the records, which it syncs before it relies on them, and nothing is spilled:
+        a checkpoint leaves transient messages out.
         Invariant: an entry that a checkpoint may rely on is never written again.
         """
         if slot.contents is None:
@@ -262,13 +267,13 @@ class Pager:
         return True
 
     def _entries(self, stream: Stream, slot: Slot, start: int) -> list[Entry | None]:
-        """List the entries from an index on; messages without a place on disk are noted in the slot."""
+        """List the entries from an index on; note messages without a place on disk in the slot."""
         assert slot.contents is not None
         contents: list[Message | None] = slot.contents[start:] if start else slot.contents
         entries: list[Entry | None] = []
         positions = [message.position for message in contents if message is not None]
         if stream.durable and len(positions) == len(contents) and min(positions) > 0 and max(positions) < SPILLED:
-            # Mostly so: all of them are records of the log.
+            # The usual case: all of them are records of the log.
             entries.extend(zip(positions, [message.record_bytes for message in contents if message], strict=True))
             return entries
         for index, message in enumerate(contents, start):
@@ -282,9 +287,9 @@ class Pager:
         return entries
 
     def _unwritten(self, contents: list[Message | None]) -> bool:
-        """Return whether the log file lacks a record of a durable queue's slot, whoever wrote its entry already.
+        """Return whether a record of a durable queue's slot is not in the log file yet.
 
-        Records lie in the order of their ids, and those that were relocated are on disk: the last one tells.
+        Records lie in the order of their ids, and relocated ones are on disk, so the last record decides.
         """
         for message in reversed(contents):
             if message is not None and message.logged:
@@ -306,20 +311,20 @@ class Pager:
         self._store.page_out(stream.number, slot.first + start, entries, due_ms)
 
     def _serves(self, position: int, stream: Stream) -> bool:
-        """Return whether a record that a message has already is one that this queue's slots may point to.
+        """Return whether the slots of a stream may point to a record at this position.
 
-        A durable queue's slots keep the log segments they need on disk; for any other queue the log may be reclaimed,
-        so it needs the spill, and there only what some slot still keeps.
+        The slots of a durable queue keep their log segments on disk. Other queues do not, so they may point only to the
+        spill, and there only to segments that some slot keeps.
         """
         if position < SPILLED:
             return stream.durable and position > 0
         return position >> 32 in self._store.spill.live
 
     def _spill(self, stream: Stream, slot: Slot) -> None:
-        """Write what is still in memory alone to the spill, with one call, and then its entries."""
+        """Write the messages that exist only in memory to the spill, with one call, and then their entries."""
         assert slot.contents is not None
         contents: list[Message | None] = slot.contents
-        unlogged = dict.fromkeys(slot.unlogged)  # after a failed write an index may be there twice
+        unlogged = dict.fromkeys(slot.unlogged)  # after a failed write an index may be listed twice
         messages = [(index, message) for index in unlogged if (message := contents[index]) is not None]
         number, first = stream.number, slot.first
         records = [
@@ -339,15 +344,15 @@ class Pager:
             zip(indexes, zip(self._store.spill.extend(records), map(len, records), strict=True), strict=True)
         )
         for (_, message), entry in zip(messages, entries.values(), strict=True):
-            if not 0 < message.position < SPILLED:  # other transient queues that hold it may point there too
+            if not 0 < message.position < SPILLED:  # other transient queues that share it may point there too
                 message.recorded(*entry)
         self.spilled += len(indexes)
         for run in _runs(indexes):
             self._write(stream, slot, run.start, [entries[index] for index in run])
-        slot.note_spilled()  # not before: were the spill to fail, they still have no place on disk
+        slot.note_spilled()  # not earlier: if the spill fails, they have no place on disk
 
     def _rank(self) -> list[_Resident]:
-        """List what may be paged out; the last one goes first."""
+        """List the slots that may be paged out; the last one goes first."""
         heads: dict[Stream, int] = {}
         ranked: list[tuple[int, int, int, _Resident]] = []
         for place, resident in enumerate(self._resident.values()):
@@ -362,12 +367,12 @@ class Pager:
 
     @staticmethod
     def _in_service(slot: Slot) -> bool:
-        """Whether a worker is handing out this slot's messages."""
+        """Return whether a worker is delivering from this slot."""
         return slot.lease is not None and slot.ready > 0
 
 
 def _runs(indexes: list[int]) -> Iterator[range]:
-    """Yield the runs of neighbours in ascending indexes."""
+    """Yield the runs of consecutive indexes."""
     if not indexes:
         return
     start = previous = indexes[0]

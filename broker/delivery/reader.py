@@ -1,4 +1,4 @@
-"""Reads paged-out slots back in a thread, and hands their messages to the slot."""
+"""The slot reader: read paged-out slots back in a thread."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ T = TypeVar("T")
 
 
 class SlotReader:
-    """Reads one slot at a time per request; requests for a slot that is being read wait for the same read.
+    """The reader of one vhost. Requests for a slot that is being read share one read.
 
-    Invariant: a slot is loaded only if it still exists; what was settled meanwhile stays settled. A turn follows each
-        read: what it led to, an expiry or a dead letter, is logged and delivered by that.
+    Invariant: a slot is loaded only if it still exists; messages settled meanwhile stay settled. A turn follows each
+        read: it logs and delivers what the read led to, such as expiries and dead letters.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class SlotReader:
         fail: Callable[[BaseException], None],
         schedule: Callable[[], None],
     ) -> None:
-        """`schedule` has a turn run soon."""
+        """`schedule` schedules a turn, `kept` counts a slot that is in memory again, `fail` ends the broker."""
         self._store = store
         self._loop = loop
         self._kept = kept
@@ -60,11 +60,11 @@ class SlotReader:
 
     @property
     def busy(self) -> bool:
-        """Whether something is being read."""
+        """Whether a read is under way."""
         return self._reading > 0
 
     def read(self, stream: Stream, slot: Slot, then: Callable[[], None]) -> None:
-        """Has `then` called on the loop once the slot's messages are in memory, or the slot is gone."""
+        """Call `then` on the loop once the slot's messages are in memory, or the slot is deleted."""
         waiting = self._waiting.get(slot)
         if waiting is not None:
             waiting.append(then)
@@ -86,13 +86,13 @@ class SlotReader:
         )
 
     def read_ahead(self, stream: Stream, slot: Slot) -> None:
-        """Start reading the slot after this one, when it lies on disk: it is asked for next."""
+        """Start reading the following slot, when it lies on disk: the worker needs it next."""
         following = stream.manager.after(slot)
         if following is not None and following.contents is None and following not in self._waiting:
             self.read(stream, following, lambda: None)
 
     def measure(self, stream: Stream, slot: Slot) -> None:
-        """Tell the stream's slot manager the body sizes of a slot that lies on disk, as soon as they were read."""
+        """Read the body sizes of a slot that lies on disk, and pass them to the stream's slot manager."""
         wanted = list(slot.acks.unsettled(0, slot.length))
         segments = tuple(slot.segments)
         self._submit(
@@ -107,9 +107,9 @@ class SlotReader:
         )
 
     def moments(self, stream: Stream, slot: Slot, then: Callable[[Sequence[int]], None]) -> None:
-        """Has `then` called on the loop with the moment at which each message of a delayed slot is due.
+        """Call `then` on the loop with the moment at which each message of a delayed slot is due.
 
-        Shapes: one per message, of any value for those that are settled; none when the slot is gone.
+        Shapes: one per message, of any value for a settled one; none when the slot is deleted.
         """
         wanted = list(slot.acks.unsettled(0, slot.length))
         segments = tuple(slot.segments)
@@ -130,9 +130,9 @@ class SlotReader:
         wanted: Sequence[tuple[int, Slot]],
         then: Callable[[Mapping[int, Message | None]], None],
     ) -> None:
-        """Has `then` called on the loop with messages by id: the first of those that are wanted, at least one.
+        """Call `then` on the loop with messages by id: the first of the wanted ones, at least one.
 
-        Shapes: None is one that cannot be read. There is nothing when a slot went meanwhile.
+        Shapes: None stands for a message that cannot be read. The mapping is empty when a slot was deleted meanwhile.
         """
         slots = {slot for _, slot in wanted}
         segments = tuple({segment for slot in slots for segment in slot.segments})
@@ -158,9 +158,9 @@ class SlotReader:
         work: Callable[..., T],
         *arguments: Any,
     ) -> None:
-        """Run a read in a thread and call `then` with what it came to on the loop."""
+        """Run a read in a thread and call `then` on the loop with its future."""
         for segment in segments:
-            self._store.add_live(segment, 1)  # the files stay until they are read, whatever becomes of the slots
+            self._store.add_live(segment, 1)  # keep the files until they are read, even if the slots are deleted
         self._reading += 1
         future = self._loop.run_in_executor(self._threads, work, *arguments)
         future.add_done_callback(partial(self._done, segments, then))
@@ -171,7 +171,7 @@ class SlotReader:
         self._reading -= 1
         if done.cancelled():
             return
-        done.exception()  # looked at by `then` if the slot is still there; the files of one that went may be gone too
+        done.exception()  # `then` looks at it if the slot still exists; a deleted slot's files may be removed
         try:
             for segment in segments:
                 self._store.drop_live(segment, 1)
@@ -197,7 +197,7 @@ class SlotReader:
     ) -> list[int]:
         """Return when the messages of a slot are due. *Blocking.*
 
-        What an older version paged out has no moments among its entries: there the messages tell.
+        Entries that an older version wrote have no moments: the messages themselves are read.
         """
         due_ms = self._store.read_due(number, first, end)
         untold = [index for index in wanted if not due_ms[index]]
@@ -209,7 +209,7 @@ class SlotReader:
 
     def _load(self, stream: Stream, slot: Slot, found: list[Message | None]) -> None:
         acks = slot.acks
-        if acks.count:  # some of it may have been settled while it was read
+        if acks.count:  # messages may have been settled during the read
             for index in acks.bits.search(_SETTLED):
                 found[index] = None
         charge, missing = weigh(found)
@@ -224,6 +224,6 @@ class SlotReader:
 
 
 def _tell(then: Callable[[T], None], slots: Iterable[Slot], nothing: T, done: asyncio.Future[T]) -> None:
-    """Tell what was read of some slots; nothing of it when a slot went meanwhile and the read failed for that."""
+    """Call `then` with the result of a read, or with `nothing` when it failed and a slot was deleted meanwhile."""
     gone = any(slot.tenure is Tenure.DELETED for slot in slots)
     then(nothing if gone and done.exception() else done.result())

@@ -1,1 +1,1 @@
-"""Taps: messages that an exchange routed, written into slot files for cursors to read."""
+"""Taps: write the messages that an exchange routes into slot files, for readers with cursors."""

@@ -25,9 +25,9 @@ CURSORS_MAX: Final = 1000
 
 
 class Cursors:
-    """Moves and removes the cursors of a broker. Raises: TapRefused.
+    """The cursors of a broker. Raises: TapRefused.
 
-    Shapes: `moved` is called when slot files may have become removable.
+    Shapes: `moved` is called after each change, which may make slot files removable.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Cursors:
     ) -> None:
         """Note that a reader has passed a seal; create its cursor if need be. Only `reset` moves a cursor back.
 
-        Shapes: a reader that names the incarnation of the seal moves no cursor where histories parted.
+        Shapes: with the incarnation of the seal, a reader of another history of the data folder is refused.
         """
         check_cursor_name(name)
         view = self._folder.view

@@ -1,4 +1,4 @@
-"""What a request to taps, cursors and snapshots may be refused with."""
+"""The refusal of a request to taps, cursors and snapshots."""
 
 from __future__ import annotations
 

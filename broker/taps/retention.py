@@ -28,7 +28,7 @@ _log = get_logger()
 
 
 class Retention:
-    """Removes slot files and snapshots every ten seconds."""
+    """The removal of slot files and snapshots, every ten seconds."""
 
     def __init__(
         self,
@@ -61,15 +61,15 @@ class Retention:
         return self._task is not None and not self._task.done()
 
     def start(self) -> None:
-        """Begin, with a first look a second from now."""
+        """Begin with a first run a second from now."""
         self._next_s = asyncio.get_running_loop().time() + FIRST_S
 
     def soon(self) -> None:
-        """Look at the next tick: a cursor has moved or gone."""
+        """Run at the next tick, because a cursor was moved or removed."""
         self._next_s = 0.0
 
     def tick(self) -> None:
-        """Start a look when one is due; called ten times a second."""
+        """Start a run when one is due; called ten times a second."""
         loop = asyncio.get_running_loop()
         if self._ends or loop.time() < self._next_s or self.busy:
             return
@@ -78,11 +78,11 @@ class Retention:
         self._task.add_done_callback(self._done)
 
     def end(self) -> None:
-        """Start no look any more."""
+        """Start no further run."""
         self._ends = True
 
     async def close(self) -> None:
-        """Return when the look that is under way is over."""
+        """Return when the present run is over."""
         if self._task is not None:
             await asyncio.wait([self._task])
 

@@ -1,4 +1,4 @@
-"""What goes from a stream into one slot file: chosen in the loop, read and copied in a thread."""
+"""The rows of one slot file: choose messages of a stream in the loop, read and copy them in a thread."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Piece", "copy_pieces", "gather", "let_go"]
 
-ROWS_AT_ONCE: Final = 200  # half a millisecond; then whoever waits for the interpreter may have it
+ROWS_AT_ONCE: Final = 200  # half a millisecond; then other threads may take the interpreter
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Some messages of one slot.
 
-    Shapes: ``held`` are those messages, None when the slot lies on disk; then ``segments`` are pinned until `let_go`.
-        ``end`` is the id behind what the piece speaks for: the messages before it that are missing are settled.
+    Shapes: ``held`` are the messages, None when the slot lies on disk; then ``segments`` are pinned until `let_go`.
+        ``end`` is the id behind the range that the piece covers: messages of the range that are missing are settled.
     """
 
     slot: Slot
@@ -52,12 +52,12 @@ def gather(
     most_bytes: int,
     recount: bool = True,
 ) -> list[Piece]:
-    """Return messages of a stream's slots that are ready or unacked, the first ones that fit; one fits always.
+    """Return the first unsettled messages of a stream's slots within the limits, at least one.
 
-    Shapes: `firsts` names the slots by their first ids, those that are gone are passed over; the ids are above <= id <
-        below. Without `recount` nobody is told what may have been delivered before.
-    Cost: n slots, and a copy of the references of what is in memory; the bytes are their share of the memory, now or
-        before they were paged out.
+    Shapes: `firsts` has the first ids of the slots; deleted ones are skipped. The ids are above <= id < below. Without
+        `recount` no message is marked as redelivered.
+    Units: `most_bytes` limits the messages' share of the memory, which they have now or had before they were paged out.
+    Cost: n slots, and a copy of the references to resident messages.
     """
     pieces: list[Piece] = []
     rows = size_bytes = 0
@@ -85,7 +85,7 @@ def gather(
 
 
 def let_go(store: VhostStore, pieces: Sequence[Piece]) -> None:
-    """End what keeps the pieces' messages on disk."""
+    """Unpin the segments of the pieces."""
     for piece in pieces:
         for segment in piece.segments:
             store.drop_live(segment, 1)
@@ -94,10 +94,9 @@ def let_go(store: VhostStore, pieces: Sequence[Piece]) -> None:
 def copy_pieces(
     store: VhostStore, number: int, pieces: Sequence[Piece], file: SlotFileWriter, most_bytes: int, ahead_ms: int
 ) -> int:
-    """Add the messages of the pieces to a slot file, as far as it should grow. *Blocking.*
+    """Add the messages of the pieces to a slot file until it has `most_bytes`, and return the id behind the last one.
 
-    Returns the id behind the last one that is in it. What lies on disk is read slot by slot. The rows have the time of
-    day, which the broker's clock is `ahead_ms` ahead of.
+    *Blocking.* Messages on disk are read slot by slot. Rows have the time of day: the broker's clock less `ahead_ms`.
     Raises: CorruptRecord, StoreFailed.
     """
     end = file.first
@@ -106,7 +105,7 @@ def copy_pieces(
     for piece in pieces:
         first, redelivered = piece.slot.first, piece.redelivered
         for index, message in zip(piece.indexes, _contents(store, number, piece), strict=True):
-            if message is None:  # it could not be read, which was logged
+            if message is None:  # it could not be read, as the log says
                 continue
             if file.size_bytes >= most_bytes and file.rows:
                 return end
@@ -137,7 +136,7 @@ def _piece(stream: Stream, slot: Slot, indexes: Sequence[int], end: int, *, reco
         return Piece(slot, indexes, end, [contents[index] for index in indexes], redelivered, ())
     segments = tuple(slot.segments)
     for segment in segments:
-        stream.store.add_live(segment, 1)  # the files stay until they are read, whatever becomes of the slot
+        stream.store.add_live(segment, 1)  # keep the files until they are read, even if the slot is deleted
     return Piece(slot, indexes, end, None, redelivered, segments)
 
 
@@ -150,12 +149,12 @@ def _contents(store: VhostStore, number: int, piece: Piece) -> Sequence[Message 
 
 
 def _flags(stored: StoredMessage) -> int:
-    """Return the flag that a message was persistent, which the spill does not tell."""
+    """Return PERSISTENT for a persistent message; the spill does not keep the flag, so the header is read."""
     if stored.position < SPILLED:
         return stored.flags & PERSISTENT
     return PERSISTENT if _measure(stored.header).persistent else 0
 
 
 def _measure(header: bytes) -> HeaderFacts:
-    """Return the facts of a header without the cache, which belongs to the loop."""
+    """Return the facts of a header, past the cache, which only the loop may use."""
     return measure_header(header, MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX)

@@ -56,7 +56,7 @@ class Snapshot:
 
 
 class Snapshots(Mapping[str, Snapshot]):
-    """Takes snapshots and keeps them by id. Shapes: ``under_way`` counts those that are being taken."""
+    """The snapshots of a broker by id. Shapes: ``under_way`` counts those that are being taken."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""The slot writer: one task and one thread that move what taps heard into slot files.
+"""The slot writer: one task and one thread that move the messages of taps into slot files.
 
-What a file is to hold is chosen in the loop, and on disk in the log before the file is written; it is settled in the
-tap's queue when the file and its line are on disk. A crash between the two leaves it in both: `Engine.restore` settles
-what slot files have, or had: the seal log knows that of files that are gone, too.
+The loop chooses the messages of a file, and the log has them on disk before the file is written. They are settled in
+the tap's queue once the file and its line in the seal log are on disk. After a crash between the two they are in both,
+and `Engine.restore` settles them: the seal log names the messages of all slot files, of removed ones too.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ __all__ = ["SlotWriter"]
 
 _log = get_logger()
 
-RETRY_S: Final = 2.0  # after a file that could not be written, as the disk is full
-SLOTS_AT_ONCE: Final = 4  # are settled between two turns of the loop: under a millisecond
+RETRY_S: Final = 2.0  # before the next try, when a file could not be written
+SLOTS_AT_ONCE: Final = 4  # settled per turn of the loop: under a millisecond
 T = TypeVar("T")
 
 
@@ -44,11 +44,11 @@ class NotWritten(Exception):
 
 
 class SlotWriter:
-    """Seals the messages of taps, a file at a time, in the order in which they became due.
+    """The writer of the slot files of all taps, one file at a time, in the order in which they became due.
 
-    A tap is due when it has a file's worth of messages or bytes, when the oldest has waited for the window, or when
-    somebody asked for what it has by now.
-    Invariant: one file is under way at a time: whoever writes one holds ``turn``.
+    A tap is due when it has a file's worth of messages or bytes, when its oldest message has waited for the window, or
+    when `flush` asks for it.
+    Invariant: one file is written at a time: its writer holds ``turn``.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class SlotWriter:
         fail: Callable[[BaseException], None],
         keep_free_bytes: int,
     ) -> None:
-        """`keep_free_bytes` of the disk are left to the logs: without them no broker could start on a full disk."""
+        """`keep_free_bytes` of the disk are left to the logs: a broker needs them to start on a full disk."""
         self._folder = folder
         self._keep_free_bytes = keep_free_bytes
         self._engines = engines
@@ -72,20 +72,20 @@ class SlotWriter:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._ends = False
-        self._leaving: WeakSet[Engine] = WeakSet()  # they end, and nobody says when they have
+        self._leaving: WeakSet[Engine] = WeakSet()  # of vhosts that are deleted or offline
         self._due: dict[TapQueue, Engine] = {}
-        self._since_ms: dict[TapQueue, int] = {}  # when what waits in a tap was first seen, about
+        self._since_ms: dict[TapQueue, int] = {}  # when the oldest message of a tap was seen first
         self._asked: dict[TapQueue, list[tuple[int, asyncio.Future[None]]]] = {}
         self._retry_at_s = 0.0
         self.sealed = 0
 
     def take_settings(self, settings: TapSettings) -> None:
-        """Go by changed settings, from the next file on."""
+        """Apply changed settings, from the next file on."""
         self._settings = settings
 
     @property
     def busy(self) -> bool:
-        """Whether a file is under way or due."""
+        """Whether a file is being written or due."""
         return self.turn.locked() or bool(self._due)
 
     def start(self) -> None:
@@ -93,7 +93,7 @@ class SlotWriter:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def tick(self) -> None:
-        """Look which taps are due; called ten times a second. Cost: the vhosts and the taps."""
+        """Find the taps that are due; called ten times a second. Cost: O(vhosts and taps)."""
         if self._ends or asyncio.get_running_loop().time() < self._retry_at_s:
             return
         now_ms = self._clock.now_ms
@@ -108,9 +108,9 @@ class SlotWriter:
             self._wake.set()
 
     async def flush(self, engine: Engine, queue: TapQueue) -> None:
-        """Return when everything that a tap has by now is in slot files.
+        """Return when everything that a tap holds now is in slot files.
 
-        Raises: StoreFailed when it cannot be written, or the broker stops; what ended the broker.
+        Raises: StoreFailed when a file cannot be written, or the broker stops; the error that ended the broker.
         """
         if self._ends:
             raise self._stopping()
@@ -121,35 +121,35 @@ class SlotWriter:
         await future
 
     async def alone(self, do: Callable[[], T]) -> T:
-        """Return what a *blocking* call does in the writer's thread, while no file is under way."""
+        """Run a *blocking* call in the writer's thread while no file is being written, and return its result."""
         async with self.turn:
             return await self.in_thread(do)
 
     async def in_thread(self, do: Callable[[], T]) -> T:
-        """Return what a *blocking* call does in the writer's thread."""
+        """Run a *blocking* call in the writer's thread and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, do)
 
     async def leave(self, engine: Engine) -> None:
-        """Has nothing to do with a vhost any more, whose store is about to go, once this returns."""
+        """Return when the writer has finished with a vhost whose store is about to close."""
         self._leaving.add(engine)
         async with self.turn:
             pass
 
     def left(self, engine: Engine) -> bool:
-        """Return whether nothing may be read of a vhost any more: it is deleted, or the broker stops."""
+        """Return whether a vhost may not be read any more: it is deleted or offline, or the broker stops."""
         return self._ends or engine in self._leaving
 
     async def close(self) -> None:
-        """End the task behind the file that is under way; what waits is for the next start."""
+        """End the task after the present file; the next start writes the rest."""
         self._ends = True
         self._wake.set()
         if self._task is not None:
             await asyncio.wait([self._task])
-        async with self.turn:  # of a snapshot
+        async with self.turn:  # a snapshot may hold it
             pass
 
     def abort(self) -> None:
-        """End the thread; what it is at is ended by the store."""
+        """End the thread; its present call ends when the store closes."""
         self._ends = True
         if self._task is not None:
             self._task.cancel()
@@ -216,7 +216,7 @@ class SlotWriter:
                 self._leaving.add(engine)
                 self._refuse(queue, error)
                 engine.fail(error)
-            return  # or its records went with it
+            return  # of a deleted stream: its records were removed
         finally:
             let_go(engine.store, pieces)
         await self._settle(engine, stream, end)
@@ -228,7 +228,7 @@ class SlotWriter:
             )
 
     def _write(self, vhost: str, queue: TapQueue, store: VhostStore, pieces: list[Piece]) -> tuple[Seal | None, int]:
-        """Write and seal one file. *Blocking.* Returns its seal and the id behind its last message.
+        """Write and seal one file; return its seal and the id behind its last message. *Blocking.*
 
         Raises: NotWritten; StoreFailed when nothing may be written any more; CorruptStore.
         """
@@ -245,7 +245,7 @@ class SlotWriter:
                 ahead_ms = self._clock.ahead_ms
                 end = copy_pieces(store, number, pieces, draft.writer, self._settings.window_bytes, ahead_ms)
                 if draft.writer.rows:
-                    draft.complete(end)  # here, where a disk that is full may still refuse
+                    draft.complete(end)  # here, where a full disk is no reason to stop the broker
             except BaseException:
                 draft.abandon()
                 raise
@@ -253,13 +253,13 @@ class SlotWriter:
             raise
         except StoreFailed as error:
             raise NotWritten from error
-        if not draft.writer.rows:  # none of them could be read, which was logged
+        if not draft.writer.rows:  # no message could be read, as the log says
             draft.abandon()
             return None, end
         return self._folder.seal(draft, end, ahead_ms), end
 
     async def _settle(self, engine: Engine, stream: Stream, end: int) -> None:
-        """Settle what lies below an id, a few slots between two turns of the loop."""
+        """Settle the messages below an id, a few slots per turn of the loop."""
         manager = stream.manager
         firsts = list(takewhile(end.__gt__, manager.slots))
         for at in range(0, len(firsts), SLOTS_AT_ONCE):
@@ -289,7 +289,7 @@ class SlotWriter:
         return False
 
     def _answer(self, queue: TapQueue) -> None:
-        """Tell those who asked for what is in slot files by now."""
+        """Answer the calls of `flush` whose messages are in slot files now."""
         front = queue.stream.manager.front()
         upto = queue.stream.manager.next_id if front is None else front.first + front.front(1)[0]
         waiting = []

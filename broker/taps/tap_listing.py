@@ -1,4 +1,4 @@
-"""What there is to say of each tap, as JSON can say it."""
+"""Tap listing: describe each tap, with its cursors, as JSON values."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Row = dict[str, Any]
 
 
 def end_of(view: SealView, vhost: str, tap: str) -> int:
-    """Return the id behind the last message that was in a slot file of a tap of that name, 0 for none."""
+    """Return the id behind the last message that a slot file of a tap had, 0 for none."""
     known: list[Seal | Gap | Released] = [*view.seals, *view.gaps, *view.released.values()]
     return max((one.end for one in known if (one.vhost, one.queue) == (vhost, tap)), default=0)
 
 
 def tap_rows(vhost: Vhost, view: SealView, now_ms: int) -> Iterator[Row]:
-    """Yield the taps of a vhost, and the removed ones of which there are slot files.
+    """Yield the taps of a vhost, and the removed ones that still have slot files.
 
     Shapes: ``waiting`` messages are in no slot file yet, ``messages`` are in slot files, ``slots`` of them. What a
         cursor has yet to pass is its `Lag`.
@@ -33,7 +33,7 @@ def tap_rows(vhost: Vhost, view: SealView, now_ms: int) -> Iterator[Row]:
     Cost: the slot files of the vhost, however many cursors there are.
     """
     seals: dict[str, list[Seal]] = {queue.tap: [] for queue in vhost.queues.taps.values()}
-    for key in view.queues:  # of a tap that was removed and added again the older one has the lower number
+    for key in view.queues:  # a tap that was removed and added again has two queues; the older one has the lower number
         found = view.of_queue(key) if key[0] == vhost.name else []
         if found:
             seals.setdefault(found[0].queue, []).extend(found)

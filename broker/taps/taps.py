@@ -218,7 +218,7 @@ class Taps:
         await asyncio.gather(*[self._flush(engine, queue) for engine, queue in chosen])
         return self.view.last_seal
 
-    # -- what is to be read -------------------------------------------------------------------------------------------
+    # -- the seals ----------------------------------------------------------------------------------------------------
 
     @property
     def view(self) -> SealView:
@@ -230,7 +230,7 @@ class Taps:
         await self._writer.in_thread(lambda: do(self.view))
 
     def slot_path(self, seal: int) -> Path:
-        """Return where a slot file is."""
+        """Return the path of a slot file."""
         return self._folder.path(seal)
 
     # -- inside -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Vhosts that are down because their store is damaged: others work on, and the definitions of these are kept."""
+"""Offline vhosts: their store is damaged. The other vhosts work on, and the definitions of these are kept."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["OfflineVhost"]
 
 
 def _unheard() -> None:
-    """Tell nobody of policies that change: there are no queues to follow them."""
+    """Do nothing: an offline vhost has no queues that policies apply to."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfflineVhost:
-    """A vhost that nobody can open until a start finds its store whole, or quarantines what is damaged.
+    """A vhost that no client can open until a start finds its store whole, or quarantines the damage.
 
-    Shapes: ``policies`` are those it has, which go on to be written down with the definitions.
+    Shapes: ``policies`` are written with the definitions, as those of other vhosts are.
     """
 
     name: str
@@ -30,7 +30,7 @@ class OfflineVhost:
 
     @classmethod
     def of(cls, vhost: Vhost, reason: str) -> OfflineVhost:
-        """Return what stays of a vhost that goes offline: nothing that keeps its queues in memory."""
+        """Return what is kept of a vhost that goes offline, without its queues."""
         offline = cls(vhost.name, reason)
         offline.policies.from_json(vhost.policies.to_json())
         return offline

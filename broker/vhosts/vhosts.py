@@ -1,4 +1,4 @@
-"""The vhosts of the broker: each with its own engine and store, made and deleted while the others work."""
+"""The vhosts of the broker: each has an engine and a store, and is added or deleted while the others work."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _log = get_logger()
 
 
 def _close_none(_vhost: Vhost, _reason: str) -> None:
-    """Has no connections."""
+    """Close nothing: no connection is open yet."""
 
 
 async def _let_go(_engine: Engine) -> None:
-    """Has nothing to do with engines."""
+    """Keep nothing of engines."""
 
 
 async def _forget_nothing(_vhost: str) -> None:
@@ -39,12 +39,12 @@ async def _forget_nothing(_vhost: str) -> None:
 
 
 def _nothing_sealed(_vhost: str) -> Mapping[int, int]:
-    """Tell that there are no slot files."""
+    """Return that there are no slot files."""
     return {}
 
 
 class Vhosts(Mapping[str, "Vhost"]):
-    """Holds the vhosts by name. As a mapping it is what connections open.
+    """The vhosts by name. Connections look up the vhost that they open here.
 
     Invariant: a vhost is in the mapping from when it can be used until its deletion begins; its engine lives longer.
     """
@@ -60,7 +60,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         fail: Callable[[BaseException], None],
         sealed: Callable[[str], Mapping[int, int]] = _nothing_sealed,
     ) -> None:
-        """`sealed` tells of a vhost what `Engine.restore` asks for."""
+        """`sealed` returns the argument of `Engine.restore` for a vhost."""
         self._folder = folder
         self._settings = settings
         self._turn = turn
@@ -88,7 +88,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         self._forget = forget
 
     def take_settings(self, settings: Settings) -> None:
-        """Go by changed settings, in every vhost."""
+        """Apply changed settings to every vhost."""
         self._settings = settings
         for engine in self.engines.values():
             engine.take_settings(settings)
@@ -103,7 +103,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         return len(self._by_name)
 
     def fits(self, name: str) -> bool:
-        """Return whether a client can say the name."""
+        """Return whether a name is short enough for AMQP."""
         return 0 < len(name.encode("utf-8", "replace")) <= SHORT_STRING_MAX_BYTES
 
     def is_down(self, name: str) -> bool:
@@ -115,7 +115,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         return self.offline[name].policies if name in self.offline else self._by_name[name].policies
 
     def open_all(self, names: Iterable[str]) -> None:
-        """Open vhosts with what their folders hold; one whose store is damaged is offline. *Blocking*: for the start.
+        """Open vhosts from their folders; a vhost with a damaged store goes offline. *Blocking*: for the start.
 
         Raises: CorruptStore, StoreFailed when none can be opened.
         """
@@ -133,9 +133,9 @@ class Vhosts(Mapping[str, "Vhost"]):
             raise failed
 
     def take_offline(self, name: str, error: CorruptStore) -> None:
-        """End a vhost in whose store damage was found: its connections are closed, the others work on.
+        """Close the connections of a vhost whose store is damaged, and end its engine; the other vhosts work on.
 
-        The broker ends with the last vhost that it has.
+        The broker ends when its last vhost goes offline.
         """
         vhost = self.hide(name)
         self._note_offline(OfflineVhost.of(vhost, str(error)))
@@ -146,7 +146,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         self._parting[name] = self._loop.create_task(self._part(name, error))
 
     async def _part(self, name: str, error: CorruptStore) -> None:
-        """Write down what an offline vhost has been told, and lets go of its store."""
+        """Write the records that an offline vhost has appended, and close its store."""
         engine = self.engines[name]
         try:
             await engine.committer.drain()
@@ -167,11 +167,11 @@ class Vhosts(Mapping[str, "Vhost"]):
         return self._start(name, *await self._loop.run_in_executor(None, self._open_store, name))
 
     def hide(self, name: str) -> Vhost:
-        """Take a vhost out of the mapping and return it: no connection opens it any more."""
+        """Remove a vhost from the mapping and return it: no connection can open it any more."""
         return self._by_name.pop(name)
 
     async def remove(self, name: str) -> None:
-        """End the engine of a hidden vhost, if it still has one, and removes its folder. Raises: StoreFailed."""
+        """End the engine of a hidden vhost, if it still has one, and remove its folder. Raises: StoreFailed."""
         if name in self._parting:
             await asyncio.wait([self._parting.pop(name)])
         engine = self.engines.get(name)
@@ -186,21 +186,21 @@ class Vhosts(Mapping[str, "Vhost"]):
         await self._loop.run_in_executor(None, self._folder.remove_vhost, name)
 
     def pending_bytes(self) -> int:
-        """Return how much waits in memory for the log files. Cost: a look at each vhost, once a turn."""
+        """Return how many bytes wait in memory for the log files. Cost: O(vhosts), once a turn."""
         if self._counted_at != self._turn.count:
             self._counted_at = self._turn.count
             self._pending_bytes = sum([engine.store.log.pending_bytes for engine in self.engines.values()])
         return self._pending_bytes
 
     def log_positions(self) -> list[int]:
-        """Return where the next record of each vhost's log goes."""
+        """Return the position of each vhost's log."""
         return [engine.store.log.position for engine in self.engines.values()]
 
     def page(self) -> None:
         """Recount what is in memory; called ten times a second.
 
-        The vhosts share one budget: each may have what the others leave, and when that is not enough, each gives up
-        the same part of what it has.
+        The vhosts share one budget. Each may use what the others leave; when the sum exceeds the budget, each has to
+        give up the same part of what it uses.
         """
         engines = list(self.engines.values())
         limit_bytes = self._settings.memory.resident_max_bytes
@@ -224,7 +224,7 @@ class Vhosts(Mapping[str, "Vhost"]):
             await engine.committer.drain()
 
     async def stop(self, told: Callable[[str], None]) -> None:
-        """Write everything down, cleanly, and close the stores; `told` hears whose turn it is."""
+        """Take clean checkpoints and close the stores; call `told` with the name of each vhost first."""
         if self._parting:
             await asyncio.wait(self._parting.values())
         for engine in list(self.engines.values()):
@@ -232,12 +232,12 @@ class Vhosts(Mapping[str, "Vhost"]):
             await engine.stop()
 
     def abort(self, failure: BaseException) -> None:
-        """Hear that the broker has failed: nothing is confirmed any more."""
+        """Confirm nothing any more: the broker has failed."""
         for engine in self.engines.values():
             engine.committer.abort(failure)
 
     def close(self, *, unchanged: bool = False) -> None:
-        """Close what is still open. `unchanged` says that nothing happened since the stores were opened."""
+        """Close the engines that are left. `unchanged` says that nothing happened since the stores were opened."""
         for engine in self.engines.values():
             engine.close(clean=unchanged and engine.recovered_clean)
 
@@ -258,7 +258,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         def fail(error: BaseException) -> None:
             if not isinstance(error, CorruptStore):
                 self._fail(error)
-            elif self._by_name.get(name) is engine.vhost:  # else it is offline already, or being deleted
+            elif self._by_name.get(name) is engine.vhost:  # otherwise it is offline already, or being deleted
                 self.take_offline(name, error)
 
         engine = Engine(name, store, self._settings, self._turn, self._loop, generate=self._generate, fail=fail)

@@ -1,4 +1,4 @@
-"""Takes messages out of a queue for an operator, who says later whether they were received."""
+"""Fetch: take messages out of a queue for an operator, and settle or requeue them later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Fetched", "fetch", "requeue", "settle"]
 
 
 class Fetched(NamedTuple):
-    """A message that is unacked until it is settled or requeued."""
+    """A message, unacked until it is settled or requeued."""
 
     stream: Stream
     slot: Slot
@@ -31,7 +31,7 @@ class Fetched(NamedTuple):
 async def fetch(engine: Engine, queue: Queue, count: int, bytes_max: int, fetched: list[Fetched]) -> None:
     """Take up to `count` messages, or as many as make `bytes_max`, and add them to `fetched` one by one.
 
-    What has expired stays, to expire in its place.
+    An expired message stays, and expires in its place.
     Raises: what `load` raises.
     """
     walk = Walk(queue)
@@ -53,11 +53,11 @@ async def fetch(engine: Engine, queue: Queue, count: int, bytes_max: int, fetche
             fetched.append(Fetched(stream, slot, index, message, slot.redelivered(index)))
             left_bytes -= len(message.header) + len(message.body)
     if queue.timed and not queue.deleted:
-        queue.look()  # another message is at the head now
+        queue.look()  # the queue has another head now
 
 
 def settle(engine: Engine, fetched: Iterable[Fetched]) -> None:
-    """Settle messages that were received."""
+    """Settle messages that the operator received."""
     for (stream, slot), indexes in _by_slot(fetched).items():
         stream.settle(slot, indexes)
     engine.log_settled()

@@ -1,4 +1,4 @@
-"""Carries out a move: batch after batch, with everybody else's turn in between, and the disk never far behind."""
+"""Carry out a move in batches: the loop turns between two batches, and the disk keeps up."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ if TYPE_CHECKING:
 
 __all__ = ["carry_out"]
 
-STEP_MESSAGES: Final = 1000  # looked at between two looks at the disk
-PENDING_BYTES: Final = 1 << 20  # of the log: a move waits for the disk as a publisher does for its confirms
+STEP_MESSAGES: Final = 1000  # examined between two syncs
+PENDING_BYTES: Final = (
+    1 << 20
+)  # of the log: with more, a move waits for the disk, as a publisher waits for its confirms
 
 
 async def carry_out(engine: Engine, move: Move, told: Callable[[MoveTally], str]) -> str:
-    """Run a move to its end; return why it ended early, nothing when it did not. What it did is on disk then.
+    """Run a move to its end and return why it ended early, an empty string if it did not. Its effects are on disk then.
 
-    Shapes: `told` hears of each step, once it is on disk, and returns why the move is to end there, if it is.
+    Shapes: `told` is called after each step, once it is on disk; it returns a reason to end the move there, or "".
     Raises: StoreFailed when the broker has failed, or the vhost gone offline.
     """
     committer, log, tally = engine.committer, engine.store.log, move.tally
@@ -29,7 +31,7 @@ async def carry_out(engine: Engine, move: Move, told: Callable[[MoveTally], str]
     while not (reason := told(tally)):
         while not move.done and tally.looked - seen < STEP_MESSAGES and log.pending_bytes < PENDING_BYTES:
             await _batch(engine, move)
-            engine.log_settled()  # and has a turn run: it writes, delivers what was moved, and renews the turn's share
+            engine.log_settled()  # schedule a turn: it writes, delivers, and renews the share
             await asyncio.sleep(0)
         seen = tally.looked
         await committer.drain()
@@ -39,8 +41,8 @@ async def carry_out(engine: Engine, move: Move, told: Callable[[MoveTally], str]
 
 
 async def _batch(engine: Engine, move: Move) -> None:
-    """Move a batch, of a slot that was read from disk where it has to be."""
-    engine.committer.check()  # no turn of an engine that has ended renews the share that a batch needs
+    """Move a batch; read its slot from disk first if need be."""
+    engine.committer.check()  # an engine that has ended runs no turn that would renew the share
     missing = move.batch()
     if missing is not None:
         engine.reader.read_ahead(*missing)

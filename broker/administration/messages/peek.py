@@ -1,6 +1,6 @@
-"""Looks at the next messages of a queue without taking them: nothing moves, nothing counts as delivered.
+"""Peek: read the next messages of a queue without taking them; none counts as delivered.
 
-What lies on disk is read past the slots, so that a look into a long queue brings nothing of it into memory to stay.
+Messages on disk are read without loading their slots, so that a peek into a long queue does not fill the memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Peeked", "peek"]
 
 @dataclass(frozen=True, slots=True)
 class Peeked:
-    """A message as it is."""
+    """A message of a queue, which stays in it."""
 
     message_id: int
     priority_level: int
@@ -33,16 +33,16 @@ class Peeked:
 
 
 class Content(Protocol):
-    """A message, in memory or as it was read from disk."""
+    """The content of a message, in memory or read from disk."""
 
     header: bytes
     body: bytes
 
 
 async def peek(queue: Queue, count: int) -> list[Peeked]:
-    """Return up to `count` ready messages, those that are delivered next first: the highest priority, then by id.
+    """Return up to `count` ready messages in the order of delivery: by priority, then by id.
 
-    Raises: StoreFailed, CorruptRecord when what lies on disk cannot be read.
+    Raises: StoreFailed, CorruptRecord when messages on disk cannot be read.
     Cost: one read for each slot that is not in memory.
     """
     found: list[Peeked] = []
@@ -70,7 +70,7 @@ async def _peek_slot(stream: Stream, slot: Slot, limit: int) -> list[Peeked]:
         ]
     store, segments = stream.store, tuple(slot.segments)
     for segment in segments:
-        store.add_live(segment, 1)  # the files stay until they are read, whatever becomes of the slot
+        store.add_live(segment, 1)  # keep the files until they are read, even if the slot is deleted
     try:
         stored = await asyncio.to_thread(store.read_slot, stream.number, slot.first, slot.end, wanted, segments)
     finally:
