@@ -23,7 +23,6 @@ JOBS: Final = {  # name -> what `slotmq pipeline --help` says; broker.pipeline.j
     "route": "tell who would get what by a bindings file, over the whole history",
     "replay": "publish a slice of a lake again",
     "deadletters": "tell why messages died, and publish them again where they came from",
-    "synth": "make a workload with the statistics of a lake's traffic",
     "server": "start, stop or look at the Spark that commands find running",
 }
 NEEDED: Final = ("pyspark", "pyarrow", "pandas", "numpy", "rich")

@@ -1,4 +1,4 @@
-"""Replay, route, deadletters and synth against a real broker."""
+"""Replay, route and deadletters against a real broker."""
 
 from __future__ import annotations
 
@@ -334,80 +334,3 @@ def test_dead_letters_of_a_lake_go_back_once(
         assert sorted(body for *_, body in found) == [b"0", b"2", b"4", b"6"][:count]
         assert {(exchange, key) for exchange, key, _, _ in found} == ({place} if count else set())
         assert all(b"x-replayed" in octets and b"x-death" not in octets for _, _, octets, _ in found)
-
-
-def test_synth_makes_the_same_messages_for_a_seed(
-    spark: SparkSession,
-    broker: BrokerProcess,
-    channel: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Any,
-) -> None:
-    """Whatever the partitions; a workload of what was made has its statistics; publishing goes by its exchanges."""
-    from broker.pipeline.jobs import synth
-    from broker.pipeline.lake import Lake
-    from broker.pipeline.synth.message_sampler import Drawing
-    from broker.pipeline.synth.traffic import collect_workload
-    from broker.pipeline.synth.workload import Workload
-
-    draw = random.Random(4)
-    head = properties({"kind": "a"}, content_type="text/plain")
-    given = [
-        ("synth", f"{draw.choice('aab')}.{draw.randrange(3)}", draw.choice([head, b"\x00\x00"]), bytes(20 + n % 50))
-        for n in range(600)
-    ]
-    lake = lake_of(tmp_path / "lake", rows_of("q", given, 1))
-    monkeypatch.setattr(synth, "spark_of", lambda *_: spark)
-
-    def ran(*words: str) -> Any:
-        capsys.readouterr()
-        assert main(["pipeline", "synth", *words, "--quiet", "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    made = str(tmp_path / "workload.json")
-    assert ran("--lake", str(lake.path), "-o", made)["messages"] == 600
-    workload = Workload.read(Path(made))
-    keys = Counter(key for _, key, _, _ in given)
-    assert {
-        f"{first}.{second}": node.messages
-        for first, below in workload.sources[0].keys.head.items()
-        for second, node in below.head.items()
-    } == keys
-
-    target = str(tmp_path / "made")
-    assert ran("--workload", made, "--generate", "20000", "--seed", "7", "--lake", target)["added"]
-    assert not ran("--workload", made, "--generate", "20000", "--seed", "7", "--lake", target)["added"]
-    frame = Lake(target).messages(spark)
-    drawing = Drawing(20000, 7)
-    one = synth.synthetic_frame(spark, workload.to_json(), drawing)
-    assert frame.exceptAll(one.repartition(3)).count() == 0
-    assert frame.count() == 20000
-    again = collect_workload(frame)
-    assert again is not None
-    assert (again.sizes[0], again.sizes[-1]) == (20, 69)
-    for header in again.headers:
-        assert (header.name, header.values[0][0]) == ("kind", "a")
-        assert abs(header.messages / again.sampled - workload.headers[0].messages / workload.sampled) < 0.05
-    for first, node in again.sources[0].keys.head.items():
-        share = sum(count for key, count in keys.items() if key.startswith(first)) / 600
-        assert abs(node.messages / 20000 - share) < 0.02
-
-    channel.exchange_declare("synth", "topic")
-    channel.queue_declare("synth.a", durable=True)
-    channel.queue_bind("synth.a", "synth", "a.#")
-    words = [
-        "pipeline",
-        "synth",
-        "--workload",
-        made,
-        "--generate",
-        "500",
-        "--to",
-        broker.address.url,
-        "--quiet",
-        "--json",
-    ]
-    assert main(words) == 3, "those under b go nowhere"
-    expected = synth.synthetic_frame(spark, workload.to_json(), Drawing(500)).where("routing_key LIKE 'a.%'").count()
-    assert depth(channel, "synth.a") == expected

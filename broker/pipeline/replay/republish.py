@@ -1,4 +1,4 @@
-"""Publishes rows in order: the part of replay, deadletters and synth that runs in Spark's Python workers."""
+"""Publishes rows in order: the part of replay and deadletters that runs in Spark's Python workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What replay, deadletters and synth publish with: numbers, times, and changed headers."""
+"""What replay and deadletters publish with: numbers, times, and changed headers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,0 @@
-"""Traffic like that of a lake."""
