@@ -191,7 +191,7 @@ class Exchanges(dict[str, Exchange]):
 
     def untap(self, queue: TapQueue) -> None:
         """Stop copying messages to the queue of a tap."""
-        del self.taps[queue.name]
+        self.taps.pop(queue.name, None)  # a tap that ends is untapped before its queue is dropped
         exchange = self.get(queue.exchange)
         if exchange is not None:
             exchange.forget_listener(queue)
