@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from broker.amqp.channel import Channel
     from broker.core.queue.queue import Queue
     from broker.core.queue.stream import Stream
-    from broker.core.session.connection import SessionOfConnection
+    from broker.core.session.client import SessionClient
     from broker.core.vhost import Vhost
     from broker.slots.slot import Slot
 
@@ -36,7 +36,7 @@ class BasicSession(ChannelConsumers):
 
     __slots__ = ("_channel", "_marks", "_session", "_vhost", "closed", "consumers_max")
 
-    def __init__(self, channel: Channel, session: SessionOfConnection, vhost: Vhost) -> None:
+    def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         super().__init__(session.connection, channel.number, session.output_window, vhost.share)
         self._channel = channel
         self._session = session

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from broker.amqp.channel import Channel
     from broker.core.queue.ports import StreamOwner
     from broker.core.queue.queue import Queue
-    from broker.core.session.connection import SessionOfConnection
+    from broker.core.session.client import SessionClient
 
 __all__ = ["SessionOfChannel"]
 
@@ -54,7 +54,7 @@ class SessionOfChannel:
         "transactions",
     )
 
-    def __init__(self, channel: Channel, session: SessionOfConnection, vhost: Vhost) -> None:
+    def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         self.channel = channel
         self.session = session
         self.exchanges = ExchangeSession(channel, session, vhost)

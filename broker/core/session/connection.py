@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, cast
 from broker.amqp.errors import ChannelError, ConnectionFault, Refused
 from broker.core.auth.logins import Logins, Verdict
 from broker.core.auth.peer import Peer
-from broker.core.auth.permissions import Kind, Permissions
-from broker.core.auth.users import User
-from broker.core.queue.output_window import OutputWindow
-from broker.core.resource import Resource
 from broker.core.session.channel import SessionOfChannel
+from broker.core.session.client import SessionClient
 from broker.core.session.method_budget import MethodBudget
 from broker.core.vhost import Vhost
 from broker.event_log import get_logger
@@ -21,6 +18,7 @@ from broker.event_log import get_logger
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
     from broker.amqp.connection import Connection
+    from broker.core.auth.permissions import Permissions
     from broker.core.auth.usage import Usage
 
 __all__ = ["SessionOfConnection"]
@@ -28,30 +26,13 @@ __all__ = ["SessionOfConnection"]
 _log = get_logger()
 
 
-class SessionOfConnection:
-    """What a connection is to the broker, and the owner of its exclusive queues.
+class SessionOfConnection(SessionClient):
+    """The broker's side of one connection.
 
-    Invariant: `user` is set once authenticated, `vhost` and `method_budget` once opened; no channel is opened
-        before both.
-    `publishing` is set by the first publish, and `blocked` while an alarm keeps this connection from being read.
+    Invariant: ``vhost`` is set once opened.
     """
 
-    __slots__ = (
-        "_is_down",
-        "_logins",
-        "_opened",
-        "_vhosts",
-        "connection",
-        "method_budget",
-        "name",
-        "output_window",
-        "peer",
-        "permissions",
-        "publishing",
-        "usage",
-        "user",
-        "vhost",
-    )
+    __slots__ = ("_is_down", "_logins", "_opened", "_vhosts", "peer", "vhost")
 
     def __init__(
         self,
@@ -66,20 +47,13 @@ class SessionOfConnection:
         is_down: Callable[[str], bool] | None = None,
     ) -> None:
         """Call `opened` with the session of each new channel; `is_down` tells which vhosts are down."""
-        self.connection = connection
-        self.output_window = OutputWindow(connection)
-        self.permissions = permissions
-        self.usage = usage
+        super().__init__(connection, peer.name, permissions, usage)
         self.peer = peer
-        self.publishing = False
-        self.user: User | None = None
         self.vhost: Vhost | None = None
-        self.method_budget: MethodBudget
         self._logins = logins
         self._opened = opened
         self._is_down = is_down
         self._vhosts = vhosts
-        self.name = peer.name
 
     # -- what the connection machine calls ----------------------------------------------------------------------------
 
@@ -134,11 +108,6 @@ class SessionOfConnection:
             self._opened(session)
         self.usage.open_channel(self.user.name)
         return session
-
-    def channel_closed(self) -> None:
-        """Count a channel of the user no longer."""
-        assert self.user is not None
-        self.usage.close_channel(self.user.name)
 
     def update_secret(self, secret: bytes, reason: str) -> None:
         """Take a new secret; a password does not expire, so there is nothing to do with it, as in RabbitMQ."""
@@ -213,25 +182,3 @@ class SessionOfConnection:
                     "This timeout value can be configured, see consumers doc guide to learn more"
                 )
                 self.connection.fail(ChannelError(406, text), channel.number)
-
-    # -- what the other sessions ask ----------------------------------------------------------------------------------
-
-    def check(self, resource: Resource, kind: Kind) -> None:
-        """Let the connection's user touch a resource. Raises: 403."""
-        assert self.user is not None
-        self.permissions.check(self.user, resource, kind)
-
-    def check_any(self, resource: Resource) -> None:
-        """Let the connection's user know that a resource is there. Raises: 403."""
-        assert self.user is not None
-        self.permissions.check_any(self.user, resource)
-
-    def narrows_topics(self, exchange: Resource) -> bool:
-        """Whether each routing key at a topic exchange has to be checked."""
-        assert self.user is not None
-        return self.permissions.narrows_topics(self.user, exchange)
-
-    def check_topic(self, exchange: Resource, key: str, kind: Kind) -> None:
-        """Let the connection's user use a routing key of a topic exchange. Raises: 403."""
-        assert self.user is not None
-        self.permissions.check_topic(self.user, exchange, key, kind)

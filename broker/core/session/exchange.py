@@ -15,7 +15,7 @@ from broker.core.vhost import Vhost
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
-    from broker.core.session.connection import SessionOfConnection
+    from broker.core.session.client import SessionClient
 
 __all__ = ["ExchangeSession"]
 
@@ -27,7 +27,7 @@ class ExchangeSession:
 
     __slots__ = ("_channel", "_session", "_vhost")
 
-    def __init__(self, channel: Channel, session: SessionOfConnection, vhost: Vhost) -> None:
+    def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         self._channel = channel
         self._session = session
         self._vhost = vhost

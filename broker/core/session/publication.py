@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from broker.core.publishing.producers import Producer
     from broker.core.publishing.reply_to import ReplyConsumer
     from broker.core.queue.queue import Queue
-    from broker.core.session.connection import SessionOfConnection
+    from broker.core.session.client import SessionClient
     from broker.core.vhost import Vhost
     from broker.routing.exchange import Exchange
 
@@ -91,7 +91,7 @@ class Publication:
 
 
 def look_closely(
-    session: SessionOfConnection,
+    session: SessionClient,
     vhost: Vhost,
     entry: PublishEntry,
     facts: HeaderFacts,
@@ -141,7 +141,7 @@ def _as_delivered(facts: HeaderFacts, header: bytes, replies: ReplyConsumer | No
     return header
 
 
-def _check_user(session: SessionOfConnection, claimed: str | None) -> None:
+def _check_user(session: SessionClient, claimed: str | None) -> None:
     """Refuse to publish in somebody else's name. Raises: ChannelError 406."""
     user = session.user
     assert user is not None

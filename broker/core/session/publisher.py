@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from broker.amqp.header_facts import HeaderFacts, ProducerMark
     from broker.core.publishing.producers import Producer
     from broker.core.publishing.reply_to import ReplyConsumer
-    from broker.core.session.connection import SessionOfConnection
+    from broker.core.session.client import SessionClient
     from broker.core.vhost import Vhost
 
 __all__ = ["Publisher"]
@@ -79,7 +79,7 @@ class Publisher:
         "waiting",
     )
 
-    def __init__(self, channel: Channel, session: SessionOfConnection, vhost: Vhost) -> None:
+    def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         self._channel = channel
         self._number = channel.number
         self._connection = session.connection

@@ -21,7 +21,7 @@ from broker.core.vhost import Vhost
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
-    from broker.core.session.connection import SessionOfConnection
+    from broker.core.session.client import SessionClient
 
 __all__ = ["QueueSession"]
 
@@ -38,7 +38,7 @@ class QueueSession:
 
     __slots__ = ("_channel", "_session", "_vhost", "last_declared")
 
-    def __init__(self, channel: Channel, session: SessionOfConnection, vhost: Vhost) -> None:
+    def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         self._channel = channel
         self._session = session
         self._vhost = vhost

@@ -13,7 +13,7 @@ from broker.core.publishing.reply_to import REPLY_PREFIX
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
-    from broker.core.session.connection import SessionOfConnection
+    from broker.core.session.client import SessionClient
     from broker.core.vhost import Vhost
 
 __all__ = ["Resolver"]
@@ -30,7 +30,7 @@ class Resolver:
 
     __slots__ = ("_cache", "_channel", "_session", "_vhost", "entries")
 
-    def __init__(self, channel: Channel, session: SessionOfConnection, vhost: Vhost) -> None:
+    def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         assert session.user is not None
         self._channel = channel
         self._session = session

@@ -1,0 +1,72 @@
+"""The client of a connection, as its channels see it: its user, its rights, and what it may still ask for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.core.queue.output_window import OutputWindow
+
+if TYPE_CHECKING:
+    from broker.amqp.connection import Connection
+    from broker.core.auth.permissions import Kind, Permissions
+    from broker.core.auth.usage import Usage
+    from broker.core.auth.users import User
+    from broker.core.resource import Resource
+    from broker.core.session.method_budget import MethodBudget
+
+__all__ = ["SessionClient"]
+
+
+class SessionClient:
+    """The client of one connection, and the owner of its exclusive queues.
+
+    Invariant: ``user`` is set once authenticated, ``method_budget`` once a vhost was opened; no channel is opened
+        before both. ``publishing`` is set by the first publish.
+    """
+
+    __slots__ = (
+        "connection",
+        "method_budget",
+        "name",
+        "output_window",
+        "permissions",
+        "publishing",
+        "usage",
+        "user",
+    )
+
+    def __init__(self, connection: Connection, name: str, permissions: Permissions, usage: Usage) -> None:
+        """Take the connection's name, as RabbitMQ prints it."""
+        self.connection = connection
+        self.name = name
+        self.output_window = OutputWindow(connection)
+        self.permissions = permissions
+        self.usage = usage
+        self.publishing = False
+        self.user: User | None = None
+        self.method_budget: MethodBudget
+
+    def check(self, resource: Resource, kind: Kind) -> None:
+        """Let the user touch a resource. Raises: 403."""
+        assert self.user is not None
+        self.permissions.check(self.user, resource, kind)
+
+    def check_any(self, resource: Resource) -> None:
+        """Let the user know that a resource exists. Raises: 403."""
+        assert self.user is not None
+        self.permissions.check_any(self.user, resource)
+
+    def narrows_topics(self, exchange: Resource) -> bool:
+        """Return whether each routing key at a topic exchange has to be checked."""
+        assert self.user is not None
+        return self.permissions.narrows_topics(self.user, exchange)
+
+    def check_topic(self, exchange: Resource, key: str, kind: Kind) -> None:
+        """Let the user use a routing key of a topic exchange. Raises: 403."""
+        assert self.user is not None
+        self.permissions.check_topic(self.user, exchange, key, kind)
+
+    def channel_closed(self) -> None:
+        """Count one channel less for the user."""
+        assert self.user is not None
+        self.usage.close_channel(self.user.name)
