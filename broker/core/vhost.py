@@ -131,7 +131,9 @@ class Vhost:
         self.poster = Poster(self.sweep, ports.store.log)
         self.delays = Delays(self.exchanges, self.queues, self.poster, ports)
         self.replies = ReplyConsumers()
-        self.dead_letters = DeadLetters(name, self.exchanges, self.delays, self.replies, self.poster, clock, deadlines)
+        self.dead_letters = DeadLetters(
+            name, self.exchanges, self.replies, self.poster, clock, deadlines, hold=self.delays.hold
+        )
         self.firehose = Firehose(
             name, self.exchanges, self.poster, clock, deadlines, resolve_again=self.publish_caches.drop_all
         )

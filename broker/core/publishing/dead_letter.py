@@ -6,7 +6,7 @@ Source: RabbitMQ 4.3, rabbit_dead_letter:publish/5.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.content_header import measure_header
@@ -25,12 +25,12 @@ from broker.event_log import get_logger
 
 if TYPE_CHECKING:
     from broker.core.deadlines import Clock, Deadlines
-    from broker.core.delay.delayed import Delays
     from broker.core.publishing.posting import Poster
     from broker.core.publishing.reply_to import ReplyConsumers
     from broker.core.queue.ports import StreamOwner
     from broker.core.queue.queue import Queue
     from broker.core.topology.exchanges import Exchanges
+    from broker.routing.exchange import Exchange
 
 __all__ = ["DeadLetters"]
 
@@ -52,9 +52,9 @@ class DeadLetters:
         "_burying",
         "_clock",
         "_deadlines",
-        "_delays",
         "_envelopes",
         "_exchanges",
+        "_hold",
         "_poster",
         "_replies",
         "_vhost_name",
@@ -65,15 +65,17 @@ class DeadLetters:
         self,
         vhost_name: str,
         exchanges: Exchanges,
-        delays: Delays,
         replies: ReplyConsumers,
         poster: Poster,
         clock: Clock,
         deadlines: Deadlines,
+        *,
+        hold: Callable[[Exchange, Message, int], None],
     ) -> None:
+        """`hold` keeps a message of an exchange for so many milliseconds."""
         self._vhost_name = vhost_name
         self._exchanges = exchanges
-        self._delays = delays
+        self._hold = hold
         self._replies = replies
         self._poster = poster
         self._clock = clock
@@ -127,7 +129,7 @@ class DeadLetters:
         delay_ms = delay_of(facts.delay) if exchange.delayed else None
         if delay_ms is not None:
             charge = charge_bytes(header, body, 1)
-            self._delays.hold(exchange, Message(envelope, header, body, charge, facts, now_ms), delay_ms)
+            self._hold(exchange, Message(envelope, header, body, charge, facts, now_ms), delay_ms)
             return
         if exchange.name == "":
             keys = self._answer(keys, envelope, header, body)
