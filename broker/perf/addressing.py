@@ -29,15 +29,24 @@ def add_addressing(parser: argparse.ArgumentParser) -> None:
 
     Shapes: `queue`, `exchange`, `routing_key` (None where not named), `queues`, `keys`, `type`, `predeclared`.
     """
-    group = parser.add_argument_group("addressing; what is named is kept, what is not is made for the run alone")
-    group.add_argument("-u", "--queue", metavar="NAME", type=_name, help="default one of the run's own")
-    group.add_argument("--queues", metavar="N", type=count, default=1, help="so many, NAME-0001 and so on")
-    group.add_argument("-e", "--exchange", metavar="NAME", type=_name, help="default the default exchange")
-    group.add_argument("-t", "--type", choices=KINDS, default="topic", help="of the exchange, default topic")
-    group.add_argument("-k", "--routing-key", metavar="KEY", type=_name, help="default the queue's name")
-    group.add_argument("--keys", metavar="N", type=count, help="so many changing routing keys, KEY.0001 and so on")
+    group = parser.add_argument_group("addressing (what you name is kept, the rest is deleted after the run)")
     group.add_argument(
-        "-p", "--predeclared", action="store_true", help="declare and bind nothing; what is not there is an error"
+        "-u", "--queue", metavar="NAME", type=_name, help="the queue; by default one that the run declares and deletes"
+    )
+    group.add_argument("--queues", metavar="N", type=count, default=1, help="N queues, NAME-0001 and so on")
+    group.add_argument(
+        "-e", "--exchange", metavar="NAME", type=_name, help="the exchange; default the default exchange"
+    )
+    group.add_argument("-t", "--type", choices=KINDS, default="topic", help="type of the exchange, default topic")
+    group.add_argument(
+        "-k", "--routing-key", metavar="KEY", type=_name, help="the routing key; default the queue's name"
+    )
+    group.add_argument("--keys", metavar="N", type=count, help="N changing routing keys, KEY.0001 and so on")
+    group.add_argument(
+        "-p",
+        "--predeclared",
+        action="store_true",
+        help="declare and bind nothing; a missing queue or exchange is an error",
     )
 
 

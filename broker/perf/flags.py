@@ -39,14 +39,16 @@ def add_scenario(commands: Any, name: str, summary: str) -> argparse.ArgumentPar
         default=Address.parse(DEFAULT_URI),
         help=f"amqp://, or amqps:// with ?cacertfile=FILE or ?verify=verify_none; default {DEFAULT_URI}",
     )
-    broker.add_argument("--pid", metavar="PID", type=count, help="its process on this machine: CPU time and memory")
+    broker.add_argument(
+        "--pid", metavar="PID", type=count, help="the broker's process on this machine, for CPU time and memory"
+    )
     output = made.add_argument_group("output")
     output.add_argument(
-        "-i", "--interval", metavar="T", type=_interval, default=1.0, help="of the progress, default 1s"
+        "-i", "--interval", metavar="T", type=_interval, default=1.0, help="interval of progress lines, default 1s"
     )
-    output.add_argument("-j", "--json", metavar="FILE", nargs="?", const="-", help="result as JSON, to FILE or in place of the table")  # noqa: E501  # fmt: skip
-    output.add_argument("--plot", metavar="FILE", type=Path, help="result as one HTML page")
-    output.add_argument("--quiet", action="store_true", help="no progress")
+    output.add_argument("-j", "--json", metavar="FILE", nargs="?", const="-", help="write the result as JSON to FILE, or print it instead of the table")  # noqa: E501  # fmt: skip
+    output.add_argument("--plot", metavar="FILE", type=Path, help="draw the result as one HTML page")
+    output.add_argument("--quiet", action="store_true", help="show no progress")
     output.add_argument("-?", "--help", action="help", help="show this and exit")
     return made
 
@@ -54,7 +56,7 @@ def add_scenario(commands: Any, name: str, summary: str) -> argparse.ArgumentPar
 def add_time(parser: argparse._ActionsContainer, default_s: float) -> None:
     """Add to a parser or group how long a run goes on; 0 is until Ctrl-C."""
     parser.add_argument(
-        "-z", "--time", metavar="T", type=duration, help=f"stop after so long (default {default_s:g}s; 0: at Ctrl-C)"
+        "-z", "--time", metavar="T", type=duration, help=f"stop after T (default {default_s:g}s; 0: at Ctrl-C)"
     )
 
 
@@ -66,22 +68,30 @@ def add_load(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     `persistent`, `mandatory`.
     """
     load = parser.add_argument_group("load")
-    load.add_argument("-x", "--producers", "--publishers", metavar="N", type=count_or_none, default=1, help="default 1")
-    load.add_argument("-y", "--consumers", metavar="N", type=count_or_none, default=1, help="default 1")
-    load.add_argument("-s", "--size", metavar="SIZE", type=size, default=STAMP_BYTES, help=f"body, default {STAMP_BYTES} bytes")  # noqa: E501  # fmt: skip
-    load.add_argument("-c", "--confirm", metavar="N", type=count_or_none, default=0, help="confirms; so many messages may wait for theirs")  # noqa: E501  # fmt: skip
-    load.add_argument("-C", "--pmessages", metavar="N", type=count, help="publish so many messages in all")
-    load.add_argument("-D", "--cmessages", metavar="N", type=count, help="consume so many messages in all")
+    load.add_argument(
+        "-x",
+        "--producers",
+        "--publishers",
+        metavar="N",
+        type=count_or_none,
+        default=1,
+        help="number of them, default 1",
+    )
+    load.add_argument("-y", "--consumers", metavar="N", type=count_or_none, default=1, help="number of them, default 1")
+    load.add_argument("-s", "--size", metavar="SIZE", type=size, default=STAMP_BYTES, help=f"size of a body, default {STAMP_BYTES} bytes")  # noqa: E501  # fmt: skip
+    load.add_argument("-c", "--confirm", metavar="N", type=count_or_none, default=0, help="use confirms, with at most N unconfirmed messages")  # noqa: E501  # fmt: skip
+    load.add_argument("-C", "--pmessages", metavar="N", type=count, help="publish N messages in total")
+    load.add_argument("-D", "--cmessages", metavar="N", type=count, help="consume N messages in total")
     load.add_argument("-r", "--rate", metavar="R", type=rate, help="messages per second and publisher")
     load.add_argument("-R", "--consumer-rate", metavar="R", type=rate, help="messages per second and consumer")
     load.add_argument("-q", "--qos", "-P", "--prefetch", dest="prefetch", metavar="N", type=_prefetch, default=0, help="unacked messages per consumer (default no limit)")  # noqa: E501  # fmt: skip
     load.add_argument("-a", "--autoack", action="store_true", help="consume without acks")
-    load.add_argument("-A", "--multi-ack-every", "--ack", dest="ack_every", metavar="N", type=count, default=1, help="one ack for so many messages (default 1)")  # noqa: E501  # fmt: skip
-    load.add_argument("-f", "--flag", dest="flags", metavar="FLAG", action="append", choices=("persistent", "mandatory"), default=[], help="persistent or mandatory; may be given twice")  # noqa: E501  # fmt: skip
+    load.add_argument("-A", "--multi-ack-every", "--ack", dest="ack_every", metavar="N", type=count, default=1, help="one ack for N messages (default 1)")  # noqa: E501  # fmt: skip
+    load.add_argument("-f", "--flag", dest="flags", metavar="FLAG", action="append", choices=("persistent", "mandatory"), default=[], help="persistent or mandatory; can be repeated")  # noqa: E501  # fmt: skip
     load.add_argument("--persistent", dest="flags", action="append_const", const="persistent", help="as -f persistent")
-    load.add_argument("--processes", metavar="N", type=count, help="of publishers, and of consumers (default one per core, at most 4)")  # noqa: E501  # fmt: skip
-    load.add_argument("--queue-args", metavar="K=V", type=argument, action="append", default=[], help="an argument of the queues' declare; may be given again")  # noqa: E501  # fmt: skip
-    load.add_argument("--ceiling", action="store_true", help="measure first how fast the generator is without a broker")
+    load.add_argument("--processes", metavar="N", type=count, help="number of processes for publishers, and for consumers (default one per core, at most 4)")  # noqa: E501  # fmt: skip
+    load.add_argument("--queue-args", metavar="K=V", type=argument, action="append", default=[], help="an argument of the queues; can be repeated")  # noqa: E501  # fmt: skip
+    load.add_argument("--ceiling", action="store_true", help="first measure how fast the generator is without a broker")
     return load
 
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from broker.perf.result import Result
 
 SCENARIOS: Final = {  # name -> what `slotmq perf --help` says
-    "throughput": "messages per second, through as many publishers, consumers and queues as you like",
-    "latency": "how long a message takes at a steady rate, from when it was due",
-    "fanout": "one message into many queues, each bound by a wildcard and with a consumer of its own",
-    "routing": "publishing past many wildcard bindings, with ever new routing keys",
-    "backlog": "publish without a consumer, then drain",
-    "pingpong": "pairs that wait for each single message",
-    "connections": "open and hold many connections: time and memory each",
-    "churn": "connections, channels, queues, bindings or consumers made and dropped per second",
+    "throughput": "measure messages per second, with any number of publishers, consumers and queues",
+    "latency": "measure how long a message takes at a steady rate, from when it was due",
+    "fanout": "publish each message into many queues, each with a wildcard binding and a consumer",
+    "routing": "publish past many wildcard bindings, with routing keys that never repeat",
+    "backlog": "publish without a consumer, then drain the queue",
+    "pingpong": "run pairs of clients that wait for each single message",
+    "connections": "open and hold many connections: time and memory of each",
+    "churn": "make and remove connections, channels, queues, bindings or consumers, over and over",
 }
 
 

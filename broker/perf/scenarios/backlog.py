@@ -34,8 +34,10 @@ def add_backlog(commands: Any) -> None:
     """Add the scenario."""
     parser = add_scenario(commands, "backlog", f"{SCENARIOS['backlog']}; default {MESSAGES} messages (-C), persistent")
     load = add_load(parser)
-    load.add_argument("--queues", metavar="N", type=count, default=1, help="that the messages go to in turn, default 1")
-    load.add_argument("--transient", action="store_true", help="messages that need not survive the broker")
+    load.add_argument(
+        "--queues", metavar="N", type=count, default=1, help="number of queues, published to in turn, default 1"
+    )
+    load.add_argument("--transient", action="store_true", help="publish transient messages")
     parser.set_defaults(pmessages=MESSAGES, confirm=WINDOW, prefetch=PREFETCH, ack_every=ACK_EVERY, size=BODY_BYTES)
 
 

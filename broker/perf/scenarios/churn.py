@@ -30,10 +30,17 @@ def add_churn(commands: Any) -> None:
     parser = add_scenario(commands, "churn", "connections, channels, queues, bindings or consumers made and undone")
     load = parser.add_argument_group("churn")
     load.add_argument("kind", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
-    load.add_argument("-w", "--workers", metavar="N", type=count, default=4, help="each with a connection, default 4")
-    load.add_argument("-z", "--time", metavar="T", type=duration, help="stop after so long (default 10s; 0: at Ctrl-C)")
-    load.add_argument("-C", "--cycles", metavar="N", type=count, help="make and undo so many in all")
-    load.add_argument("--durable", action="store_true", help="durable queues, which reach the disk")
+    load.add_argument(
+        "-w",
+        "--workers",
+        metavar="N",
+        type=count,
+        default=4,
+        help="number of workers with a connection each, default 4",
+    )
+    load.add_argument("-z", "--time", metavar="T", type=duration, help="stop after T (default 10s; 0: at Ctrl-C)")
+    load.add_argument("-C", "--cycles", metavar="N", type=count, help="make and remove N in total")
+    load.add_argument("--durable", action="store_true", help="use durable queues, which are written to disk")
 
 
 def run_churn(options: argparse.Namespace, progress: RunProgress) -> Result:

@@ -26,12 +26,16 @@ def add_connections(commands: Any) -> None:
     """Add the scenario's parser."""
     parser = add_scenario(commands, "connections", "open and hold many connections: time and memory each")
     load = parser.add_argument_group("connections")
-    load.add_argument("-n", "--connections", metavar="N", type=count, default=1000, help="default 1000")
-    load.add_argument("-X", "--channels", metavar="N", type=_channels, default=1, help="per connection, default 1")
-    load.add_argument("-w", "--at-once", metavar="N", type=count, default=1, help="handshakes at a time, default 1")
-    load.add_argument("-r", "--rate", metavar="R", type=rate, help="open at most so many per second")
-    load.add_argument("-z", "--hold", metavar="T", type=duration, default=2.0, help="hold them so long, default 2s")
-    load.add_argument("--heartbeat", metavar="T", type=_heartbeat, default=60, help="default 60s; 0: none")
+    load.add_argument(
+        "-n", "--connections", metavar="N", type=count, default=1000, help="number of connections, default 1000"
+    )
+    load.add_argument(
+        "-X", "--channels", metavar="N", type=_channels, default=1, help="channels per connection, default 1"
+    )
+    load.add_argument("-w", "--at-once", metavar="N", type=count, default=1, help="simultaneous handshakes, default 1")
+    load.add_argument("-r", "--rate", metavar="R", type=rate, help="open at most R per second")
+    load.add_argument("-z", "--hold", metavar="T", type=duration, default=2.0, help="hold them for T, default 2s")
+    load.add_argument("--heartbeat", metavar="T", type=_heartbeat, default=60, help="heartbeat, default 60s; 0: none")
 
 
 def run_connections(options: argparse.Namespace, progress: RunProgress) -> Result:

@@ -29,7 +29,7 @@ def add_fanout(commands: Any) -> None:
     """Add the scenario."""
     parser = add_scenario(commands, "fanout", f"{SCENARIOS['fanout']}; default {CONSUMERS} queues (-y)")
     load = add_load(parser)
-    load.add_argument("--keys", metavar="N", type=count, default=KEYS, help=f"changing routing keys, default {KEYS}")
+    load.add_argument("--keys", metavar="N", type=count, default=KEYS, help=f"number of routing keys, default {KEYS}")
     add_time(load, SECONDS)
     parser.set_defaults(consumers=CONSUMERS)
 

@@ -31,13 +31,20 @@ def add_pingpong(commands: Any) -> None:
     """Add the scenario."""
     parser = add_scenario(commands, "pingpong", f"{SCENARIOS['pingpong']}, one under way in each pair, unconfirmed")
     load = parser.add_argument_group("load")
-    load.add_argument("-x", "--pairs", metavar="N", type=count, default=PAIRS, help=f"default {PAIRS}")
+    load.add_argument("-x", "--pairs", metavar="N", type=count, default=PAIRS, help=f"number of pairs, default {PAIRS}")
     load.add_argument(
-        "-s", "--size", metavar="SIZE", type=size, default=STAMP_BYTES, help=f"body, default {STAMP_BYTES} bytes"
+        "-s",
+        "--size",
+        metavar="SIZE",
+        type=size,
+        default=STAMP_BYTES,
+        help=f"size of a body, default {STAMP_BYTES} bytes",
     )
-    load.add_argument("-C", "--pmessages", metavar="N", type=count, help="stop after so many messages, both ways")
-    load.add_argument("--persistent", action="store_true", help="messages that survive the broker")
-    load.add_argument("--processes", metavar="N", type=count, help="of the pairs (default one per core, at most 4)")
+    load.add_argument("-C", "--pmessages", metavar="N", type=count, help="stop after N messages, both ways")
+    load.add_argument("--persistent", action="store_true", help="publish persistent messages")
+    load.add_argument(
+        "--processes", metavar="N", type=count, help="number of processes (default one per core, at most 4)"
+    )
     add_time(load, SECONDS)
     parser.set_defaults(cmessages=None)
 

@@ -40,11 +40,19 @@ def add_routing(commands: Any) -> None:
     """Add the scenario."""
     parser = add_scenario(commands, "routing", SCENARIOS["routing"])
     load = add_load(parser)
-    load.add_argument("--bindings", metavar="N", type=count, default=BINDINGS, help=f"default {BINDINGS}")
     load.add_argument(
-        "--match", metavar="SHARE", type=share, default=MATCH, help="of messages that match a binding, default 1%%"
+        "--bindings", metavar="N", type=count, default=BINDINGS, help=f"number of bindings, default {BINDINGS}"
     )
-    load.add_argument("--queues", metavar="N", type=count, default=QUEUES, help=f"that are bound, default {QUEUES}")
+    load.add_argument(
+        "--match",
+        metavar="SHARE",
+        type=share,
+        default=MATCH,
+        help="share of messages that match a binding, default 1%%",
+    )
+    load.add_argument(
+        "--queues", metavar="N", type=count, default=QUEUES, help=f"number of bound queues, default {QUEUES}"
+    )
     add_time(load, SECONDS)
     parser.set_defaults(confirm=WINDOW)
 
