@@ -1,1 +1,1 @@
-"""Slot files and the log of seals: what a tap has written, on disk."""
+"""Slot files and the seal log: the messages of taps on disk."""

@@ -1,4 +1,4 @@
-"""How far the cursors of a tap are behind: the slot files that a reader has yet to pass."""
+"""The lag of the cursors of a tap: the slot files that a reader has not passed yet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Lag", "LagTable"]
 
 
 class Lag(TypedDict):
-    """What a reader has yet to pass. Units: ``lag_s`` is the age of the oldest message of it, 0 when there is none."""
+    """The lag of one reader. Units: ``lag_s`` is the age of the oldest message that it has not passed, 0 for none."""
 
     lag_slots: int
     lag_messages: int
@@ -23,7 +23,7 @@ class Lag(TypedDict):
 
 
 class LagTable:
-    """The slot files of a tap with running sums, so that the lag of each of its cursors is one search.
+    """The slot files of a tap with running sums, so that the lag of a cursor takes one binary search.
 
     Shapes: the seals rise.
     """
@@ -45,7 +45,7 @@ class LagTable:
         }
 
     def _age_ms(self, passed: int, now_ms: int) -> int:
-        """Return the age of the first message behind so many files, whatever the system's clock was corrected by."""
+        """Return the age of the first message behind so many files, by a clock that was never corrected."""
         if passed == len(self._seals):
             return 0
         oldest, newest = self._seals[passed], self._seals[-1]

@@ -1,15 +1,15 @@
 """The lines of the seal log: one per sealed slot file, gap, release and cursor of a data folder.
 
-A line is `JSON <tab> crc32c of the JSON, 8 hex digits <newline>`. Which kinds there are is said by the key "k":
+A line is `JSON <tab> crc32c of the JSON, 8 hex digits <newline>`. The key "k" names its kind:
 
-    store           the first line: format, store (32 hex digits), last_seal (of what was left out in rewriting)
-    incarnation     which start of the broker wrote the seals from that one on, of those that were left out
-    seal, gap       see `Seal` and `Gap`; after a gap its slot file is not there any more
-    released        of the queue with that number in that vhost, all slot files up to that seal are gone or about to go
+    store           the first line: format, store (32 hex digits), last_seal (of the lines that a rewrite left out)
+    incarnation     the start of the broker that wrote the seals from that one on (of lines that a rewrite left out)
+    seal, gap       see `Seal` and `Gap`; the slot file of a gap is removed
+    released        all slot files of that queue up to that seal are removed, or about to be
     cursor          see `Cursor`
     cursor_removed  name, vhost, tap
 
-Everything here is plain data: who writes the file is `slot_folder`, who reads it may be another process.
+Everything here is plain data: `slot_folder` writes the file, and another process may read it.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ __all__ = [
     "encode_line",
 ]
 
-FORMAT: Final = 2  # of 1, which is read, the seals do not say their incarnation
-ADDED: Final = frozenset({"ahead_ms", "incarnation"})  # fields that lines of older versions have not
+FORMAT: Final = 2  # the seals of format 1, which is still read, have no incarnation
+ADDED: Final = frozenset({"ahead_ms", "incarnation"})  # fields that lines of older versions lack
 
-QueueKey = tuple[str, int]  # vhost and queue number: which queue it was, whatever had or gets its name
+QueueKey = tuple[str, int]  # vhost and queue number, which identify a queue even if another one has its name
 Line = Mapping[str, Any]
 
 
 class BadSealLine(Exception):
-    """Says why a line is none of a seal log."""
+    """The line does not belong to a seal log."""
 
 
 class NewerSealLog(BadSealLine):
-    """Says that a later version wrote the log."""
+    """A later version wrote the log."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -56,17 +56,17 @@ class NewerSealLog(BadSealLine):
 
 
 class _LineFact:
-    """What stands in one line."""
+    """The content of one line."""
 
     __slots__ = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields."""
-        return asdict(self)  # type: ignore[call-overload,no-any-return]  # all that inherit are dataclasses
+        return asdict(self)  # type: ignore[call-overload,no-any-return]  # all subclasses are dataclasses
 
     @classmethod
     def from_json(cls, line: Line) -> Self:
-        """Return what a line says; fields that a later version added are passed over. Raises: BadSealLine."""
+        """Return the content of a line; skip fields that a later version added. Raises: BadSealLine."""
         names: tuple[str, ...] = vars(cls)["__slots__"]
         try:
             return cls(**{name: line[name] for name in names if name in line or name not in ADDED})
@@ -75,7 +75,7 @@ class _LineFact:
 
 
 class _QueueFact(_LineFact):
-    """What a line says of one queue. Invariant: the dataclasses that inherit have its vhost and number."""
+    """The content of a line about one queue. Invariant: the subclasses have its vhost and number."""
 
     __slots__ = ()
     vhost: str
@@ -83,7 +83,7 @@ class _QueueFact(_LineFact):
 
     @property
     def key(self) -> QueueKey:
-        """Which queue it is of."""
+        """The queue."""
         return self.vhost, self.number
 
 
@@ -92,9 +92,9 @@ class Seal(_QueueFact):
     """One sealed slot file.
 
     Shapes: as `SlotMeta`.
-    Units: ``bytes`` is the file's length, ``crc`` its checksum. The moments are times of day, which the broker's clock
-        was ``ahead_ms`` ahead of: it tells how old a file is, whatever was corrected since.
-    Invariant: no two slot files of a store have both seal and ``incarnation``, whatever copies of it were put back.
+    Units: ``bytes`` is the file's length, ``crc`` its checksum. The moments are times of day; ``ahead_ms`` later on the
+        broker's clock, which tells the age of a file however the system clock was corrected.
+    Invariant: no two slot files of a store share both seal and ``incarnation``, even after a copy was put back.
     """
 
     seal: int
@@ -114,7 +114,7 @@ class Seal(_QueueFact):
 
 @dataclass(frozen=True, slots=True)
 class Gap(_QueueFact):
-    """A slot file that went before every cursor had passed, and why. Shapes: the first fields are those of its seal."""
+    """A slot file that was removed before every cursor had passed, and why. Shapes: the first fields are its seal's."""
 
     seal: int
     vhost: str
@@ -129,7 +129,7 @@ class Gap(_QueueFact):
 
 @dataclass(frozen=True, slots=True)
 class Released(_QueueFact):
-    """Up to which seal the slot files of a queue are gone, and the id behind the last message that was in them."""
+    """The last seal of a queue's removed slot files, and the id behind the last message in them."""
 
     vhost: str
     queue: str
@@ -140,7 +140,7 @@ class Released(_QueueFact):
 
 @dataclass(frozen=True, slots=True)
 class Cursor(_LineFact):
-    """Up to which seal a named reader of a tap has passed, and when it said so."""
+    """The last seal that a named reader of a tap has passed, and when it said so."""
 
     name: str
     vhost: str
@@ -150,7 +150,7 @@ class Cursor(_LineFact):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What it is known by."""
+        """The name, vhost and tap, which identify the cursor."""
         return self.name, self.vhost, self.tap
 
 
@@ -161,7 +161,7 @@ def encode_line(kind: str, fields: Line) -> bytes:
 
 
 def decode_line(block: bytes) -> dict[str, Any]:
-    """Return what a line says, without its newline or with it. Raises: BadSealLine."""
+    """Return the fields of a line, which may end in its newline. Raises: BadSealLine."""
     text, _, checksum = block.rstrip(b"\n").rpartition(b"\t")
     if checksum != b"%08x" % crc32c(text):
         raise BadSealLine("its checksum is wrong")
@@ -175,10 +175,10 @@ def decode_line(block: bytes) -> dict[str, Any]:
 
 
 def decode_lines(block: bytes) -> tuple[list[dict[str, Any]], int]:
-    """Return what the whole lines at the beginning of a block say, and how many bytes those are.
+    """Return the fields of the whole lines at the beginning of a block, and the length of these lines in bytes.
 
-    What follows is an unfinished line: a writer may be at it, or an accident has torn it.
-    Raises: BadSealLine when there is a good line behind a bad one, which no accident does.
+    An unfinished line may follow: a writer is writing it, or a crash has torn it.
+    Raises: BadSealLine when a good line follows a bad one, which no crash causes.
     """
     lines: list[dict[str, Any]] = []
     good_bytes, at = 0, 0

@@ -1,8 +1,8 @@
-"""The file of the seal log: each line is on disk before what it says is counted on.
+"""The file of the seal log: each line is on disk before anything relies on it.
 
-A line is written and synced by itself. So an accident leaves at most one line torn, the last, and a damaged line with a
-good one behind it is damage, which stops the start. At each start, and when dead lines have become many, the file is
-written anew and renamed: what a failed sync left in the page cache alone is on disk then.
+A line is written and synced by itself. So a crash tears at most the last line; a bad line in front of a good one is
+damage, which stops the start. At each start, and when many lines are obsolete, the file is rewritten and renamed: then
+lines that a failed sync had left only in the page cache are on disk, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from broker.store.files import File, Files
 __all__ = ["NAME", "SealLog"]
 
 NAME: Final = "seals.log"
-DEAD_MIN: Final = 1000  # dead lines below this number are left where they are
+DEAD_MIN: Final = 1000  # obsolete lines that may stay
 DEAD_RATIO: Final = 2
 BLOCK_LINES: Final = 1000
 
@@ -39,7 +39,7 @@ _log = get_logger()
 class SealLog:
     """The seal log of a data folder, for the one process that writes it. All methods are *blocking*; one thread.
 
-    Invariant: ``view`` never shows what is not on disk. After StoreFailed nothing more may be appended.
+    Invariant: ``view`` shows only what is on disk. After StoreFailed nothing more may be appended.
     """
 
     def __init__(self, files: Files, folder: Path, view: SealView, *, sync: bool) -> None:
@@ -53,7 +53,7 @@ class SealLog:
 
     @classmethod
     def open(cls, files: Files, folder: Path, *, sync: bool) -> SealLog:
-        """Return the log of a folder, a new one when there is none; a torn last line is cut.
+        """Return the log of a folder, a new one if it has none; cut a torn last line.
 
         Raises: CorruptFile when it is damaged, or missing where there are slot files; NewerFormat; StoreFailed.
         """
@@ -74,27 +74,27 @@ class SealLog:
         return self.view.last_seal + 1
 
     def append_seal(self, seal: Seal) -> None:
-        """Say that a slot file is there, which it is with all it has. Raises: StoreFailed."""
+        """Append the seal of a slot file that is on disk as a whole. Raises: StoreFailed."""
         self._append("seal", seal.to_json())
 
     def append_gap(self, gap: Gap) -> None:
-        """Say that a slot file goes though not every cursor has passed. Raises: StoreFailed."""
+        """Append the gap of a slot file that is removed before every cursor has passed. Raises: StoreFailed."""
         self._append("gap", gap.to_json())
 
     def release(self, released: Released) -> None:
-        """Say that slot files go, up to one. Raises: StoreFailed."""
+        """Append that slot files up to a seal are removed. Raises: StoreFailed."""
         self._append("released", released.to_json())
 
     def set_cursor(self, cursor: Cursor) -> None:
-        """Say where a cursor stands; one that is new is made. Raises: StoreFailed."""
+        """Append the place of a cursor, which may be new. Raises: StoreFailed."""
         self._append("cursor", cursor.to_json())
 
     def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
-        """Say that there is no such cursor any more. Raises: StoreFailed."""
+        """Append that a cursor is removed. Raises: StoreFailed."""
         self._append("cursor_removed", {"name": name, "vhost": vhost, "tap": tap})
 
     def close(self) -> None:
-        """Close the file. Once more changes nothing."""
+        """Close the file. A second call does nothing."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -112,9 +112,9 @@ class SealLog:
             self._rewrite()
 
     def _rewrite(self) -> None:
-        """Put a file with the live lines in the place of the old one."""
+        """Replace the file with one that has only the live lines."""
         unfinished = self._folder / f"{NAME}.unfinished"
-        self._files.remove(unfinished)  # after a failed sync no later one would write the pages of the same file
+        self._files.remove(unfinished)  # after a failed sync, no later one writes the pages of that file
         file = self._files.open(unfinished, create=True)
         try:
             size = 0
@@ -138,7 +138,7 @@ class SealLog:
 
 
 def _write(file: File, at: int, lines: list[bytes]) -> int:
-    """Write the lines and empty the list; returns how many bytes they were."""
+    """Write the lines, empty the list, and return how many bytes they were."""
     block = b"".join(lines)
     lines.clear()
     file.write_at(at, block)

@@ -1,4 +1,4 @@
-"""Which start of the broker wrote which seals: it tells the history of one copy of a data folder from another's."""
+"""The starts of the broker and their seals: they tell the histories of two copies of a data folder apart."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ STARTS_MAX: Final = 10_000  # the newest
 
 
 class SealStarts:
-    """The starts that sealed anything, each by its incarnation.
+    """The starts that sealed anything, each with its incarnation.
 
-    Shapes: the incarnation is empty for seals of versions that did not say it.
+    Shapes: the incarnation is empty for seals of versions that did not write it.
     """
 
     __slots__ = ("_starts",)
@@ -25,23 +25,23 @@ class SealStarts:
         return len(self._starts)
 
     def begin(self, seal: int, incarnation: str) -> None:
-        """Note which start wrote a seal, unless it wrote the one before, too."""
+        """Note the start that wrote a seal, unless it wrote the previous one, too."""
         if self.of(seal) != incarnation:
             self._starts.append((seal, incarnation))
             del self._starts[:-STARTS_MAX]
 
     def of(self, seal: int) -> str:
-        """Return which start wrote a seal."""
+        """Return the start that wrote a seal."""
         at = bisect_right(self._starts, seal, key=_first)
         return self._starts[at - 1][1] if at else ""
 
     def last_of(self, incarnation: str, last_seal: int) -> int:
-        """Return the last seal of a start, of the seals up to the last of all; 0 when it wrote none."""
+        """Return the last seal of a start, 0 when it wrote none; `last_seal` is the last of all starts."""
         starts = [(1, ""), *self._starts, (last_seal + 1, "")]
         return max((starts[at + 1][0] - 1 for at in range(len(starts) - 1) if starts[at][1] == incarnation), default=0)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the fields of the lines that say it."""
+        """Return the fields of the incarnation lines."""
         return [{"seal": seal, "incarnation": incarnation} for seal, incarnation in list(self._starts)]
 
 

@@ -1,4 +1,4 @@
-"""What the lines of a seal log add up to: the slot files that exist, gaps and cursors."""
+"""The seal view: the slot files, gaps and cursors that the lines of a seal log add up to."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ GAPS_MAX: Final = 1000  # the newest; the messages of an older gap are still kno
 
 
 class SealView:
-    """What the lines of a seal log add up to.
+    """The state that the lines of a seal log add up to.
 
-    One thread changes it; others may ask meanwhile, and get what held before a change or after it.
+    One thread changes it. Other threads may read it meanwhile, and see the state before a change or after it.
     Invariant: seals rise from line to line.
     """
 
@@ -39,7 +39,7 @@ class SealView:
         self.lines = 0  # that were folded
         self.released: dict[QueueKey, Released] = {}
         self._seals: dict[int, Seal] = {}
-        self._order: list[int] = []  # rising, of the seals; some are gone
+        self._order: list[int] = []  # the seal numbers, rising; some are removed
         self._by_queue: dict[QueueKey, deque[Seal]] = {}
         self.starts = SealStarts()
         self._gaps: dict[int, Gap] = {}
@@ -47,21 +47,21 @@ class SealView:
         for line in lines:
             self.fold(line)
 
-    # -- what holds ---------------------------------------------------------------------------------------------------
+    # -- look-ups -----------------------------------------------------------------------------------------------------
 
     @property
     def seals(self) -> list[Seal]:
-        """The slot files that are there, in rising order."""
+        """The slot files that exist, in rising order."""
         return list(self._seals.values())
 
     @property
     def gaps(self) -> list[Gap]:
-        """The gaps, the newest 1,000 at most, in the order in which they came about."""
+        """The newest 1,000 gaps at most, oldest first."""
         return list(self._gaps.values())
 
     @property
     def cursors(self) -> list[Cursor]:
-        """The cursors, in the order in which they were made."""
+        """The cursors, oldest first."""
         return list(self._cursors.values())
 
     @property
@@ -70,19 +70,19 @@ class SealView:
         return sorted(self._by_queue)
 
     def parted(self, seal: int, incarnation: str | None) -> bool:
-        """Tell whether a seal of a start is in another history: a copy was put back. None is whatever start it was."""
+        """Return whether a seal of a start belongs to another history: a copy was put back. None is any start."""
         return seal > self.last_seal or (seal > 0 and incarnation not in (None, self.starts.of(seal)))
 
     def shared(self, seal: int, incarnation: str | None) -> int:
-        """Return the last seal in this history of those that a start wrote, from its first up to one; 0 for none."""
+        """Return the last seal up to one that a start wrote in this history; 0 for none."""
         return min(seal, self.last_seal if incarnation is None else self.starts.last_of(incarnation, self.last_seal))
 
     def seal(self, number: int) -> Seal | None:
-        """Return the seal of that number, None when its file is not there."""
+        """Return the seal with that number, None when its file does not exist."""
         return self._seals.get(number)
 
     def cursor(self, name: str, vhost: str, tap: str) -> Cursor | None:
-        """Return a cursor, None when there is none of that name."""
+        """Return a cursor, None when it does not exist."""
         return self._cursors.get((name, vhost, tap))
 
     def cursors_of(self, vhost: str, tap: str) -> list[Cursor]:
@@ -103,7 +103,7 @@ class SealView:
         return list(self._by_queue.get(key, ()))
 
     def ends(self, vhost: str) -> dict[int, int]:
-        """Return for each queue of a vhost the id behind the last message that was in a slot file, by its number."""
+        """Return, by number of each queue of a vhost, the id behind the last message that a slot file had."""
         found: dict[int, int] = {}
         known: list[Seal | Gap | Released] = [*self.seals, *self.gaps, *list(self.released.values())]
         for one in known:
@@ -112,7 +112,7 @@ class SealView:
         return found
 
     def after(self, seal: int, *, queues: Collection[QueueKey] | None = None, limit: int | None = None) -> list[Seal]:
-        """Return the seals behind that one, in rising order, of all queues or of some, `limit` at most."""
+        """Return up to `limit` seals behind that one, in rising order, of all queues or of some."""
         order = self._order
         found: list[Seal] = []
         for at in range(bisect_right(order, seal), len(order)):
@@ -124,10 +124,10 @@ class SealView:
         return found
 
     def lost(self, after: int, *, queues: Collection[QueueKey] | None = None) -> list[Gap]:
-        """Return what a reader that stands at a seal can no longer have, of all queues or of some; best [].
+        """Return the gaps behind a reader's seal, of all queues or of some: what the reader can no longer have.
 
-        Shapes: gaps that were noted; for a queue without one that was released behind the reader one made of what is
-            known: from the reader's place to the seal released, without ids and counts.
+        Shapes: a queue whose files were released behind the reader, and whose gaps are not kept any more, has one gap
+            up to the released seal, without ids and counts.
         """
         found = [gap for gap in self.gaps if gap.seal > after and (queues is None or gap.key in queues)]
         noted = {gap.key for gap in found}
@@ -145,7 +145,7 @@ class SealView:
         self.lines = self.live_lines()
 
     def to_lines(self) -> Iterator[bytes]:
-        """Yield lines that add up to the same."""
+        """Yield lines that add up to this state."""
         yield encode_line("store", {"format": FORMAT, "store": self.store, "last_seal": self.last_seal})
         for start in self.starts.rows():
             yield encode_line("incarnation", start)
@@ -158,10 +158,10 @@ class SealView:
             for fact in list(facts.values()):
                 yield encode_line(kind, fact.to_json())
 
-    # -- what a line changes ------------------------------------------------------------------------------------------
+    # -- changes ------------------------------------------------------------------------------------------------------
 
     def fold(self, line: Line) -> None:
-        """Take one line in; kinds of a later version are passed over. Raises: BadSealLine."""
+        """Apply one line; skip kinds of a later version. Raises: BadSealLine."""
         kind = line.get("k")
         if kind == "seal":
             self._fold_seal(Seal.from_json(line))
@@ -215,7 +215,7 @@ class SealView:
         if gone is None:
             return
         mine = self._by_queue[key]
-        mine.remove(gone)  # as a rule the first
+        mine.remove(gone)  # usually the first
         if not mine:
             del self._by_queue[key]
         if len(self._order) > 2 * len(self._seals) + 100:

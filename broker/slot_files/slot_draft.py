@@ -1,4 +1,4 @@
-"""A slot file that is being written: nobody reads it before it is finished."""
+"""A slot draft: a slot file that is being written and not read yet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["SlotDraft"]
 
 
 class SlotDraft:
-    """One slot file on its way to the disk. All methods are *blocking*.
+    """A slot file that is being written. All methods are *blocking*.
 
     Shapes: rows go to ``writer``, which knows seal, queue and first id. Raises: each method StoreFailed.
     """
@@ -39,21 +39,21 @@ class SlotDraft:
         first: int,
         incarnation: str,
     ) -> SlotDraft:
-        """Return a draft without rows; what has the path already goes."""
+        """Return a draft without rows; remove a file that has the path."""
         files.remove(path)  # a draft that could not be removed when it was abandoned
         file = files.open(path, create=True)
         return cls(files, path, file, SlotFileWriter(file, store, seal, vhost, queue, number, first, incarnation))
 
     def complete(self, end: int) -> None:
-        """Write what a whole file needs behind its rows; `finish` does it otherwise. Once more changes nothing.
+        """Write index, meta and tail behind the rows, unless it was done; otherwise `finish` does it.
 
-        After StoreFailed, as when the disk is full, the draft may be abandoned and its messages be written again.
+        After StoreFailed, as on a full disk, the draft may be abandoned and its messages may be written again.
         """
         if self._done is None:
             self._done = self.writer.finish(end)
 
     def finish(self, end: int, *, sync: bool) -> tuple[SlotMeta, int, int]:
-        """Return the meta, the length in bytes and the checksum of the file, which is whole now; its name is unsynced.
+        """Complete the file and return its meta, length in bytes and checksum; its name is not synced.
 
         After StoreFailed, which a sync may raise, nothing more may be written.
         """

@@ -63,7 +63,7 @@ assert INDEX_ROW.size == 40
 
 
 class BadSlotFile(Exception):
-    """Says why bytes are no slot file, or one that cannot be read."""
+    """The bytes are no slot file, or one that cannot be read."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -72,11 +72,11 @@ class BadSlotFile(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SlotMeta:
-    """What a slot file says about itself.
+    """The description of a slot file, at its end.
 
     Shapes: ``store`` is 32 hex digits; ``queue`` is the name of the tap, or of the queue that a snapshot shows, and
         ``number`` that queue's number in its vhost; the ids are first <= id < end, ``count`` of them are rows;
-        ``incarnation`` is the start of the broker that wrote it, empty in files of versions that did not say it.
+        ``incarnation`` is the start of the broker that wrote it, empty in files of versions that did not write it.
     Units: the timestamps are the earliest and the latest of the rows, 0 without rows.
     """
 
@@ -98,7 +98,7 @@ class SlotMeta:
 
     @classmethod
     def from_json(cls, block: bytes) -> SlotMeta:
-        """Return the meta that a file holds; fields of a later version are passed over. Raises: BadSlotFile."""
+        """Return the meta of a file; skip fields of a later version. Raises: BadSlotFile."""
         try:
             found = json.loads(block)
             found.setdefault("incarnation", "")

@@ -1,4 +1,4 @@
-"""Write one slot file."""
+"""The writer of one slot file."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _INDEX_PACK: Final = INDEX_ROW.pack
 
 
 class SlotFileWriter:
-    """Writes one slot file, in rising order of message ids; nothing is synced.
+    """The writer of one slot file, in rising order of message ids; it syncs nothing.
 
-    Invariant: between two writes it holds a block of rows, and of all rows the index.
+    Invariant: it holds the index of all rows in memory, and the rows since the last write, a block of them at most.
     """
 
     __slots__ = (
@@ -75,7 +75,7 @@ class SlotFileWriter:
         self._pending = [header]
         self._index = bytearray()
         self._at = HEADER_BYTES  # where the next row begins
-        self._block_at = 0  # where what is pending begins
+        self._block_at = 0  # where the pending rows begin
         self._block_end = BLOCK_BYTES
         self._crc = 0
         self._earliest = (1 << 63) - 1
@@ -124,7 +124,7 @@ class SlotFileWriter:
             self._flush()
 
     def finish(self, end: int) -> tuple[SlotMeta, int, int]:
-        """Write the index, the meta and the tail; returns the meta, the file's length in bytes and its checksum."""
+        """Write index, meta and tail; return the meta, the file's length in bytes and its checksum."""
         self._flush()
         rows = self.rows
         earliest, latest = (self._earliest, self._latest) if rows else (0, 0)

@@ -1,12 +1,12 @@
-"""The folder of the slot files: DATA/slots, with the log that says which of them count.
+"""The folder of the slot files: DATA/slots, with the seal log that lists them.
 
     seals.log                 see `seal_log`
-    <seal, 20 digits>.slot    see `slot_file`; with .damaged behind it one that an operator should look at
+    <seal, 20 digits>.slot    see `slot_file`; with .damaged appended, a damaged one for the operator
     snapshots/                see `snapshot_folder`
 
-A slot file is on disk, and its name too, before its line is written; its release is on disk before it is removed. So
-what is listed is there, and what is not listed goes at the next start. Only a whole file behind the last seal is taken
-in instead: a reader may have seen its line before an accident tore that, and no seal may ever stand for two files.
+A slot file and its name are on disk before its line is written, and its release is on disk before it is removed. So
+every listed file exists, and the next start removes files that are not listed. Only a whole file behind the last seal
+is listed instead of removed: a reader may have seen its line before a crash tore it, and no seal may name two files.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _log = get_logger()
 class SlotFolder:
     """The slot files of a data folder, for the one process that writes them. All methods are *blocking*; one thread.
 
-    Shapes: ``log`` takes the changes that need no slot file (cursors); ``log.view`` is for any thread.
+    Shapes: ``log`` takes changes that need no slot file (cursors); any thread may read ``log.view``.
     Invariant: after StoreFailed nothing more may be sealed.
     """
 
@@ -58,11 +58,11 @@ class SlotFolder:
     def open(
         cls, files: Files, folder: Path, *, sync: bool = True, ahead_ms: int = 0, incarnation: str = ""
     ) -> SlotFolder:
-        """Make the folder if need be and return it, without what an accident or an old snapshot left in it.
+        """Create the folder if need be and return it, without old snapshots and the remains of a crash.
 
-        Shapes: `incarnation` is the start of the broker, which the files that it makes name.
-        A slot file that is listed and not there, or of another length, becomes a gap.
-        Raises: CorruptFile when the log of the seals is damaged; StoreFailed.
+        A slot file that is listed and missing, or of another length, becomes a gap.
+        Shapes: `incarnation` is the start of the broker; the files that it writes name it.
+        Raises: CorruptFile when the seal log is damaged; StoreFailed.
         """
         files.make_folder(folder)
         if sync:
@@ -75,15 +75,15 @@ class SlotFolder:
 
     @property
     def view(self) -> SealView:
-        """What the log of the seals adds up to."""
+        """The state of the seal log."""
         return self.log.view
 
     def free_bytes(self) -> int:
-        """Return how much the disk still takes."""
+        """Return how many bytes the disk has free."""
         return self._files.free_bytes(self.folder)
 
     def path(self, seal: int) -> Path:
-        """Return where the slot file of a seal is, was or will be."""
+        """Return the path of the slot file of a seal, which may not exist."""
         return self.folder / f"{seal:020}.slot"
 
     def draft(self, vhost: str, queue: str, number: int, first: int) -> SlotDraft:
@@ -105,9 +105,9 @@ class SlotFolder:
         return seal
 
     def remove(self, passed: Iterable[Seal], forced: Iterable[tuple[Seal, str]] = ()) -> None:
-        """Remove slot files; each of those that are forced out leaves a gap, with its reason.
+        """Remove slot files; each forced one leaves a gap with its reason. Raises: StoreFailed.
 
-        Shapes: of each queue all that are there up to one. Raises: StoreFailed.
+        Shapes: of each queue, all that exist up to one.
         """
         gone = list(passed)
         for seal, reason in forced:
@@ -123,10 +123,10 @@ class SlotFolder:
             self._files.remove(self.path(seal.seal))
 
     def close(self) -> None:
-        """Close the log. Once more changes nothing."""
+        """Close the log. A second call does nothing."""
         self.log.close()
 
-    # -- what an accident leaves --------------------------------------------------------------------------------------
+    # -- after a crash ------------------------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
         last_seal = self.view.last_seal
@@ -150,7 +150,7 @@ class SlotFolder:
                 self._give_up(one, DAMAGED)
 
     def _take_in(self, path: Path, seal: int) -> bool:
-        """List a file if it is a whole one with that seal; tells whether it was."""
+        """List a file if it is whole and has that seal; return whether it is."""
         block = self._files.read(path)
         try:
             view = open_slot(block)
@@ -159,7 +159,7 @@ class SlotFolder:
         meta = view.meta
         if (meta.store, meta.seal) != (self.view.store, seal) or view.verify():
             return False
-        # A failed sync may have left its bytes in the page cache alone: a copy is on disk when it says so.
+        # A failed sync may have left its bytes only in the page cache: the copy is synced by itself.
         unfinished = path.with_name(f"{path.name}.unfinished")
         self._files.remove(unfinished)
         file = self._files.open(unfinished, create=True)

@@ -1,4 +1,4 @@
-"""Which slot files may go: those that every cursor of their tap has passed, and those that a cap forces out."""
+"""Slot retention: choose the slot files to remove, because every cursor has passed them or a cap is exceeded."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ TapKey = tuple[str, str]  # vhost and tap
 
 
 class Cap(NamedTuple):
-    """What a tap may keep. Units: all slot files of the tap together; the age is that of a file's last message."""
+    """The limits of a tap.
+
+    Units: bytes of all its slot files together; the age of a file is that of its last message.
+    """
 
     max_bytes: int
     max_age_ms: int
 
 
 class Deletions(NamedTuple):
-    """Which slot files go, in the order of their seals. Shapes: ``forced`` come with the reason of their gap."""
+    """The slot files to remove, in the order of their seals. Shapes: ``forced`` has the reason of each gap."""
 
     passed: list[Seal]
     forced: list[tuple[Seal, str]]
 
 
 def plan_deletions(view: SealView, caps: Mapping[TapKey, Cap], default: Cap, now_ms: int) -> Deletions:
-    """Return which slot files may go now; those of a tap without a cap of its own are held to the default.
+    """Return the slot files to remove now; the default cap holds for a tap without a cap of its own.
 
-    Units: `now_ms` is of the broker's clock.
-    Shapes: of each queue all up to one seal, as `SlotFolder.remove` wants them.
-    Invariant: a file that some cursor of its tap needs, or that has no cursor yet, goes by a cap only.
-    Cost: proportional to the queues and to what goes, but for the bytes, which are added up.
+    Units: `now_ms` is on the broker's clock.
+    Shapes: of each queue all up to one seal, as `SlotFolder.remove` requires.
+    Invariant: a file that a cursor has not passed, or of a tap without cursors, is removed only by a cap.
+    Cost: O(seals), to add up their bytes.
     """
     passed: list[Seal] = []
     forced: list[tuple[Seal, str]] = []
@@ -59,7 +62,7 @@ def plan_deletions(view: SealView, caps: Mapping[TapKey, Cap], default: Cap, now
 
 
 def _by_tap(view: SealView) -> dict[TapKey, list[Seal]]:
-    """Return the seals of each tap in rising order; one that was removed and added again has several queues."""
+    """Return the seals of each tap in rising order; a tap that was removed and added again has several queues."""
     found: dict[TapKey, list[Seal]] = {}
     for seal in view.seals:
         found.setdefault((seal.vhost, seal.queue), []).append(seal)

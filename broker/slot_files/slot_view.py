@@ -1,4 +1,4 @@
-"""Read one slot file."""
+"""The reader of one slot file."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class SlotRow(NamedTuple):
 
 
 class SlotView:
-    """A slot file that is open for reading.
+    """A slot file, open for reading.
 
     Shapes: ``buffer`` is the whole file; ``index_at`` where its index begins, ``rows`` how many rows it has;
-        ``crc`` is the checksum that the seal log has for it.
+        ``crc`` is the checksum that the seal log has of it.
     """
 
     __slots__ = ("_rows_crc", "buffer", "crc", "index_at", "meta", "rows")
@@ -62,9 +62,9 @@ class SlotView:
         return self.buffer[self.index_at : self.index_at + self.rows * INDEX_ROW.size]
 
     def verify(self) -> list[int]:
-        """Return the numbers, from 0 on, of the rows whose bytes are not what was written.
+        """Return the numbers, from 0 on, of the damaged rows.
 
-        Cost: one checksum over all rows; only where it is wrong one for each row.
+        Cost: one checksum over all rows; when it is wrong, one of each row.
         """
         if crc32c(self.buffer[: self.index_at]) == self._rows_crc:
             return []
@@ -108,10 +108,10 @@ class SlotView:
 
 
 def open_slot(buffer: ReadableBuffer, crc: int | None = None) -> SlotView:
-    """Return a view of a whole slot file; its rows are not looked at, see `SlotView.verify`.
+    """Return a view of a whole slot file. It does not check the rows, see `SlotView.verify`.
 
-    Shapes: crc is the checksum that the seal log has for the file, None when nobody said.
-    Raises: BadSlotFile when it is none, of a later format, cut short, or damaged outside its rows.
+    Shapes: `crc` is the checksum that the seal log has of the file, None when it is not known.
+    Raises: BadSlotFile when it is no slot file, has a later format, is cut short, or is damaged outside its rows.
     """
     block = memoryview(buffer)
     size = len(block)

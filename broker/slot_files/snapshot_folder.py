@@ -1,8 +1,8 @@
-"""Snapshots: slot files of what a queue holds at the moment, for a reader without a tap.
+"""The snapshot folder: slot files with the present messages of a queue, for a reader without a tap.
 
     <id>/<n>.slot    n from 0 on; seal 0
 
-They outlive no start, so nothing of them is synced.
+A start removes them, so they are not synced.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SnapshotSlot:
 
 
 class SnapshotFolder:
-    """The snapshots of a data folder. All methods but ``path`` are *blocking*."""
+    """The snapshots of a data folder. All methods except ``path`` are *blocking*."""
 
     def __init__(self, files: Files, folder: Path, store: str, incarnation: str) -> None:
         self.folder = folder
@@ -42,23 +42,23 @@ class SnapshotFolder:
         self._incarnation = incarnation
 
     def open(self) -> None:
-        """Make the folder if need be and removes what is in it. Raises: StoreFailed."""
+        """Create the folder if need be and empty it. Raises: StoreFailed."""
         self._files.make_folder(self.folder)
         for name in self._files.list(self.folder):
             self._remove(self.folder / name)
 
     def new(self) -> str:
-        """Return the id of a new snapshot without slot files: nobody can guess it. Raises: StoreFailed."""
+        """Return the id of a new snapshot without slot files; it cannot be guessed. Raises: StoreFailed."""
         snapshot = self._files.token(8).hex()
         self._files.make_folder(self.folder / snapshot)
         return snapshot
 
     def free_bytes(self) -> int:
-        """Return how much the disk still takes. Raises: StoreFailed."""
+        """Return how many bytes the disk has free. Raises: StoreFailed."""
         return self._files.free_bytes(self.folder)
 
     def path(self, snapshot: str, n: int) -> Path:
-        """Return where a slot file is, or would be. Raises: ValueError when that is no id of a snapshot."""
+        """Return the path of a slot file, which may not exist. Raises: ValueError for a name that is no id."""
         if not _ID.fullmatch(snapshot):
             raise ValueError(f"{snapshot!r} is no id of a snapshot")
         return self.folder / snapshot / f"{n}.slot"
@@ -74,7 +74,7 @@ class SnapshotFolder:
         return SnapshotSlot(int(draft.path.stem), meta.first, meta.end, meta.count, size_bytes, crc)
 
     def drop(self, snapshot: str) -> None:
-        """Remove a snapshot; one that is gone already is well. Raises: ValueError as `path`; StoreFailed."""
+        """Remove a snapshot, if it exists. Raises: ValueError as `path`; StoreFailed."""
         self._remove(self.path(snapshot, 0).parent)
 
     def _remove(self, path: Path) -> None:
