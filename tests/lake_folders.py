@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from broker.pipeline.lake import Lake
-from broker.pipeline.lake.disk import Disk
-from broker.pipeline.lake.entry import Entry
-from broker.pipeline.lake.parquet_file import ParquetFile
-from broker.pipeline.source.schema import ARROW_SCHEMA, SCHEMA_VERSION
+from broker.pipeline.lake.day_files import DayFiles
+from broker.pipeline.lake.slot_copy import Copied
+from broker.pipeline.lake.table import Batch
+from broker.pipeline.source.schema import ARROW_SCHEMA
 
 __all__ = ["make_lake"]
 
@@ -22,23 +21,11 @@ QUERY = "test"
 
 def make_lake(path: Path, rows: Iterable[Mapping[str, Any]]) -> Lake:
     """Return a lake of rows, one file for each day. Shapes: a row has any of a message's columns, `ts` in any case."""
-    days: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        days.setdefault(f"{row['ts'].astimezone(UTC):%Y-%m-%d}", []).append(row)
-    lake = Lake(path, create=True)
-    files = []
-    for date, of_day in sorted(days.items()):
-        file = ParquetFile(Disk(), lake.message_table.data, f"date={date}/{date}.parquet", ARROW_SCHEMA, SCHEMA_VERSION)
-        moments = [_microseconds(row["ts"]) for row in of_day]
-        columns = [
-            pa.array([row.get(name) for row in of_day], ARROW_SCHEMA.field(name).type) for name in ARROW_SCHEMA.names
-        ]
-        file.add(pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA), min(moments), max(moments))
-        files.append(file.finish(date))
-    entry = Entry(QUERY, 0, at_ms=0, add=tuple(files), rows=sum(file.rows for file in files))
-    lake.message_table.commit(entry)
+    lake, of_all = Lake(path, create=True), list(rows)
+    columns = [pa.array([row.get(column.name) for row in of_all], column.type) for column in ARROW_SCHEMA]
+    with DayFiles(lake.disk, lake.message_table.folder, QUERY, ARROW_SCHEMA) as files:
+        if of_all:
+            files.add(pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA))
+        made = files.finish()
+    lake.commit(Batch(QUERY, 0, Copied(made, rows=len(of_all))))
     return lake
-
-
-def _microseconds(moment: datetime) -> int:
-    return round(moment.timestamp() * 1_000_000)

@@ -17,6 +17,7 @@ from bench.pipeline.slot_store import SlotStore
 from bench.topics import workload
 from broker.pipeline.job import Progress
 from broker.pipeline.jobs.archive import ArchiveOptions, run_archive
+from broker.pipeline.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,7 +90,8 @@ class Stage:
 
     def lake_files(self) -> list[str]:
         """Return the Parquet files of the lake."""
-        return sorted(str(path) for path in (self.lake / "messages" / "data").rglob("*.parquet"))
+        lake = Lake(self.lake)
+        return [str(lake.message_table.folder / file.path) for file in lake.files()]
 
     def race(self, part: str, contestants: Mapping[str, Work], rounds: int) -> list[dict[str, Any]]:
         """Return the figures of contestants that run in turn."""

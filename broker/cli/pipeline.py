@@ -17,7 +17,9 @@ __all__ = ["JOBS", "add_pipeline", "missing_packages"]
 JOBS: Final = {  # name -> what `slotmq pipeline --help` says; broker.pipeline.jobs.<name> has add_<name>
     "doctor": "say what the pipeline finds on this machine",
     "archive": "copy what taps hold into a lake, each message once",
-    "compact": "rewrite a lake's many small files as few large ones",
+    "compact": "put a lake's many small files together as few large ones",
+    "expire": "delete messages from a lake, old ones or those under a routing key",
+    "convert": "make a lake of version 0.1 one of Delta tables",
     "query": "answer SQL over a lake or over live slots",
     "report": "draw a lake's traffic as one HTML file",
     "route": "tell who would get what by a bindings file, over the whole history",
@@ -25,7 +27,7 @@ JOBS: Final = {  # name -> what `slotmq pipeline --help` says; broker.pipeline.j
     "deadletters": "tell why messages died, and publish them again where they came from",
     "server": "start, stop or look at the Spark that commands find running",
 }
-NEEDED: Final = ("pyspark", "pyarrow", "pandas", "numpy", "rich")
+NEEDED: Final = ("pyspark", "pyarrow", "pandas", "numpy", "deltalake", "rich")
 WITHOUT_EXTRA: Final = frozenset({"doctor"})  # it reports itself what is missing
 
 

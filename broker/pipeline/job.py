@@ -8,6 +8,7 @@ chooses the session that `spark_of` gives.
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import threading
@@ -21,6 +22,7 @@ from broker.cli.control_client import Unanswered
 from broker.cli.parser import BadUsage
 from broker.cli.table import cell, print_json
 from broker.pipeline.faults import LakeRefused
+from broker.pipeline.lake.place import OPTIONS, Place
 from broker.pipeline.local_path import local_path
 from broker.pipeline.progress import Progress
 from broker.pipeline.spark.log import SparkLog
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
     from broker.pipeline.spark.session_choice import SessionChoice
 
 __all__ = [
-    "BAD_RECORDS", "ERROR", "GAP", "NO_JAVA", "OK", "USAGE", "JobFailed", "Progress", "Summary", "add_output",
-    "add_spark", "carry_out", "path_argument", "setting", "spark_of",
+    "BAD_RECORDS", "ERROR", "GAP", "NO_JAVA", "OK", "USAGE", "JobFailed", "Progress", "Summary", "add_lake",
+    "add_output", "add_spark", "carry_out", "path_argument", "setting", "spark_of",
 ]  # fmt: skip
 
 OK: Final = 0
@@ -101,6 +103,32 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     """Add what every job takes, with Spark or without."""
     parser.add_argument("--json", action="store_true", help="the summary as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def add_lake(parser: argparse._ActionsContainer, told: str, *, required: bool = True) -> None:
+    """Add the arguments that name a lake: a folder or s3://bucket/prefix."""
+    parser.add_argument("--lake", metavar="DIR|URL", type=_lake_argument, required=required, help=told)
+    parser.add_argument(
+        "--storage-option", metavar="K=V", type=_storage_option, action="append",
+        help="of a lake at s3://, such as aws_endpoint_url=http://host:9000; else the environment's AWS_ variables",
+    )  # fmt: skip
+
+
+def _lake_argument(text: str) -> Path | str:
+    try:
+        folder = Place.of(text).folder
+    except LakeRefused as refused:
+        raise argparse.ArgumentTypeError(str(refused)) from None
+    return text if folder is None else folder
+
+
+def _storage_option(text: str) -> tuple[str, str]:
+    """Take an option of an object store as the environment variable that it is, which JVM and workers have too."""
+    name, value = setting(text)
+    if not name.upper().startswith(OPTIONS):
+        raise argparse.ArgumentTypeError(f"{name!r} is no option of an object store, such as aws_region")
+    os.environ[name.upper()] = value
+    return name, value
 
 
 def path_argument(text: str) -> Path:

@@ -84,6 +84,19 @@ class Run:
         if differing:
             raise Failed("columns of the lake that differ from the data frame: " + ", ".join(differing))
         self._tell(f"the lake equals the data frame: {len(bodies):,} rows, {len(self._frame.columns)} columns")
+        self._read_elsewhere()
+
+    def _read_elsewhere(self) -> None:
+        """Read the lake as any other program does, before and after its files are put together."""
+        from deltalake import DeltaTable
+
+        table = DeltaTable(str(self._lake / "messages"))
+        self._expect("rows that another Delta reader finds", table.count(), len(self._keys))
+        before = len(table.file_uris())
+        done = json.loads(self._do("pipeline", "compact", "--lake", str(self._lake), "--json"))
+        table.update_incremental()
+        self._expect("rows that it finds when the lake is compacted", table.count(), len(self._keys))
+        self._tell(f"a plain Delta reader sees each row once; compact made {before} files {done['files_after']}")
 
     def _report(self) -> None:
         path = self._options.report or self._folder / "report.html"

@@ -4,7 +4,7 @@ It is gone, JVM and all, at a point of the batch of that number:
 
     task        a task has copied one of its slots
     files       the tasks are done, nothing is in the log
-    manifest    the entry is in the log, Spark does not know it yet
+    entry       the entry is in the log, Spark does not know it yet
     commit      Spark has noted the batch, its slots are not released yet
     follow      at no point: it follows until somebody else ends it
 """
@@ -31,7 +31,7 @@ from broker.pipeline.source.slot_handle import SlotHandle
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-POINTS = ("task", "files", "manifest", "commit")
+POINTS = ("task", "files", "entry", "commit")
 
 
 def kill_all(pids: tuple[int, ...]) -> None:
@@ -82,7 +82,7 @@ class DyingTarget(LakeTarget):
         if dies and self.point == "files":
             kill_all(self.pids)
         super().commit(messages, batch)
-        if dies and self.point == "manifest":
+        if dies and self.point == "entry":
             kill_all(self.pids)
 
 

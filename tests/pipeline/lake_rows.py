@@ -44,15 +44,17 @@ def rows_of(queue: str, messages: Sequence[tuple[str, str, bytes, bytes]], seal:
 def lake_of(path: Path, *batches: Any) -> Lake:
     """Return a lake with these rows."""
     from broker.pipeline.lake import Lake
-    from broker.pipeline.lake.entry import Entry, SealRange
-    from broker.pipeline.sink.row_files import RowFiles
+    from broker.pipeline.lake.day_files import DayFiles
+    from broker.pipeline.lake.slot_copy import Copied
+    from broker.pipeline.lake.table import Batch
+    from broker.pipeline.source.schema import ARROW_SCHEMA
 
     lake = Lake(path, create=True)
     files: list[Any] = []
     for batch in batches:
-        with RowFiles(lake.path, "test") as made:
+        with DayFiles(lake.disk, lake.message_table.folder, "test", ARROW_SCHEMA) as made:
             made.add(batch)
             files += made.finish()
-    sealed = tuple(SealRange(STORE, "/", batch.column("queue")[0].as_py(), ((1, 99),)) for batch in batches)
-    assert lake.message_table.commit(Entry("test", 0, 0, add=tuple(files), sealed=sealed))
+    seals = {(STORE, "", "/", batch.column("queue")[0].as_py()): (1, 99) for batch in batches}
+    assert lake.commit(Batch("test", 0, Copied(tuple(files), seals=seals)))
     return lake

@@ -20,10 +20,10 @@ from broker.cli.control_client import ask
 from broker.pipeline.job import BAD_RECORDS, GAP, OK, JobFailed, Progress, Summary
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
+from tests.delta_log import messages_of, orphans_of
 from tests.slot_folders import START_MS, SlotFolder, make_slots, numbered
 
 pytest.importorskip("pyspark")
-pq = pytest.importorskip("pyarrow.parquet")
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +36,7 @@ SLOTS = 4
 ROWS = 50
 
 
-def archive(spark: SparkSession, lake: Path, **options: Any) -> Summary:
+def archive(spark: SparkSession, lake: Path | str, **options: Any) -> Summary:
     """Run an archive to its end."""
     from broker.pipeline.jobs.archive import ArchiveOptions, run_archive
 
@@ -56,10 +56,8 @@ def open_lake(path: Path) -> Lake:
 
 
 def ids_in_files(path: Path) -> list[int]:
-    """Return the message ids in a lake's files, sorted, without Spark."""
-    lake = open_lake(path)
-    data = lake.message_table.data
-    return sorted(n for file in lake.files() for n in pq.read_table(data / file.path).column("offset").to_pylist())
+    """Return the message ids in a lake's files, sorted, without Spark and without the package."""
+    return messages_of(path)
 
 
 def has_rows(path: Path, count: int) -> bool:
@@ -69,11 +67,7 @@ def has_rows(path: Path, count: int) -> bool:
 
 def orphans(path: Path) -> set[str]:
     """Return the files of a lake that no log has."""
-    lake = open_lake(path)
-    data = lake.message_table.data
-    return {file.relative_to(data).as_posix() for file in data.rglob("*.parquet")} - {
-        file.path for file in lake.files()
-    }
+    return orphans_of(path / "messages") | orphans_of(path / "bad")
 
 
 @pytest.fixture
@@ -214,7 +208,7 @@ def killed(point: str, batch: int, store: Path, lake: Path) -> None:
 def test_a_driver_killed_before_spark_noted_its_batch_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """The entry is in the log, Spark's note is not: the batch is played again, and the lake has each message once."""
     folder = make_slots(tmp_path / "store", [list(numbered(ROWS, start=ROWS * at)) for at in range(3)])
-    killed("manifest", 1, folder.path, tmp_path / "lake")
+    killed("entry", 1, folder.path, tmp_path / "lake")
     assert ids_in_files(tmp_path / "lake") == list(range(1, 2 * ROWS + 1))
     rest = archive(spark, tmp_path / "lake", path=str(folder.path), batch_bytes=1)
     assert (rest.code, rest.values["batches"]) == (OK, 2)

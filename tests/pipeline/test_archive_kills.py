@@ -22,6 +22,7 @@ from broker.cli.control_client import ask
 from broker.pipeline.job import BAD_RECORDS, OK
 from tests.broker_process import PROJECT, BrokerProcess
 from tests.deadline import wait_until
+from tests.delta_log import messages_of
 from tests.pipeline.test_archive import (
     ROWS,
     archive,
@@ -36,7 +37,6 @@ from tests.pipeline.test_archive import (
 from tests.slot_folders import make_slots, numbered
 
 pytest.importorskip("pyspark")
-pq = pytest.importorskip("pyarrow.parquet")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +50,7 @@ SOON = {"SLOTMQ_TAPS__WINDOW_MS": "100", "SLOTMQ_TAPS__WINDOW_MESSAGES": "100"}
 
 
 @pytest.mark.parametrize("batch", [0, 2])
-@pytest.mark.parametrize("point", ["task", "files", "manifest", "commit"])
+@pytest.mark.parametrize("point", ["task", "files", "entry", "commit"])
 def test_a_driver_killed_at_a_point_goes_on_with_each_message_once(
     spark: SparkSession, tmp_path: Path, point: str, batch: int
 ) -> None:
@@ -59,7 +59,7 @@ def test_a_driver_killed_at_a_point_goes_on_with_each_message_once(
     damage(folder, batch + 1)
     lake = tmp_path / "lake"
     killed(point, batch, folder.path, lake)
-    done = batch + (point in ("manifest", "commit"))
+    done = batch + (point in ("entry", "commit"))
     assert len(ids_in_files(lake)) == done * ROWS - (done > batch)
     rest = archive(spark, lake, path=str(folder.path), batch_bytes=1)
     assert rest.code == (OK if point == "commit" else BAD_RECORDS)
@@ -136,11 +136,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 def bodies(lake: Path) -> Counter[int]:
     """Return how often each number is in a lake's files."""
-    found = open_lake(lake)
-    data = found.message_table.data
-    return Counter(
-        int(body) for file in found.files() for body in pq.read_table(data / file.path).column("body").to_pylist()
-    )
+    return Counter(map(int, messages_of(lake, "body")))
 
 
 def test_broker_and_driver_killed_in_turn_lose_and_double_nothing(
@@ -182,4 +178,4 @@ def test_broker_and_driver_killed_in_turn_lose_and_double_nothing(
 
 def grown(lake: Path, seen: int) -> bool:
     """Return whether there are more messages in a lake than were seen."""
-    return (lake / "_meta.json").exists() and len(ids_in_files(lake)) > seen
+    return (lake / "messages" / "_delta_log").exists() and len(ids_in_files(lake)) > seen

@@ -9,24 +9,14 @@ from pathlib import Path
 import pytest
 
 from broker.pipeline.faults import LakeRefused
+from tests.delta_log import messages_of
 from tests.slot_folders import SlotFolder, make_slots, numbered
 
 pytest.importorskip("pyspark")
 
-from broker.pipeline.lake import Lake
 from tests.pipeline.without_spark import archive
 
-pq = pytest.importorskip("pyarrow.parquet")
-
 ROWS = 10
-
-
-def rows(path: Path) -> list[int]:
-    """Return the message ids in a lake, sorted."""
-    lake = Lake(path)
-    return sorted(
-        n for file in lake.files() for n in pq.read_table(lake.message_table.data / file.path)["offset"].to_pylist()
-    )
 
 
 def grow(folder: SlotFolder, slots: int = 1) -> int:
@@ -68,7 +58,7 @@ def test_an_offset_that_a_power_loss_took_is_found_in_the_table(
     found = archive(lake, str(folder.path))
     assert (found["rows"], found["seal"]) == (ROWS, 4)
     assert re.search(rf"as by a power loss \({said}\): the archive goes on behind what the lake has", found["said"][0])
-    assert rows(lake) == list(range(1, end))
+    assert messages_of(lake) == list(range(1, end))
     again = archive(lake, str(folder.path))
     assert (again["batches"], [line for line in again["said"] if "damaged" in line]) == (0, [])
 
@@ -82,7 +72,7 @@ def test_an_empty_note_of_a_commit_is_a_lost_one(tmp_path: Path) -> None:
     found = archive(lake, str(folder.path))
     assert found["rows"] == ROWS
     assert "(commits/0 is empty)" in found["said"][0]
-    assert rows(lake) == list(range(1, end))
+    assert messages_of(lake) == list(range(1, end))
 
 
 def test_an_archive_that_another_one_blocked_takes_over(tmp_path: Path) -> None:
@@ -95,8 +85,8 @@ def test_an_archive_that_another_one_blocked_takes_over(tmp_path: Path) -> None:
     with pytest.raises(LakeRefused, match=r"up to seal 2 already, .* --take-over goes on behind"):
         archive(lake, str(folder.path))
     assert archive(lake, str(folder.path), take_over=True)["rows"] == ROWS
-    assert rows(lake) == list(range(1, end))
+    assert messages_of(lake) == list(range(1, end))
     end = grow(folder)
     assert archive(lake, str(folder.path), take_over=True)["rows"] == ROWS
-    assert rows(lake) == list(range(1, end))
+    assert messages_of(lake) == list(range(1, end))
     assert len([path for path in (lake / "_checkpoints").iterdir() if ".old-" in path.name]) == 1

@@ -53,7 +53,7 @@ def driver(environment: dict[str, str], *words: str) -> list[dict[str, Any]]:
 def table_of(lake: Path) -> pa.Table:
     """Everything that a lake has, in the order of the messages."""
     found = Lake(lake)
-    tables = [pq.read_table(found.message_table.data / file.path, partitioning=None) for file in found.files()]
+    tables = [pq.read_table(found.message_table.folder / file.path, partitioning=None) for file in found.files()]
     return pa.concat_tables(tables).sort_by([("seal", "ascending"), ("offset", "ascending")])
 
 

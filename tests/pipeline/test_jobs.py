@@ -92,7 +92,7 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
     for pattern in ("one.#", "two.#", "again.#"):
         channel.queue_bind("replayed", "replay", pattern)
     monkeypatch.setattr(replay, "spark_of", lambda *_: spark)
-    command = ["pipeline", "replay", "--lake", str(lake.path), "--to", broker.address.url, "--quiet", "--json"]
+    command = ["pipeline", "replay", "--lake", str(lake.place), "--to", broker.address.url, "--quiet", "--json"]
 
     assert main([*command, "--dry-run"]) == OK
     assert depth(channel, "replayed") == 0
@@ -108,7 +108,7 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
         wanted[key].append(body)
     assert by_key == wanted
 
-    (folder,) = (lake.path / "unroutable").iterdir()
+    (folder,) = (lake.work_folder / "unroutable").iterdir()
     refused = [row for path in BadRecordLog(folder).files() for row in pq.read_table(path).to_pylist()]
     assert [(row["routing_key"], row["offset"], row["code"]) for row in refused] == [("lost.key", 8, 312)]
 
@@ -138,7 +138,7 @@ def _replay_options(spark: SparkSession, lake: Lake, broker: BrokerProcess) -> A
     from broker.pipeline.sink.amqp_address import AmqpAddress
     from broker.pipeline.source.selection import Selection
 
-    return ReplayOptions(lambda: spark, Selection(lake.path), AmqpAddress.parse(broker.address.url))
+    return ReplayOptions(lambda: spark, Selection(lake.place.root), AmqpAddress.parse(broker.address.url))
 
 
 BINDINGS: dict[str, list[dict[str, Any]]] = {
@@ -324,7 +324,7 @@ def test_dead_letters_of_a_lake_go_back_once(
     dead = [("", "l.dead", properties({"x-death": [deaths[n % 2]]}), b"%d" % n) for n in range(8)]
     lake = lake_of(tmp_path / "lake", rows_of("l.tap", [*dead, ("", "l.dead", b"\x00\x00", b"alive")], 1))
     monkeypatch.setattr(deadletters, "spark_of", lambda *_: spark)
-    command = ["pipeline", "deadletters", "--lake", str(lake.path), "--reason", "rejected", "--quiet", "--json"]
+    command = ["pipeline", "deadletters", "--lake", str(lake.place), "--reason", "rejected", "--quiet", "--json"]
     for count in (4, 0):
         capsys.readouterr()
         assert main([*command, "--replay", "--to", broker.address.url, "--into", into]) == 0

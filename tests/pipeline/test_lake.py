@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +11,10 @@ import pytest
 
 from broker.pipeline.job import OK, USAGE, JobFailed, Progress, Summary
 from broker.slot_files.slot_view import open_slot
+from tests.delta_log import orphans_of
 from tests.slot_folders import START_MS, STEP_MS, SlotFolder, numbered
 
 pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("pyspark")
 
 if TYPE_CHECKING:
@@ -29,13 +28,13 @@ DAY = "2023-11-14"
 
 def add_slot(lake: Lake, folder: SlotFolder, batch: int) -> list[int]:
     """Archive one more slot, as a task and a commit do, and return its message ids."""
-    from broker.pipeline.lake.bad_share import BadShare
+    from broker.pipeline.lake.bad_record import BadShare
     from broker.pipeline.lake.lake_format import LakeTarget, slot_rows
     from broker.pipeline.source.slot_handle import SlotHandle
 
     seal = folder.add_slot(("audit", "news")[batch % 2], numbered(ROWS))
     target = LakeTarget(
-        str(lake.path), None, "q", BadShare.parse("0"),
+        lake.place, None, "q", BadShare.parse("0"),
         open_slot=lambda handle: open_slot(folder.slot_path(handle.seal).read_bytes(), handle.crc),
     )  # fmt: skip
     target.commit([target.write(iter([slot_rows([SlotHandle.of(folder.store, seal)])]))], batch)
@@ -43,29 +42,24 @@ def add_slot(lake: Lake, folder: SlotFolder, batch: int) -> list[int]:
 
 
 def add_older(lake: Lake) -> None:
-    """Add a file as an earlier version would have: fewer columns, in another order, and an entry that says less."""
-    day = lake.message_table.data / "date=2020-01-02"
-    day.mkdir(parents=True)
+    """Add a file as another program would: fewer columns, in another order."""
+    from deltalake import write_deltalake
+
     columns = {
+        "date": pa.array([date(2020, 1, 2)] * 2),
         "body": pa.array([b"old 1", b"old 2"], pa.binary()),
         "offset": pa.array([1, 2], pa.int64()),
         "queue": pa.array(["ancient", "ancient"]),
         "ts": pa.array([datetime(2020, 1, 2, tzinfo=UTC)] * 2, pa.timestamp("us", tz="UTC")),
     }
-    pq.write_table(pa.table(columns), day / "o.parquet", compression="snappy")
-    entry = {
-        "query": "older",
-        "batch": 0,
-        "add": [{"path": "date=2020-01-02/o.parquet", "date": "2020-01-02", "rows": 2}],
-    }
-    (lake.message_table.manifest.folder / f"older-{0:020}.json").write_text(json.dumps(entry))
+    write_deltalake(lake.message_table.uri, pa.table(columns), mode="append", schema_mode="merge")
 
 
-def open_lake(path: Path) -> Lake:
+def open_lake(path: Path, **options: Any) -> Lake:
     """Return the lake, as somebody does who comes to it now."""
     from broker.pipeline.lake import Lake
 
-    return Lake(path)
+    return Lake(path, **options)
 
 
 def ids(lake: Lake, spark: SparkSession, **bounds: Any) -> list[tuple[str, int]]:
@@ -85,11 +79,11 @@ def test_a_lake_is_read_compacted_and_asked(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Old files read with nulls; a compaction beside an archive loses and doubles nothing; SQL over all of it."""
-    from broker.pipeline.jobs import compact
+    import slotmq
+    from broker.pipeline.jobs.compact import CompactOptions, run_compact
     from broker.pipeline.lake import Lake
-    from broker.pipeline.lake.compaction import described
 
-    folder, lake = SlotFolder(tmp_path / "store"), Lake(tmp_path / "la[k]e {1,2} *", create=True)
+    folder, lake = SlotFolder(tmp_path / "store"), Lake(tmp_path / "la{k}e {1,2} *", create=True)
     assert lake.messages(spark).count() == 0
     wanted = [(("audit", "news")[at % 2], n) for at in range(4) for n in add_slot(lake, folder, at)]
     add_older(lake)
@@ -104,59 +98,48 @@ def test_a_lake_is_read_compacted_and_asked(
     assert ids(lake, spark, since=DAY, until=until) == [(queue, n) for queue, n in sorted(wanted) if n < 10]
 
     before = lake.messages(spark)
-    late: list[tuple[str, int]] = []
-
-    def meanwhile(*arguments: Any) -> Any:
-        """Has an archive add a slot while the compaction is at it."""
-        if not late:
-            late.extend(("audit", n) for n in add_slot(open_lake(lake.path), folder, 4))
-        return described(*arguments)
-
-    monkeypatch.setattr(compact, "described", meanwhile)
-    options = compact.CompactOptions(lambda: spark, lake.path)
-    done = compact.run_compact(options, Progress("compact", quiet=True))
-    assert (done.code, done.values["days"], done.values["files_before"], done.values["files_after"]) == (OK, 1, 4, 1)
-    assert ids(open_lake(lake.path), spark) == sorted(whole + late)
+    done = run_compact(CompactOptions(lake.place.root), Progress("compact", quiet=True))
+    assert (done.code, done.values["days"], done.values["files_before"], done.values["files_after"]) == (OK, 1, 5, 2)
+    late = [("audit", n) for n in add_slot(open_lake(lake.place.root), folder, 4)]
+    assert ids(open_lake(lake.place.root), spark) == sorted(whole + late)
     assert before.count() == len(whole)  # who reads what was replaced reads on
-    [made] = [file for file in open_lake(lake.path).files() if file.compacted]
-    table = pq.read_table(lake.message_table.data / made.path)
-    assert [(row["queue"], row["offset"]) for row in table.select(["queue", "offset"]).to_pylist()] == sorted(wanted)
-    assert pq.read_schema(lake.message_table.data / made.path).field("ts").type == pa.timestamp("us", tz="UTC")
-    assert (made.date, made.rows, [(one.queue, one.first, one.end, one.rows) for one in made.ids]) == (
-        DAY, 160, [("audit", 1, 81, 80), ("news", 1, 81, 80)],
-    )  # fmt: skip
-    assert made.first_ts_ms == START_MS + STEP_MS
-
-    removed = compact.run_compact(
-        compact.CompactOptions(lambda: spark, lake.path, keep_days=0), Progress("c", quiet=True)
-    )
-    assert (removed.values["removed"], removed.values["days"]) == (4, 1)
-    assert ids(open_lake(lake.path), spark) == sorted(whole + late)
+    assert ids(open_lake(lake.place.root, version=2), spark) == sorted(wanted[: 2 * ROWS])
+    [made] = [file for file in open_lake(lake.place.root).files() if file.rows == 4 * ROWS]
+    assert made.date == DAY and made.first_ts_ms == START_MS + STEP_MS
+    removed = run_compact(CompactOptions(lake.place.root, keep_days=0), Progress("c", quiet=True))
+    assert (removed.values["removed"], removed.values["days"]) == (6, 1)
+    assert ids(open_lake(lake.place.root), spark) == sorted(whole + late)
+    frame = slotmq.lake(spark, lake.place.root, columns=["queue", "offset"])
+    assert sorted((row.queue, row.offset) for row in frame.collect()) == sorted(whole + late)
+    assert open_lake(lake.place.root).message_table.load().count() == len(whole + late)
 
     sql = "SELECT queue, count(*) AS n, min(body) AS least FROM messages GROUP BY queue ORDER BY n DESC, queue"
-    answer = ask(spark, sql, lake=lake.path, limit=2)
+    answer = ask(spark, sql, lake=lake.place.root, limit=2)
     assert (answer.values["columns"], answer.values["more"]) == (["queue", "n", "least"], True)
     assert answer.values["rows"] == [
         {"queue": "audit", "n": 120, "least": "0" + "." * 19}, {"queue": "news", "n": 80, "least": "0" + "." * 19},
     ]  # fmt: skip
     assert answer.lines[0].split() == ["queue", "n", "least"] and answer.lines[1].split()[:2] == ["audit", "120"]
     text = ask(
-        spark, "SELECT 'a,b' AS x, body FROM messages WHERE queue = 'ancient' ORDER BY offset", lake=lake.path, csv=True
+        spark,
+        "SELECT 'a,b' AS x, body FROM messages WHERE queue = 'ancient' ORDER BY offset",
+        lake=lake.place.root,
+        csv=True,
     )
     assert text.lines == ("x,body", '"a,b",old 1', '"a,b",old 2')
-    assert ask(spark, "SELECT count(*) n FROM bad", lake=lake.path).values["rows"] == [{"n": 0}]
+    assert ask(spark, "SELECT count(*) n FROM bad", lake=lake.place.root).values["rows"] == [{"n": 0}]
     when = "SELECT min(ts) AS a, array(min(ts)) AS b, cast(min(ts) AS string) AS c FROM messages WHERE queue = 'news'"
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("TZ", "America/New_York")
         time.tzset()
-        [row] = ask(spark, when, lake=lake.path).values["rows"]
+        [row] = ask(spark, when, lake=lake.place.root).values["rows"]
     time.tzset()
     assert row["a"][:19] == row["b"][0][:19] == row["c"][:19].replace(" ", "T")  # UTC, wherever the machine stands
     live = "SELECT routing_key k, count(*) n FROM messages WHERE offset > 40 GROUP BY 1 ORDER BY 1 LIMIT 1"
     assert ask(spark, live, path=str(folder.path), taps=("audit",)).values["rows"] == [{"k": "k.0", "n": 8}]
     for wrong, said in [("SELECT nix FROM messages", "nix"), ("SELEC", "SELEC"), ("SELECT 1 FROM letters", "letters")]:
         with pytest.raises(JobFailed, match=said) as refused:
-            ask(spark, wrong, lake=lake.path)
+            ask(spark, wrong, lake=lake.place.root)
         assert refused.value.code == USAGE and "\n" not in str(refused.value)
 
 
@@ -189,5 +172,4 @@ def test_the_sink_takes_slots_of_any_stream_or_frame(spark: SparkSession, tmp_pa
     ]:
         with pytest.raises(Exception, match=said):
             frame.write.format("slotmq-lake").option("slots", store).mode(mode).save(lake)
-    data = open_lake(Path(lake)).message_table.data
-    assert len(list(data.rglob("*.parquet"))) == len(open_lake(Path(lake)).files())
+    assert not orphans_of(Path(lake) / "messages")

@@ -14,14 +14,12 @@ from broker.cli.control_client import ask
 from broker.pipeline.faults import LakeRefused, SourceRefused
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
+from tests.delta_log import messages_of
 
 pytest.importorskip("pyspark")
 
-from broker.pipeline.lake import Lake
 from broker.pipeline.source.catalog import open_catalog
 from tests.pipeline.without_spark import archive
-
-pq = pytest.importorskip("pyarrow.parquet")
 
 OPTIONS = {"SLOTMQ_TAPS__WINDOW_MS": "600000", "SLOTMQ_HTTP__ENABLED": "true", "SLOTMQ_HTTP__PORT": "0"}
 
@@ -63,9 +61,7 @@ def copied(broker: BrokerProcess, copy: Path) -> Path:
 
 def bodies(path: Path) -> str:
     """Return the bodies of all rows of a lake, sorted."""
-    lake = Lake(path)
-    tables = [pq.read_table(lake.message_table.data / file.path) for file in lake.files()]
-    return "".join(sorted(body.decode() for table in tables for body in table.column("body").to_pylist()))
+    return b"".join(messages_of(path, "body")).decode()
 
 
 def slots(broker: BrokerProcess) -> int:

@@ -1,4 +1,4 @@
-"""A lake of an older version: this one reads it, and archives on from where it ended."""
+"""A lake of an older version: this one converts it, and archives on from where it ended."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from tests.upgrade.recordings import CLEAN, FORMATS, unpack
 
 pytest.importorskip("pyspark")
 
+from broker.pipeline.job import Progress
+from broker.pipeline.jobs.convert import run_convert
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -25,6 +28,7 @@ HEARD = 6
 def test_an_archive_goes_on(recorded: str, spark: SparkSession, tmp_path: Path) -> None:
     """The rows of the older version are there once, and so is what the upgraded broker seals afterwards."""
     lake = unpack(recorded, "lake", tmp_path / "lake")
+    run_convert(lake, Progress("convert", quiet=True))
     assert ids_in_files(lake) == list(range(1, HEARD + 1))
     broker = BrokerProcess(unpack(recorded, CLEAN, tmp_path / "data"), environment=SMALL).start()
     try:

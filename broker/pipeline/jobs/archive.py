@@ -24,14 +24,14 @@ from broker.pipeline.job import (
     JobFailed,
     Progress,
     Summary,
+    add_lake,
     add_spark,
     carry_out,
-    path_argument,
     spark_of,
 )
 from broker.pipeline.lake.archive_batches import ArchiveBatches, SlotPlan
 from broker.pipeline.lake.archive_run import ArchiveRun
-from broker.pipeline.lake.bad_share import BadShare
+from broker.pipeline.lake.bad_record import BadShare
 from broker.pipeline.lake.lake import Lake
 from broker.pipeline.source.catalog import check_url, open_catalog
 from broker.pipeline.source.options import names_option
@@ -58,7 +58,7 @@ class ArchiveOptions:
     """
 
     spark: Callable[[], SparkSession]
-    lake: Path
+    lake: Path | str
     path: str | None = None
     url: str | None = None
     vhost: str | None = None
@@ -80,9 +80,7 @@ def add_archive(commands: Any) -> None:
     command = add_command(commands, "archive", "copy what taps hold into a lake, each message once")
     command.add_argument("--path", metavar="DIR", help="the broker's data folder")
     command.add_argument("--url", metavar="URL", help="the broker's HTTP server, http(s)://user:password@host:15672")
-    command.add_argument(
-        "--lake", metavar="DIR", type=path_argument, required=True, help="the lake; made where there is none"
-    )
+    add_lake(command, "the lake; made where there is none")
     command.add_argument("--tap", metavar="T", action="append", default=[], help="a tap or a glob; default all")
     command.add_argument("--vhost", metavar="V", help="default all")
     command.add_argument("--cursor", metavar="NAME", default=CURSOR, help=f"who the archive is; default {CURSOR}")
@@ -200,7 +198,7 @@ def _stream(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progr
             while not stop.is_set():
                 began_s = time.monotonic()
                 taken = _take(batches, progress)
-                _look(run, progress)
+                _look(run, progress, tend=options.follow)
                 if options.follow:
                     stop.wait(options.every_s - (time.monotonic() - began_s))
                 elif not taken:
@@ -221,7 +219,7 @@ def _take(batches: ArchiveBatches, progress: Progress) -> bool:
     raise AssertionError
 
 
-def _look(run: ArchiveRun, progress: Progress) -> None:
+def _look(run: ArchiveRun, progress: Progress, *, tend: bool = False) -> None:
     before = (run.totals.slots, run.totals.rows, run.totals.slot_bytes)
     totals = run.step()
     slots, rows, slot_bytes = before
@@ -231,6 +229,8 @@ def _look(run: ArchiveRun, progress: Progress) -> None:
         bytes_=totals.slot_bytes - slot_bytes,
         lag_slots=totals.lag_slots,
     )
+    if tend:
+        run.tend()
 
 
 def _source(options: ArchiveOptions, run: ArchiveRun) -> dict[str, str]:

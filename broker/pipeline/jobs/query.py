@@ -6,7 +6,6 @@ import argparse
 import base64
 import csv
 import io
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -25,11 +24,12 @@ from broker.pipeline.job import (
     JobFailed,
     Progress,
     Summary,
+    add_lake,
     add_spark,
     carry_out,
-    path_argument,
     spark_of,
 )
+from broker.pipeline.lake.instant import instant_ms, now_ms
 from broker.pipeline.source.catalog import check_url, open_catalog
 from broker.pipeline.source.options import SourceOptions, names_option
 from broker.pipeline.source.selection import check_instants
@@ -38,17 +38,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-__all__ = ["QueryOptions", "add_query", "run_query", "wanted_columns"]
+    from broker.pipeline.lake import Lake
+
+__all__ = ["QueryOptions", "add_query", "run_query"]
 
 LIMIT: Final = 1000
 MESSAGES: Final = "messages"
-COUNTED: Final = re.compile(r"\bcount\s*\(\s*\*\s*\)", re.IGNORECASE)
-WORD: Final = re.compile(r"\w+")
-ALL_OF_THEM: Final = frozenset(
-    {"table", "natural", "describe", "desc", "show"}
-)  # they mean columns without naming them
-PIPE: Final = "|>"  # FROM messages |> LIMIT 5: no SELECT says which columns
-SMALLEST: Final = "offset"
 LIMIT_MAX: Final = (1 << 31) - 2  # Spark counts in 32 bits, and one more is asked for
 
 
@@ -57,12 +52,13 @@ class QueryOptions:
     """What to ask of what.
 
     Shapes: of `lake`, `path` and `url` one is set; the view `messages` has the messages, of a lake `bad` what could not
-        be read. `limit` is how many rows are shown, 0 for all.
+        be read. `limit` is how many rows are shown, 0 for all. `version` is one of the lake, a number or a time;
+        `columns` are those that are read of slots, parted by commas, all where it is None.
     """
 
     spark: Callable[[], SparkSession]
     sql: str
-    lake: Path | None = None
+    lake: Path | str | None = None
     path: str | None = None
     url: str | None = None
     since: str | None = None
@@ -72,13 +68,15 @@ class QueryOptions:
     queues: tuple[str, ...] = ()
     limit: int = LIMIT
     csv: bool = False
+    version: int | str | None = None
+    columns: str | None = None
 
 
 def add_query(commands: Any) -> None:
     """Add the command."""
     command = add_command(commands, "query", "answer SQL over a lake or over live slots")
     command.add_argument("sql", metavar="SQL", help="a SELECT over the view messages; of a lake there is bad, too")
-    command.add_argument("--lake", metavar="DIR", type=path_argument, help="the lake")
+    add_lake(command, "the lake", required=False)
     command.add_argument("--path", metavar="DIR", help="a broker's data folder, for its live slots")
     command.add_argument("--url", metavar="URL", help="a broker's HTTP server, http(s)://user:password@host:15672")
     command.add_argument(
@@ -91,6 +89,10 @@ def add_query(commands: Any) -> None:
     command.add_argument(
         "--limit", metavar="N", type=int, default=LIMIT, help=f"rows shown, 0 for all; default {LIMIT}"
     )
+    command.add_argument(
+        "--as-of", metavar="N|T", help="the lake as it was: a version of its table of messages, or a time"
+    )
+    command.add_argument("--columns", metavar="C,C", help="of live slots, the columns that the SQL needs; default all")
     command.add_argument("--csv", action="store_true", help="the rows as CSV")
     add_spark(command)
     command.set_defaults(run=_run)
@@ -103,8 +105,10 @@ def _run(arguments: argparse.Namespace) -> int:
         raise BadUsage(f"--limit is between 0 and {LIMIT_MAX:,}")
     if arguments.csv and arguments.json:
         raise BadUsage("--csv or --json, one of them")
-    if arguments.lake is not None and (arguments.tap or arguments.queue or arguments.vhost):
-        raise BadUsage("--tap, --queue and --vhost are for live slots; in a lake, say it in SQL: WHERE queue = ...")
+    if arguments.lake is not None and (arguments.tap or arguments.queue or arguments.vhost or arguments.columns):
+        raise BadUsage(
+            "--tap, --queue, --vhost and --columns are for live slots; in a lake, say it in SQL: WHERE queue = ..."
+        )
     options = QueryOptions(
         lambda: spark_of(arguments, "slotmq-query"),
         arguments.sql,
@@ -118,7 +122,11 @@ def _run(arguments: argparse.Namespace) -> int:
         tuple(arguments.queue),
         arguments.limit,
         arguments.csv,
+        None if arguments.as_of is None else _version(arguments.as_of),
+        arguments.columns,
     )
+    if options.lake is None and options.version is not None:
+        raise BadUsage("--as-of is for a lake")
     if options.lake is not None:
         check_instants(options.since, options.until)
     else:
@@ -130,6 +138,17 @@ def _run(arguments: argparse.Namespace) -> int:
     return carry_out(arguments, "query", lambda progress: run_query(options, progress))
 
 
+def _version(text: str) -> int | str:
+    """Return a version's number, or the time that the package reads. Raises: BadUsage."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        at_ms = instant_ms(text, now_ms())
+    except LakeRefused as refused:
+        raise BadUsage(f"--as-of: {refused}") from None
+    return datetime.fromtimestamp((at_ms or 0) / 1000, UTC).isoformat()
+
+
 def run_query(options: QueryOptions, progress: Progress) -> Summary:
     """Ask, and return the answer. Raises: JobFailed, with USAGE for what is no SQL over these columns."""
     from pyspark.errors import AnalysisException, ParseException
@@ -137,7 +156,7 @@ def run_query(options: QueryOptions, progress: Progress) -> Summary:
     from broker.pipeline.spark.failure import reason
 
     try:
-        lake = None if options.lake is None else _open(options.lake)
+        lake = None if options.lake is None else _open(options)
         if lake is None and not options.queues:
             look_at(options)
         progress.step("starting Spark")
@@ -170,11 +189,12 @@ def run_query(options: QueryOptions, progress: Progress) -> Summary:
     return Summary(values, OK, tuple(_lines(frame.columns, rows, as_csv=options.csv)))
 
 
-def _open(folder: Path) -> Any:
+def _open(options: QueryOptions) -> Lake:
     from broker.pipeline.lake import Lake
 
+    assert options.lake is not None
     try:
-        return Lake(folder)
+        return Lake(options.lake, version=options.version)
     except LakeRefused as refused:
         raise JobFailed(str(refused), USAGE) from None
 
@@ -194,7 +214,7 @@ def look_at(options: QueryOptions) -> None:
 def _live(spark: SparkSession, options: QueryOptions) -> DataFrame:
     from broker.pipeline.source.message_reader import live_messages
 
-    return live_messages(spark, live_options(options) | {"columns": ",".join(wanted_columns(options.sql))})
+    return live_messages(spark, live_options(options))
 
 
 def live_options(options: QueryOptions) -> dict[str, str]:
@@ -207,22 +227,9 @@ def live_options(options: QueryOptions) -> dict[str, str]:
         "queue": names_option(options.queues),
         "from": options.since,
         "to": options.until,
+        "columns": options.columns,
     }
     return {name: value for name, value in given.items() if value is not None}
-
-
-def wanted_columns(sql: str) -> tuple[str, ...]:
-    """Return the columns that a query can mean: those whose names are in its text, all where it has a star.
-
-    Spark does not tell a source which columns it needs, and what is not asked for is not decoded.
-    """
-    from broker.pipeline.source.schema import COLUMNS
-
-    text = COUNTED.sub("", sql)
-    words = {word.lower() for word in WORD.findall(text)}
-    if "*" in text or PIPE in text or words & ALL_OF_THEM:
-        return COLUMNS
-    return tuple(name for name in COLUMNS if name in words) or (SMALLEST,)
 
 
 def in_utc(value: Any, kind: DataType) -> Any:

@@ -134,17 +134,10 @@ def _run(arguments: argparse.Namespace) -> int:
 def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
     """Publish, and return what was. Raises: JobFailed."""
     lake = options.selection.open()
-    archived = lake.message_table.manifest.state().archived
-    unnamed = {store for store, *_, incarnation in archived if incarnation is None}
-    named = _named(options, sorted(unnamed))  # of the others each row says it
+    named = _named(options)
     producer = options.producer or f"replay-{named}"
-    state = ReplayState(lake.path / STATES / f"replay-{digest({'producer': producer})}.json", named)
+    state = ReplayState(lake.work_folder / STATES / f"replay-{digest({'producer': producer})}.json", named)
     numbered = producer != NO_PRODUCER
-    if numbered and len(unnamed) > 1:
-        raise JobFailed(
-            f"{lake.path} has slots of {len(unnamed)} stores, whose rows of an earlier version do not say which; "
-            "--producer none replays them, each message at least once", USAGE,
-        )  # fmt: skip
     if options.resume:
         try:
             state.resume()
@@ -164,7 +157,7 @@ def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
     how = Publishing(
         address=options.to,
         options=PublisherOptions(producer=producer if numbered else "", rate=options.rate, window=options.window),
-        refused=str(lake.path / REFUSED / f"replay-{digest({'producer': producer})}"),
+        refused=str(lake.work_folder / REFUSED / f"replay-{digest({'producer': producer})}"),
         exchange=options.exchange,
         changes=options.changes,
         speed=options.speed,
@@ -264,11 +257,10 @@ def _mapped(key_map: KeyMap) -> Callable[..., Any]:
     return pandas_udf(mapped, "string")
 
 
-def _named(options: ReplayOptions, stores: list[str]) -> str:
+def _named(options: ReplayOptions) -> str:
     changes = options.changes
     return digest(
         {
-            "stores": stores,
             "selection": options.selection.to_json(),
             "to": str(options.to),
             "exchange": options.exchange,

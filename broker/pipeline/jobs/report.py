@@ -130,7 +130,7 @@ def report_values(options: ReportOptions, progress: Progress) -> dict[str, Any]:
         reached = reach(frame, topology)
     return {
         "made": instant(now_ms),
-        "lake": str(options.selection.lake.absolute()),
+        "lake": str(lake.place),
         "selection": options.selection.to_json(),
         "traffic": found,
         "bindings_of": source,
@@ -188,7 +188,7 @@ def _forecast(lake: Lake, found: dict[str, Any]) -> dict[str, Any] | None:
         found["last_ms"],
         lake_rows=sum(file.rows for file in files),
         lake_bytes=sum(file.bytes for file in files),
-        free_bytes=shutil.disk_usage(lake.path).free,
+        free_bytes=None if lake.place.folder is None else shutil.disk_usage(lake.place.folder).free,
     )
     return None if made is None else made.to_json()
 

@@ -1,4 +1,4 @@
-"""The lake: Parquet files by date, and a log that says which of them count. See docs/pipeline-lake.md."""
+"""The lake: Delta tables of messages. See docs/pipeline-lake.md."""
 
 from __future__ import annotations
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.pipeline.faults import LakeRefused, SlotGap
-from broker.pipeline.lake.bad_share import BadShare
+from broker.pipeline.lake.bad_record import BadShare
 from broker.pipeline.lake.checkpoint import ArchiveCheckpoint, ArchiveNote, Committed
 from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.folder_lock import FolderLock
+from broker.pipeline.lake.instant import now_ms
 from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.lake_format import LakeTarget, absolute
-from broker.pipeline.lake.manifest import now_ms
 from broker.pipeline.lake.tap_cursors import TapCursors
 from broker.pipeline.source.catalog import Catalog
 from broker.pipeline.source.stream_offset import parted_text
@@ -25,6 +25,9 @@ __all__ = ["ArchiveRun", "Totals"]
 CHECKPOINTS: Final = "_checkpoints"
 RELEASE_AGAIN_S: Final = 2.0
 GAPS_TOLD: Final = 3
+TENDED_FILES: Final = 100
+TENDED_BYTES: Final = 32_000_000
+KEEP_HOURS: Final = 6  # for who reads what was replaced
 
 
 @dataclass(slots=True)
@@ -32,6 +35,7 @@ class Totals:
     """What a run has done so far."""
 
     batches: int = 0
+    files: int = 0
     slots: int = 0
     rows: int = 0
     bad: int = 0
@@ -61,7 +65,7 @@ class ArchiveRun:
         self.lake = lake
         self.totals = Totals()
         self.cursors = TapCursors(catalog, cursor, vhost=vhost, taps=taps, say=say)
-        folder = lake.path / CHECKPOINTS / cursor
+        folder = lake.work_folder / CHECKPOINTS / cursor
         self.checkpoint = ArchiveCheckpoint(folder, disk or Disk())
         self._lock = FolderLock(folder.with_name(f"{cursor}.lock"))
         self._catalog = catalog
@@ -74,6 +78,7 @@ class ArchiveRun:
         self._clock_s = clock_s
         self._incarnation: str | None = None  # of the start that wrote the seal where the archive stands
         self._released = -1  # up to where the broker was told
+        self._tended: int | None = None  # how many files there were when small ones were put together
         self._release_at_s = 0.0  # when it is told again, where it did not answer
 
     @property
@@ -91,7 +96,7 @@ class ArchiveRun:
             data folder is another than the one that was archived and that is not accepted; SlotGap.
         """
         if not self._lock.take():
-            raise LakeRefused(f"an archive with the cursor {self._cursor!r} works on {self.lake.path} already")
+            raise LakeRefused(f"an archive with the cursor {self._cursor!r} works on {self.lake.place} already")
         try:
             return self._begin(allow_gap=allow_gap, accept_restored=accept_restored, take_over=take_over)
         except BaseException:
@@ -121,7 +126,7 @@ class ArchiveRun:
             raise LakeRefused(parted)
         self._note = note
         for table in (self.lake.message_table, self.lake.bad_table):
-            table.sweep(own=note.query, keep_removed_ms=None)
+            table.sweep(note.query)
         committed = self.checkpoint.committed()
         self._batch = -1 if committed is None else committed.batch
         self._stand(note, committed)
@@ -149,12 +154,18 @@ class ArchiveRun:
 
     def _useless(self, note: ArchiveNote, *, accept_restored: bool, take_over: bool) -> str:
         """Return why the archive begins anew in place of going on from its checkpoint, empty when it goes on."""
-        held = self.lake.message_table.manifest.state().covered.get(note.query, -1)
+        held = self.lake.message_table.last_batch(note.query)
         if damage := self.checkpoint.damage(held):
             return f"the checkpoint {self.checkpoint.folder} was damaged, as by a power loss ({damage})"
         if accept_restored and self._parted(note):
             return "a copy of the data folder was put back"
         committed = self.checkpoint.committed()
+        if committed is not None and held < committed.batch:
+            raise LakeRefused(
+                f"{self.lake.place} has batch {held} of the archive as its last, and the checkpoint "
+                f"{self.checkpoint.folder} has {committed.batch}: was an older copy of the lake put back? "
+                "Its slots may be released; remove the checkpoint to go on behind what the lake has"
+            )
         seal = note.start if committed is None else committed.offset.seal
         taken = self.lake.archived(note.store)
         if take_over and any(max(taken[tap].values()) > seal for tap in taken if self.cursors.wants(*tap)):
@@ -188,7 +199,7 @@ class ArchiveRun:
         for tap, starts in self.lake.archived(store).items():
             for incarnation, seal in starts.items():
                 if self.cursors.wants(*tap) and view.parted(seal, incarnation) and not accept_restored:
-                    raise LakeRefused(parted_text(f"the lake {self.lake.path}", self._catalog.address, seal, view))
+                    raise LakeRefused(parted_text(f"the lake {self.lake.place}", self._catalog.address, seal, view))
             found[tap] = max(view.shared(seal, incarnation) for incarnation, seal in starts.items())
         return found
 
@@ -213,7 +224,7 @@ class ArchiveRun:
     def target(self, slots: str, max_bad: str) -> LakeTarget:
         """Return what copies and commits the slots of this archive. Shapes: `slots` is a data folder or a URL."""
         return LakeTarget(
-            lake=str(self.lake.path.absolute()),
+            lake=self.lake.place,
             slots=absolute(slots),
             query=self.note.query,
             max_bad=BadShare.parse(max_bad),
@@ -225,8 +236,7 @@ class ArchiveRun:
         committed = self.checkpoint.committed()
         totals = self.totals
         if committed is not None and committed.batch > self._batch:
-            for batch in range(self._batch + 1, committed.batch + 1):
-                self._count(batch)
+            self._count(range(self._batch + 1, committed.batch + 1))
             self._batch = committed.batch
             self._stand(self.note, committed)
         if totals.seal != self._released and self._clock_s() >= self._release_at_s:
@@ -241,15 +251,28 @@ class ArchiveRun:
         else:
             self._release_at_s = self._clock_s() + RELEASE_AGAIN_S
 
-    def _count(self, batch: int) -> None:
-        entry = self.lake.message_table.manifest.find(self.note.query, batch)
-        self.totals.batches += 1
-        if entry is not None:
-            self.totals.slots += entry.slots
-            self.totals.rows += entry.rows
-            self.totals.bad += entry.bad
-            self.totals.slot_bytes += entry.slot_bytes
-            self.totals.lake_bytes += sum(file.bytes for file in entry.add)
+    def _count(self, batches: range) -> None:
+        totals = self.totals
+        totals.batches += len(batches)
+        for facts in self.lake.message_table.facts(self.note.query, batches):
+            for name in ("files", "slots", "rows", "bad", "slot_bytes", "lake_bytes"):
+                setattr(totals, name, getattr(totals, name) + facts[name])
+
+    def tend(self) -> None:
+        """Put small files together when there are many, and remove those that were replaced some hours ago.
+
+        A batch every five seconds would leave 17,000 files a day.
+        """
+        if self._tended is None:
+            self._tended = self.totals.files - sum(file.bytes < TENDED_BYTES // 2 for file in self.lake.files())
+        if self.totals.files - self._tended < TENDED_FILES:
+            return
+        self._tended = self.totals.files
+        try:
+            self.lake.compact(TENDED_BYTES)
+            self.lake.vacuum(KEEP_HOURS)
+        except LakeRefused as refused:
+            self._say(f"small files are not put together for now: {refused}")
 
     def end(self) -> None:
         """Give the checkpoint back."""
@@ -259,7 +282,7 @@ class ArchiveRun:
         """Return what the run has done, for a summary."""
         totals = self.totals
         return {
-            "lake": str(self.lake.path),
+            "lake": str(self.lake.place),
             "store": self.note.store,
             "cursor": self._cursor,
             "batches": totals.batches,

@@ -1,18 +1,19 @@
-"""The table of what could not be read: one row a record, or one for a slot file of which nothing can be read."""
+"""What could not be read: the table's rows, one a record or one for a whole slot file, and how many may be."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from fractions import Fraction
+from typing import Final, Self
 
 import pyarrow as pa
 
+from broker.pipeline.faults import LakeRefused
 from broker.pipeline.source.schema import INSTANT, ddl_of
 
-__all__ = ["BAD_DDL", "BAD_SCHEMA", "BAD_SCHEMA_VERSION", "BadRecord", "bad_batch"]
-
-BAD_SCHEMA_VERSION: Final = 2
+__all__ = ["BAD_DDL", "BAD_SCHEMA", "FEW", "BadRecord", "BadShare", "bad_batch"]
 
 BAD_SCHEMA: Final = pa.schema(
     [
@@ -32,6 +33,9 @@ BAD_SCHEMA: Final = pa.schema(
     ]
 )
 BAD_DDL: Final = ddl_of(BAD_SCHEMA, BAD_SCHEMA.names)
+
+FEW: Final = 10  # what any share but 0% allows: of a small batch one message is many percent
+_SHARE: Final = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)\s*%")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +61,33 @@ def bad_batch(records: Sequence[BadRecord]) -> pa.RecordBatch:
     """Return records as a batch."""
     columns = [pa.array([getattr(record, field.name) for record in records], field.type) for field in BAD_SCHEMA]
     return pa.RecordBatch.from_arrays(columns, schema=BAD_SCHEMA)
+
+
+@dataclass(frozen=True, slots=True)
+class BadShare:
+    """How many messages of a batch may be unreadable. Shapes: a number as written, 5, or a share, 0.1%."""
+
+    text: str
+    messages: int | None
+    share: Fraction | None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the limit that a text says. Raises: LakeRefused."""
+        text = text.strip()
+        percent = _SHARE.fullmatch(text)
+        if percent is not None and Fraction(percent[1]) <= 100:
+            return cls(text, None, Fraction(percent[1]) / 100)
+        if text.isascii() and text.isdigit():
+            return cls(text, int(text), None)
+        raise LakeRefused(f"{text!r} is neither a number of messages nor a share such as 0.1%")
+
+    def exceeded(self, bad: int, messages: int) -> bool:
+        """Return whether so many bad ones of so many messages are too many."""
+        if self.share is None:
+            return bad > (self.messages or 0)
+        few = FEW if self.share else 0
+        return bad > few and Fraction(bad) > self.share * messages
+
+    def __str__(self) -> str:
+        return self.text

@@ -6,14 +6,14 @@ import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from broker.pipeline.lake.disk import Disk
-from broker.pipeline.lake.entry import LakeFile
-from broker.pipeline.lake.parquet_file import ParquetFile, bounds
+from broker.pipeline.lake.parquet_file import NewFile, ParquetFile
 
 __all__ = ["DayFiles"]
 
@@ -22,51 +22,51 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class DayFiles:
-    """Files below a table's data folder; no log names them yet. Shapes: batches have a column `ts`."""
+    """Files below a table's folder, which no log names yet; inside `with`, what fails leaves no file.
 
-    def __init__(self, disk: Disk, data: Path, writer: str, schema: pa.Schema, schema_version: int) -> None:
+    Shapes: batches have a column `ts`.
+    """
+
+    def __init__(self, disk: Disk, table: Path, writer: str, schema: pa.Schema) -> None:
         self._disk = disk
-        self._data = data
+        self._table = table
         self._writer = writer
         self._schema = schema
-        self._version = schema_version
         self._files: dict[int, ParquetFile] = {}
 
-    def add(self, batch: pa.RecordBatch) -> Iterator[tuple[ParquetFile, pa.RecordBatch]]:
-        """Add rows, and yield each file that got some with those rows, in their order."""
-        for day, part, first_us, last_us in _by_day(batch):
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            for file in self._files.values():
+                file.close()
+                file.remove()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows."""
+        for day, part in _by_day(batch):
             file = self._files.get(day)
             if file is None:
                 path = f"date={_date(day)}/{self._writer}-{uuid.uuid4().hex}.parquet"
-                file = self._files[day] = ParquetFile(self._disk, self._data, path, self._schema, self._version)
-            file.add(part, first_us, last_us)
-            yield file, part
+                file = self._files[day] = ParquetFile(self._disk, self._table, path, self._schema)
+            file.add(part)
 
-    def finish(self) -> tuple[LakeFile, ...]:
+    def finish(self) -> tuple[NewFile, ...]:
         """Write what is left, and return the files; all of them are on disk then."""
         return tuple(file.finish(_date(day)) for day, file in sorted(self._files.items()))
 
-    def close(self) -> None:
-        """End files that nobody wants."""
-        for file in self._files.values():
-            file.close()
 
-    def remove(self) -> None:
-        """Remove the files."""
-        for file in self._files.values():
-            file.remove()
-
-
-def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch, int, int]]:
-    """Yield day number, rows, and their earliest and latest time."""
-    first_us, last_us = bounds(batch.column("ts"))
-    if first_us // DAY_US == last_us // DAY_US:
-        yield first_us // DAY_US, batch, first_us, last_us
+def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    times = batch.column("ts").cast(pa.int64())
+    found = pc.min_max(times)
+    first, last = (found[name].as_py() // DAY_US for name in ("min", "max"))
+    if first == last:
+        yield first, batch
         return
-    days: Any = batch.column("ts").cast(pa.int64()).to_numpy() // DAY_US
+    days: Any = times.to_numpy() // DAY_US
     for day in np.unique(days).tolist():
-        part = batch.filter(pa.array(days == day))
-        yield day, part, *bounds(part.column("ts"))
+        yield day, batch.filter(pa.array(days == day))
 
 
 def _date(day: int) -> str:

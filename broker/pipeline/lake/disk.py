@@ -1,4 +1,4 @@
-"""The file calls of a lake, so that a test's twin can die at each of them.
+"""The file calls of a lake, on folders and in buckets, so that a test's twin can die at each of them.
 
 What has to outlive a power loss is synced before the next step: a file's bytes, then the folder that names it.
 """
@@ -6,10 +6,13 @@ What has to outlive a power loss is synced before the next step: a file's bytes,
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, Final
 
-__all__ = ["Disk"]
+__all__ = ["Disk", "ObjectDisk"]
+
+BUFFER_BYTES: Final = 1 << 20  # the package's stream takes no octets of Python's but through a buffer
 
 
 class Disk:
@@ -38,7 +41,7 @@ class Disk:
             os.close(descriptor)
 
     def link(self, source: Path, target: Path) -> bool:
-        """Give a file a second name; tells whether that name was free."""
+        """Give a file a second name; return whether that name was free."""
         try:
             os.link(source, target)
         except FileExistsError:
@@ -50,7 +53,7 @@ class Disk:
         source.rename(target)
 
     def remove(self, path: Path) -> bool:
-        """Remove a file; tells whether it was there."""
+        """Remove a file; return whether it was there."""
         try:
             path.unlink()
         except FileNotFoundError:
@@ -68,13 +71,6 @@ class Disk:
         except FileNotFoundError:
             return []
 
-    def changed_ms(self, path: Path) -> int | None:
-        """Return when a file was last written, None where it is gone."""
-        try:
-            return path.stat().st_mtime_ns // 1_000_000
-        except FileNotFoundError:
-            return None
-
     def make_folder(self, folder: Path) -> None:
         """Make a folder with its parents, and sync the folders that name them."""
         missing = []
@@ -84,3 +80,45 @@ class Disk:
         for made in reversed(missing):
             made.mkdir(exist_ok=True)
             self.sync_folder(made.parent)
+
+
+class ObjectDisk(Disk):
+    """The objects of a bucket, by paths below a URL. An object is durable when its file is closed."""
+
+    def __init__(self, uri: str, options: Mapping[str, str]) -> None:
+        from deltalake.fs import DeltaStorageHandler
+        from pyarrow.fs import PyFileSystem
+
+        self.files: Any = PyFileSystem(DeltaStorageHandler(uri, dict(options)))
+
+    def create(self, path: Path) -> BinaryIO:
+        made: BinaryIO = self.files.open_output_stream(path.as_posix(), buffer_size=BUFFER_BYTES)
+        return made
+
+    def sync(self, file: BinaryIO) -> None:
+        pass
+
+    def sync_file(self, path: Path) -> None:
+        pass
+
+    def sync_folder(self, folder: Path) -> None:
+        pass
+
+    def remove(self, path: Path) -> bool:
+        if not self.files.get_file_info(path.as_posix()).is_file:
+            return False
+        self.files.delete_file(path.as_posix())
+        return True
+
+    def read(self, path: Path) -> bytes:
+        with self.files.open_input_file(path.as_posix()) as file:
+            return bytes(file.read())
+
+    def list(self, folder: Path) -> list[str]:
+        from pyarrow.fs import FileSelector
+
+        found = self.files.get_file_info(FileSelector(folder.as_posix(), allow_not_found=True))
+        return sorted(info.base_name for info in found)
+
+    def make_folder(self, folder: Path) -> None:
+        pass

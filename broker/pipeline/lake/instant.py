@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 from datetime import UTC, datetime
 from typing import Final
 
 from broker.pipeline.faults import LakeRefused
 
-__all__ = ["Instant", "instant_ms"]
+__all__ = ["Instant", "instant_ms", "now_ms"]
 
 Instant = datetime | str | None
 
@@ -32,3 +33,8 @@ def instant_ms(instant: Instant, now_ms: int) -> int | None:
     if instant.tzinfo is None:
         instant = instant.replace(tzinfo=UTC)
     return round(instant.timestamp() * 1000)
+
+
+def now_ms() -> int:
+    """Return the time of the machine's clock."""
+    return time.time_ns() // 1_000_000

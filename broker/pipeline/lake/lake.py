@@ -1,38 +1,41 @@
-"""A lake: the folder in which an archive keeps messages, and what reads them.
+"""A lake: Delta tables in which an archive keeps messages, and what reads and tends them.
 
-_meta.json                  what the folder is, and its format
-messages/_log, data         the messages, as `slotmq` gives them
-bad/_log, data              what could not be read, with the reason
+messages, bad               the tables: the messages as `slotmq` gives them, and what could not be read
+_taps                       which taps of which stores the lake has
 _checkpoints/<cursor>       where an archive stands
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.pipeline.faults import LakeRefused
+from broker.pipeline.lake.bad_record import BAD_DDL, BAD_SCHEMA
 from broker.pipeline.lake.disk import Disk
-from broker.pipeline.lake.entry import LakeFile
-from broker.pipeline.lake.instant import Instant, instant_ms
-from broker.pipeline.lake.manifest import WRITING, now_ms
-from broker.pipeline.lake.table import Table
-from broker.pipeline.local_path import local_path
+from broker.pipeline.lake.instant import Instant, instant_ms, now_ms
+from broker.pipeline.lake.place import Place
+from broker.pipeline.lake.slot_copy import Branch
+from broker.pipeline.lake.table import Batch, LakeFile, Table
+from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["LAKE_FORMAT", "Lake", "spark_setting"]
+__all__ = ["OLD", "Lake"]
 
-LAKE_FORMAT: Final = 1  # of the folder; entries have one of their own
-META: Final = "_meta.json"
-KIND: Final = "slotmq-lake"
+TAPS: Final = "_taps"
+OLD: Final = "_meta.json"  # of version 0.1
+OURS: Final = frozenset({"messages", "bad", TAPS, "_checkpoints", "_jobs", "unroutable"})
+ODD: Final = re.compile(r"[][^|%\\\x00-\x1f]")
 LISTING_THRESHOLD: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 GLOB: Final = re.compile(r"[][{}*?\\]")  # what Spark takes for a pattern in a path
 LISTED_BY_DRIVER: Final = 10_000  # a job that looks at so many files costs more than to look at them here
@@ -41,61 +44,120 @@ LISTED_BY_DRIVER: Final = 10_000  # a job that looks at so many files costs more
 class Lake:
     """A lake that is there; `create` makes one.
 
-    Raises: LakeRefused when it is none, of a later format, or at a URL.
+    Shapes: with a `version` of the messages, a number or a time, it is the lake as it was then; `unchecked` is for who
+        converts one.
+    Raises: LakeRefused when it is none, of version 0.1, or at a URL of an unknown scheme.
     """
 
     def __init__(
-        self, path: str | Path, *, create: bool = False, disk: Disk | None = None, clock_ms: Callable[[], int] = now_ms
+        self,
+        place: str | Path | Place,
+        *,
+        create: bool = False,
+        version: int | str | datetime | None = None,
+        unchecked: bool = False,
+        disk: Disk | None = None,
+        clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        self.path = local_path(path).absolute()
-        self._disk = disk or Disk()
+        self.place = Place.of(place)
+        self.disk = disk or self.place.disk()
         self._clock_ms = clock_ms
+        self.message_table = Table(self.place, "messages", ARROW_SCHEMA, self.disk, version=version)
+        self.bad_table = Table(self.place, "bad", BAD_SCHEMA, self.disk)
         if create:
             self._create()
-        self._check_meta()
-        self.message_table = Table(self.path / "messages", self._disk, clock_ms=clock_ms)
-        self.bad_table = Table(self.path / "bad", self._disk, clock_ms=clock_ms)
+        elif not unchecked and (self._is_old() or not self.message_table.exists):
+            self._refuse("for it has no table of messages")
 
     def _create(self) -> None:
+        if odd := ODD.search(self.place.uri):
+            raise LakeRefused(f"{self.place} can be no lake: the Delta package fails over the {odd[0]!r} in its path")
         try:
-            names = self._disk.list(self.path)
+            names = self.disk.list(self.place.root)
         except NotADirectoryError:
-            raise LakeRefused(f"{self.path} is no lake but a file") from None
-        if META in names:
-            return
-        if [name for name in names if not name.startswith(WRITING)]:
-            raise LakeRefused(f"{self.path} is no lake, and not empty")
-        self._disk.make_folder(self.path)
-        writing = self.path / f"{WRITING}{uuid.uuid4().hex}"
-        with self._disk.create(writing) as file:
-            file.write(json.dumps({"kind": KIND, "format": LAKE_FORMAT}).encode())
-            self._disk.sync(file)
-        self._disk.link(writing, self.path / META)
-        self._disk.remove(writing)
-        self._disk.sync_folder(self.path)
+            raise LakeRefused(f"{self.place} is no lake but a file") from None
+        if self.place.folder is not None and set(names) - OURS:
+            self._refuse("and not empty")
+        for table in (self.bad_table, self.message_table):
+            table.log.repair()
+            table.create()
 
-    def _check_meta(self) -> None:
+    def _refuse(self, why: str) -> None:
+        if self._is_old():
+            raise LakeRefused(
+                f"{self.place} is a lake of version 0.1: slotmq pipeline convert --lake {self.place} makes it one of "
+                "Delta tables"
+            )
+        raise LakeRefused(f"{self.place} is no lake, {why}")
+
+    def _is_old(self) -> bool:
+        return self.place.folder is not None and (self.place.folder / OLD).is_file()
+
+    @property
+    def work_folder(self) -> Path:
+        """The folder for checkpoints and jobs: the lake's own, or for a bucket one of this user's."""
+        return self.place.work_folder()
+
+    # ---- what an archive adds
+
+    def commit(self, batch: Batch) -> bool:
+        """Add a batch whose files are on disk; return whether it is new. The files of one that is not are removed.
+
+        Bad records come first, so that a batch that is in the lake is so with both.
+        Raises: LakeRefused, and then too the files are removed.
+        """
+        copied = batch.copied
         try:
-            meta = json.loads(self._disk.read(self.path / META))
-            kind, version = meta["kind"], int(meta["format"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise LakeRefused(f"{self.path} is no lake: it has no {META} that says so") from error
-        if kind != KIND:
-            raise LakeRefused(f"{self.path} is no lake of messages but a {kind!r}")
-        if version > LAKE_FORMAT:
-            raise LakeRefused(f"{self.path} is of format {version}, this version reads up to {LAKE_FORMAT}")
+            if not self.message_table.check(batch):
+                self.note_taps(copied.seals)
+            if copied.bad_files:
+                self.bad_table.commit(replace(batch, copied=replace(copied, seals={})), copied.bad_files)
+        except LakeRefused:
+            self.discard(batch)
+            raise
+        return self.message_table.commit(batch, copied.files)
+
+    def discard(self, batch: Batch) -> None:
+        """Remove the files of a batch that is in no table."""
+        self.message_table.discard(batch.copied.files)
+        self.bad_table.discard(batch.copied.bad_files)
+
+    def note_taps(self, branches: Iterable[Branch]) -> None:
+        """Note which taps are about to be in the lake: a table can be asked about a tap, and not for a list of them."""
+        for branch in branches:
+            self._note_tap(branch)
+
+    def _note_tap(self, branch: Branch) -> None:
+        store, *_ = branch
+        folder = self.place.root / TAPS
+        name = f"{store}-{hashlib.sha256(json.dumps(branch).encode()).hexdigest()[:16]}.json"
+        if name in self.disk.list(folder):
+            return
+        self.disk.make_folder(folder)
+        writing = folder / f".{name}-{uuid.uuid4().hex}" if self.place.folder is not None else folder / name
+        with self.disk.create(writing) as file:
+            file.write(json.dumps(branch).encode())
+            self.disk.sync(file)
+        if writing.name != name:
+            self.disk.rename(writing, folder / name)
+        self.disk.sync_folder(folder)
+
+    def archived(self, store: str) -> dict[tuple[str, str], dict[str, int]]:
+        """Return of each tap of a store, by vhost and name, the last seal in the lake of each start of the broker."""
+        folder = self.place.root / TAPS
+        names = [name for name in self.disk.list(folder) if name.startswith(f"{store}-")]
+        branches: list[Branch] = [tuple(json.loads(self.disk.read(folder / name))) for name in names]
+        found: dict[tuple[str, str], dict[str, int]] = {}
+        seals = self.message_table.last_seals(branches)
+        for (_, incarnation, vhost, tap), seal in seals.items():
+            found.setdefault((vhost, tap), {})[incarnation] = seal
+        return found
+
+    # ---- what reads it
 
     def files(self, since: Instant = None, until: Instant = None) -> list[LakeFile]:
         """Return the files that may have messages of since <= ts < until."""
         return self.message_table.files(*self._bounds(since, until))
-
-    def archived(self, store: str) -> dict[tuple[str, str], dict[str | None, int]]:
-        """Return of each tap of a store, by vhost and name, the last seal in the lake of each start of the broker."""
-        found: dict[tuple[str, str], dict[str | None, int]] = {}
-        for (of, vhost, tap, incarnation), seal in self.message_table.manifest.state().archived.items():
-            if of == store:
-                found.setdefault((vhost, tap), {})[incarnation] = seal
-        return found
 
     def messages(
         self, spark: SparkSession, since: Instant = None, until: Instant = None, columns: Sequence[str] | None = None
@@ -106,11 +168,10 @@ class Lake:
         """
         from pyspark.sql import functions
 
-        from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
-
         first_ms, end_ms = self._bounds(since, until)
-        wanted = ddl_of(ARROW_SCHEMA, list(dict.fromkeys([*(columns or COLUMNS), "ts"])))
-        frame = self.frame(spark, self.message_table, self.message_table.files(first_ms, end_ms), wanted)
+        wanted = list(dict.fromkeys([*(columns or COLUMNS), "ts"]))
+        files = self.message_table.files(first_ms, end_ms)
+        frame = self._frame(spark, self.message_table, files, ddl_of(ARROW_SCHEMA, wanted))
         if first_ms is not None:
             frame = frame.where(functions.col("ts") >= functions.lit(_moment(first_ms)))
         if end_ms is not None:
@@ -119,21 +180,34 @@ class Lake:
 
     def bad(self, spark: SparkSession) -> DataFrame:
         """Return the records that could not be read, each with the reason and its bytes."""
-        from broker.pipeline.lake.bad_record import BAD_DDL
+        return self._frame(spark, self.bad_table, self.bad_table.files(), BAD_DDL)
 
-        return self.frame(spark, self.bad_table, self.bad_table.files(), BAD_DDL)
-
-    def frame(self, spark: SparkSession, table: Table, files: Sequence[LakeFile], ddl: str) -> DataFrame:
+    def _frame(self, spark: SparkSession, table: Table, files: Sequence[LakeFile], ddl: str) -> DataFrame:
         """Return what is in files of a table, as columns of a schema."""
         if not files:
             return spark.createDataFrame([], ddl)
-        paths = [GLOB.sub(r"\\\g<0>", str(table.data / file.path)) for file in files]
-        with spark_setting(spark, LISTING_THRESHOLD, str(LISTED_BY_DRIVER)):
-            return spark.read.schema(ddl).parquet(*paths)
+        paths = [str(table.folder / file.path) for file in files]
+        if self.place.folder is None:
+            from broker.pipeline.lake.object_reader import read_objects
+
+            return read_objects(spark, self.place, paths, ddl)
+        with _setting(spark, LISTING_THRESHOLD, str(LISTED_BY_DRIVER)):
+            return spark.read.schema(ddl).parquet(*(GLOB.sub(r"\\\g<0>", path) for path in paths))
 
     def _bounds(self, since: Instant, until: Instant) -> tuple[int | None, int | None]:
         now = self._clock_ms()
         return instant_ms(since, now), instant_ms(until, now)
+
+    # ---- what tends it
+
+    def compact(self, target_bytes: int, day: str | None = None) -> Mapping[str, Any]:
+        """Put the small files of all days together, or of one, and return the figures of the messages."""
+        self.bad_table.compact(target_bytes, day)
+        return self.message_table.compact(target_bytes, day)
+
+    def vacuum(self, keep_hours: int) -> int:
+        """Remove files that were replaced so long ago, and return how many; who reads them meanwhile fails."""
+        return self.message_table.vacuum(keep_hours) + self.bad_table.vacuum(keep_hours)
 
 
 def _moment(at_ms: int) -> datetime:
@@ -141,8 +215,8 @@ def _moment(at_ms: int) -> datetime:
 
 
 @contextmanager
-def spark_setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """Has a setting of a session for a while."""
+def _setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """Keep a setting of a session for a while."""
     before = spark.conf.get(name)
     spark.conf.set(name, value)
     try:

@@ -1,9 +1,10 @@
 """`slotmq-lake`: what `writeStream` and `write` do with the rows of `slotmq-slots`. Tasks copy, the driver commits.
 
-path           the lake; made where there is none
+path           the lake, a folder or s3://bucket/prefix; made where there is none
 slots          the broker's data folder or http(s)://user:password@host:15672, where the slots of the rows are
 query          the name of the writer in the lake's log; without one, of a stream its id in the checkpoint
 maxBad         how many messages of a batch may be unreadable: 5 or 0.1%
+aws_*          of a lake in a bucket, as `deltalake` names them; else the variables of the worker's environment
 skip           JSON, {store: {vhost: {tap: seal}}}: slots up to there are in the lake already
 """
 
@@ -15,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial, reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
@@ -25,12 +25,12 @@ from pyspark.sql.datasource import (
 )
 
 from broker.pipeline.faults import LakeRefused, said_plainly
-from broker.pipeline.lake.bad_share import BadShare
-from broker.pipeline.lake.copied import Copied
+from broker.pipeline.lake.bad_record import BadShare
 from broker.pipeline.lake.disk import Disk
-from broker.pipeline.lake.entry import Entry
 from broker.pipeline.lake.lake import Lake
-from broker.pipeline.lake.manifest import now_ms
+from broker.pipeline.lake.place import Place
+from broker.pipeline.lake.slot_copy import Copied, SlotCopy
+from broker.pipeline.lake.table import Batch
 from broker.pipeline.local_path import local_path
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.spark.datasource_api import DataSourceStreamArrowWriter
@@ -58,12 +58,12 @@ class Written(WriterCommitMessage):
 class LakeTarget:
     """Where rows of slots go; it is pickled into the tasks."""
 
-    lake: str
+    lake: Place
     slots: str | None
     query: str
     max_bad: BadShare
     skip: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
-    disk: Disk = field(default_factory=Disk)
+    disk: Disk | None = None  # in place of the lake's own
     open_slot: Callable[[SlotHandle], SlotView] | None = None  # in place of what `slots` gives
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
@@ -72,13 +72,11 @@ class LakeTarget:
 
     def copy(self, slots: Sequence[SlotHandle]) -> Written:
         """Copy slots, in a task; return what the driver is to commit."""
-        from broker.pipeline.lake.slot_copy import SlotCopy  # Arrow, which who commits does without
-
         with said_plainly():
             handles = [handle for handle in slots if not self._skipped(handle)]
             if not handles:
                 return Written(Copied())
-            with SlotCopy(self.disk, Path(self.lake), self.query, self._opening()) as copy:
+            with SlotCopy(self.disk or self.lake.disk(), self.lake.root, self.query, self._opening()) as copy:
                 if any(handle.seal == 0 for handle in handles):
                     raise LakeRefused("the slots of a snapshot have no seal; only those of a tap can go into a lake")
                 for handle in sorted(handles, key=lambda one: (one.vhost, one.queue, one.first)):
@@ -100,44 +98,21 @@ class LakeTarget:
         return partial(open_handle, open_catalog(url=self.slots) if url else open_catalog(path=self.slots))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
-        """Make the entries of a batch, of bad records first, so that a batch that is in the lake is so with both."""
+        """Add a batch to the lake, in one transaction of each table."""
         with said_plainly():
-            lake = Lake(self.lake, disk=self.disk)
-            copied = _sum(messages)
+            lake, made = Lake(self.lake, disk=self.disk), Batch(self.query, batch, _sum(messages))
+            copied = made.copied
             if self.max_bad.exceeded(copied.bad, copied.rows + copied.bad):
-                self._discard(lake, copied)
+                lake.discard(made)
                 raise LakeRefused(
                     f"{copied.bad:,} of {copied.rows + copied.bad:,} messages cannot be read, "
                     f"more than {self.max_bad}: none of the batch was taken"
                 )
-            at_ms = now_ms()
-            entry = Entry(
-                self.query,
-                batch,
-                at_ms,
-                add=copied.files,
-                sealed=copied.sealed,
-                slots=copied.slots,
-                rows=copied.rows,
-                bad=copied.bad,
-                slot_bytes=copied.slot_bytes,
-            )
-            try:
-                lake.message_table.manifest.check(entry)
-            except LakeRefused:
-                self._discard(lake, copied)
-                raise
-            if copied.bad_files:
-                lake.bad_table.commit(Entry(self.query, batch, at_ms, add=copied.bad_files, bad=copied.bad))
-            lake.message_table.commit(entry)
+            lake.commit(made)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what tasks wrote that will not be committed; a task that failed has removed its own."""
-        self._discard(Lake(self.lake, disk=self.disk), _sum(messages))
-
-    def _discard(self, lake: Lake, copied: Copied) -> None:
-        lake.message_table.discard(copied.files)
-        lake.bad_table.discard(copied.bad_files)
+        Lake(self.lake, disk=self.disk).discard(Batch(self.query, 0, _sum(messages)))
 
 
 def absolute(slots: str | None) -> str | None:
@@ -233,10 +208,10 @@ class LakeFormat(DataSource):
                 raise LakeRefused(f"slotmq-lake takes the rows of slotmq-slots; these have no {', '.join(missing)}")
             options = self.options
             if not options.get("path"):
-                raise LakeRefused("slotmq-lake needs the option `path`: the lake's folder")
-            lake = Lake(options["path"], create=True)
+                raise LakeRefused("slotmq-lake needs the option `path`: the lake")
+            lake = Lake(Place.of(options["path"], dict(options)), create=True)
             return LakeTarget(
-                lake=str(lake.path),
+                lake=lake.place,
                 slots=absolute(options.get("slots")),
                 query=options.get("query") or query(),
                 max_bad=BadShare.parse(options.get("maxBad", "0.1%")),

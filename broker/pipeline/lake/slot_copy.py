@@ -5,30 +5,63 @@ Message bytes go from the slot file into Arrow and from there into Parquet; Spar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
 from broker.pipeline.faults import SlotDamaged
-from broker.pipeline.lake.bad_record import BAD_SCHEMA, BAD_SCHEMA_VERSION, BadRecord, bad_batch
-from broker.pipeline.lake.copied import Copied
+from broker.pipeline.lake.bad_record import BAD_SCHEMA, BadRecord, bad_batch
 from broker.pipeline.lake.day_files import DayFiles
 from broker.pipeline.lake.disk import Disk
-from broker.pipeline.lake.entry import Branch, seal_ranges
+from broker.pipeline.lake.parquet_file import NewFile
 from broker.pipeline.source.decoder import batches
-from broker.pipeline.source.schema import ARROW_SCHEMA, SCHEMA_VERSION
+from broker.pipeline.source.schema import ARROW_SCHEMA
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_rows import SlotRows
 from broker.slot_files.slot_file import BadSlotFile
 from broker.slot_files.slot_view import SlotView
 
-__all__ = ["SlotCopy"]
+__all__ = ["Branch", "Copied", "SlotCopy"]
+
+Branch = tuple[str, str, str, str]  # store, incarnation, vhost and tap
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a task wrote, as it tells who commits. Shapes: `seals` has the first and the last seal of each branch."""
+
+    files: tuple[NewFile, ...] = ()
+    bad_files: tuple[NewFile, ...] = ()
+    seals: Mapping[Branch, tuple[int, int]] = field(default_factory=dict)
+    slots: int = 0
+    rows: int = 0
+    bad: int = 0
+    slot_bytes: int = 0
+
+    def __add__(self, other: Copied) -> Copied:
+        """Return what both are together."""
+        seals = dict(self.seals)
+        for branch, (first, last) in other.seals.items():
+            held = seals.get(branch, (first, last))
+            seals[branch] = (min(held[0], first), max(held[1], last))
+        return Copied(
+            self.files + other.files,
+            self.bad_files + other.bad_files,
+            seals,
+            self.slots + other.slots,
+            self.rows + other.rows,
+            self.bad + other.bad,
+            self.slot_bytes + other.slot_bytes,
+        )
 
 
 class SlotCopy:
-    """Copies slots into a lake's folder, a file per date; inside `with`, what fails leaves no file.
+    """Copies slots into a lake, a file per date; inside `with`, what fails leaves no file.
 
     Invariant: no log names the files yet. Two copies of the same slots have the same rows, under other names.
     """
@@ -36,27 +69,25 @@ class SlotCopy:
     def __init__(self, disk: Disk, lake: Path, query: str, open_slot: Callable[[SlotHandle], SlotView]) -> None:
         self._query = query
         self._open = open_slot
-        self._messages = DayFiles(disk, lake / "messages" / "data", query, ARROW_SCHEMA, SCHEMA_VERSION)
-        self._bad = DayFiles(disk, lake / "bad" / "data", query, BAD_SCHEMA, BAD_SCHEMA_VERSION)
-        self._seals: dict[Branch, list[tuple[int, int]]] = {}
-        self._slots = self._rows = self._bad_rows = self._slot_bytes = 0
+        self._messages = DayFiles(disk, lake / "messages", query, ARROW_SCHEMA)
+        self._bad = DayFiles(disk, lake / "bad", query, BAD_SCHEMA)
+        self._files = ExitStack()
+        self._copied = Copied()
 
     def __enter__(self) -> Self:
+        self._files.enter_context(self._messages)
+        self._files.enter_context(self._bad)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._messages.close()
-            self._bad.close()
-            self._messages.remove()
-            self._bad.remove()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._files.__exit__(kind, error, trace)
 
     def copy(self, slot: SlotHandle) -> None:
         """Copy the readable rows of a slot, and note the others as bad. Raises: SlotMissing."""
-        self._slots += 1
-        self._slot_bytes += slot.bytes
-        branch = (slot.store, slot.vhost, slot.queue, slot.incarnation)
-        self._seals.setdefault(branch, []).append((slot.seal, slot.seal))
+        branch = (slot.store, slot.incarnation or "", slot.vhost, slot.queue)
+        self._copied += Copied(seals={branch: (slot.seal, slot.seal)}, slots=1, slot_bytes=slot.bytes)
         try:
             rows = SlotRows(self._open(slot))
         except (BadSlotFile, SlotDamaged) as error:
@@ -66,16 +97,13 @@ class SlotCopy:
         self._note(self._record(slot, rows, one.position, one.reason, one.raw) for one in bad)
         good: Any = np.delete(np.arange(len(rows.ids)), [one.position for one in bad]) if bad else None
         for batch in batches(rows, rows=good):
-            self._rows += batch.num_rows
-            for file, part in self._messages.add(batch):
-                ids = part.column("offset")
-                file.add_ids(slot.vhost, slot.queue, ids[0].as_py(), ids[-1].as_py() + 1, part.num_rows)
+            self._copied += Copied(rows=batch.num_rows)
+            self._messages.add(batch)
 
     def _note(self, records: Iterable[BadRecord]) -> None:
         for record in records:
-            self._bad_rows += record.rows
-            for _ in self._bad.add(bad_batch([record])):
-                pass
+            self._copied += Copied(bad=record.rows)
+            self._bad.add(bad_batch([record]))
 
     def _whole(self, slot: SlotHandle, reason: str) -> BadRecord:
         ts = (slot.first_ts_ms or 0) * 1000
@@ -91,12 +119,4 @@ class SlotCopy:
 
     def finish(self) -> Copied:
         """Write what is left, and return what was written; all of it is on disk then."""
-        return Copied(
-            files=self._messages.finish(),
-            bad_files=self._bad.finish(),
-            sealed=seal_ranges(self._seals),
-            slots=self._slots,
-            rows=self._rows,
-            bad=self._bad_rows,
-            slot_bytes=self._slot_bytes,
-        )
+        return self._copied + Copied(self._messages.finish(), self._bad.finish())

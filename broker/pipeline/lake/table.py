@@ -1,114 +1,341 @@
-"""One table of a lake: a folder with Parquet files by date, and the log that says which of them count."""
+"""One Delta table of a lake, and what its package leaves to us: one writer a tap, and a log that outlives a power loss.
+
+Of each tap the log has a transaction, named after its branch, whose version is the last seal in the table; of each
+query one whose version is its last batch. The package records them and compares nothing, so each commit is tried for
+one version of the table only: where another writer was first, the table is read again and compared again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
 
 from broker.pipeline.faults import LakeRefused
+from broker.pipeline.lake.delta_log import DeltaLog
 from broker.pipeline.lake.disk import Disk
-from broker.pipeline.lake.entry import Entry, LakeFile
-from broker.pipeline.lake.manifest import DATA, DAY_MS, WRITING, Manifest, now_ms
+from broker.pipeline.lake.instant import now_ms
+from broker.pipeline.lake.parquet_file import COMPARED, NewFile
+from broker.pipeline.lake.place import Place
+from broker.pipeline.lake.slot_copy import Branch, Copied
 
-__all__ = ["KEEP_REMOVED_MS", "Table"]
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
-LOG: Final = "_log"
-ORPHAN_MS: Final = DAY_MS  # a writer that still works is never so old
-KEEP_REMOVED_MS: Final = 7 * DAY_MS
+__all__ = ["Batch", "LakeFile", "Table"]
+
+DATE: Final = "date"
+CHECKPOINT_EVERY: Final = 100
+ATTEMPTS: Final = 100
+ORPHAN_HOURS: Final = 24  # a writer that still works is never so old
+SETTINGS: Final = {
+    "delta.dataSkippingStatsColumns": ",".join(COMPARED),
+    "delta.checkpointInterval": str(CHECKPOINT_EVERY),
+    "delta.logRetentionDuration": "interval 6 hours",  # a follower makes an entry every few seconds
+    "delta.deletedFileRetentionDuration": "interval 7 days",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
-    """What a sweep removed."""
+class Batch:
+    """What one commit is of."""
 
-    orphans: int
-    removed: int
+    query: str
+    number: int
+    copied: Copied
+
+    def transactions(self) -> dict[str, int]:
+        """Return what the log says of the taps and of the query."""
+        found = {branch_name(branch): last for branch, (_first, last) in self.copied.seals.items()}
+        return {**found, query_name(self.query): self.number}
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the log says of the batch for whoever counts."""
+        copied = self.copied
+        made = {name: getattr(copied, name) for name in ("slots", "rows", "bad", "slot_bytes")}
+        return {"query": self.query, "batch": self.number, "files": len(copied.files),
+                "lake_bytes": sum(file.bytes for file in copied.files), **made}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFile:
+    """One file of the table. Shapes: ``path`` is below the table's folder; ``date`` is that of its rows, 2026-11-20."""
+
+    path: str
+    date: str
+    rows: int
+    bytes: int
+    first_ts_ms: int | None
+    last_ts_ms: int | None
+
+
+def branch_name(branch: Branch) -> str:
+    """Return the name of a tap's transaction."""
+    return "slotmq/" + "/".join(quote(part, safe="") for part in branch)
+
+
+def query_name(query: str) -> str:
+    """Return the name of a query's transaction."""
+    return f"slotmq-query/{query}"
+
+
+@contextmanager
+def delta_faults(uri: str) -> Iterator[None]:
+    """Turn what the package raises into one line."""
+    from deltalake.exceptions import DeltaError
+
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise LakeRefused(f"{uri}: {said}") from error
 
 
 class Table:
-    """The files and the log of one table."""
+    """One table, as it is now or, with a `version`, as it was. Shapes: `version` is a number, a time or its text."""
 
-    def __init__(self, folder: Path, disk: Disk, *, clock_ms: Callable[[], int] = now_ms) -> None:
-        self.folder = folder
-        self.data = folder / DATA
+    def __init__(
+        self, place: Place, name: str, schema: pa.Schema, disk: Disk, *, version: int | str | datetime | None = None
+    ) -> None:
+        self.uri = place.table_uri(name)
+        self.folder = place.root / name
+        self.log = DeltaLog(self.folder if place.folder is not None else None, disk)
+        self.options = dict(place.options)
+        self._schema = schema
         self._disk = disk
-        self._clock_ms = clock_ms
-        self.manifest = Manifest(folder / LOG, disk, clock_ms=clock_ms)
+        self._version = version
 
-    def commit(self, entry: Entry) -> bool:
-        """Add a batch whose files are written; tells whether it is new. The files of one that is not are removed.
+    @property
+    def exists(self) -> bool:
+        """Whether there is a table."""
+        from deltalake import DeltaTable
 
-        Raises: LakeRefused, and then too the files are removed.
-        """
-        for folder in sorted({(self.data / file.path).parent for file in entry.add}):
-            self._disk.sync_folder(folder)
-        try:
-            made = self.manifest.commit(entry)
-        except LakeRefused:
-            self.discard(entry.add)
-            raise
-        if made:
-            self.manifest.tidy()
-        else:
-            self.discard(entry.add)
-        return made
+        with delta_faults(self.uri):
+            return DeltaTable.is_deltatable(self.uri, storage_options=self.options)
 
-    def discard(self, files: Iterable[LakeFile]) -> None:
-        """Remove those of the files that no entry has."""
-        held = self.manifest.state().files
-        for file in files:
-            if file.path not in held:
-                self._disk.remove(self.data / file.path)
+    def create(self) -> None:
+        """Make the table where there is none."""
+        from deltalake import DeltaTable, Schema
+
+        if self.exists:
+            return
+        self._disk.make_folder(self.folder)
+        with delta_faults(self.uri):
+            DeltaTable.create(
+                self.uri,
+                Schema.from_arrow(self._schema.append(pa.field(DATE, pa.date32()))),
+                mode="ignore",
+                partition_by=[DATE],
+                configuration=SETTINGS,
+                storage_options=self.options,
+            )
+        self.log.sync(0)
+
+    def load(self) -> DeltaTable:
+        """Return the table as the package has it."""
+        from deltalake import DeltaTable
+
+        with delta_faults(self.uri):
+            table = DeltaTable(self.uri, storage_options=self.options)
+            if self._version is not None:
+                table.load_as_version(self._version)
+            return table
+
+    # ---- what is in it
 
     def files(self, first_ms: int | None = None, end_ms: int | None = None) -> list[LakeFile]:
         """Return the files that may have rows with first_ms <= ts < end_ms, in the order of their dates and times."""
         found = [
             file
-            for file in self.manifest.state().files.values()
-            if (first_ms is None or file.last_ts_ms >= first_ms) and (end_ms is None or file.first_ts_ms < end_ms)
+            for file in map(_lake_file, pa.table(self.load().get_add_actions(flatten=True)).to_pylist())
+            if (first_ms is None or file.last_ts_ms is None or file.last_ts_ms >= first_ms)
+            and (end_ms is None or file.first_ts_ms is None or file.first_ts_ms < end_ms)
         ]
-        return sorted(found, key=lambda file: (file.date, file.first_ts_ms, file.path))
+        return sorted(found, key=lambda file: (file.date, file.first_ts_ms or 0, file.path))
 
-    def sweep(
-        self,
-        *,
-        own: str | None = None,
-        orphan_ms: int = ORPHAN_MS,
-        keep_removed_ms: int | None = KEEP_REMOVED_MS,
-    ) -> Swept:
-        """Remove the files of no entry when they are old enough, and those that compaction replaced.
+    def last_seals(self, branches: Sequence[Branch]) -> dict[Branch, int]:
+        """Return the last seal in the table of each branch that has any."""
+        table = self.load()
+        found = {branch: table.transaction_version(branch_name(branch)) for branch in branches}
+        return {branch: seal for branch, seal in found.items() if seal is not None}
 
-        Shapes: own is what the names of a writer's files begin with; who calls knows that the writer is gone, so
-            age does not count for them. With keep_removed_ms None what was replaced stays: whoever replaced it knows
-            for how long.
+    def last_batch(self, query: str) -> int:
+        """Return the last batch of a query that is in the table, -1 for none."""
+        found = self.load().transaction_version(query_name(query))
+        return -1 if found is None else found
+
+    def facts(self, query: str, batches: range) -> list[dict[str, Any]]:
+        """Return what the log says of the last batches of a query; of those whose entries are gone, nothing."""
+        table, limit = self.load(), len(batches) + 8
+        while True:
+            history = table.history(limit)
+            found = [made for entry in history if (made := entry.get("slotmq")) and made["query"] == query]
+            if any(made["batch"] <= batches.start for made in found) or len(history) < limit:
+                return [made for made in found if made["batch"] in batches]
+            limit *= 4
+
+    # ---- what is added to it
+
+    def check(self, batch: Batch) -> bool:
+        """Return whether a batch is in the table. Raises: LakeRefused when its slots belong to another writer."""
+        return _holds(self.load(), batch)
+
+    def commit(self, batch: Batch, files: Sequence[NewFile]) -> bool:
+        """Add a batch whose files are on disk; return whether it is new. The files of one that is not are removed.
+
+        Raises: LakeRefused, and then too the files are removed.
         """
-        now = self._clock_ms()
-        found = [
-            f"{date}/{name}" for date in self._disk.list(self.data) for name in self._disk.list(self._folder_of(date))
-        ]
-        state = self.manifest.state()  # after the listing: what was committed since is known
-        orphans = removed = 0
-        for path in found:
-            if path in state.files:
-                continue
-            removed_ms = state.removed.get(path)
-            if removed_ms is not None:
-                if keep_removed_ms is not None and now - removed_ms >= keep_removed_ms:
-                    removed += self._disk.remove(self.data / path)
-                continue
-            mine = own is not None and path.rpartition("/")[2].startswith(own)
-            if mine or self._old(self.data / path, now - orphan_ms):
-                orphans += self._disk.remove(self.data / path)
-        for name in self._disk.list(self.manifest.folder):
-            if name.startswith(WRITING) and self._old(self.manifest.folder / name, now - orphan_ms):
-                self._disk.remove(self.manifest.folder / name)
-        return Swept(orphans, removed)
+        try:
+            made = self.append(batch, files)
+        except LakeRefused:
+            self.discard(files)
+            raise
+        if not made:
+            self.discard(files)
+        return made
 
-    def _folder_of(self, date: str) -> Path:
-        return self.data / date
+    def append(self, batch: Batch, files: Sequence[NewFile]) -> bool:
+        """Add a batch as `commit` does, and keep the files in any case."""
+        from deltalake import CommitProperties, PostCommitHookProperties
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import AddAction, Transaction
 
-    def _old(self, path: Path, limit_ms: int) -> bool:
-        changed_ms = self._disk.changed_ms(path)
-        return changed_ms is not None and changed_ms <= limit_ms
+        adds = [AddAction(file.path, file.bytes, {DATE: file.date}, now_ms(), True, file.stats) for file in files]
+        properties = CommitProperties(
+            custom_metadata={"slotmq": batch.facts()},
+            max_commit_retries=0,  # each try is behind what was compared and synced
+            app_transactions=[Transaction(name, version) for name, version in batch.transactions().items()],
+        )
+        hooks = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+        for _ in range(ATTEMPTS):
+            table = self.load()
+            held = _holds(table, batch)
+            self.log.sync(table.version())  # whoever made it may have died before he did
+            if held:
+                return False
+            try:
+                with delta_faults(self.uri):
+                    table.create_write_transaction(
+                        adds, "append", table.schema(), [DATE],
+                        commit_properties=properties, post_commithook_properties=hooks,
+                    )  # fmt: skip
+            except LakeRefused as refused:
+                if isinstance(refused.__cause__, CommitFailedError) and self.load().version() > table.version():
+                    continue  # somebody else was first
+                raise
+            self.log.sync(table.version() + 1)
+            if not (table.version() + 1) % CHECKPOINT_EVERY:
+                self._checkpoint()
+            return True
+        raise LakeRefused(f"{self.uri} changes faster than it can be written to")
+
+    def _checkpoint(self) -> None:
+        """Fold the entries into a checkpoint; old entries go when the checkpoint is on disk."""
+        table = self.load()
+        with delta_faults(self.uri):
+            table.create_checkpoint()
+            self.log.sync_checkpoint()
+            table.cleanup_metadata()
+
+    def discard(self, files: Sequence[NewFile]) -> None:
+        """Remove files that no log has."""
+        for file in files:
+            self._disk.remove(self.folder / file.path)
+
+    # ---- what becomes of what it has
+
+    def compact(self, target_bytes: int, day: str | None = None) -> dict[str, Any]:
+        """Put small files together, of all days or one, and return the package's figures."""
+        from deltalake import ColumnProperties, WriterProperties
+
+        plain = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
+        properties = WriterProperties(
+            compression="ZSTD", compression_level=1, column_properties={"body": plain, "raw": plain}
+        )
+        filters = None if day is None else [(DATE, "=", day)]
+        return self._maintain(
+            lambda table: table.optimize.compact(
+                partition_filters=filters, target_size=target_bytes, writer_properties=properties
+            )
+        )
+
+    def delete(self, predicate: str) -> int:
+        """Delete rows by a condition in SQL, and return how many; their bytes go with `vacuum`."""
+        return int(self._maintain(lambda table: table.delete(predicate))["num_deleted_rows"])
+
+    def vacuum(self, keep_hours: int) -> int:
+        """Remove files that were replaced so long ago, and those of no entry after a day; return how many."""
+        table = self.load()
+        with delta_faults(self.uri):
+            replaced = table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False)
+            orphans = table.vacuum(
+                max(keep_hours, ORPHAN_HOURS), dry_run=False, enforce_retention_duration=False, full=True
+            )
+        return len({*replaced, *orphans})
+
+    def sweep(self, query: str) -> None:
+        """Remove what a query wrote that is in no entry; who calls knows that its writer is gone."""
+        table = self.load()
+        with delta_faults(self.uri):
+            everything, replaced = (
+                table.vacuum(0, dry_run=True, enforce_retention_duration=False, full=full) for full in (True, False)
+            )
+        for path in set(everything) - set(replaced):
+            if path.rpartition("/")[2].startswith(f"{query}-"):
+                self._disk.remove(self.folder / path)
+
+    def _maintain(self, work: Callable[[DeltaTable], Any]) -> Any:
+        from deltalake.exceptions import CommitFailedError
+
+        for attempt in range(ATTEMPTS):
+            table = self.load()
+            self.log.sync(table.version())
+            try:
+                with delta_faults(self.uri):
+                    done = work(table)
+            except LakeRefused as refused:
+                if isinstance(refused.__cause__, CommitFailedError) and attempt < ATTEMPTS - 1:
+                    continue  # others replaced the same files
+                raise
+            last = self.load().version()
+            for version in range(table.version() + 1, last + 1):
+                self.log.sync(version)
+            return done
+        raise AssertionError
+
+
+def _holds(table: DeltaTable, batch: Batch) -> bool:
+    known = table.transaction_version(query_name(batch.query))
+    played = known is not None and batch.number <= known
+    for branch, (first, last) in batch.copied.seals.items():
+        held = table.transaction_version(branch_name(branch)) or 0
+        *_, vhost, tap = branch
+        if played and last > held:
+            raise LakeRefused(
+                f"batch {batch.number} of {batch.query} is in the lake with other slots than {first} to {last} of tap "
+                f"{tap!r}: the checkpoint does not belong to this lake"
+            )
+        if not played and first <= held:
+            raise LakeRefused(
+                f"the lake has tap {tap!r} of vhost {vhost!r} up to seal {held} already, "
+                f"and was to get seal {first} again: one archive only may write a tap into a lake; "
+                "end the other one, then --take-over goes on behind what it took"
+            )
+    return played
+
+
+def _lake_file(row: Mapping[str, Any]) -> LakeFile:
+    first, last = (row.get(f"{name}.ts") for name in ("min", "max"))
+    return LakeFile(
+        path=unquote(row["path"]),
+        date=row[f"partition.{DATE}"].isoformat(),
+        rows=row["num_records"] or 0,
+        bytes=row["size_bytes"],
+        first_ts_ms=None if first is None else int(first.timestamp() * 1000),
+        last_ts_ms=None if last is None else int(last.timestamp() * 1000) + 1,
+    )

@@ -23,7 +23,7 @@ class Forecast:
     growth: float
     bytes_a_message: float
     lake_bytes: int
-    free_bytes: int
+    free_bytes: int | None  # None in a bucket
     ahead: tuple[tuple[int, float], ...]  # in so many days the lake has so many bytes
     full_in_days: float | None
 
@@ -51,7 +51,7 @@ def trend(days: Sequence[int]) -> tuple[float, float]:
 
 
 def forecast(
-    by_day: Mapping[int, int], first_ms: int, last_ms: int, *, lake_rows: int, lake_bytes: int, free_bytes: int
+    by_day: Mapping[int, int], first_ms: int, last_ms: int, *, lake_rows: int, lake_bytes: int, free_bytes: int | None
 ) -> Forecast | None:
     """Return the forecast; None where there is no hour of history, or no message.
 
@@ -84,8 +84,10 @@ def forecast(
     )
 
 
-def _full_in_days(rate: float, growth: float, free: float) -> float | None:
+def _full_in_days(rate: float, growth: float, free: float | None) -> float | None:
     """Return when rate * t + growth * t^2 / 2 reaches what is free; None if it never does."""
+    if free is None:
+        return None
     if growth == 0:
         return free / rate if rate > 0 else None
     root = rate * rate + 2 * growth * free

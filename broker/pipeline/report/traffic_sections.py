@@ -140,13 +140,14 @@ def forecast_section(values: Values) -> str:
     facts = [
         rate,
         f"{size_text(found['lake_bytes_a_message'])} a message in the lake, {size_text(found['lake_bytes'])} in all",
-        f"{size_text(found['free_bytes'])} free on its disk: "
-        + ("never full at this rate" if full is None else f"full in {span_text(full * DAY_MS / 1000)}"),
     ]
+    free = found["free_bytes"]
+    if free is not None:
+        when = "never full at this rate" if full is None else f"full in {span_text(full * DAY_MS / 1000)}"
+        facts.append(f"{size_text(free)} free on its disk: {when}")
     ahead = [(0, found["lake_bytes"]), *((row["days"], row["lake_bytes"]) for row in found["ahead"])]
-    limit = found["lake_bytes"] + found["free_bytes"]
     drawn = [Line("lake", [(float(days), size, f"in {days} days: {size_text(size)}") for days, size in ahead], 0)]
-    if limit < 2 * ahead[-1][1]:
+    if free is not None and (limit := found["lake_bytes"] + free) < 2 * ahead[-1][1]:
         drawn.append(Line("its disk", [(float(days), limit, size_text(limit)) for days, _ in ahead], 1))
     x = span_axis("days from now", 0.0, float(ahead[-1][0]), lambda days: f"{days:g}")
     y = even_axis("", [size for line in drawn for _, size, _ in line.points], size_text, base=KIB)

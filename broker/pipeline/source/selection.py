@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from broker.cli.parser import BadUsage
 from broker.pipeline.faults import LakeRefused
-from broker.pipeline.job import USAGE, JobFailed, path_argument
-from broker.pipeline.lake.instant import instant_ms
-from broker.pipeline.lake.manifest import now_ms
+from broker.pipeline.job import USAGE, JobFailed, add_lake
+from broker.pipeline.lake.instant import instant_ms, now_ms
 from broker.routing.pattern import HASH, STAR, parse_pattern
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ class Selection:
         `pattern` is a topic pattern over routing keys; `where` is a condition in SQL over the columns of messages.
     """
 
-    lake: Path
+    lake: Path | str
     since: str | None = None
     until: str | None = None
     queues: tuple[str, ...] = ()
@@ -100,7 +99,7 @@ class Selection:
 def add_selection(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Add the arguments that name a selection."""
     group = parser.add_argument_group("messages")
-    group.add_argument("--lake", metavar="DIR", type=path_argument, required=required, help="the lake that they are in")
+    add_lake(group, "the lake that they are in", required=required)
     moment = "such as 2026-11-20, 2026-11-20T08:30:00Z or 7d"
     group.add_argument("--from", "--since", dest="since", metavar="T", help=f"from this time on, {moment}")
     group.add_argument("--until", metavar="T", help="before this time")

@@ -17,15 +17,17 @@ class DyingDisk(Disk):
     """Real files, until it dies.
 
     Shapes: `calls` counts what changes the disk; at the one of number `dies_at` it dies before it does anything, and
-        every call after that dies too. `lose_power` then takes what was not synced.
+        every call after that dies too. `lose_power` then takes what was not synced; `durable` is what was of the files
+        that the package makes in its own ways, in the lives before too.
     """
 
-    def __init__(self, dies_at: int | None = None) -> None:
+    def __init__(self, dies_at: int | None = None, durable: set[Path] | None = None) -> None:
         self.calls = 0
         self.dead = False
         self._dies_at = dies_at
         self._unsynced_files: set[Path] = set()
         self._unsynced_names: dict[Path, None] = {}  # made, in a folder that was not synced since
+        self._durable = set() if durable is None else durable
 
     def _step(self) -> None:
         if self.calls == self._dies_at:
@@ -50,19 +52,13 @@ class DyingDisk(Disk):
         self._step()
         super().sync_file(path)
         self._unsynced_files.discard(path)
+        self._durable.add(path)
 
     def sync_folder(self, folder: Path) -> None:
         self._step()
         super().sync_folder(folder)
         for path in [path for path in self._unsynced_names if path.parent == folder]:
             del self._unsynced_names[path]
-
-    def link(self, source: Path, target: Path) -> bool:
-        self._step()
-        made = super().link(source, target)
-        if made:
-            self._unsynced_names[target] = None
-        return made
 
     def rename(self, source: Path, target: Path) -> None:
         self._step()
@@ -73,8 +69,14 @@ class DyingDisk(Disk):
         self._step()
         return super().remove(path)
 
-    def lose_power(self, random: Random) -> None:
+    def lose_power(self, random: Random, lake: Path) -> None:
         """Take some of the names and of the bytes that were never synced."""
+        for path in sorted({*lake.glob("*/_delta_log/*.*"), *lake.glob("*/date=*/part-*")} - self._durable):
+            if random.random() < 0.5:
+                path.write_bytes(path.read_bytes()[: random.randrange(100) * random.randrange(2)])
+            elif random.random() < 0.5:
+                path.unlink()
+            self._durable.add(path)
         for path in self._unsynced_names:
             if random.random() < 0.5:
                 path.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,15 @@ from typing import Any
 import pytest
 
 from broker.pipeline.faults import LakeRefused, SlotGap, SourceRefused
-from broker.pipeline.lake import Lake
+from broker.pipeline.lake import Lake, archive_run
 from broker.pipeline.lake.archive_run import ArchiveRun
-from broker.pipeline.lake.bad_share import BadShare
+from broker.pipeline.lake.bad_record import BadShare
 from broker.pipeline.lake.disk import Disk
-from broker.pipeline.lake.entry import Entry
 from broker.pipeline.lake.lake_format import LakeTarget, slot_rows
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.store_catalog import StoreCatalog
 from broker.slot_files.slot_view import open_slot
+from tests.delta_log import messages_of
 from tests.slot_folders import SlotFolder, numbered
 
 
@@ -73,7 +74,7 @@ class World:
     def sink(self, run: ArchiveRun, batch: int, seals: Sequence[int]) -> None:
         """Do what the sink does with the slots of a batch."""
         target = LakeTarget(
-            str(self.lake.path), None, run.note.query, BadShare.parse("0"), {run.note.store: run.note.skip},
+            self.lake.place, None, run.note.query, BadShare.parse("0"), {run.note.store: run.note.skip},
             open_slot=lambda handle: open_slot(self.folder.slot_path(handle.seal).read_bytes(), handle.crc),
         )  # fmt: skip
         found = [SlotHandle.of(self.folder.store, one) for one in self.folder.view.seals if one.seal in seals]
@@ -104,22 +105,6 @@ def world(tmp_path: Path) -> World:
         made.folder.add_slot("audit", numbered(10))
     made.catalog.known = [("/", "audit")]
     return made
-
-
-def test_what_a_compaction_replaced_is_left_to_compactions(world: World) -> None:
-    """They are told for how long readers may need it, and the archive is not: it sweeps no more than its own."""
-    run = world.run()
-    run.begin()
-    world.batch(run, 0, [1])
-    run.end()
-    table = world.lake.message_table
-    [old] = table.files()
-    table.manifest.append(lambda n: Entry("compact", n, 0, remove=(old.path,)), "compact")  # in 1970
-    orphan = table.data / Path(old.path).with_name(f"{run.note.query}-orphan.parquet")
-    orphan.write_bytes(b"x")
-    world.run().begin()
-    assert not orphan.exists()
-    assert (table.data / old.path).exists()
 
 
 def test_a_slot_is_released_when_spark_noted_its_batch_and_no_sooner(world: World) -> None:
@@ -283,18 +268,51 @@ def test_a_damaged_checkpoint_is_refused(world: World, damage: Any, said: str) -
 
 
 def test_what_a_dead_run_left_is_swept_at_the_start(world: World) -> None:
-    """Files of the archive's own that no entry has; those of others are left alone."""
+    """Files of the archive's own that no entry has; those of others, and what a compaction replaced, are left alone."""
     run = world.run()
     note = run.begin()
-    folder = world.lake.message_table.data / "date=2023-11-14"
-    folder.mkdir(parents=True)
-    (folder / f"{note.query}-1.parquet").write_bytes(b"x")
-    (folder / "other-1.parquet").write_bytes(b"x")
+    world.batch(run, 0, [1])
+    world.batch(run, 1, [2])
     run.end()
+    folder = world.lake.message_table.folder / "date=2023-11-14"
+    replaced = {path.name for path in folder.iterdir()}
+    world.lake.compact(1 << 20)
+    kept = {path.name for path in folder.iterdir()}
+    for name in (f"{note.query}-1.parquet", "other-1.parquet"):
+        (folder / name).write_bytes(b"x")
     again = world.run()
     again.begin()
-    assert [path.name for path in folder.iterdir()] == ["other-1.parquet"]
+    assert {path.name for path in folder.iterdir()} == {"other-1.parquet", *kept} > replaced
     again.end()
+
+
+def test_a_lake_that_was_put_back_is_told(world: World, tmp_path: Path) -> None:
+    """The checkpoint knows batches that the lake has not: their slots may be gone, and nobody goes on in silence."""
+    run = world.run()
+    run.begin()
+    world.batch(run, 0, [1])
+    shutil.copytree(tmp_path / "lake", tmp_path / "copy")
+    world.batch(run, 1, [2])
+    run.end()
+    shutil.rmtree(tmp_path / "lake" / "messages")
+    shutil.copytree(tmp_path / "copy" / "messages", tmp_path / "lake" / "messages")
+    with pytest.raises(LakeRefused, match=r"has batch 0 .* the checkpoint .* has 1: was an older copy"):
+        world.run().begin()
+
+
+def test_a_follower_puts_its_small_files_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When there are enough of them, and again when as many came; what another run left counts too."""
+    monkeypatch.setattr(archive_run, "TENDED_FILES", 3)
+    for at in range(6):
+        run = world.run()
+        run.begin()
+        world.batch(run, at, [at + 1])
+        run.step()
+        run.tend()
+        run.end()
+        world.folder.add_slot("audit", numbered(10))
+        assert len(world.lake.files()) == (1, 2, 1, 2, 1, 2)[at]
+    assert messages_of(world.lake.place.root) == list(range(1, 61))
 
 
 def test_spark_s_note_is_on_disk_before_a_slot_is_released(world: World) -> None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-import pyarrow.parquet as pq
 import pytest
 
-from broker.pipeline.lake import Lake, manifest
-from broker.pipeline.lake.bad_share import BadShare
-from broker.pipeline.lake.entry import LakeFile
+from broker.pipeline.lake import Lake, table
+from broker.pipeline.lake.bad_record import BadShare
 from broker.pipeline.lake.lake_format import LakeTarget, slot_rows
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.slot_files.slot_view import open_slot
+from tests.delta_log import messages_of, orphans_of, rows_of
 from tests.slot_folders import SlotFolder, make_slots, numbered
 from tests.unit.pipeline.dying_disk import Died, DyingDisk
 
@@ -47,9 +46,8 @@ def handles(folder: SlotFolder) -> list[SlotHandle]:
 
 def target(lake: Path, folder: SlotFolder, disk: DyingDisk) -> LakeTarget:
     """Return the sink as Spark makes it for tasks and commits."""
-    Lake(lake, create=True, disk=disk)
     return LakeTarget(
-        lake=str(lake),
+        lake=Lake(lake, create=True, disk=disk).place,
         slots=None,
         query=QUERY,
         max_bad=BadShare.parse("1"),
@@ -69,37 +67,23 @@ def archive(lake: Path, folder: SlotFolder, disk: DyingDisk, committed: set[int]
             sink = target(lake, folder, disk)
             sink.commit([sink.write(iter([slot_rows([one])])) for one in found[2 * batch : 2 * batch + 2]], batch)
             committed.add(batch)
+            Lake(lake, disk=disk).compact(1 << 20)
 
 
-def rows_of(lake: Lake, files: list[LakeFile]) -> list[int]:
-    """Return the message ids in files, sorted."""
-    found: list[int] = []
-    for file in files:
-        rows = pq.read_table(lake.message_table.data / file.path, columns=["offset"]).column("offset").to_pylist()
-        assert len(rows) == file.rows
-        found += rows
-    return sorted(found)
-
-
-def on_disk(lake: Lake) -> set[str]:
-    """Return the files that are there, whatever the log says."""
-    data = lake.message_table.data
-    return {path.relative_to(data).as_posix() for path in data.rglob("*.parquet")}
-
-
-def check(lake_path: Path, folder: SlotFolder) -> None:
-    """Assert that each row is there once, and after a sweep no file more than the log has."""
-    lake = Lake(lake_path)
+def check(path: Path, folder: SlotFolder) -> None:
+    """Assert that each row is there once, by the log's words and the package's, and no orphan after a vacuum."""
+    lake = Lake(path)
     wanted = [message_id for seal in folder.view.seals for message_id in range(seal.first, seal.end)]
     damaged = folder.view.seals[1].first
-    assert rows_of(lake, lake.files()) == [message_id for message_id in wanted if message_id != damaged]
-    bad = lake.bad_table.files()
-    assert sum(pq.read_table(lake.bad_table.data / file.path).num_rows for file in bad) == 1
+    whole = [message_id for message_id in wanted if message_id != damaged]
+    found = lake.message_table.load().to_pyarrow_table(columns=["offset"]).column("offset").to_pylist()
+    assert messages_of(path) == sorted(found) == whole
+    assert [row["offset"] for row in rows_of(path / "bad")] == [damaged]
     assert lake.archived(folder.store) == {("/", "audit"): {"": SLOTS}}
-    lake.message_table.sweep(own=QUERY)
-    lake.bad_table.sweep(own=QUERY)
-    assert on_disk(lake) == {file.path for file in lake.files()}
-    assert len(list(lake.bad_table.data.rglob("*.parquet"))) == len(bad)
+    for each in (lake.message_table, lake.bad_table):
+        each.load().vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+        assert not orphans_of(each.folder)
+    assert messages_of(path) == whole
 
 
 def calls_of_a_whole_run(tmp_path: Path, folder: SlotFolder) -> int:
@@ -120,20 +104,20 @@ def test_a_writer_that_dies_at_any_file_call_leaves_each_row_once(
 
     A power loss may take nothing, so that it is a kill as well.
     """
-    monkeypatch.setattr(manifest, "SNAPSHOT_EVERY", 1)
+    monkeypatch.setattr(table, "CHECKPOINT_EVERY", 2)
     random = Random(4711)
     calls = calls_of_a_whole_run(tmp_path, folder)
     assert calls > 40
     for dies_at in range(0, calls, step):
-        lake, committed = tmp_path / f"lake{dies_at}", set[int]()
+        lake, committed, durable = tmp_path / f"lake{dies_at}", set[int](), set[Path]()
         for attempt, life in enumerate((dies_at, random.randrange(calls), None)):
-            disk = DyingDisk(life)
+            disk = DyingDisk(life, durable)
             try:
                 archive(lake, folder, disk, committed)
             except Died:
                 assert attempt < 2
                 if power:
-                    disk.lose_power(random)
+                    disk.lose_power(random, lake)
             else:
                 break
         check(lake, folder)

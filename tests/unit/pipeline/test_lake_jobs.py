@@ -1,4 +1,4 @@
-"""Plans of compaction, columns of a query, and what the commands refuse before they start anything."""
+"""Values of a query, and what the commands refuse before they start anything."""
 
 from __future__ import annotations
 
@@ -8,52 +8,9 @@ import pytest
 
 from broker.cli.main import main
 from broker.pipeline.job import ERROR, USAGE
-from broker.pipeline.jobs.query import plain, wanted_columns
+from broker.pipeline.jobs.query import plain
 from broker.pipeline.lake import Lake
-from broker.pipeline.lake.compaction import plan
-from broker.pipeline.lake.entry import LakeFile
-from broker.pipeline.source.schema import COLUMNS
 from tests.slot_folders import SlotFolder
-
-TARGET = 1000
-
-
-def file(date: str, name: str, size: int, *, compacted: bool = False) -> LakeFile:
-    """Return a file of a size."""
-    return LakeFile(f"date={date}/{name}", date, size, size, 0, 1, 0, 0, compacted=compacted)
-
-
-def test_days_that_are_over_are_planned_with_their_small_files() -> None:
-    """Not today, not a day with one file, not files that are large enough and compacted."""
-    files = [
-        file("2026-11-18", "a", 900), file("2026-11-18", "b", 1300), file("2026-11-18", "big", 800, compacted=True),
-        file("2026-11-19", "alone", 10),
-        file("2026-11-20", "small", 100, compacted=True), file("2026-11-20", "late", 10),
-        file("2026-11-21", "c", 10), file("2026-11-21", "d", 10),
-        file("2026-11-17", "e", 10, compacted=True), file("2026-11-17", "f", 10, compacted=True),
-    ]  # fmt: skip
-    found = [(one.date, [each.path[-5:] for each in one.files], one.parts) for one in plan(files, "2026-11-21", TARGET)]
-    assert found == [("2026-11-18", ["-18/a", "-18/b"], 2), ("2026-11-20", ["/late", "small"], 1)]
-    assert [one.date for one in plan(files, "2026-11-21", TARGET, "2026-11-18")] == ["2026-11-18"]
-    assert plan(files, "2026-11-21", TARGET, "2026-11-21") == []
-
-
-@pytest.mark.parametrize(
-    ("sql", "columns"),
-    [
-        ("SELECT count(*) FROM messages", ("offset",)),
-        ("SELECT Count( * ), max(ts) FROM messages WHERE `Routing_Key` LIKE 'a.%'", ("ts", "routing_key")),
-        ("SELECT * FROM messages", COLUMNS),
-        ("SELECT m.* FROM messages m", COLUMNS),
-        ("TABLE messages", COLUMNS),
-        ("FROM messages |> WHERE routing_key = 'a' |> LIMIT 5", COLUMNS),
-        ("SELECT length(body) FROM messages NATURAL JOIN messages", COLUMNS),
-        ("SELECT get_json_object(headers, '$.n') n FROM messages GROUP BY ALL", ("headers",)),
-    ],
-)
-def test_only_columns_that_a_query_can_mean_are_decoded(sql: str, columns: tuple[str, ...]) -> None:
-    """Too many cost time, too few would be an error: whatever may mean all of them takes all."""
-    assert wanted_columns(sql) == columns
 
 
 def test_values_are_said_as_json_can() -> None:
@@ -80,9 +37,14 @@ def test_values_are_said_as_json_can() -> None:
         ("compact --lake {lake} --target-mb 0", "--target-mb 0 is not between"),
         ("compact --lake {lake} --keep-days -1", "--keep-days is between 0 and 36,500"),
         ("compact --lake {lake} --keep-days nan", "--keep-days is between"),
+        ("expire --lake {lake}", "say what to delete: --older 90d, --key K or both"),
+        ("expire --lake {lake} --older lately", "--older: 'lately' is no time such as"),
+        ("expire --lake {lake} --key k --keep-days -1", "--keep-days is between 0 and 36,500"),
+        ("query SELECT --lake {lake} --as-of lately", "--as-of: 'lately' is no time such as"),
+        ("query SELECT --path {store} --as-of 3", "--as-of is for a lake"),
         ("compact --lake {lake} --target-mb 1e-9", "--target-mb 1e-09 is not between"),
         ("query SELECT", "say what to ask: --lake DIR, --path DIR or --url URL, one of them"),
-        ("query SELECT --lake {lake} --tap t", "--tap, --queue and --vhost are for live slots"),
+        ("query SELECT --lake {lake} --tap t", "--tap, --queue, --vhost and --columns are for live slots"),
         ("query SELECT --lake {lake} --csv --json", "--csv or --json, one of them"),
         ("query SELECT --lake {full}", "is no lake"),
         ("query SELECT --lake {lake} --limit -1", "--limit is between 0 and"),

@@ -8,6 +8,7 @@ import pytest
 
 from broker.pipeline.faults import LakeRefused, SourceRefused
 from broker.pipeline.lake import Lake
+from broker.pipeline.lake.place import Place
 from broker.pipeline.local_path import local_path
 from broker.pipeline.source.catalog import open_catalog
 
@@ -29,7 +30,21 @@ def test_a_path_is_itself_and_a_file_url_its_path(name: str | Path, meant: str) 
     assert local_path(name) == Path(meant)
 
 
-@pytest.mark.parametrize("name", ["s3://bucket/x", Path("s3://bucket/x"), "hdfs:/x", "file://host/x", "HTTP://h/x"])
+@pytest.mark.parametrize("name", ["s3:", "S3://", "s3a://"])
+def test_a_lake_may_be_in_a_bucket(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a text or a path, with the options of the environment; a data folder may not."""
+    monkeypatch.setenv("AWS_REGION", "mars-1")
+    for given in (f"{name}/bucket/x/", Path(f"{name}/bucket/x")):
+        place = Place.of(given)
+        assert (place.uri, place.folder, place.options["AWS_REGION"]) == ("s3://bucket/x", None, "mars-1")
+    assert "mars" not in repr(place)
+    with pytest.raises(LakeRefused, match="names no bucket"):
+        Place.of(f"{name}//")
+    with pytest.raises(SourceRefused, match="is a URL"):
+        open_catalog(f"{name}//bucket/x").view()
+
+
+@pytest.mark.parametrize("name", ["gs://bucket/x", Path("gs://bucket/x"), "hdfs:/x", "file://host/x", "HTTP://h/x"])
 def test_any_other_url_is_refused(name: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a lake and of a data folder, and nothing is made."""
     monkeypatch.chdir(tmp_path)

@@ -1,0 +1,105 @@
+"""`slotmq pipeline expire`: deletes messages from a lake, old ones or those under a routing key. It starts no Spark."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from broker.cli.parser import BadUsage, add_command
+from broker.pipeline.faults import LakeRefused
+from broker.pipeline.job import OK, JobFailed, Progress, Summary, add_lake, add_output, carry_out
+from broker.pipeline.jobs.compact import KEEP_DAYS, add_keep, keep_hours, open_lake
+from broker.pipeline.lake.instant import instant_ms, now_ms
+
+__all__ = ["ExpireOptions", "add_expire", "run_expire"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireOptions:
+    """What to delete: messages that are under one of the keys, of one of the queues, and of days before `older`.
+
+    Shapes: `older` is a time as the lake reads them, of which the day counts; what is not said does not matter.
+    """
+
+    lake: Path | str
+    older: str | None = None
+    keys: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    vhost: str | None = None
+    keep_days: float = KEEP_DAYS
+
+
+def add_expire(commands: Any) -> None:
+    """Add the command."""
+    command = add_command(commands, "expire", "delete messages from a lake, old ones or those under a routing key")
+    add_lake(command, "the lake")
+    command.add_argument("--older", metavar="T", help="of days (UTC) that ended before, such as 90d or 2026-11-20")
+    command.add_argument("--key", metavar="K", action="append", default=[], help="under this routing key; may repeat")
+    command.add_argument("--queue", metavar="Q", action="append", default=[], help="only of this queue or tap")
+    command.add_argument("--vhost", metavar="V", help="only of this vhost")
+    add_keep(command)
+    add_output(command)
+    command.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.older is None and not arguments.key:
+        raise BadUsage("say what to delete: --older 90d, --key K or both")
+    keep_hours(arguments.keep_days)
+    options = ExpireOptions(
+        arguments.lake,
+        arguments.older,
+        tuple(arguments.key),
+        tuple(arguments.queue),
+        arguments.vhost,
+        arguments.keep_days,
+    )
+    try:
+        conditions(options)
+    except LakeRefused as refused:
+        raise BadUsage(f"--older: {refused}") from None
+    return carry_out(arguments, "expire", lambda progress: run_expire(options, progress))
+
+
+def conditions(options: ExpireOptions) -> tuple[str, str | None]:
+    """Return in SQL what to delete of the messages, and of the bad records, which have no key. Raises: LakeRefused."""
+    found = []
+    before_ms = instant_ms(options.older, now_ms())
+    if before_ms is not None:
+        found.append(f"date < '{datetime.fromtimestamp(before_ms / 1000, UTC).date().isoformat()}'")
+    if options.queues:
+        found.append(f"queue IN ({_texts(options.queues)})")
+    if options.vhost is not None:
+        found.append(f"vhost = {_texts([options.vhost])}")
+    bad = None if options.keys else " AND ".join(found)
+    return " AND ".join([*found, f"routing_key IN ({_texts(options.keys)})"] if options.keys else found), bad
+
+
+def _texts(values: Sequence[str]) -> str:
+    return ", ".join("'" + value.replace("'", "''") + "'" for value in values)
+
+
+def run_expire(options: ExpireOptions, progress: Progress) -> Summary:
+    """Delete, and return what came of it; an archive may write to the lake meanwhile. Raises: JobFailed."""
+    lake = open_lake(options.lake)
+    messages, bad = conditions(options)
+    try:
+        progress.step("deleting")
+        rows = lake.message_table.delete(messages)
+        bad_rows = 0 if bad is None else lake.bad_table.delete(bad)
+        progress.step("removing what was replaced")
+        removed = lake.vacuum(keep_hours(options.keep_days))
+    except LakeRefused as refused:
+        raise JobFailed(str(refused)) from None
+    values = {
+        "lake": str(lake.place),
+        "rows": rows,
+        "bad": bad_rows,
+        "removed": removed,
+        "elapsed_s": round(progress.elapsed_s, 3),
+    }
+    return Summary(values, OK)

@@ -1,0 +1,114 @@
+"""The log of a Delta table on this machine's disk, and what its package leaves to us: that it outlives a power loss.
+
+The package renames an entry into place without a sync. We sync an entry, with the files that it adds, before a commit
+returns, and before another commit follows it. So only the last entry of an archive may be torn, and what compactions
+and deletions put behind it; nobody relied on those, and `repair` removes them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+from broker.pipeline.lake.disk import Disk
+
+__all__ = ["LOG", "DeltaLog"]
+
+LOG: Final = "_delta_log"
+LAST_CHECKPOINT: Final = "_last_checkpoint"
+CHECKPOINT: Final = ".checkpoint.parquet"
+PARQUET: Final = b"PAR1"
+
+
+class DeltaLog:
+    """The log of a table. Shapes: without a folder it is in a bucket, where what is written is durable and whole."""
+
+    def __init__(self, table: Path | None, disk: Disk) -> None:
+        self._table = table or Path()
+        self._folder = self._table / LOG
+        self._local = table is not None
+        self._disk = disk
+
+    def sync(self, version: int) -> None:
+        """Return when an entry and the files that it adds are on disk."""
+        path = self._folder / f"{version:020}.json"
+        if not self._local or not path.exists():  # a checkpoint took its place
+            return
+        for action in _actions(self._disk.read(path)):
+            added = self._table / unquote(action["add"]["path"]) if "add" in action else None
+            if added is not None and added.exists():  # it may have been replaced and removed meanwhile
+                self._disk.sync_file(added)
+                self._disk.sync_folder(added.parent)
+        self._disk.sync_file(path)
+        self._disk.sync_folder(self._folder)
+
+    def sync_checkpoint(self) -> None:
+        """Return when the checkpoints are on disk; until then the entries that they fold are kept."""
+        if self._local:
+            for name in self._names():
+                if name.endswith(CHECKPOINT) or name == LAST_CHECKPOINT:
+                    self._disk.sync_file(self._folder / name)
+            self._disk.sync_folder(self._folder)
+
+    def repair(self) -> list[str]:
+        """Remove what a power loss left half written, and return the names."""
+        if not self._local:
+            return []
+        removed = {name for name in self._names() if name.endswith(CHECKPOINT) and not self._whole(LOG, name)}
+        if removed or self._broken(LAST_CHECKPOINT):
+            removed |= {LAST_CHECKPOINT} & set(self._names())
+        entries = [name for name in self._names() if name.endswith(".json") and name[:-5].isdecimal()]
+        for at in range(len(entries) - 1, -1, -1):
+            if self._torn(entries[at]):
+                removed |= set(entries[at:])
+            elif self._archived(entries[at]):
+                break  # when it was made, all before it was on disk
+        for name in sorted(removed, reverse=True):
+            self._disk.remove(self._folder / name)
+        if removed:
+            self._disk.sync_folder(self._folder)
+        return sorted(removed)
+
+    def _names(self) -> list[str]:
+        return self._disk.list(self._folder)
+
+    def _broken(self, name: str) -> bool:
+        try:
+            json.loads(self._disk.read(self._folder / name))
+        except FileNotFoundError:
+            return False
+        except ValueError:
+            return True
+        return False
+
+    def _torn(self, name: str) -> bool:
+        """Return whether an entry is half written, or replaces files that are there by others that are not whole.
+
+        An archive's files are on disk before their entry: what became of them since is no power loss.
+        """
+        try:
+            actions = list(_actions(self._disk.read(self._folder / name)))
+        except ValueError:
+            return True
+        adds, removes = ([action[kind] for action in actions if kind in action] for kind in ("add", "remove"))
+        if not removes or not all((self._table / unquote(one["path"])).exists() for one in removes):
+            return not actions
+        return not all(self._whole("", unquote(one["path"]), one["size"]) for one in adds)
+
+    def _archived(self, name: str) -> bool:
+        found = _actions(self._disk.read(self._folder / name))
+        return any("slotmq" in action.get("commitInfo", ()) for action in found)
+
+    def _whole(self, folder: str, name: str, size: int | None = None) -> bool:
+        try:
+            block = self._disk.read(self._table / folder / name)
+        except FileNotFoundError:
+            return False
+        return size in (None, len(block)) and block[-4:] == PARQUET
+
+
+def _actions(block: bytes) -> Iterator[Mapping[str, Any]]:
+    return (json.loads(line) for line in block.splitlines() if line)

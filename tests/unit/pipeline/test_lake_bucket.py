@@ -1,0 +1,110 @@
+"""A lake in a bucket: the same promises as in a folder, by the options that users of `deltalake` know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.cli.main import main
+
+pytest.importorskip("deltalake")
+pytest.importorskip("moto")
+
+from broker.pipeline.faults import LakeRefused
+from broker.pipeline.lake import Lake
+from broker.pipeline.lake.bad_record import BadShare
+from broker.pipeline.lake.lake_format import LakeTarget, slot_rows
+from broker.pipeline.lake.table import Batch
+from broker.pipeline.source.slot_handle import SlotHandle
+from broker.slot_files.slot_view import open_slot
+from tests.slot_folders import SlotFolder, numbered
+from tests.unit.pipeline.bucket import bucket
+from tests.unit.pipeline.test_lake_table import STORE, batch
+
+pytestmark = pytest.mark.slow
+
+PLACE = "s3://attic/lakes/news"
+
+
+@pytest.fixture(scope="module")
+def options() -> Iterator[dict[str, str]]:
+    """Provide a bucket."""
+    with bucket("attic") as made:
+        yield made
+
+
+@pytest.fixture
+def place(options: dict[str, str], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Provide a place of the test's own in the bucket, which the environment leads to."""
+    for name, value in options.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://attic/{request.node.name}"
+
+
+def offsets(lake: Lake) -> list[int]:
+    """Return the offsets that the package reads."""
+    found: list[int] = lake.message_table.load().to_pyarrow_table(columns=["offset"]).column("offset").to_pylist()
+    return sorted(found)
+
+
+def test_a_bucket_holds_each_batch_once(place: str) -> None:
+    """Played again, by another writer, compacted, deleted from and vacuumed."""
+    with pytest.raises(LakeRefused, match=rf"{place} is no lake"):
+        Lake(place)
+    lake = Lake(place, create=True)
+    for number in range(3):
+        assert lake.commit(batch(lake, number, number + 1))
+    again = Lake(place, create=True)
+    assert not again.commit(batch(again, 2, 3))
+    with pytest.raises(LakeRefused, match="one archive only may write a tap"):
+        again.commit(batch(again, 0, 3, 4, query="other"))
+    assert (offsets(lake), list(lake.archived(STORE))) == ([1, 2, 3], [("/", "audit")])
+    assert lake.compact(1 << 20)["numFilesAdded"] == 1
+    assert lake.message_table.delete("offset = 2") == 1
+    lake.vacuum(0)
+    assert offsets(lake) == [1, 3]
+    [file] = lake.files()
+    names = lake.disk.list(lake.message_table.folder / f"date={file.date}")
+    assert names == [file.path.rpartition("/")[2]]  # and none of those that were refused
+
+
+def test_slots_go_into_a_bucket(place: str, tmp_path: Path) -> None:
+    """As a task and a commit do it; what fails leaves no object."""
+    folder = SlotFolder(tmp_path / "store")
+    folder.add_slot("audit", numbered(30))
+    target = LakeTarget(
+        Lake(place, create=True).place, None, "q", BadShare.parse("0"),
+        open_slot=lambda handle: open_slot(folder.slot_path(handle.seal).read_bytes(), handle.crc),
+    )  # fmt: skip
+    rows = slot_rows([SlotHandle.of(folder.store, seal) for seal in folder.view.seals])
+    target.commit([target.write(iter([rows]))], 0)
+    lake = Lake(place)
+    assert offsets(lake) == list(range(1, 31))
+    written = target.write(iter([rows]))
+    lake.discard(Batch("q", 1, written.copied))
+    lake.message_table.sweep("q")
+    assert len(lake.disk.list(lake.message_table.folder / "date=2023-11-14")) == 1
+
+
+def test_the_commands_take_the_options_of_a_bucket(
+    options: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From their line as from the environment; a bucket that is not there is one line, and no secret is told."""
+    for name in options:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    words = [word for name, value in options.items() for word in ("--storage-option", f"{name.lower()}={value}")]
+    missing = ["pipeline", "compact", "--lake", "s3://missing/lake", *words, "--json"]
+    assert main(missing) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("slotmq: s3://missing/lake") and len(told.splitlines()) == 1 and "secret" not in told
+    lake = Lake("s3://attic/commands", create=True)
+    for number in range(2):
+        lake.commit(batch(lake, number, number + 1))
+    assert main(["pipeline", "compact", "--lake", "s3://attic/commands", *words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["files_after"] == 1
+    assert main(["pipeline", "expire", "--lake", "s3a://attic/commands", *words, "--older", "1d", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 2

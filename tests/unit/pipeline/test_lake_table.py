@@ -1,0 +1,316 @@
+"""A table of a lake: a batch is in it once, a tap has one writer, and what the log says is on disk when it counts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("deltalake")
+
+import pyarrow as pa
+
+from broker.pipeline.faults import LakeRefused
+from broker.pipeline.jobs.expire import ExpireOptions, conditions
+from broker.pipeline.lake import Lake, table
+from broker.pipeline.lake.day_files import DayFiles
+from broker.pipeline.lake.disk import Disk
+from broker.pipeline.lake.slot_copy import Copied
+from broker.pipeline.lake.table import Batch
+from broker.pipeline.source.schema import ARROW_SCHEMA
+from tests.delta_log import DeltaTableLog, messages_of, orphans_of
+
+STORE = "a" * 32
+START = "b" * 32
+AUDIT = (STORE, START, "/", "audit")
+DAY_US = 86_400_000_000
+FIRST_US = 20_000 * DAY_US  # 2024-10-04
+
+
+def batch(
+    lake: Lake, number: int, first: int, last: int | None = None, *, query: str = "q", day: int = 0, key: str = "k"
+) -> Batch:
+    """Return a batch whose file is written: one row a seal, with the seal as its offset."""
+    last = first if last is None else last
+    rows = [
+        {"vhost": "/", "queue": "audit", "seal": seal, "offset": seal, "routing_key": key, "body": b"x", "store": STORE}
+        for seal in range(first, last + 1)
+    ]
+    columns = [
+        pa.array([FIRST_US + day * DAY_US + seal for seal in range(first, last + 1)], pa.int64()).cast(field.type)
+        if field.name == "ts"
+        else pa.array([row.get(field.name) for row in rows], field.type)
+        for field in ARROW_SCHEMA
+    ]
+    with DayFiles(lake.disk, lake.message_table.folder, query, ARROW_SCHEMA) as files:
+        files.add(pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA))
+        made = files.finish()
+    return Batch(query, number, Copied(made, seals={AUDIT: (first, last)}, slots=1, rows=len(rows)))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """Provide a lake without messages."""
+    return Lake(tmp_path / "lake", create=True)
+
+
+def offsets(lake: Lake) -> list[int]:
+    """Return the offsets by the log's words; no file is there that the log does not know."""
+    folder = lake.message_table.folder
+    assert not orphans_of(folder)
+    return messages_of(folder.parent)
+
+
+def test_a_batch_that_is_played_again_changes_nothing(lake: Lake) -> None:
+    """By its writer and by one that never saw the first; the package alone would take the same version once more."""
+    assert lake.commit(batch(lake, 0, 1, 3))
+    assert lake.commit(batch(lake, 1, 4))
+    entries = DeltaTableLog.read(lake.message_table.folder).entries
+    for again in (lake, Lake(lake.place)):
+        assert not again.commit(batch(again, 1, 4))
+        assert not again.commit(batch(again, 0, 1, 3))
+    log = DeltaTableLog.read(lake.message_table.folder)
+    assert (log.entries, offsets(lake)) == (entries, [1, 2, 3, 4])
+    assert log.transactions == {f"slotmq/{STORE}/{START}/%2F/audit": 4, "slotmq-query/q": 1}
+    assert lake.archived(STORE) == {("/", "audit"): {START: 4}}
+
+
+def test_a_batch_of_other_slots_is_refused(lake: Lake) -> None:
+    """A checkpoint of another lake would have its batch dropped as known; the lake stays as it is."""
+    lake.commit(batch(lake, 0, 1, 3))
+    with pytest.raises(LakeRefused, match="with other slots than 3 to 4 of tap 'audit'"):
+        lake.commit(batch(lake, 0, 3, 4))
+    with pytest.raises(LakeRefused, match=r"up to seal 3 already, and was to get seal 2 again: .* --take-over"):
+        lake.commit(batch(lake, 0, 2, 9, query="other"))
+    assert offsets(lake) == [1, 2, 3]
+
+
+def test_two_writers_of_a_tap_are_one_behind_the_other(lake: Lake) -> None:
+    """Both find the slots free: one takes them, and the other compares again, and is refused or goes on behind."""
+    meet = threading.Barrier(2)
+
+    class MeetingDisk(Disk):
+        """Waits for the other writer when both have compared and neither has written."""
+
+        met = False
+
+        def sync_folder(self, folder: Path) -> None:
+            super().sync_folder(folder)
+            if folder.name == "_delta_log" and not self.met:
+                self.met = True
+                meet.wait(20)
+
+    said: dict[str, str] = {}
+
+    def commit(query: str, made: Batch) -> None:
+        try:
+            said[query] = str(Lake(lake.place, disk=MeetingDisk()).commit(made))
+        except LakeRefused as refused:
+            said[query] = str(refused)
+
+    batches = {"q": batch(lake, 0, 1, 3, query="q"), "r": batch(lake, 0, 1, 5, query="r")}
+    threads = [threading.Thread(target=commit, args=each) for each in batches.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    [winner] = [query for query, found in said.items() if found == "True"]
+    [refused] = [found for query, found in said.items() if query != winner]
+    assert "one archive only may write a tap" in refused
+    assert offsets(lake) == list(range(1, 4 if winner == "q" else 6))
+
+
+def test_writers_of_other_taps_do_not_block_each_other(lake: Lake) -> None:
+    """Each finds that another was first, compares again and goes on."""
+
+    def work(query: str) -> None:
+        mine = Lake(lake.place)
+        for number in range(8):
+            made = batch(mine, number, number + 1, query=query)
+            mine.commit(
+                Batch(query, number, Copied(made.copied.files, seals={(STORE, START, "/", query): (number + 1,) * 2}))
+            )
+
+    threads = [threading.Thread(target=work, args=(query,)) for query in "qrs"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert offsets(lake) == sorted([*range(1, 9)] * 3)
+    assert lake.archived(STORE) == {("/", query): {START: 8} for query in "qrs"}
+
+
+def test_an_entry_and_its_folder_are_on_disk_before_a_commit_returns(lake: Lake) -> None:
+    """The package renames it into place and syncs nothing; the files that it names are synced before."""
+    calls: list[str] = []
+
+    class NotingDisk(Disk):
+        def sync(self, file: Any) -> None:
+            super().sync(file)
+            calls.append(Path(file.name).name[-13:])
+
+        def sync_file(self, path: Path) -> None:
+            super().sync_file(path)
+            calls.append(path.name)
+
+        def sync_folder(self, folder: Path) -> None:
+            super().sync_folder(folder)
+            calls.append(f"{folder.name}/")
+
+    noting = Lake(lake.place, disk=NotingDisk())
+    made = batch(noting, 0, 1)
+    [file] = made.copied.files
+    assert calls[-2:] == [file.path[-13:], "date=2024-10-04/"]
+    noting.commit(made)
+    assert calls[-2:] == [f"{1:020}.json", "_delta_log/"]
+    calls.clear()
+    assert not noting.commit(batch(noting, 0, 1))  # of one that died before it synced
+    assert f"{1:020}.json" in calls and calls.count("_delta_log/") == 1
+
+
+@pytest.mark.slow
+def test_the_kernel_sees_the_syncs(lake: Lake, tmp_path: Path) -> None:
+    """The entry is linked into place, then synced, then its folder, before the process says that it is done."""
+    strace = "/usr/bin/strace"
+    if not Path(strace).exists():
+        pytest.skip("there is no strace")
+    code = (
+        "import sys; from broker.pipeline.lake import Lake; from tests.unit.pipeline.test_lake_table import batch;"
+        "lake = Lake(sys.argv[1]); lake.commit(batch(lake, 0, 1)); sys.stdout.write('released')"
+    )
+    trace = tmp_path / "trace"
+    calls = "trace=linkat,rename,renameat,renameat2,fsync,write"
+    subprocess.run(
+        [strace, "-f", "-y", "-e", calls, "-o", trace, sys.executable, "-c", code, str(lake.place)],
+        check=True, cwd=Path(__file__).parents[3], stdout=subprocess.DEVNULL, timeout=50,
+    )  # fmt: skip
+    lines = trace.read_text().splitlines()
+    entry = f"_delta_log/{1:020}.json"
+    placed = next(at for at, line in enumerate(lines) if entry in line and ("linkat(" in line or "rename" in line))
+    synced = next(at for at, line in enumerate(lines) if at > placed and "fsync(" in line and f"{entry}>" in line)
+    folder = next(at for at, line in enumerate(lines) if at > synced and "fsync(" in line and "_delta_log>" in line)
+    assert folder < next(at for at, line in enumerate(lines) if "released" in line and "write(1" in line)
+
+
+def test_what_a_power_loss_tore_is_removed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry at the end, a checkpoint, a compaction whose file is not whole: the table is what it was before."""
+    monkeypatch.setattr(table, "CHECKPOINT_EVERY", 3)
+    for number in range(4):
+        lake.commit(batch(lake, number, number + 1))
+    log = lake.message_table.folder / "_delta_log"
+    (log / f"{4:020}.json").write_bytes((log / f"{4:020}.json").read_bytes()[:50])
+    checkpoint = log / f"{3:020}.checkpoint.parquet"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+    assert Lake(lake.place, create=True).archived(STORE) == {("/", "audit"): {START: 3}}
+    assert not checkpoint.exists()
+    lake.commit(batch(lake, 3, 4))
+
+    lake.compact(1 << 20)
+    [merged] = lake.files()
+    whole = (lake.message_table.folder / merged.path).read_bytes()
+    (lake.message_table.folder / merged.path).write_bytes(whole[:-1])
+    assert len(Lake(lake.place, create=True).files()) == 4
+    assert messages_of(lake.place.root) == [1, 2, 3, 4]
+
+
+def test_what_else_became_of_a_lake_is_no_power_loss(lake: Lake) -> None:
+    """A file of an archive that is gone is told of by who reads; its entry stays, and what it says of the seals."""
+    for number in range(2):
+        lake.commit(batch(lake, number, number + 1))
+    for file in lake.files():
+        (lake.message_table.folder / file.path).unlink()
+    assert Lake(lake.place, create=True).archived(STORE) == {("/", "audit"): {START: 2}}
+
+
+def test_compaction_beside_an_archive_loses_and_doubles_nothing(lake: Lake) -> None:
+    """Today's small files too; who is in the midst of the old ones reads on until they are vacuumed."""
+    for number in range(6):
+        lake.commit(batch(lake, number, number + 1, day=number % 2))
+    old, before = lake.files(), messages_of(lake.place.root)
+    beside = threading.Thread(target=lambda: [lake.commit(batch(lake, 6 + n, 7 + n)) for n in range(5)])
+    beside.start()
+    done = Lake(lake.place).compact(1 << 20, "2024-10-04")
+    beside.join()
+    assert (done["numFilesRemoved"] >= 3, done["numFilesAdded"]) == (True, 1)
+    assert offsets(lake) == [*before, *range(7, 12)]
+    assert lake.vacuum(1) == 0
+    assert all((lake.message_table.folder / file.path).exists() for file in old)
+    lake.compact(1 << 20)
+    assert [file.rows for file in lake.files()] == [8, 3]
+    assert lake.vacuum(0) == 12
+    assert offsets(lake) == list(range(1, 12))
+    assert lake.archived(STORE) == {("/", "audit"): {START: 11}}
+
+
+def test_entries_are_folded_and_go(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package's checkpoint keeps what the log said of taps; a follower's entries do not pile up for good."""
+    monkeypatch.setattr(table, "CHECKPOINT_EVERY", 4)
+    monkeypatch.setitem(table.SETTINGS, "delta.logRetentionDuration", "interval 0 hours")
+    short = Lake(lake.place.root.parent / "short", create=True)
+    for number in range(10):
+        short.commit(batch(short, number, number + 1))
+    log = short.message_table.folder / "_delta_log"
+    assert len(list(log.glob("*.json"))) < 6
+    assert short.archived(STORE) == {("/", "audit"): {START: 10}}
+    assert not short.commit(batch(short, 9, 10))
+    assert sum(file.rows for file in short.files()) == 10
+    assert [facts["batch"] for facts in short.message_table.facts("q", range(8, 10))] == [9, 8]
+
+
+def test_messages_are_deleted_by_day_and_by_key(lake: Lake) -> None:
+    """What is deleted is counted, its seals stay in the log, and its bytes go with the vacuum."""
+    for number in range(4):
+        lake.commit(batch(lake, number, number + 1, day=number, key="it's" if number == 3 else "k"))
+    assert lake.message_table.delete(conditions(ExpireOptions("", older="2024-10-06T12:00"))[0]) == 2
+    assert messages_of(lake.place.root) == [3, 4]
+    assert lake.message_table.delete(conditions(ExpireOptions("", keys=("it's", "no"), queues=("audit",)))[0]) == 1
+    assert messages_of(lake.place.root) == [3]
+    lake.vacuum(0)
+    assert [path.parent.name for path in lake.message_table.folder.glob("date=*/*.parquet")] == ["date=2024-10-06"]
+    assert lake.archived(STORE) == {("/", "audit"): {START: 4}}
+    assert not lake.commit(batch(lake, 3, 4))
+
+
+def test_a_lake_is_read_as_it_was(lake: Lake) -> None:
+    """By the number of a version; the first has no file."""
+    for number in range(3):
+        lake.commit(batch(lake, number, number + 1))
+    assert [len(Lake(lake.place, version=version).files()) for version in (0, 1, 3)] == [0, 1, 3]
+    with pytest.raises(LakeRefused):
+        Lake(lake.place, version=9).files()
+
+
+def test_files_are_chosen_by_the_times_of_their_rows(lake: Lake) -> None:
+    """From is part of it, until is not."""
+    for number in range(3):
+        lake.commit(batch(lake, number, number + 1, day=number))
+    days = [f"2024-10-0{day}" for day in (4, 5, 6)]
+    for bounds, found in [((None, None), days), ((days[1], None), days[1:]), ((None, days[1]), days[:1]),
+                          ((days[1], days[2]), days[1:2]), (("2024-10-07", None), [])]:  # fmt: skip
+        assert [file.date for file in lake.files(*bounds)] == found, bounds
+
+
+def test_what_is_no_lake_is_refused_in_a_line(tmp_path: Path) -> None:
+    """A file, a folder of something else, a table that another program made."""
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("x")
+    for name in ("file", "full", "none"):
+        with pytest.raises(LakeRefused, match="is no lake"):
+            Lake(tmp_path / name)
+    for name in ("file", "full"):
+        with pytest.raises(LakeRefused, match="is no lake"):
+            Lake(tmp_path / name, create=True)
+    for name in ("a[b", "a%20b", "a^b", "a|b", "a\\b"):
+        with pytest.raises(LakeRefused, match="the Delta package fails over"):
+            Lake(tmp_path / name, create=True)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "_meta.json").write_text(json.dumps({"kind": "slotmq-lake", "format": 1}))
+    for create in (False, True):
+        with pytest.raises(LakeRefused, match=r"lake of version 0\.1: slotmq pipeline convert --lake"):
+            Lake(tmp_path / "old", create=create)
