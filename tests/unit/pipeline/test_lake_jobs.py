@@ -77,6 +77,7 @@ def test_bad_usage_is_told_in_one_line_without_spark(
         code = ended.code  # type: ignore[assignment]
     shown = capsys.readouterr().err
     assert "secret" not in shown
-    assert said in shown and "Traceback" not in shown and len(shown.splitlines()) == 1
+    told = [line for line in shown.splitlines() if not line.startswith("session: ")]
+    assert said in shown and "Traceback" not in shown and len(told) == 1
     assert code == (ERROR if words.endswith("none") else USAGE)
     assert not (tmp_path / "L").exists()
