@@ -14,7 +14,7 @@ from typing import Any
 from bench import machine
 from bench.brokers import NotStarted
 from bench.choices import choices
-from bench.pipeline import archiving, growth, latency, picture, querying, replaying, routing
+from bench.pipeline import archiving, commanding, growth, latency, picture, querying, replaying, routing
 from bench.pipeline.goals import goals
 from bench.pipeline.plan import PARTS, QUICK, WHOLE
 from bench.pipeline.show import Show
@@ -25,6 +25,7 @@ from broker.pipeline.job import JobFailed
 
 _LIMIT_S = 1800.0
 _MEASURES: dict[str, Callable[[Stage], dict[str, Any]]] = {
+    "commands": commanding.measure,
     "archive": archiving.measure,
     "sql": querying.measure,
     "route": routing.measure,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.pipeline import archiving, querying, routing
+from bench.pipeline import archiving, commanding, querying, routing
 
 ARCHIVE_ROWS_PER_S = 600_000
 ARCHIVE_CPU_S = 1.5
@@ -14,6 +14,9 @@ SQL_ROWS_PER_S = 600_000
 ROUTE_CPU_S = 1.5
 LATENCY_RATIO = 2.0
 REPLAY_RATIO = 1.0
+QUERY_WARM_S = 2.0
+ARCHIVE_WARM_S = 4.0
+COLD_OVER_START_S = 3.0
 GROWTH_RATIO = 1.5
 """How much more a message may cost at the largest size than at 10^6, where what a job costs by itself is small."""
 _FLAT_FROM = 1_000_000
@@ -40,6 +43,15 @@ def goals(parts: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _goals(parts: Mapping[str, Any]) -> Iterator[Goal]:
+    if "commands" in parts:
+        query, archive = (
+            {row["name"]: row["wall_s"] for row in parts["commands"][job]} for job in ("query", "archive")
+        )
+        start_s = query[commanding.SPARK_START]
+        yield _at_most("warm query over 1,000,000 rows, s", query[commanding.WARM], QUERY_WARM_S)
+        yield _at_most("warm archive of 300,000 messages, s", archive[commanding.WARM], ARCHIVE_WARM_S)
+        yield _at_most("cold query, s over Spark's own start", query[commanding.COLD] - start_s, COLD_OVER_START_S)
+        yield _at_most("cold archive, s over Spark's own start", archive[commanding.COLD] - start_s, COLD_OVER_START_S)
     if "archive" in parts:
         found = _contestant(parts["archive"], archiving.ARCHIVE)
         yield _at_least("archive, rows/s", found["rows_per_s"], ARCHIVE_ROWS_PER_S)

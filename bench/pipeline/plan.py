@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PARTS = ("archive", "sql", "route", "replay", "latency", "growth")
+PARTS = ("commands", "archive", "sql", "route", "replay", "latency", "growth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class Plan:
     growth_step: int = 10_000_000
     """Above this size the slots are made, archived and removed in steps, as a broker does whose cursor passes."""
     driver_memory: str = "1g"
+    command_rounds: int = 3
+    """Of commands as the shell runs them, each a process; one more before them is not counted."""
 
 
 WHOLE = Plan()
@@ -42,4 +44,5 @@ QUICK = Plan(
     latency_rounds=1,
     growth=(10_000, 100_000, 400_000),
     growth_step=200_000,
+    command_rounds=1,
 )

@@ -12,6 +12,7 @@ import secrets
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S: Final = 5.0
 LOADED: Final = ("broker.pipeline.source.message_run", "broker.pipeline.lake.slot_copy")  # what tasks import first
+WARM_ROWS: Final = 20_000
+WARM_ROUNDS: Final = 3
 SESSION_KEPT_S: Final = 600  # of a command that did not say that it ended
 
 
@@ -80,7 +83,7 @@ def _begin(request: ServerRequest) -> tuple[ServerState, SparkSession]:
         },
         "slotmq-server",
     )
-    run_tasks(spark, _load, range(cores))
+    _warm_up(spark, cores)
     log = SparkLog.current
     began = datetime.now(UTC).isoformat(timespec="seconds")
     return ServerState(
@@ -96,6 +99,16 @@ def _begin(request: ServerRequest) -> tuple[ServerState, SparkSession]:
         began=began,
         log="" if log is None else str(log.path),
     ), spark
+
+
+def _warm_up(spark: SparkSession, cores: int) -> None:
+    """Run what commands run, so that the JVM has loaded and compiled it."""
+    run_tasks(spark, _load, range(cores))
+    with tempfile.TemporaryDirectory(prefix="slotmq-") as folder:
+        rows = spark.range(0, WARM_ROWS, 1, cores).selectExpr("CAST(id % 97 AS STRING) AS name", "id AS number")
+        rows.write.mode("overwrite").parquet(folder)
+        for _ in range(WARM_ROUNDS):
+            spark.read.parquet(folder).groupBy("name").agg({"number": "sum", "*": "count"}).collect()
 
 
 def _load(_: int) -> None:
