@@ -16,14 +16,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench import brokers
+from bench.counters import Counters
+from bench.publisher import LoadPublisher, PublisherPace
 from bench.results import keep, leave
+from bench.tape import BINDING_KEY, EXCHANGE, publish_tape
 from broker.perf import wire
-from broker.perf.counters import Counters
 from broker.perf.crew import Crew, CrewPipe, RunFailed
 from broker.perf.peer import Address, PeerConnection
 from broker.perf.process_tree import ProcessTree, TreeUsage
-from broker.perf.publisher import LoadPublisher, PublisherPace
-from broker.perf.tape import BINDING_KEY, CONSUME_CHANNEL, EXCHANGE, PUBLISH_CHANNEL, publish_tape
+from broker.perf.wire import CONSUME_CHANNEL, PUBLISH_CHANNEL
 
 _KEYS = 10_000
 _WINDOW = 10_000

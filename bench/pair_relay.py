@@ -6,7 +6,7 @@ import asyncio
 import sys
 
 from broker.perf import relay, wire
-from broker.perf.tape import CONSUME_CHANNEL, CONSUMER_TAG
+from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG
 
 _PUBLISH, _CONSUME = (wire.METHOD_HEAD.pack(*name) for name in (wire.BASIC_PUBLISH, wire.BASIC_CONSUME))
 _NAME_AT = 13  # behind frame head, method head and two reserved octets: exchange of a publish, queue of a consume

@@ -13,7 +13,7 @@ from bench.growth.plan import KEYS, Plan
 from broker.perf.faults import Stalled
 from broker.perf.peer import Address, PeerConnection
 from broker.perf.spool import PASS_DIGITS
-from broker.perf.tape import CONSUME_CHANNEL
+from broker.perf.wire import CONSUME_CHANNEL
 
 PANELS = ("queues", "backlog", "consumers", "bindings")
 ROW = 16

@@ -9,7 +9,7 @@ from bench.growth.herd import Source
 from broker.perf import wire
 from broker.perf.peer import Address, PeerConnection
 from broker.perf.spool import Material, Spool
-from broker.perf.tape import CONSUME_CHANNEL, PUBLISH_CHANNEL
+from broker.perf.wire import CONSUME_CHANNEL, PUBLISH_CHANNEL
 
 EXCHANGE = "growth"
 BODY_BYTES = 16

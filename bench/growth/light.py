@@ -11,7 +11,7 @@ from broker.perf.faults import Refusal, Stalled
 from broker.perf.histogram import Histogram
 from broker.perf.peer import Address, PeerConnection
 from broker.perf.scanner import Scanner
-from broker.perf.tape import CONSUME_CHANNEL, PUBLISH_CHANNEL
+from broker.perf.wire import CONSUME_CHANNEL, PUBLISH_CHANNEL
 
 EVERY_S = 0.005
 _QUEUE = "growth-light"

@@ -22,7 +22,7 @@ from bench.growth.race import Track
 from broker.perf.crew import Crew, CrewPipe, RunFailed
 from broker.perf.faults import Fault
 from broker.perf.peer import Address, PeerConnection
-from broker.perf.tape import CONSUME_CHANNEL
+from broker.perf.wire import CONSUME_CHANNEL
 
 _READY_S = 120.0
 _HEAD_START_S = 0.5

@@ -16,13 +16,13 @@ from statistics import median
 from typing import Any
 
 from bench.brokers import PROJECT, Broker, slotmq
+from bench.counters import Counters
 from bench.pipeline.probe import EXCHANGE, QUEUE, Errand, consume, publish, read_times
 from bench.pipeline.stage import Stage, WrongResult
 from broker.cli.control_client import ask
-from broker.perf.counters import Counters
 from broker.perf.crew import Crew, RunFailed
 from broker.perf.peer import PeerConnection
-from broker.perf.tape import PUBLISH_CHANNEL
+from broker.perf.wire import PUBLISH_CHANNEL
 
 _TAP = "latency"
 _CURSOR = "latency"

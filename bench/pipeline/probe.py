@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
+from bench.counters import Counters
 from broker.perf import wire
-from broker.perf.counters import Counters
 from broker.perf.crew import CrewPipe
 from broker.perf.faults import Refusal
 from broker.perf.peer import Address, PeerConnection
-from broker.perf.tape import CONSUME_CHANNEL, PUBLISH_CHANNEL
+from broker.perf.wire import CONSUME_CHANNEL, PUBLISH_CHANNEL
 
 EXCHANGE = "bench"
 QUEUE = "bench-latency"

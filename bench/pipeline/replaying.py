@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from bench.brokers import Broker, slotmq
+from bench.counters import Counters
 from bench.pipeline.slot_store import EXCHANGE
 from bench.pipeline.stage import Stage, WrongResult, quiet
-from broker.perf.counters import Counters
+from bench.publisher import LoadPublisher, PublisherPace
+from bench.tape import publish_tape
 from broker.perf.peer import PeerConnection
-from broker.perf.publisher import LoadPublisher, PublisherPace
-from broker.perf.tape import PUBLISH_CHANNEL, publish_tape
+from broker.perf.wire import PUBLISH_CHANNEL
 from broker.pipeline.jobs.replay import NO_PRODUCER, ReplayOptions, run_replay
 from broker.pipeline.sink.amqp_address import AmqpAddress
 from broker.pipeline.source.selection import Selection

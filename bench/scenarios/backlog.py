@@ -8,15 +8,16 @@ from math import ceil
 
 from bench.brokers import Broker
 from bench.companion import Companion
+from bench.consumer import ConsumerPace, LoadConsumer
+from bench.counters import Counters
 from bench.meter import Figures, Meter
+from bench.publisher import LoadPublisher, PublisherPace
 from bench.scenario import CALL_BYTES, Limits
 from bench.scenarios.flow import AFTERGLOW_S, READY_LIMIT_S, message_bytes
-from broker.perf.consumer import ConsumerPace, LoadConsumer
-from broker.perf.counters import Counters
+from bench.tape import BINDING_KEY, EXCHANGE, publish_tape
 from broker.perf.crew import Crew, CrewPipe, RunFailed
 from broker.perf.peer import Address, PeerConnection
-from broker.perf.publisher import LoadPublisher, PublisherPace
-from broker.perf.tape import BINDING_KEY, CONSUME_CHANNEL, CONSUMER_TAG, EXCHANGE, PUBLISH_CHANNEL, publish_tape
+from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
 
 _QUEUE = "bench-backlog"
 _BODY_BYTES = 100

@@ -10,25 +10,16 @@ from typing import Any
 
 from bench.brokers import Broker
 from bench.companion import Companion
+from bench.consumer import ConsumerPace, LoadConsumer
+from bench.counters import Counters
 from bench.meter import Figures, Meter
+from bench.publisher import LoadPublisher, PublisherPace
 from bench.scenario import CALL_BYTES, Limits, size_text
+from bench.tape import BINDING_KEY, EXCHANGE, Tape, deliver_tape, publish_tape, routing_keys
 from broker.perf import wire
-from broker.perf.consumer import ConsumerPace, LoadConsumer
-from broker.perf.counters import Counters
 from broker.perf.crew import Crew, CrewPipe
 from broker.perf.peer import Address, PeerConnection
-from broker.perf.publisher import LoadPublisher, PublisherPace
-from broker.perf.tape import (
-    BINDING_KEY,
-    CONSUME_CHANNEL,
-    CONSUMER_TAG,
-    EXCHANGE,
-    PUBLISH_CHANNEL,
-    Tape,
-    deliver_tape,
-    publish_tape,
-    routing_keys,
-)
+from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
 
 READY_LIMIT_S = 60.0  # to start two processes, encode, and warm up
 AFTERGLOW_S = 0.1  # work that a broker puts off until it is idle belongs to the run

@@ -19,7 +19,7 @@ from broker.perf.scanner import Scanner
 from broker.perf.sender import NEVER_NS
 from broker.perf.spool import Material, Spool
 from broker.perf.tally import RunTally
-from broker.perf.tape import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
+from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
 
 _END_NS: Final = 5_000_000_000  # for the messages under way when the time is over
 

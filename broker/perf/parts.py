@@ -18,8 +18,7 @@ from broker.perf.receiver import DeliveryQuota, Receiver, Watch
 from broker.perf.sender import NEVER_NS, Sender
 from broker.perf.spool import CHUNK_BYTES, Spool
 from broker.perf.tally import RunTally
-from broker.perf.tape import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
-from broker.perf.wire import FRAME_MAX_BYTES, FRAME_OVERHEAD_BYTES
+from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG, FRAME_MAX_BYTES, FRAME_OVERHEAD_BYTES, PUBLISH_CHANNEL
 
 CONNECTED: Final = "connected"
 DONE: Final = "done"

@@ -20,8 +20,8 @@ from broker.perf.process_tree import ProcessTree
 from broker.perf.progress import RunProgress
 from broker.perf.receiver import ReceiverPace
 from broker.perf.result import Figure, Result
-from broker.perf.tape import PUBLISH_CHANNEL
 from broker.perf.topology import RunTopology
+from broker.perf.wire import PUBLISH_CHANNEL
 
 MOST_PROCESSES: Final = 4
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from broker.perf import wire
 from broker.perf.stamp import DUE_BYTES, STAMP, STAMP_BYTES
-from broker.perf.tape import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
+from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
 
 CHUNK_BYTES: Final = 262_144
 PASS_DIGITS: Final = "~~~~~~"  # in a key: the place of six digits that count the passes over the spool

@@ -51,6 +51,9 @@ BASIC_NACK = (60, 120)
 CONFIRM_SELECT = (85, 10)
 CONFIRM_SELECT_OK = (85, 11)
 
+CONSUMER_TAG = "bench"
+PUBLISH_CHANNEL = 1
+CONSUME_CHANNEL = 2  # not the publisher's, so that a broker has to write every frame head anew
 FRAME_HEAD = Struct(">BHI")
 METHOD_HEAD = Struct(">HH")
 CONTENT_HEAD = Struct(">HHQH")

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from random import Random
 
 from broker.perf import wire
+from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
 
 EXCHANGE = "bench"
 BINDING_KEY = "bench.*.#"
-CONSUMER_TAG = "bench"
-PUBLISH_CHANNEL = 1
-CONSUME_CHANNEL = 2  # not the publisher's, so that a broker has to write every frame head anew
 _SEED = 20_240_229
 
 

@@ -9,7 +9,8 @@ from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 from pamqp.heartbeat import Heartbeat
 
-from broker.perf import tape, wire
+from bench import tape
+from broker.perf import wire
 from broker.perf.scanner import Scanner
 
 Decoded = Frame | ContentBody | ContentHeader | Heartbeat
@@ -41,7 +42,7 @@ def test_publish_tape_reads_back() -> None:
     keys = set()
     for at in range(0, len(made.buffer), made.stride_bytes):
         (one, method), (two, head), (three, content) = decode(made.buffer[at : at + made.stride_bytes])
-        assert (one, two, three) == (tape.PUBLISH_CHANNEL,) * 3
+        assert (one, two, three) == (wire.PUBLISH_CHANNEL,) * 3
         assert isinstance(method, commands.Basic.Publish)
         assert isinstance(head, ContentHeader)
         assert isinstance(content, ContentBody)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from bench.counters import Counters
 from broker.perf import wire
-from broker.perf.counters import Counters
 from broker.perf.faults import BrokenStream, Refusal, Stalled
 from broker.perf.peer import PeerConnection
 from broker.perf.scanner import Scanner

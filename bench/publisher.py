@@ -6,11 +6,11 @@ import select
 import time
 from dataclasses import dataclass
 
-from broker.perf.counters import Counters
+from bench.counters import Counters
+from bench.tape import Tape
 from broker.perf.faults import Refusal, Stalled
 from broker.perf.peer import PeerConnection
 from broker.perf.scanner import Scanner
-from broker.perf.tape import Tape
 
 _CHUNK_BYTES = 262_144
 _BUFFER_BYTES = 262_144
