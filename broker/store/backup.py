@@ -1,11 +1,10 @@
-"""A backup: a copy of the data folder of a running broker, consistent as what a `kill -9` leaves.
+"""A backup: a copy of the data folder of a running broker, as consistent as the files after a `kill -9`.
 
-It is made in two steps. First everything that the copy needs is gathered in the folder DATA/backup.staging: files that
-are never changed again (full log segments, slot files) as hard links, which takes no time and keeps them
-though the broker removes them meanwhile; the others as copies of what they hold. Then the target is made from that,
-again by links where it is on the same disk.
+It has two steps. The first gathers everything in the folder DATA/backup.staging: files that never change again (full
+log segments, slot files) as hard links, which takes no time and keeps them although the broker removes them; the others
+as copies. The second makes the target from these files, again by links where it is on the same disk.
 
-The target's file `format` says that the backup is unfinished, which no broker opens, until all of it is on disk.
+Until everything is on disk, the target's file `format` says that the backup is unfinished, and no broker opens it.
 """
 
 from __future__ import annotations
@@ -25,19 +24,20 @@ STAGING: Final = "backup.staging"
 UNFINISHED: Final = b"slotmq backup, unfinished\n"
 BLOCK_BYTES: Final = 1024 * 1024
 LINES_AT_ONCE: Final = 1000
-# Of the running broker alone, or of one start.
+# These belong to the running broker only, or to one start.
 _OWN: Final = frozenset(("lock", "control.sock", "format", "incarnation", "reserve", "running"))
 _UNFINISHED_NAME: Final = ".unfinished"
 
 
 class BackupStopped(Exception):
-    """The broker stops, or nobody wants the backup any more."""
+    """The broker stops, or the backup was cancelled."""
 
 
 class Backup:
-    """One backup. All methods are *blocking*, each for one thread; they raise StoreFailed and BackupStopped.
+    """One backup. All methods except `stop` are *blocking*, for one thread at a time; they raise StoreFailed and
+    BackupStopped.
 
-    Shapes: `gather_*` take what the broker has, `copy` makes the target of it, `clean` removes the staging folder.
+    Shapes: `gather_*` fill the staging folder, `copy` makes the target from it, `clean` removes it.
         `stop`, from any thread, ends it soon.
     """
 
@@ -53,7 +53,7 @@ class Backup:
         self._stopped = True
 
     def begin(self) -> None:
-        """Make the target, which is marked as unfinished, and the staging folder."""
+        """Create the target, marked as unfinished, and the staging folder."""
         new = [folder for folder in (self._target, *self._target.parents) if not self._files.exists(folder)]
         self._files.make_folder(self._target)
         for folder in new:
@@ -63,13 +63,14 @@ class Backup:
         self._files.make_folder(self._staging)
 
     def gather_settings(self) -> None:
-        """Take the small files of the data folder itself: definitions and the like."""
+        """Gather the small files of the data folder itself, such as the definitions."""
         self._gather_files(self._folder, self._staging)
 
     def gather_store(self, name: str, segments: Mapping[int, int]) -> None:
-        """Take a vhost's store, by its folder's name, while no checkpoint is taken and no segment removed.
+        """Gather the store of a vhost, by the name of its folder, while no checkpoint is taken and no segment is
+        removed.
 
-        Shapes: ``segments`` are the log's, with the bytes that are on disk of each.
+        Shapes: `segments` maps each segment of the log to the bytes of it that are on disk.
         """
         source, target = self._folder / "vhosts" / name, self._staging / "vhosts" / name
         self._files.make_folder(target / "log")
@@ -81,21 +82,21 @@ class Backup:
             else:
                 self._take(path, copy)
         self._files.make_folder(target / "queues")
-        for entry in self._files.list(source / "queues"):  # written in place, and rebuilt should that be torn
+        for entry in self._files.list(source / "queues"):  # written in place; a torn one is rebuilt
             path = source / "queues" / entry
-            if self._files.exists(path):  # that of a queue that is not durable may go at any time
+            if self._files.exists(path):  # the broker may remove that of a transient queue at any time
                 self._copy(path, target / "queues" / entry)
         self._gather_files(source, target)
 
     def gather_others(self, known: Collection[str]) -> None:
-        """Take the vhosts that no broker has open, but for those with these folders' names, as they are."""
+        """Gather the vhosts that are not open: all but those with these folder names."""
         source = self._folder / "vhosts"
         for entry in self._files.list(source):
             if entry not in known and not entry.startswith(REMOVED):
                 self._gather_tree(source / entry, self._staging / "vhosts" / entry)
 
     def gather_slots(self, paths: Iterable[Path], log_lines: Iterable[bytes]) -> None:
-        """Take the slot files and write a log that lists the same seals, while none are sealed or removed."""
+        """Gather the slot files and write a log of their seals, while none is sealed or removed."""
         target = self._staging / "slots"
         self._files.make_folder(target)
         for path in paths:
@@ -107,9 +108,9 @@ class Backup:
             file.close()
 
     def copy(self, told: Callable[[int, int], None]) -> tuple[int, int]:
-        """Make the target of what was gathered, and return its files and bytes; it is finished and on disk then.
+        """Make the target from the gathered files, and return its files and bytes; it is complete and on disk then.
 
-        `told` hears how many bytes of how many are done.
+        `told` is called with the bytes done and their total.
         """
         paths, folders = self._staged()
         total_bytes = sum(self._files.size(path) for path in paths)
@@ -135,12 +136,12 @@ class Backup:
         return len(paths), total_bytes
 
     def clean(self) -> None:
-        """Remove the staging folder; one that is not there is well."""
+        """Remove the staging folder, if it exists."""
         if self._files.exists(self._staging):
             self._files.remove_tree(self._staging)
 
     def _staged(self) -> tuple[list[Path], list[Path]]:
-        """Return what was gathered: files, and folders, each behind the one that it is in."""
+        """Return the gathered files and folders, each folder before its content."""
         paths: list[Path] = []
         folders = [self._staging]
         for folder in folders:
@@ -155,14 +156,14 @@ class Backup:
             self._copy(source / entry, target / entry)
 
     def _gather_tree(self, source: Path, target: Path) -> None:
-        """Take a folder with everything in it by copying: what a start makes of the copy is not the original's."""
+        """Copy a folder with its content: a start that changes the copy must not change the original."""
         self._files.make_folder(target)
         for entry in self._files.list(source):
             gather = self._gather_tree if self._files.is_folder(source / entry) else self._copy
             gather(source / entry, target / entry)
 
     def _take(self, source: Path, target: Path) -> None:
-        """Have a file that is never changed again in another place, too."""
+        """Link a file that never changes again to another path, or copy it where the disk cannot link."""
         self._check()
         if not self._files.link(source, target):
             self._copy(source, target)

@@ -1,4 +1,4 @@
-"""What one write and one sync make safe: the pieces that were appended since the last one, segment by segment."""
+"""A batch: the records that one write and one sync make safe, segment by segment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Batch", "SegmentRun"]
 
 
 class SegmentRun:
-    """A piece of a batch that lies in one segment; its first piece becomes the segment's header or a mark."""
+    """The part of a batch that lies in one segment; its first piece becomes the segment's header or a mark."""
 
     __slots__ = ("offset", "pieces", "previous_end", "segment", "token")
 
@@ -21,7 +21,7 @@ class SegmentRun:
         self.pieces: list[bytes] = [b""]
 
     def begin(self, synced: int) -> None:
-        """Put the header or the mark in front, with what is on disk by now."""
+        """Put the header or the mark in front, with the position that is synced by now."""
         if self.offset == 0:
             self.pieces[0] = encode_header(SegmentHeader(self.segment, self.previous_end, synced, self.token))
         else:
@@ -29,7 +29,7 @@ class SegmentRun:
 
 
 class Batch:
-    """What one write and one sync make safe. Shapes: ``begin`` and ``end`` are positions, the end exclusive."""
+    """The records of one write and one sync. Shapes: ``begin`` and ``end`` are positions, the end exclusive."""
 
     __slots__ = ("begin", "end", "runs", "size_bytes")
 

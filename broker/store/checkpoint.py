@@ -1,4 +1,4 @@
-"""Checkpoints: the state of a vhost at one log position, so that recovery reads only what came after it.
+"""Checkpoints: the state of a vhost at one log position, so that recovery reads only the log behind it.
 
 checkpoint file
     0   8s  magic "SLOTMQ\\0C"
@@ -14,7 +14,7 @@ checkpoint file
                        u8 redelivered, the settled bits, counts (u32 index, u32 count),
                        segments (u32 number, u32 live messages)
 
-It gets its name when it is on disk: a checkpoint is there as a whole or not at all.
+A checkpoint gets its name when it is on disk, so it exists as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ _QUEUE: Final = Struct(">QQI")
 _SLOT: Final = Struct(">QQQIIIB")
 _PAIR: Final = Struct(">II")
 _NAME: Final = re.compile(r"checkpoint-(\d{10})")
-_KEPT: Final = 2  # the newest, and the one before it should the newest turn out unreadable
+_KEPT: Final = 2  # the newest, and the one before it in case the newest cannot be read
 
 
 @dataclass(slots=True)
 class SlotState:
-    """A slot as it is written down.
+    """A slot in a checkpoint.
 
     Shapes: ids are first <= id < end. ``settled`` has one bit per message, least significant first; bits that it has no
         room for are 0. ``counts`` maps an index (id - first) to its delivery count. The keys of ``segments`` are the
         log segments that entries of it may point to; the values say how many, where that is known.
         ``redelivered`` says that an unclean stop lies behind its messages: any of them may have been delivered.
-    Units: ``size_bytes`` adds up the records of what was published into it.
+    Units: ``size_bytes`` is the sum of the records of its messages.
     """
 
     first: int
@@ -76,7 +76,7 @@ class SlotState:
 
 @dataclass(slots=True)
 class QueueState:
-    """A durable queue's slots, ascending, and the id that its next message gets."""
+    """The slots of a durable queue, ascending, and the id of its next message."""
 
     number: int
     next_id: int
@@ -85,7 +85,7 @@ class QueueState:
 
 @dataclass(slots=True)
 class Checkpoint:
-    """What recovery starts from.
+    """A checkpoint.
 
     Shapes: ``topology`` are the changes that make the durable exchanges, queues and bindings; ``queues`` are the
         durable ones.
@@ -101,8 +101,8 @@ class Checkpoint:
 
 
 def encode_checkpoint(checkpoint: Checkpoint, *, synced: bool) -> bytes:
-    """Return a checkpoint's file. Cost: the number of slots, about 2 us each."""
-    # One by one: a long list would be encoded in one piece, and nobody else runs meanwhile, thread or not.
+    """Return the file of a checkpoint. Cost: O(slots), about 2 us each."""
+    # One by one: encoding a long list in one piece would block all threads.
     topology = b"[%b]" % b",".join([encode_change(change) for change in checkpoint.topology])
     pieces = [
         _HEAD.pack(checkpoint.position, checkpoint.next_queue_number, len(topology), len(checkpoint.queues)),
@@ -120,7 +120,7 @@ def encode_checkpoint(checkpoint: Checkpoint, *, synced: bool) -> bytes:
 
 
 def decode_checkpoint(block: bytes, path: Path) -> tuple[Checkpoint, bool]:
-    """Return the checkpoint that the file at a path holds, and whether it was written with syncs on.
+    """Return the checkpoint in a file, and whether it was written with syncs on.
 
     Raises: ValueError when the file is damaged; NewerFormat when a later version wrote it, which may change all of it
         but the magic and the places of format and checksum.
@@ -149,7 +149,7 @@ def decode_checkpoint(block: bytes, path: Path) -> tuple[Checkpoint, bool]:
 
 
 class CheckpointFolder:
-    """The checkpoints of one vhost, in its folder, numbered. Reads the newest that is whole and writes the next."""
+    """The numbered checkpoints in the folder of one vhost."""
 
     def __init__(self, files: Files, folder: Path) -> None:
         self._files = files
@@ -160,8 +160,8 @@ class CheckpointFolder:
     def read(self, findings: list[Finding]) -> tuple[Checkpoint, bool] | None:
         """Return the newest checkpoint that is whole and whether it was synced; None when there is none.
 
-        A damaged one is told among the findings and stays, until `remove_damaged`. Recovery then starts further back,
-        which succeeds as long as the segments from there on still exist.
+        A damaged one is added to the findings and stays until `remove_damaged`. Recovery then starts from the one
+        before, which succeeds while the segments from there on exist.
         """
         for number in reversed(self._numbers.copy()):
             path = self._path(number)
@@ -175,12 +175,12 @@ class CheckpointFolder:
         return None
 
     def remove_damaged(self) -> None:
-        """Remove the checkpoints that `read` passed over: recovery has succeeded without them. Raises: StoreFailed."""
+        """Remove the checkpoints that `read` skipped: recovery has succeeded without them. Raises: StoreFailed."""
         while self._damaged:
             self._files.remove(self._path(self._damaged.pop()))
 
     def write(self, checkpoint: Checkpoint, *, sync: bool) -> None:
-        """Write and sync a checkpoint, then give it its name; the oldest go. Raises: StoreFailed."""
+        """Write and sync a checkpoint, give it its name, and remove the oldest ones. Raises: StoreFailed."""
         number = max([*self._numbers, *self._damaged], default=0) + 1
         path, unfinished = self._path(number), self._folder / "checkpoint.unfinished"
         file = self._files.open(unfinished, create=True)

@@ -1,8 +1,8 @@
-"""The file `clock` of a data folder: how the broker's clock stood against the system's.
+"""The file `clock` of a data folder: the difference between the broker's clock and the system clock.
 
-It is one line: `slotmq clock, format 1, ahead <ms> ms, seen <ms> ms, crc32c <8 hex digits>`; the checksum is that of
-what stands before its comma. The file is replaced as a whole. A folder without it, of an older version or a new one,
-has a clock that never differed.
+It is one line: `slotmq clock, format 1, ahead <ms> ms, seen <ms> ms, crc32c <8 hex digits>`; the checksum covers the
+text before its comma. The file is replaced as a whole. In a folder without it, new or of an older version, the clocks
+never differed.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _LINE: Final = re.compile(
 
 
 class ClockState(NamedTuple):
-    """How the broker's clock stood.
+    """The state of the broker's clock.
 
-    Units: milliseconds; ``ahead_ms`` is how far it was ahead of the system's clock, ``seen_ms`` what it told then.
+    Units: milliseconds; ``ahead_ms`` is how far it was ahead of the system clock, ``seen_ms`` its reading then.
     """
 
     ahead_ms: int = 0
@@ -37,14 +37,14 @@ class ClockState(NamedTuple):
 
 
 class ClockFile:
-    """Reads and replaces the file."""
+    """The file of one data folder."""
 
     def __init__(self, files: Files, folder: Path) -> None:
         self._files = files
         self.path = folder / "clock"
 
     def read(self) -> ClockState:
-        """Return what was written last.
+        """Return the state that was written last.
 
         Raises: NewerFormat; CorruptFile; StoreFailed.
         """

@@ -1,4 +1,4 @@
-"""Compaction: copy what a few old messages need of a segment to the tail of the log, so that the file can go.
+"""Compaction: copy the few records of a segment that are still needed to the tail of the log, so that the file can go.
 
 The compactor of `broker.delivery` drives it between two checkpoints, in one task:
 
@@ -34,10 +34,10 @@ __all__ = ["MovedRecord", "Relocation", "SlotReference", "plan_relocation"]
 
 
 class SlotReference(NamedTuple):
-    """A slot that may need something of a segment.
+    """A slot that may need records of a segment.
 
     Shapes: ids first <= id < end have an entry in the queue log (the end of an open slot may not); ``indexes`` are the
-        unsettled ones of them (id - first) that are on disk; ``segments`` are all those that hold some of them.
+        unsettled ones of them (id - first) that are on disk; ``segments`` are all segments that hold their records.
     """
 
     queue_number: int
@@ -77,7 +77,7 @@ class Copy(NamedTuple):
 class Relocation:
     """The copies that free one segment.
 
-    Shapes: ``doubtful`` has the unsettled messages of which nothing proves where they lie: (slot, indexes).
+    Shapes: ``doubtful`` has the unsettled messages whose place is not proved: (slot, indexes).
     Units: ``live_bytes`` is what the copies take; ``end`` the log position that must be synced before it is finished;
         ``left`` counts the messages whose moves were not taken yet.
     """
@@ -95,7 +95,7 @@ class Relocation:
         self._moves = self._each_move()
 
     def append(self, log: MessageLog, most: int | None) -> bool:
-        """Append up to `most` copies to the log, all when None; tell whether some are left."""
+        """Append up to `most` copies to the log, all when None; return whether some are left."""
         start = len(self._positions)
         copies = self._copies[start : None if most is None else start + most]
         self._positions += [log.append(copy.record) for copy in copies]
@@ -123,9 +123,9 @@ def plan_relocation(
     slots: Sequence[SlotReference],
     limit_bytes: int,
 ) -> Relocation | None:
-    """Return copies of what the slots need of a segment; None when that is more than `limit_bytes`. *Blocking.*
+    """Return copies of the records that the slots need of a segment; None for more than `limit_bytes`. *Blocking.*
 
-    Invariant: the segment may go only when nothing is doubtful: a damaged entry may be that of its message.
+    Invariant: the segment may go only when nothing is doubtful: a damaged entry may belong to one of its messages.
     Raises: StoreFailed.
     """
     if _needs_more(read_entries, segment, slots, limit_bytes):
@@ -170,7 +170,7 @@ def plan_relocation(
 def _absent(
     read_span: Callable[[int, int], bytes], slot: SlotReference, entries: Entries, indexes: Sequence[int]
 ) -> list[int]:
-    """Return which of a slot's messages are not where their entries say."""
+    """Return the messages of a slot that are not where their entries say."""
     absent: list[int] = []
 
     def missed(_position: int, index: int) -> None:
@@ -186,7 +186,7 @@ def _needs_more(
     slots: Sequence[SlotReference],
     limit_bytes: int,
 ) -> bool:
-    """Return whether one queue alone needs too much, which is found out with little memory: it has each record once."""
+    """Return whether one queue alone needs too much. It has each record once, so adding up takes no memory."""
     needed: dict[int, int] = {}
     for slot in slots:
         positions, sizes, _ = read_entries(slot)

@@ -1,4 +1,4 @@
-"""What can be wrong with a data folder, each with what the operator needs to know.
+"""The failures of a data folder, each with what the operator needs to know.
 
 A checksum mismatch below the last synced position stops the start; it is never repaired by deleting.
 """
@@ -24,11 +24,11 @@ __all__ = [
 
 
 class StoreFailed(Fatal):
-    """Says that a file call failed, after which nothing may be confirmed any more.
+    """A file call failed; nothing may be confirmed after it.
 
     A write or sync that failed is not tried again: the kernel may have dropped the dirty pages, so a second sync could
-    succeed falsely. Who caught it before anything was promised (a vhost that cannot be made, a backup, a tap's slot
-    file) may refuse the request instead.
+    succeed falsely. A caller that has promised nothing yet (a vhost that cannot be created, a backup, a slot file)
+    may refuse the request instead.
     """
 
     def __init__(self, path: object, reason: str) -> None:
@@ -38,7 +38,7 @@ class StoreFailed(Fatal):
 
 
 class CorruptStore(StoreFailed):
-    """Says that something which had been synced is not there any more, and where.
+    """Synced bytes are missing or damaged.
 
     Units: ``segment`` is a log file's number, ``offset`` bytes from its beginning.
     """
@@ -50,15 +50,15 @@ class CorruptStore(StoreFailed):
 
 
 class CorruptRecord(CorruptStore):
-    """Says that a record that was asked for is not what was written."""
+    """A record differs from what was written."""
 
 
 class CorruptFile(StoreFailed):
-    """Says that a small file, which is read as a whole, is not what was written."""
+    """A small file, which is read as a whole, differs from what was written."""
 
 
 class FolderBusy(BrokerError):
-    """Says that another broker works in the data folder."""
+    """Another broker uses the data folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -66,7 +66,7 @@ class FolderBusy(BrokerError):
 
 
 class FolderUnwritable(BrokerError):
-    """Says that the data folder cannot be made or written."""
+    """The data folder cannot be created or written."""
 
     def __init__(self, folder: Path, reason: str) -> None:
         self.folder = folder
@@ -75,7 +75,7 @@ class FolderUnwritable(BrokerError):
 
 
 class NoDataFolder(BrokerError):
-    """Says that a folder, or what its file `format` names, is no data folder that a broker may open."""
+    """The folder, or the format in its file `format`, is none that a broker may open."""
 
     def __init__(self, folder: Path, reason: str) -> None:
         self.folder = folder
@@ -84,10 +84,10 @@ class NoDataFolder(BrokerError):
 
 
 class NewerFormat(BrokerError):
-    """Says that a later version wrote a file or folder: it is intact, and this version must leave it alone.
+    """A later version wrote the file or folder: it is intact, and this version must leave it alone.
 
-    Shapes: ``number`` is the format found, ``known`` the highest one that this version reads; ``noun`` says what else
-        than a format they number.
+    Shapes: ``number`` is the format found, ``known`` the highest one that this version reads; ``noun`` names what they
+        number, if not a format.
     """
 
     def __init__(self, path: Path, number: int, known: int, noun: str = "format") -> None:
@@ -95,7 +95,7 @@ class NewerFormat(BrokerError):
 
 
 class Finding(NamedTuple):
-    """One thing that recovery found and did something about; the operator is told each.
+    """A problem that recovery found and handled; the log names each.
 
     Shapes: ``event`` is the name it is logged under: ``store.tail_cut`` (bytes that were never synced went),
         ``store.quarantined`` (synced bytes are unreadable and were skipped), ``store.checkpoint_skipped``,

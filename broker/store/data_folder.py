@@ -1,16 +1,16 @@
 """The data folder: locked by one broker at a time, with a folder for each vhost.
 
     lock                  held while a broker runs
-    format                which version of the layout this is
-    incarnation           a random number of the start that was the last here, which no other start has
+    format                the version of the layout
+    incarnation           a random number that is unique to the last start
     clock                 see `clock_file`
     definitions           see `definitions_file`
     reserve               see `reserve`
-    slots/                what taps keep; see `slot_folder`
-    vhosts/<name>/        one store; `folder_name` says how the vhost's name is written
-    vhosts/%removed-<n>/  what is left of a vhost that was removed; no vhost's name is written so
+    slots/                slot files; see `slot_folder`
+    vhosts/<name>/        one store; see `folder_name` for the name
+    vhosts/%removed-<n>/  the remains of a removed vhost; no vhost has such a name
 
-Inside a store: log/ spill/ queues/ checkpoint-<number> running, and name when the folder's own does not say it.
+Inside a store: log/ spill/ queues/ checkpoint-<number> running, and name, when the folder's name does not contain it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from broker.store.whole_file import replace_file
 
 __all__ = ["DataFolder"]
 
-# What an older version wrote is read, and marked with this number before anything of this version is written: an older
-# version would not know the users, rights and queue arguments of format 2, and would take the checksums of format 3 for
-# damage. It refuses every number but its own.
+# A folder of an older version is read, and marked with this number before anything is written. An older version does
+# not know the users, permissions and queue arguments of format 2, and would take the checksums of format 3 for damage,
+# but it refuses every number except its own.
 FORMAT: Final = 3
 INCARNATION_BYTES: Final = 16
 
@@ -39,10 +39,10 @@ _STAMP: Final = re.compile(rb"slotmq data folder, format (\d{1,9})\n")
 
 
 class DataFolder:
-    """A data folder that this process has for itself until ``close``.
+    """A data folder that this process has locked until `close`.
 
-    Shapes: ``incarnation`` is 32 hex digits, new at each start, so that a reader that kept one knows a broker that was
-        restarted, or restored from a copy, from the one that it spoke to.
+    Shapes: ``incarnation`` is 32 hex digits, new at each start, so that a reader can tell
+        whether the broker was restarted, or restored from a copy.
     """
 
     def __init__(self, files: Files, path: Path, locks: list[File], incarnation: str, reserve: Reserve) -> None:
@@ -55,13 +55,13 @@ class DataFolder:
 
     @classmethod
     def open(cls, files: Files, path: Path, *, reserve_bytes: int = 0) -> DataFolder:
-        """Make the folder if need be, locks it and return it, without what was left of removed vhosts.
+        """Create the folder if need be, lock it and return it, without the remains of removed vhosts.
 
-        The folder itself is locked, so that no deletion of a file lets a second broker in; the file `lock` keeps older
-        versions out, and is what there is where a folder cannot be locked. The disk has the space of the reserve until
-        the pieces of it are taken again.
-        Raises: FolderBusy when another broker has it; FolderUnwritable when it cannot be made or written; NewerFormat
-            when a later version wrote it; NoDataFolder when something else did.
+        The folder itself is locked, so that no deletion of a file lets a second broker in. The file `lock` keeps older
+        versions out, and protects folders that cannot be locked. The space of the reserve is free until its pieces are
+        taken again.
+        Raises: FolderBusy when another broker uses it; FolderUnwritable when it cannot be created or written;
+            NewerFormat when a later version wrote it; NoDataFolder when another program did.
         """
         try:
             new = [folder for folder in (path, *path.parents) if not files.exists(folder)]
@@ -101,18 +101,18 @@ class DataFolder:
 
     @staticmethod
     def _begin_incarnation(files: Files, path: Path) -> str:
-        """Return the incarnation of this start, which is on disk before anything else is written or served.
+        """Return the incarnation of this start, and write it before anything else is written or served.
 
-        The sync of the folder also covers the stamp, whose rename a killed start may have left in the page cache alone.
+        The sync of the folder also covers the stamp, whose rename a killed start may have left only in the page cache.
         """
         incarnation = files.token(INCARNATION_BYTES).hex()
         replace_file(files, path / "incarnation", b"slotmq incarnation, %b\n" % incarnation.encode())
         return incarnation
 
     def list_vhosts(self) -> list[str]:
-        """Return the names of the vhosts that have a folder here, sorted.
+        """Return the names of the vhosts that have a folder, sorted.
 
-        Raises: CorruptFile when there is a store whose name cannot be read; StoreFailed.
+        Raises: CorruptFile when the name of a store cannot be read; StoreFailed.
         """
         names = []
         for entry in self.files.list(self._vhosts):
@@ -125,9 +125,10 @@ class DataFolder:
         return sorted(names)
 
     def vhost_folder(self, name: str) -> Path:
-        """Return the folder of a vhost's store, which `VhostStore.open` makes.
+        """Return the folder of a vhost's store, which `VhostStore.open` creates.
 
-        One that cannot have the vhost's name is made here, so that it never is without that. Raises: StoreFailed.
+        A folder that cannot be named after the vhost is created here, together with its file `name`. Raises:
+        StoreFailed.
         """
         folder = self._vhosts / folder_name(name)
         if is_digest(folder.name) and self._read_name(folder) != name:
@@ -144,9 +145,9 @@ class DataFolder:
         return folder
 
     def remove_vhost(self, name: str) -> None:
-        """Remove a vhost's folder, whose store is closed. *Blocking.* One that is not there is well.
+        """Remove the folder of a vhost whose store is closed, if it exists. *Blocking.*
 
-        When it returns, the vhost is gone for good; after an accident before that, all of it is there or nothing.
+        When it returns, the vhost is gone for good; after a crash before that, all of it exists or nothing.
         Raises: StoreFailed.
         """
         folder = self._vhosts / folder_name(name)
@@ -154,7 +155,7 @@ class DataFolder:
             return
         gone = next(path for n in count(1) if not self.files.exists(path := self._vhosts / f"{REMOVED}{n}"))
         self.files.rename(folder, gone)
-        self.files.sync_folder(self._vhosts)  # or the old name could come back to half of it
+        self.files.sync_folder(self._vhosts)  # otherwise the old name could come back with half of the files
         self.files.remove_tree(gone)
 
     def _remove_left_over(self) -> None:
@@ -162,11 +163,11 @@ class DataFolder:
             self.files.remove_tree(self.path / STAGING)
         for entry in self.files.list(self._vhosts):
             if entry.startswith(REMOVED):
-                self.files.sync_folder(self._vhosts)  # the new name may be in the page cache alone
+                self.files.sync_folder(self._vhosts)  # the new name may be only in the page cache
                 self.files.remove_tree(self._vhosts / entry)
 
     def _read_name(self, folder: Path) -> str | None:
-        """Return the vhost that the file in a folder names, None when it names none that has this folder."""
+        """Return the vhost in the file `name` of a folder, None when that vhost would have another folder."""
         path = folder / "name"
         if not self.files.exists(path):
             return None
@@ -174,7 +175,7 @@ class DataFolder:
         return name if folder_name(name) == folder.name else None
 
     def close(self) -> None:
-        """Give the locks back. Once more changes nothing."""
+        """Release the locks. A second call does nothing."""
         _close(self._locks)
 
 

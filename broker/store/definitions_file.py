@@ -1,4 +1,4 @@
-"""The definitions that belong to no vhost's log, in one file: read at the start, replaced as a whole at each change.
+"""The definitions file: broker-wide definitions, read at the start and replaced as a whole at each change.
 
 first line    slotmq definitions, format 1, crc32c xxxxxxxx
 the rest      one JSON object in UTF-8; the checksum is that of its bytes
@@ -27,9 +27,9 @@ _HEAD: Final = re.compile(rb"slotmq definitions, format (\d{1,9})\b(?:, crc32c (
 
 
 class DefinitionsFile:
-    """One folder's definitions. Both methods are *blocking*; one thread at a time.
+    """The definitions of one folder. Both methods are *blocking*; one thread at a time.
 
-    Invariant: after any accident the file holds what was written last or what was written before it.
+    Invariant: after any crash the file has the content of the last write or of the one before.
     """
 
     def __init__(self, files: Files, folder: Path) -> None:
@@ -38,11 +38,11 @@ class DefinitionsFile:
         self._folder = folder
 
     def read(self) -> dict[str, Any] | None:
-        """Return what was written last, None when nothing ever was.
+        """Return the definitions, None when none were written yet.
 
-        Raises: CorruptFile when that is damaged; NewerFormat when a later version wrote it; StoreFailed.
+        Raises: CorruptFile when they are damaged; NewerFormat when a later version wrote it; StoreFailed.
         """
-        # A folder sync that failed may have left the file's name in the page cache alone: what is read is on disk.
+        # After a failed folder sync the file's name may be only in the page cache, so it is synced before it is read.
         self._files.sync_folder(self._folder)
         if not self._files.exists(self.path):
             return None
@@ -64,9 +64,9 @@ class DefinitionsFile:
         return definitions
 
     def write(self, definitions: Mapping[str, Any]) -> None:
-        """Replace what was written before; when it returns, the new definitions are on disk.
+        """Replace the definitions; when it returns, the new ones are on disk.
 
-        Raises: TypeError or ValueError when a value is not JSON, before anything is touched; StoreFailed, after which
+        Raises: TypeError or ValueError when a value is not JSON, before anything is changed; StoreFailed, after which
             the next start finds the old definitions or the new ones.
         """
         content = json.dumps(definitions, ensure_ascii=False, indent=1, allow_nan=False).encode()

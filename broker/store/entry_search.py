@@ -1,4 +1,4 @@
-"""Finds in the log where messages lie, for entries of queue logs that are gone or damaged."""
+"""Entry search: find the records of messages in the log when their queue-log entries are missing or damaged."""
 
 from __future__ import annotations
 
@@ -26,19 +26,18 @@ from broker.store.segment import HEADER_BYTES
 
 __all__ = ["EntrySearch"]
 
-FOUND_MAX: Final = 100_000  # entries held before they are handed over
+FOUND_MAX: Final = 100_000  # entries held in memory
 
 
 class EntrySearch:
-    """Takes the records of the log and keeps where the wanted messages lie; the last place counts.
+    """A search of the log for the places of wanted messages; the last place counts.
 
     Shapes: ``found`` maps (queue number, message id) to the entry, ``due_ms`` to the moment at which a delayed message
-        is due; ``damage`` names the places of the log that
-        could not be read, with the reasons.
+        is due; ``damage`` has the places of the log that could not be read, with the reasons.
     """
 
     def __init__(self, wanted: Callable[[int, int], bool], full: Callable[[EntrySearch], None] | None = None) -> None:
-        """`wanted` is asked with queue number and message id; `full` takes what was found when that becomes much."""
+        """`wanted` is called with queue number and message id; `full` is called when ``found`` has become long."""
         self._wanted = wanted
         self._full = full
         self.found: dict[tuple[int, int], Entry] = {}
@@ -52,7 +51,7 @@ class EntrySearch:
         return found, due_ms
 
     def walk(self, log: LogFolder, numbers: Iterable[int]) -> None:
-        """Take the messages of some segments, those behind damage too.
+        """Search some segments, also behind damage.
 
         Raises: StoreFailed.
         """
@@ -63,10 +62,10 @@ class EntrySearch:
                 offset, reason = log.scan(number, log.resume(number, offset, inner=True), self, _untold)
 
     def run(self, block: bytes, base: int) -> ReplayEnd:
-        """Take the messages of a block.
+        """Search a block.
 
-        A record of a transaction counts whether all of that is whole or not: the slots say which of its messages were
-        taken.
+        A record of a transaction counts even if the transaction is not whole: the slots say which of its messages were
+        applied.
         """
         view = memoryview(block)
         at = 0
@@ -78,7 +77,7 @@ class EntrySearch:
             if crc32c(view[at + PREFIX_BYTES : end]) != checksum:
                 return ReplayEnd(at, "the checksum is wrong", 0)
             if kind == TRANSACTION:
-                at += HEAD_BYTES  # it is whole: its records are walked like others
+                at += HEAD_BYTES  # it is whole: its records are read like others
                 continue
             if kind & ~INNER in (MESSAGE, MOVED):
                 targets_at = at + HEAD_BYTES
@@ -97,4 +96,4 @@ class EntrySearch:
 
 
 def _untold(_size_bytes: int) -> None:
-    """Hear of bytes that are read a second time: they are no progress."""
+    """Report no progress: these bytes were read before."""

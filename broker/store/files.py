@@ -1,6 +1,6 @@
-"""The only file calls of the broker. Everything above asks `Files`, so a twin can lose, tear and fail in its place.
+"""Files: the only module that calls the file system. Tests replace `Files` by one that loses, tears and fails.
 
-Every method raises StoreFailed where the operating system refuses; nothing is retried, because after a failed sync the
+Every method raises StoreFailed when the operating system refuses. Nothing is retried, because after a failed sync the
 kernel may have dropped the dirty pages and a second sync would succeed falsely (PostgreSQL's "fsyncgate", 2018).
 """
 
@@ -19,21 +19,21 @@ from broker.store.spare_descriptors import SpareDescriptors
 
 __all__ = ["File", "Files"]
 
-_FILE_MODE: Final = 0o600  # messages are private to the account that runs the broker
+_FILE_MODE: Final = 0o600  # only the account that runs the broker may read messages
 _FOLDER_MODE: Final = 0o700
-_SPARES: Final = SpareDescriptors()  # of the process, as the limit is
+_SPARES: Final = SpareDescriptors()  # for the whole process, as the limit is
 
 
 def _sync(descriptor: int) -> None:
-    """Return when a file's bytes are on disk, and its size when it changed."""
+    """Sync the bytes of a file, and its size if it has changed."""
     if sys.platform == "darwin":
-        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)  # its fsync(2) leaves them in the drive's cache
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)  # macOS: fsync(2) leaves them in the drive's cache
     else:
         os.fdatasync(descriptor)
 
 
 def _sync_entries(descriptor: int) -> None:
-    """Return when a folder's entries are on disk."""
+    """Sync the entries of a folder."""
     if sys.platform == "darwin":
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
     else:
@@ -41,7 +41,7 @@ def _sync_entries(descriptor: int) -> None:
 
 
 class _Failing:
-    """Turns an OSError of the calls inside it into StoreFailed."""
+    """A context that turns an OSError into StoreFailed."""
 
     __slots__ = ("_path",)
 
@@ -82,7 +82,7 @@ class File:
             return b"".join(pieces)
 
     def write_at(self, offset: int, block: bytes) -> None:
-        """Write all of the block to `offset`; it is in the page cache then, not on disk."""
+        """Write the whole block at `offset`; it is in the page cache then, not on disk."""
         with _Failing(self.path):
             done = os.pwrite(self._descriptor, block, offset)
             while done < len(block):
@@ -94,14 +94,14 @@ class File:
             return os.fstat(self._descriptor).st_size
 
     def allocate(self, offset: int, size: int) -> None:
-        """Have the disk keep room for `size` bytes at an offset, whose content does not matter."""
+        """Allocate `size` bytes at an offset; their content does not matter."""
         with _Failing(self.path):
             try:
                 os.posix_fallocate(self._descriptor, offset, size)
             except AttributeError:  # macOS has none
                 self.write_at(offset, os.urandom(size))  # zeros might be compressed
             except OSError as error:
-                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):  # not every file system can
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):  # the file system cannot allocate
                     raise
                 self.write_at(offset, os.urandom(size))
 
@@ -111,18 +111,18 @@ class File:
             os.ftruncate(self._descriptor, size)
 
     def sync(self) -> None:
-        """Return when the file's bytes are on disk; its folder entry is synced by `Files.sync_folder`."""
+        """Sync the bytes of the file; `Files.sync_folder` syncs its folder entry."""
         with _Failing(self.path):
             _sync(self._descriptor)
 
     def drop_cache(self) -> None:
-        """Has the next reads come from the disk: after a failed sync the page cache shows what is not there."""
+        """Drop the page cache of the file: after a failed sync it shows bytes that are not on disk."""
         with _Failing(self.path):
             if hasattr(os, "posix_fadvise"):  # macOS has none
                 os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def try_lock(self, folder: Path) -> OSError | None:
-        """Take the file's lock for this process; return why the file system cannot lock it, None when it did.
+        """Lock the file for this process; return the reason when the file system cannot lock, else None.
 
         Raises: FolderBusy, naming the folder, when another process holds the lock; the file is closed then.
         """
@@ -136,22 +136,22 @@ class File:
         return None
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         with _Failing(self.path):
             os.close(self._descriptor)
 
 
 class Files:
-    """The operating system's files."""
+    """The files of the operating system."""
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """Open a file; creating it leaves its folder entry unsynced."""
+        """Open a file; the folder entry of a created one is not synced."""
         flags = os.O_CLOEXEC | (os.O_RDWR if write or create else os.O_RDONLY) | (os.O_CREAT if create else 0)
         with _Failing(path):
             return File(path, _SPARES.opening(lambda: os.open(path, flags, _FILE_MODE)))
 
     def read(self, path: Path) -> bytes:
-        """Return a whole file."""
+        """Return the content of a file."""
         file = self.open(path)
         try:
             return file.read_at(0, file.size())
@@ -159,11 +159,11 @@ class Files:
             file.close()
 
     def exists(self, path: Path) -> bool:
-        """Return whether there is such a file or folder."""
+        """Return whether a file or folder exists."""
         return os.path.exists(path)
 
     def is_folder(self, path: Path) -> bool:
-        """Return whether there is a folder of that name; a link to one is none."""
+        """Return whether the path is a folder, and no link to one."""
         return os.path.isdir(path) and not os.path.islink(path)
 
     def size(self, path: Path) -> int:
@@ -177,17 +177,17 @@ class Files:
             return sorted(_SPARES.opening(lambda: os.listdir(folder)))
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder with its parents; one that is there already is well."""
+        """Create a folder with its parents, unless it exists."""
         with _Failing(folder):
             os.makedirs(folder, mode=_FOLDER_MODE, exist_ok=True)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give a file another name, replacing what has that name, or a folder one that is free; in one step."""
+        """Rename a file, replacing one of that name, or a folder to a free name; atomically."""
         with _Failing(source):
             os.replace(source, target)
 
     def link(self, source: Path, target: Path) -> bool:
-        """Give a file that is never changed again a second name; tell whether the disk, or the two, can do that."""
+        """Make a hard link to a file that never changes again; return whether the disks allow it."""
         with _Failing(target):
             try:
                 os.link(source, target)
@@ -198,7 +198,7 @@ class Files:
             return True
 
     def remove(self, path: Path) -> None:
-        """Remove a file; one that is gone already is well."""
+        """Remove a file, if it exists."""
         with _Failing(path):
             try:
                 os.unlink(path)
@@ -206,7 +206,7 @@ class Files:
                 pass
 
     def remove_folder(self, folder: Path) -> None:
-        """Remove an empty folder; one that is gone already is well."""
+        """Remove an empty folder, if it exists."""
         with _Failing(folder):
             try:
                 os.rmdir(folder)
@@ -214,7 +214,7 @@ class Files:
                 pass
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a file, or a folder with all that is in it; links are not followed."""
+        """Remove a file, or a folder with its content; do not follow links."""
         if not self.is_folder(path):
             self.remove(path)
             return
@@ -223,7 +223,7 @@ class Files:
         self.remove_folder(path)
 
     def sync_folder(self, folder: Path) -> None:
-        """Return when the folder's entries (files created, renamed, removed) are on disk."""
+        """Sync the entries of a folder: files that were created, renamed or removed."""
         with _Failing(folder):
             descriptor = _SPARES.opening(lambda: os.open(folder, os.O_RDONLY | os.O_CLOEXEC))
             try:
@@ -232,7 +232,7 @@ class Files:
                 os.close(descriptor)
 
     def lock(self, path: Path) -> File:
-        """Take the lock that a file stands for; closing the file, or the end of the process, gives it back.
+        """Lock a file; closing it, or the end of the process, releases the lock.
 
         Raises: FolderBusy when another process holds it.
         """
@@ -244,9 +244,9 @@ class Files:
         return file
 
     def lock_folder(self, folder: Path) -> File:
-        """Take the lock of a folder itself, which stays whatever is removed in it; closing the file gives it back.
+        """Lock a folder itself, which holds whatever is removed in it; closing the file releases the lock.
 
-        A file system that cannot lock folders (NFS) leaves it unlocked: a lock of a file in the folder has to do there.
+        A file system that cannot lock folders (NFS) leaves it unlocked: the lock of a file in it has to suffice.
         Raises: FolderBusy when another process holds it.
         """
         with _Failing(folder):
@@ -255,11 +255,11 @@ class Files:
         return file
 
     def free_bytes(self, folder: Path) -> int:
-        """Return how much the disk of a folder still takes from this account."""
+        """Return how many bytes of the disk of a folder this account may still use."""
         with _Failing(folder):
             status = os.statvfs(folder)
             return status.f_bavail * status.f_frsize
 
     def token(self, size: int) -> bytes:
-        """Return random bytes that nobody can guess."""
+        """Return random bytes that cannot be guessed."""
         return os.urandom(size)

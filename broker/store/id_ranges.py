@@ -1,4 +1,4 @@
-"""A set of message ids as a few ranges. Pure."""
+"""A set of message ids, kept as ranges. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["IdRanges"]
 
 
 class IdRanges:
-    """Which ids of one queue have an entry that is still needed.
+    """The ids of one queue whose entries are still needed.
 
     Shapes: ``borders`` ascends: first id, end, first id, end ... with a gap between each end and the next first id.
-    Cost: the number of ranges; a backlog without gaps is one.
+    Cost: O(ranges); a backlog without gaps is one.
     """
 
     __slots__ = ("borders",)
@@ -23,12 +23,12 @@ class IdRanges:
         return bool(self.borders)
 
     def add(self, first: int, end: int) -> None:
-        """Add the ids first <= id < end; some may be there already."""
+        """Add the ids first <= id < end; some may be in the set already."""
         if first >= end:
             return
         borders = self.borders
         left, right = bisect_left(borders, first), bisect_right(borders, end)
-        # An even index lies between two ranges: there the new border counts. An odd one lies inside a range.
+        # At an even index, between two ranges, the new border is kept; at an odd one, inside a range, it is not.
         borders[left:right] = ([] if left % 2 else [first]) + ([] if right % 2 else [end])
 
     def remove(self, first: int, end: int) -> None:

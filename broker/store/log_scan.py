@@ -1,4 +1,4 @@
-"""The log as files: its segments in order, read block by block, and what the bytes behind a damaged record prove."""
+"""The log as files: read its segments in order, block by block, and find out what the bytes behind damage prove."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ZEROS: Final = "nothing but zeros up to the end of the file"
 
 
 class BlockConsumer(Protocol):
-    """Who takes the records of a block."""
+    """A consumer of the records of a block."""
 
     def run(self, block: bytes, base: int) -> ReplayEnd:
         """Take the records of a block that begins with one, at position `base`."""
@@ -30,12 +30,12 @@ class BlockConsumer(Protocol):
 class LogFolder:
     """The segments in a log's folder.
 
-    Shapes: ``segments`` maps the number of each to its bytes, ascending. ``unreadable`` says of segments in which the
-        disk does not give back something why; zeros stand in its place.
+    Shapes: ``segments`` maps the number of each to its bytes, ascending. ``unreadable`` has the
+        reason for each segment with sectors that cannot be read; zeros stand in their place.
     """
 
     def __init__(self, files: Files, folder: Path, only: Container[int] | None = None) -> None:
-        """`only` names the segments that matter: others may go at any time."""
+        """`only` names the segments to read: the broker may remove others at any time."""
         self._files = files
         self.folder = folder
         named = [number for name in files.list(folder) if (number := segment_number(name)) is not None]
@@ -72,10 +72,10 @@ class LogFolder:
         return block
 
     def scan(self, number: int, offset: int, consumer: BlockConsumer, done: Callable[[int], None]) -> tuple[int, str]:
-        """Hand a segment's records from `offset` on to a consumer; returns where it stopped and the damage found
-        there.
+        """Pass the records of a segment from `offset` on to a consumer; return the offset and the damage where it
+        stopped.
 
-        Shapes: done(n) hears of each n bytes that are behind. The damage is empty at the end of the segment.
+        Shapes: `done` is called with the number of bytes of each block. The damage is empty at the end of the segment.
         """
         size = self.segments[number]
         need = HEAD_BYTES
@@ -96,7 +96,7 @@ class LogFolder:
         return offset, ""
 
     def evidence_behind(self, number: int, offset: int) -> int:
-        """Return the highest position that anything behind a damaged place says was synced, 0 when nothing does.
+        """Return the highest position that the bytes behind a damaged place prove to have been synced, 0 for none.
 
         A record at the place where the damaged one ends counts, so do marks, found by their segment's token, and the
         headers of later segments. Cost: reads the rest of the log; it happens once, when there is damage.
@@ -114,7 +114,7 @@ class LogFolder:
             return HEADER_BYTES
         block = self.read(number, offset, self.segments[number])
         if inner and (_follows(block, HEAD_BYTES, inner=True) or _next_to(block[HEAD_BYTES:], inner=True)):
-            return offset + HEAD_BYTES  # a damaged transaction: its own records each have a checksum
+            return offset + HEAD_BYTES  # a damaged transaction: each of its records has a checksum
         end = _next_to(block, inner=inner)
         if end:
             return offset + end
@@ -160,7 +160,7 @@ class LogFolder:
 
 
 def _end_of(block: bytes, at: int) -> int:
-    """Return where the record at a place would end, 0 when its length is impossible."""
+    """Return the end of the record at a place by its length, 0 when the length is impossible."""
     if len(block) - at < HEAD_BYTES:
         return 0
     length = HEAD.unpack_from(block, at)[0]
@@ -169,7 +169,7 @@ def _end_of(block: bytes, at: int) -> int:
 
 
 def _next_to(block: bytes, *, inner: bool) -> int:
-    """Return where the damaged record at the beginning of a block ends and the next one begins, 0 if nothing tells."""
+    """Return the end of the damaged record at the beginning of a block, where the next one begins; 0 if unknown."""
     end = _true_end(block, inner=inner)
     if end:
         return end
@@ -203,8 +203,8 @@ def _follows(block: bytes, at: int, *, inner: bool) -> bool:
 def _record_at(block: bytes, at: int, *, inner: bool = False) -> int:
     """Return the end of the whole record at a place, 0 when there is none.
 
-    One within a transaction is none, unless `inner`: a damaged length may lead to it, and going on there would apply
-    half of that.
+    A record within a transaction counts only with `inner`: a damaged length may lead to it, and to go on there would
+    apply half of the transaction.
     """
     end = _end_of(block, at)
     if not end:

@@ -17,7 +17,7 @@ NOT_EMPTY: Final = "Directory not empty"
 
 
 class FileContent:
-    """What a file holds, whatever its name is at the moment."""
+    """The content of a file, independent of its name."""
 
     def __init__(self) -> None:
         self.block = bytearray()
@@ -29,7 +29,7 @@ class FileContent:
         return free
 
     def unlock(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         self._locked = False
 
 
@@ -62,13 +62,13 @@ class MemoryFile(File):
         held.extend(bytes(size - len(held)))
 
     def sync(self) -> None:
-        """Return at once: memory has nothing behind it."""
+        """Do nothing: memory has no disk."""
 
     def drop_cache(self) -> None:
-        """Return at once: there is no cache."""
+        """Do nothing: there is no cache."""
 
     def lock(self) -> bool:
-        """Take the file's lock; tells whether it was free."""
+        """Take the lock of the file and return whether it was free."""
         free = self._content.lock()
         self._locked = self._locked or free
         return free
@@ -80,7 +80,7 @@ class MemoryFile(File):
 
 
 class MemoryFiles(Files):
-    """A tree of files in memory. Shapes: ``contents`` maps a path to what the file there holds."""
+    """A tree of files in memory. Shapes: ``contents`` maps a path to the content of the file."""
 
     def __init__(self, free_bytes: int = 1 << 40) -> None:
         self._free_bytes = free_bytes
@@ -158,7 +158,7 @@ class MemoryFiles(Files):
         return self._free_bytes - sum(len(content.block) for content in self.contents.values())
 
     def token(self, size: int) -> bytes:
-        """Return bytes that differ each time and are the same in every run."""
+        """Return different bytes at each call, the same in every run."""
         self._tokens += 1
         words = (crc32c(f"{self._tokens}/{word}".encode()) for word in range((size + 3) // 4))
         return b"".join(word.to_bytes(4, "big") for word in words)[:size]
@@ -169,5 +169,5 @@ class MemoryFiles(Files):
 
 
 def moved(path: Path, source: Path, target: Path) -> Path:
-    """Return where a path is when `source` has become `target`."""
+    """Return a path after `source` was renamed to `target`."""
     return target / path.relative_to(source) if path.is_relative_to(source) else path

@@ -1,4 +1,4 @@
-"""Files kept open for reading: a bounded number, shared by the threads that read."""
+"""Open files: a bounded number of files kept open for reading, shared by threads."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Loan:
 
 
 class OpenFiles:
-    """Lends open files. Invariant: a file that a thread holds is not closed, whatever else happens to it."""
+    """The open files. Invariant: a file that a thread reads is not closed."""
 
     def __init__(self, files: Files, limit: int = 64) -> None:
         self._files = files
@@ -58,9 +58,9 @@ class OpenFiles:
         self._loans: OrderedDict[Path, _Loan] = OrderedDict()
 
     def borrow(self, path: Path) -> _Loan:
-        """Return the file for a ``with`` block, opened if it was not.
+        """Return the file for a ``with`` block; open it if need be.
 
-        Raises: StoreFailed when there is no such file.
+        Raises: StoreFailed when it does not exist.
         """
         with self._lock:
             loan = self._loans.get(path)
