@@ -41,12 +41,16 @@ class BoundedPattern:
 
     __slots__ = ("_compiled", "_plain", "_slow", "text")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, written: str | None = None) -> None:
+        """Take the expression, and the text that an operator wrote for it where that is another one.
+
+        Raises: ValueError.
+        """
         if len(text) > PATTERN_MAX_CHARACTERS:
             raise ValueError(f"longer than {PATTERN_MAX_CHARACTERS} characters")
         if unrolled(text) > UNROLLED_MAX:
             raise ValueError(f"repeats more than {UNROLLED_MAX} times")
-        self.text = text
+        self.text = text if written is None else written
         self._slow = 0
         self._plain = PLAIN.fullmatch(text) is not None
         try:

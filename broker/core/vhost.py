@@ -152,6 +152,14 @@ class Vhost:
         """Return a fresh name for a queue or a consumer that the client left nameless."""
         return prefix + self._generate()
 
+    def opened(self) -> None:
+        """Count a connection that opened the vhost."""
+        self.connections += 1
+
+    def closed(self) -> None:
+        """Count a connection that closed the vhost."""
+        self.connections -= 1
+
     def restored(self) -> None:
         """Take up the work once topology and messages are restored.
 

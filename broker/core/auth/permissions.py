@@ -187,11 +187,9 @@ def right_pattern(text: str) -> BoundedPattern:
     Raises: ValueError. Source: rabbit_auth_backend_internal.
     """
     try:
-        pattern = BoundedPattern(text or "^$")
+        return BoundedPattern(text or "^$", written=text)
     except ValueError as error:
         raise ValueError(f"regular expression '{text[:100]}' is invalid: {error}") from None
-    pattern.text = text
-    return pattern
 
 
 def check_user(users: Users, name: str) -> None:

@@ -26,7 +26,7 @@ _BEYOND: Final = 1 << 63  # above every message id
 
 
 class SlotMoments:
-    """What is known of one slot.
+    """The moments of one slot, as far as they are known.
 
     Invariant: each of its ready messages up to ``horizon`` is kept one by one; ``next`` is the first of the others,
         None when there is none.
@@ -38,6 +38,28 @@ class SlotMoments:
         self.slot = slot
         self.horizon = _NONE
         self.next: Moment | None = None
+
+    def look(self, moments: Iterable[Moment], now_ms: int, share: int) -> list[Moment]:
+        """Move the horizon on and return the moments up to it, which are kept one by one from now on.
+
+        Shapes: moments are those of its ready messages. Of an open slot those that are due soon are kept, as others
+            will come between; of a sealed slot `share` of them.
+        """
+        horizon = self.horizon
+        beyond = [moment for moment in moments if moment > horizon]
+        if self.slot.fill is Fill.OPEN:
+            self.horizon = (now_ms + AHEAD_MS, _BEYOND)
+            chosen = [moment for moment in beyond if moment <= self.horizon]
+            self.next = min([moment for moment in beyond if moment > self.horizon], default=None)
+        else:
+            chosen = nsmallest(share + 1, beyond)
+            self.next = chosen.pop() if len(chosen) > share else None
+            self.horizon = chosen[-1] if chosen else horizon
+        return chosen
+
+    def expect(self, moment: Moment) -> None:
+        """Note the first moment that is not kept one by one."""
+        self.next = moment
 
 
 class DueMoments:
@@ -91,25 +113,13 @@ class DueMoments:
     def look(self, known: SlotMoments, moments: Iterable[Moment], now_ms: int) -> None:
         """Keep the next messages of a slot one by one.
 
-        Shapes: moments are those of its ready messages. Of an open slot it is what is due soon, as others will come
-            between; of a sealed one it is a fixed share.
+        Shapes: moments are those of its ready messages.
         """
-        horizon = known.horizon
-        beyond = [moment for moment in moments if moment > horizon]
-        if known.slot.fill is Fill.OPEN:
-            known.horizon = (now_ms + AHEAD_MS, _BEYOND)
-            chosen = [moment for moment in beyond if moment <= known.horizon]
-            following = min([moment for moment in beyond if moment > known.horizon], default=None)
-        else:
-            share = max(NEAR_MIN_SLOT, NEAR_MAX // len(self._by_first))
-            chosen = nsmallest(share + 1, beyond)
-            following = chosen.pop() if len(chosen) > share else None
-            known.horizon = chosen[-1] if chosen else horizon
-        for due_ms, message_id in chosen:
+        share = max(NEAR_MIN_SLOT, NEAR_MAX // len(self._by_first))
+        for due_ms, message_id in known.look(moments, now_ms, share):
             heappush(self._near, (due_ms, message_id, known.slot))
-        known.next = None
-        if following is not None:
-            self._set_next(known, following)
+        if known.next is not None:
+            self._set_next(known, known.next)
 
     def take(self, now_ms: int) -> tuple[int, int, Slot] | None:
         """Take the first message that is due: its moment, id and slot; None when none is, or one may be `hidden`."""
@@ -132,7 +142,7 @@ class DueMoments:
         self._slots.clear()
 
     def _set_next(self, known: SlotMoments, moment: Moment) -> None:
-        known.next = moment
+        known.expect(moment)
         heappush(self._slots, (*moment, known))
         if len(self._slots) > 64 and len(self._slots) > 4 * len(self._by_first):
             self._slots = [(*one.next, one) for one in self._by_first.values() if one.next is not None]

@@ -36,6 +36,16 @@ class MoveTally:
     unroutable: int = 0
     refused: int = 0
 
+    def count(self, outcome: Outcome | None) -> None:
+        """Count a message that was looked at; None is the outcome of one that was not to be moved."""
+        self.looked += 1
+        if outcome is Outcome.TAKEN:
+            self.moved += 1
+        elif outcome is Outcome.UNROUTABLE:
+            self.unroutable += 1
+        elif outcome is Outcome.REFUSED:
+            self.refused += 1
+
     @property
     def unwanted(self) -> int:
         """How many were not to be moved."""
@@ -119,15 +129,11 @@ class Move:
                 if outcome is None:  # a consumer has it
                     continue
                 copies += max(len(landing.queues), 1)
-            tally.looked += 1
+            tally.count(outcome)
             if outcome is Outcome.TAKEN:
                 moved.append(index)
-                tally.moved += 1
                 size_bytes += len(message.header) + len(message.body)
-            elif outcome is Outcome.UNROUTABLE:
-                tally.unroutable += 1
             elif outcome is Outcome.REFUSED:
-                tally.refused += 1
                 self.full = self._alone
 
     def _land(self, landing: Landing, message: Message, stream: Stream, slot: Slot, index: int) -> Outcome | None:

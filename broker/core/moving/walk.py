@@ -29,6 +29,10 @@ class _Stretch:
         self.next_id = 0
         self.end = stream.manager.next_id
 
+    def pass_by(self, message_id: int) -> None:
+        """Go on behind a message."""
+        self.next_id = message_id + 1
+
 
 class Walk:
     """Visits the messages that a queue holds when the walk begins, in the order of their delivery.
@@ -65,7 +69,7 @@ class Walk:
 
     def pass_by(self, slot: Slot, index: int) -> None:
         """Go on behind a message of the slot that was found last."""
-        self._stretches[-1].next_id = slot.first + index + 1
+        self._stretches[-1].pass_by(slot.first + index)
 
     def expired(self, message: Message, now_ms: int) -> bool:
         """Return whether a message that was found waits for nothing but to be dropped, once it is at the head."""

@@ -55,6 +55,10 @@ class Producer:
         self.forgotten = False
         self.sequences = Sequences(room)
 
+    def forget(self) -> None:
+        """End the producer: its name may be claimed again."""
+        self.forgotten = True
+
     def target(self, sequence: int) -> bytes:
         """Return what stands in front of the targets of a numbered message's record."""
         return pack_target(self.mark, sequence)
@@ -140,7 +144,7 @@ class Producers:
         for producer in list(self._by_name.values()):
             producer.sequences.forget(now_ms - expiry_ms)
             if producer is not but and not producer.sequences.blocks and producer.claimed_ms < now_ms - expiry_ms:
-                producer.forgotten = True
+                producer.forget()
                 del self._by_name[producer.name]
         if self._by_name:
             self._look_again()

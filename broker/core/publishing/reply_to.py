@@ -42,8 +42,8 @@ class ReplyConsumer:
 
     def deliver(self, envelope: Envelope, header: bytes, body: bytes) -> None:
         """Send one answer. It takes a delivery tag like any delivery that needs no ack."""
-        self._unacked.last_tag += 1
-        deliver = BasicDeliver(self.tag, self._unacked.last_tag, False, envelope.exchange, envelope.key)
+        tag = self._unacked.skip_tag()
+        deliver = BasicDeliver(self.tag, tag, False, envelope.exchange, envelope.key)
         self._channel.send_content(deliver, header, body)
 
 

@@ -29,6 +29,10 @@ class Room:
     def __init__(self) -> None:
         self.used_bytes = 0
 
+    def resize(self, more_bytes: int) -> None:
+        """Count bytes that are taken, or given back when negative."""
+        self.used_bytes += more_bytes
+
 
 class Block:
     """The used ones of 65,536 neighbouring numbers.
@@ -63,6 +67,18 @@ class Block:
             self.bits = bitarray(BLOCK_NUMBERS)
             self.bits[self.first : self.end] = 1
         self.bits[first:end] = 1
+
+    def add_bits(self, bits: bitarray) -> None:
+        """Add the places whose bits are set."""
+        if self.bits is not None:
+            self.bits |= bits
+        else:
+            bits[self.first : self.end] = 1
+            self.bits = bits
+
+    def use(self, at_ms: int) -> None:
+        """Note a use at that moment."""
+        self.used_ms = max(self.used_ms, at_ms)
 
     @property
     def size_bytes(self) -> int:
@@ -102,11 +118,11 @@ class Sequences:
         index = sequence >> BLOCK_SHIFT
         block = self._block if index == self.index else self._enter(index, now_ms)
         place = sequence & BLOCK_NUMBERS - 1
-        block.used_ms = now_ms
+        block.used_ms = now_ms  # hot: written here
         bits = block.bits
         if bits is None:
             if place == block.end:
-                block.end = place + 1
+                block.end = place + 1  # hot: written here
                 return True
             if block.first <= place < block.end:
                 return False
@@ -124,36 +140,36 @@ class Sequences:
             base = index << BLOCK_SHIFT
             upto = min(end, base + BLOCK_NUMBERS)
             block = self._enter(index, now_ms)
-            block.used_ms = max(block.used_ms, now_ms)
+            block.use(now_ms)
             self._add_range(block, first - base, upto - base)
             first = upto
 
     def forget(self, before_ms: int) -> None:
         """Forget the blocks that were not used since that moment."""
         for index in [index for index, block in self.blocks.items() if block.used_ms < before_ms]:
-            self._room.used_bytes -= self.blocks.pop(index).size_bytes
+            self._room.resize(-self.blocks.pop(index).size_bytes)
         self.index = -1
 
     def shrink(self, since_ms: int) -> None:
         """Give back the bits of blocks that were used since that moment and have no gap any more."""
         for block in self.blocks.values():
             if block.bits is not None and block.used_ms >= since_ms:
-                self._room.used_bytes -= block.size_bytes
+                self._room.resize(-block.size_bytes)
                 block.shrink()
-                self._room.used_bytes += block.size_bytes
+                self._room.resize(block.size_bytes)
 
     def _enter(self, index: int, now_ms: int) -> Block:
         block = self.blocks.get(index)
         if block is None:
             block = self.blocks[index] = Block(now_ms)
-            self._room.used_bytes += block.size_bytes
+            self._room.resize(block.size_bytes)
         self.index, self._block = index, block
         return block
 
     def _add_range(self, block: Block, first: int, end: int) -> None:
-        self._room.used_bytes -= block.size_bytes
+        self._room.resize(-block.size_bytes)
         block.add_range(first, end)
-        self._room.used_bytes += block.size_bytes
+        self._room.resize(block.size_bytes)
 
     # -- written down -------------------------------------------------------------------------------------------------
 
@@ -179,14 +195,12 @@ class Sequences:
         """Add a block that was written down."""
         index, at_ms = int(written["block"]), int(written["at_ms"])
         block = self._enter(index, at_ms)
-        block.used_ms = max(block.used_ms, at_ms)
+        block.use(at_ms)
         if "bits" not in written:
             self._add_range(block, int(written["first"]), int(written["end"]))
             return
         bits = bitarray()
         bits.frombytes(zlib.decompress(b64decode(written["bits"])))
-        self._room.used_bytes -= block.size_bytes
-        if block.bits is None and block.first < block.end:
-            bits[block.first : block.end] = 1
-        block.bits = bits if block.bits is None else block.bits | bits
-        self._room.used_bytes += block.size_bytes
+        self._room.resize(-block.size_bytes)
+        block.add_bits(bits)
+        self._room.resize(block.size_bytes)

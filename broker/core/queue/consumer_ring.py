@@ -29,6 +29,10 @@ class RingMember:
         self.unacked = 0
         self.parked = 0
 
+    def left(self) -> None:
+        """Note that the consumer left its queue."""
+        self.parked = 0
+
     def room(self) -> int:
         """Return how many messages the consumer can take now."""
         raise NotImplementedError
@@ -93,7 +97,7 @@ class ConsumerRing:
         del self._consumers[consumer]
         self._count()
         if consumer.parked:
-            consumer.parked = 0
+            consumer.left()
         else:
             self._rings[consumer.priority].remove(consumer)
         if consumer is self.active:
@@ -103,7 +107,7 @@ class ConsumerRing:
         """Remove all consumers and return them."""
         gone = list(self._consumers)
         for consumer in gone:
-            consumer.parked = 0
+            consumer.left()
         self._consumers.clear()
         self._rings.clear()
         self.active = None
@@ -163,7 +167,7 @@ class ConsumerRing:
 
     def unpark(self, consumer: RingMember) -> None:
         """Hear that a parked consumer may have room again; its turn comes last."""
-        consumer.parked = 0
+        consumer.parked = 0  # hot: written here
         self._rings[consumer.priority].append(consumer)
 
     def _able(self, ring: deque[RingMember], most: int) -> list[RingMember]:
@@ -185,7 +189,7 @@ class ConsumerRing:
 
     def _park(self, consumer: RingMember) -> None:
         self._parkings += 1
-        consumer.parked = self._parkings
+        consumer.parked = self._parkings  # hot: written here
 
     def _count(self) -> None:
         self.present = bool(self._consumers)

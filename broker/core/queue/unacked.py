@@ -124,11 +124,16 @@ class Unacked:
             if run.slot is slot and run.consumer is consumer and run.last + 1 == tag and run.gone is None and run.left:
                 held = run.indexes
                 if isinstance(held, range) and held.stop == indexes[0] and isinstance(indexes, range):
-                    run.indexes = range(held.start, indexes.stop)  # it goes on where the last one ends
-                    run.last += count
-                    run.left += count
+                    run.indexes = range(held.start, indexes.stop)  # hot: written here
+                    run.last += count  # hot: written here
+                    run.left += count  # hot: written here
                     return
         runs.append(Run(tag, stream, slot, indexes, consumer))
+
+    def skip_tag(self) -> int:
+        """Return the next delivery tag, for a message that needs no acknowledgement."""
+        self.last_tag += 1
+        return self.last_tag
 
     def add(self, stream: Stream, slot: Slot, index: int) -> int:
         """Give the next delivery tag to a message that was fetched and needs an acknowledgement."""
@@ -146,8 +151,8 @@ class Unacked:
         run = self._run_of(tag)
         index = run.indexes[tag - run.first]
         if run.low == tag and run.gone is None:  # the usual one: in its turn
-            run.low = tag + 1
-            run.left -= 1
+            run.low = tag + 1  # hot: written here
+            run.left -= 1  # hot: written here
         else:
             run.remove(tag)
         self._count -= 1

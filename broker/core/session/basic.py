@@ -153,8 +153,7 @@ class BasicSession(ChannelConsumers):
         if queue.rules.counts_deliveries:
             header = with_delivery_count(header, slot.counts.get(index, 0))
         if no_ack:
-            self.unacked.last_tag += 1
-            tag = self.unacked.last_tag
+            tag = self.unacked.skip_tag()
             stream.settle(slot, range(index, index + 1))
         else:
             tag = self.unacked.add(stream, slot, index)

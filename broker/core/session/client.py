@@ -46,6 +46,14 @@ class SessionClient:
         self.user: User | None = None
         self.method_budget: MethodBudget
 
+    def user_changed(self, user: User) -> None:
+        """Go on with the user as an operator changed it: its tags."""
+        self.user = user
+
+    def publishes(self) -> None:
+        """Note the first publish: an alarm blocks the connection from now on."""
+        self.publishing = True
+
     def check(self, resource: Resource, kind: Kind) -> None:
         """Let the user touch a resource. Raises: 403."""
         assert self.user is not None

@@ -94,7 +94,7 @@ class SessionOfConnection(SessionClient):
         self.usage.check_connections(user.name)
         self.permissions.check_vhost(user, vhost)
         self.vhost = found
-        found.connections += 1
+        found.opened()
         self.usage.open_connection(user.name)
         self.method_budget = MethodBudget(self.connection, found.ports.clock, found.ports.deadlines)
         _log.info("connection.opened", **self._facts)
@@ -116,7 +116,7 @@ class SessionOfConnection(SessionClient):
         """End what belonged to the connection: its exclusive queues go with it."""
         if self.vhost is not None:
             assert self.user is not None
-            self.vhost.connections -= 1
+            self.vhost.closed()
             self.usage.close_connection(self.user.name)
             self.vhost.queues.owner_gone(self)
             connection = self.connection

@@ -45,7 +45,7 @@ class Resolver:
         """
         if self.entries is not self._cache.entries:
             # The channel's first publish: an alarm blocks this connection from now on, though the entry be another's.
-            self._session.publishing = True
+            self._session.publishes()
             self.entries = self._cache.entries
             known = self.entries.get(payload)
             if known is not None and known.route.live:

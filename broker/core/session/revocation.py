@@ -45,7 +45,7 @@ class Revocation:
             if user is None:
                 session.force_close(f"user '{name}' is deleted")  # RabbitMQ's text
             else:
-                session.user = user  # its tags
+                session.user_changed(user)
 
     def _rights_changed(self, name: str, vhost: str) -> None:
         found = self._vhosts.get(vhost)
