@@ -63,31 +63,6 @@ def _us(million: Parts, engine: str) -> float:
     return next(float(row["us"]) for row in million["rows"] if row["engine"] == engine)
 
 
-def _memory(parts: Parts) -> str:
-    rows = [row for row in parts["blog"]["million"]["rows"] if row["bytes_at"]]
-    looks = sorted({int(at) for row in rows for at in row["bytes_at"]})
-    return table(
-        ["topics matched", *(f"{row['engine']}, MB" for row in rows)],
-        [[f"{at:,}", *(number(_megabytes(row["bytes_at"].get(str(at)))) for row in rows)] for at in looks],
-    )
-
-
-def _megabytes(size: int | None) -> float | None:
-    return None if size is None else size / 1e6
-
-
-def _patterns(parts: Parts) -> str:
-    return _seconds(parts["blog"]["patterns"]["rows"], article.PATTERNS_TOPICS)
-
-
-def _seconds(rows: Sequence[Parts], topics: int) -> str:
-    names = list(rows[0]["us"])
-    return table(
-        ["patterns", *(f"{name}, s" for name in names)],
-        [[f"{row['size']:,}", *(number(row["us"][name] * topics / 1e6) for name in names)] for row in rows],
-    )
-
-
 def _bindings(parts: Parts) -> str:
     rows = parts["blog"]["bindings"]["rows"]
     names = list(rows[0]["us"])
@@ -128,10 +103,6 @@ def _match(parts: Parts) -> str:
     return f"{lines}\n| *the machine: a step of a fixed loop, ns* | | {' | '.join(spreads)} |"
 
 
-def _visited(parts: Parts) -> str:
-    return _by_size(parts, lambda entry: f"{entry['figures']['hits']:.1f} / {number(entry['figures']['visited'])}")
-
-
 def _bytes(parts: Parts) -> str:
     return _by_size(parts, lambda entry: f"{entry['bytes_per_pattern']:,.0f}")
 
@@ -143,15 +114,6 @@ def _changes(parts: Parts) -> str:
         return f"{add}, {number(figures['remove_us'])} ({number(figures['remove_worst_us'])})"
 
     return _by_size(parts, cell)
-
-
-def _left_out(parts: Parts) -> str:
-    first: dict[tuple[str, str], Parts] = {}
-    for entry in parts["sizes"]["entries"]:
-        if entry["left_out"]:
-            first.setdefault((entry["engine"], entry["form"]), entry)
-    rows = [[engine, form, f"{one['size']:,}", one["left_out"]] for (engine, form), one in first.items()]
-    return table(["engine", "form", "from", "left out because"], rows)
 
 
 def _hostile(parts: Parts) -> str:
@@ -216,14 +178,10 @@ def _goals(parts: Parts) -> str:
 TABLES: dict[str, tuple[str, Callable[[Parts], str]]] = {
     "claims": ("claims", _claims),
     "million": ("blog", _million),
-    "memory": ("blog", _memory),
-    "patterns": ("blog", _patterns),
     "bindings": ("blog", _bindings),
     "match": ("sizes", _match),
-    "visited": ("sizes", _visited),
     "bytes": ("sizes", _bytes),
     "changes": ("sizes", _changes),
-    "left-out": ("sizes", _left_out),
     "hostile": ("hostile", _hostile),
     "cache": ("cache", _cache),
     "broker": ("broker", _broker),
