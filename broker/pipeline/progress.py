@@ -6,9 +6,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from broker.figures.numerals import many
+from broker.figures.numerals import many, size_text, span_text
+
+if TYPE_CHECKING:
+    from broker.slot_files.cursor_lag import Lag
 
 __all__ = ["Progress"]
 
@@ -19,7 +22,7 @@ REFRESHES_PER_S: Final = 4  # on a terminal
 class Progress:
     """Counts what a job has done, and tells.
 
-    Shapes: `lag_slots` are those that wait; None where nobody knows.
+    Shapes: `lag` is what waits; None where nobody knows.
     Invariant: any thread may count, as Spark tells of its batches on one of its own.
     """
 
@@ -35,7 +38,7 @@ class Progress:
         self.slots = 0
         self.rows = 0
         self.bytes = 0
-        self.lag_slots: int | None = None
+        self.lag: Lag | None = None
         self._stream = sys.stderr if stream is None else stream
         self._quiet = quiet
         self._clock = clock
@@ -50,14 +53,14 @@ class Progress:
             self._status = console.status(job, refresh_per_second=REFRESHES_PER_S)
             self._status.start()
 
-    def add(self, *, slots: int = 0, rows: int = 0, bytes_: int = 0, lag_slots: int | None = None) -> None:
+    def add(self, *, slots: int = 0, rows: int = 0, bytes_: int = 0, lag: Lag | None = None) -> None:
         """Count what was done since, and tell if it is time to."""
         with self._lock:
             self.slots += slots
             self.rows += rows
             self.bytes += bytes_
-            if lag_slots is not None:
-                self.lag_slots = lag_slots
+            if lag is not None:
+                self.lag = lag
             self._tell()
 
     def step(self, name: str) -> None:
@@ -99,8 +102,10 @@ class Progress:
             parts.append(many(self.rows, "row"))
             if self.elapsed_s > 0:
                 parts.append(f"{self.rows / self.elapsed_s:,.0f} rows/s")
-        if self.lag_slots is not None:
-            parts.append(f"{many(self.lag_slots, 'slot')} to go")
+        if self.lag is not None:
+            parts.append(f"{many(self.lag['lag_slots'], 'slot')} to go")
+            if self.lag["lag_slots"]:
+                parts += [size_text(self.lag["lag_bytes"]), f"{span_text(self.lag['lag_s'])} behind"]
         return "  ".join(parts)
 
     def _tell(self) -> None:

@@ -227,7 +227,7 @@ def _look(run: ArchiveRun, progress: Progress, *, tend: bool = False) -> None:
         slots=totals.slots - slots,
         rows=totals.rows - rows,
         bytes_=totals.slot_bytes - slot_bytes,
-        lag_slots=totals.lag_slots,
+        lag=totals.lag,
     )
     if tend:
         run.tend()

@@ -18,6 +18,7 @@ from broker.pipeline.lake.lake_format import LakeTarget, absolute
 from broker.pipeline.lake.tap_cursors import TapCursors
 from broker.pipeline.source.catalog import Catalog
 from broker.pipeline.source.stream_offset import parted_text
+from broker.slot_files.cursor_lag import Lag
 from broker.slot_files.seal_log import Gap
 
 __all__ = ["ArchiveRun", "Totals"]
@@ -41,8 +42,7 @@ class Totals:
     bad: int = 0
     slot_bytes: int = 0
     lake_bytes: int = 0
-    lag_slots: int = 0
-    lag_s: float = 0.0
+    lag: Lag | None = None  # behind its cursors; None before the first look
     seal: int = 0
     gaps: int = 0
 
@@ -241,8 +241,7 @@ class ArchiveRun:
             self._stand(self.note, committed)
         if totals.seal != self._released and self._clock_s() >= self._release_at_s:
             self._release()
-        totals.lag_slots, first_ts_ms = self.cursors.waiting(totals.seal)
-        totals.lag_s = 0.0 if first_ts_ms is None else max(0, now_ms() - first_ts_ms) / 1000
+        totals.lag = self.cursors.lag(totals.seal, now_ms())
         return totals
 
     def _release(self) -> None:
@@ -292,8 +291,7 @@ class ArchiveRun:
             "slot_bytes": totals.slot_bytes,
             "lake_bytes": totals.lake_bytes,
             "seal": totals.seal,
-            "lag_slots": totals.lag_slots,
-            "lag_s": round(totals.lag_s, 3),
+            **(totals.lag or {}),
             "gaps": totals.gaps,
         }
 

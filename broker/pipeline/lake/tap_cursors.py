@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 from broker.pipeline.faults import LakeRefused, SourceRefused
 from broker.pipeline.source.catalog import Catalog
+from broker.slot_files.cursor_lag import Lag, LagTable
 from broker.slot_files.seal_log import Gap, QueueKey, Released, Seal
 
 __all__ = ["TapCursors"]
@@ -67,10 +68,9 @@ class TapCursors:
         begins = [archived.get(tap, released.get(tap, 0)) for tap in self.taps()]
         return min(begins, default=0)
 
-    def waiting(self, seal: int) -> tuple[int, int | None]:
-        """Return how many slots are behind a seal, and the time of the first of them."""
-        slots = self._catalog.view().after(seal, queues=self.keys())
-        return len(slots), slots[0].first_ts_ms if slots else None
+    def lag(self, seal: int, now_ms: int) -> Lag:
+        """Return what waits behind a seal, of all its taps together. Units: `now_ms` is the time of day."""
+        return LagTable(self._catalog.view().after(seal, queues=self.keys())).behind(seal, now_ms)
 
     def lost(self, seal: int) -> list[Gap]:
         """Return what an archive that stands at a seal can no longer have."""

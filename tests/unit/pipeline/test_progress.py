@@ -31,10 +31,10 @@ def test_elsewhere_a_line_comes_every_five_seconds() -> None:
     progress.add(slots=1, rows=500)
     assert stream.getvalue() == ""
     clock.now += 5
-    progress.add(slots=1, rows=500, lag_slots=7)
+    progress.add(slots=1, rows=500, lag={"lag_slots": 7, "lag_messages": 9, "lag_bytes": 3 << 20, "lag_s": 3700.0})
     progress.add(rows=1)
     progress.close()
-    assert stream.getvalue() == "archive  2 slots  1,000 rows  200 rows/s  7 slots to go\n"
+    assert stream.getvalue() == "archive  2 slots  1,000 rows  200 rows/s  7 slots to go  3 MiB  1 h 1 min behind\n"
 
 
 def test_a_terminal_has_one_line_that_is_gone_at_the_end() -> None:
@@ -42,8 +42,8 @@ def test_a_terminal_has_one_line_that_is_gone_at_the_end() -> None:
     stream = Terminal()
     progress = Progress("archive", stream=stream, clock=Clock())
     progress.step("counting keys")
-    progress.add(slots=3, lag_slots=2)
-    assert progress.line() == "archive  counting keys  3 slots  2 slots to go"
+    progress.add(slots=3, lag={"lag_slots": 0, "lag_messages": 0, "lag_bytes": 0, "lag_s": 0.0})
+    assert progress.line() == "archive  counting keys  3 slots  0 slots to go"
     progress.say("tap [orders] has a gap")
     progress.close()
     shown = stream.getvalue()
