@@ -3,13 +3,13 @@
     0   u64 position of the record, 0 when there is none
     8   u32 length of the record
     12  u32 checksum: CRC-32C of the 12 bytes before it, begun with the queue's number and the message id; for a delayed
-            message it goes on over the u64 of the moment at which that is due
+            message it also covers the u64 of the moment at which that is due
     16  u16 ENTRY_MARK
     18  u48 the moment at which a delayed message is due, in ms; 0 for any other, and where it is not known
 
 An entry without a record is 24 zeros. Entries of versions before 0.2 have zeros from byte 12 on: they are read, but
-nothing proves them. No damage to a few bits makes the one kind look like the other: the mark has 10 bits set, and they
-and the checksum would have to become zero together.
+not proved. Damage to a few bits cannot turn one kind into the other: the mark has 10 bits set, which would have to
+become zero together with the checksum.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from crc32c import crc32c
 __all__ = ["ENTRY_BYTES", "NO_ENTRY", "Entries", "Entry", "ReadEntries", "pack_entries", "unpack_due", "unpack_entries"]
 
 Entry = tuple[int, int]  # position and size of a record
-Entries = tuple[list[int], list[int]]  # the positions and the sizes of many
-ReadEntries = tuple[list[int], list[int], list[int]]  # ... and the indexes of those that no checksum proves
+Entries = tuple[list[int], list[int]]  # positions and sizes
+ReadEntries = tuple[list[int], list[int], list[int]]  # and the indexes of entries without a checksum
 NO_ENTRY: Final[Entry] = (0, 0)
-ENTRY_MARK: Final = 0xB7D2 << 48  # beside the moment, in the last 8 bytes
+ENTRY_MARK: Final = 0xB7D2 << 48  # in the last 8 bytes, above the moment
 
 _PLACE: Final = Struct(">QI").pack
 _MOMENT: Final = Struct(">Q").pack
 _MOMENT_MASK: Final = (1 << 48) - 1
 _ENTRY: Final = Struct(">QIIQ")
 _MANY: Final = 100
-_MANY_ENTRIES: Final = Struct(">" + "QIIQ" * _MANY)  # one call for so many
+_MANY_ENTRIES: Final = Struct(">" + "QIIQ" * _MANY)  # so many entries in one call
 _FIELDS: Final = 4
 _CHECKSUM_MASK: Final = 0xFFFFFFFF
 ENTRY_BYTES: Final = _ENTRY.size
@@ -70,7 +70,7 @@ def pack_entries(queue_number: int, first: int, entries: Sequence[Entry | None],
 
 
 def unpack_entries(queue_number: int, first: int, block: bytes) -> ReadEntries:
-    """Return what a block of entries says; a damaged one is NO_ENTRY. Cost: 0.3 us an entry."""
+    """Return the entries of a block; a damaged one is NO_ENTRY. Cost: 0.3 us an entry."""
     positions, sizes, checksums, marks = _fields(block)
     proved = _checksums(queue_number, first, positions, sizes)
     if checksums == proved and marks.count(ENTRY_MARK) == len(marks):
@@ -87,7 +87,7 @@ def unpack_entries(queue_number: int, first: int, block: bytes) -> ReadEntries:
 
 
 def unpack_due(queue_number: int, first: int, block: bytes) -> list[int]:
-    """Return when the messages of a block of entries are due in ms; 0 where an entry does not tell, or is damaged."""
+    """Return when the messages of a block are due in ms, 0 for entries without a moment and damaged ones."""
     positions, sizes, checksums, marks = _fields(block)
     proved = _checksums(queue_number, first, positions, sizes)
     return [

@@ -1,7 +1,7 @@
-"""Queue logs: where each message of a queue lies. Derived: what a crash or a bad disk leaves of them is written again.
+"""Queue logs: the place of each message of a queue. They are derived, and rebuilt after a crash or disk damage.
 
-A chunk is a file for 65,536 consecutive message ids of one queue, made when the first of them is paged out. Its entries
-have a fixed width, so the id is implied by the place and a slot is read with one call:
+A chunk is a file for 65,536 consecutive message ids of one queue, created when the first of them is paged out. Entries
+have a fixed width, so the offset implies the id, and one call reads a slot:
 
     chunk header                              entry of message id, at (id % 65,536 + 1) * 24: see `queue_entry`
     0   8s  magic "SLOTMQ\\0Q"
@@ -42,10 +42,9 @@ assert _HEADER.size == ENTRY_BYTES == 24
 class QueueLogs:
     """The queue logs of one vhost, in one folder.
 
-    ``write`` and ``drop`` belong to the loop, ``sync`` and ``reclaim`` to the thread of the checkpoint, ``read`` to any
-    thread.
+    The loop calls ``write`` and ``drop``, the thread of the checkpoint ``sync`` and ``reclaim``, any thread ``read``.
 
-    Invariant: what a durable checkpoint refers to is not removed; so a chunk waits for the next one.
+    Invariant: a chunk that a durable checkpoint refers to is not removed before the next checkpoint.
     """
 
     def __init__(self, files: Files, folder: Path, *, sync: bool) -> None:
@@ -53,14 +52,14 @@ class QueueLogs:
         self._folder = folder
         self._sync = sync
         self._readers = OpenFiles(files)
-        self._lock = Lock()  # of a chunk's writing against its removal
+        self._lock = Lock()  # no chunk is written while it is removed
         self._live: dict[int, IdRanges] = {}
         self._chunks: dict[int, set[int]] = {}  # on disk, by queue number
         self._begun: set[tuple[int, int]] = set()  # chunks whose header this process wrote
         self._checked: set[tuple[int, int]] = set()  # chunks whose header was read
         self._touched: set[tuple[int, int]] = set()  # written and not synced
-        self._dropped: dict[tuple[int, int], int] = {}  # chunks to be removed, and the log position when
-        self._missing: set[tuple[int, int]] = set()  # chunks that were not there at the start and should have been
+        self._dropped: dict[tuple[int, int], int] = {}  # chunks to be removed, with the log position of their deletion
+        self._missing: set[tuple[int, int]] = set()  # chunks that were missing at the start
         for name in files.list(folder):
             match = _NAME.fullmatch(name)
             if match:
@@ -72,7 +71,7 @@ class QueueLogs:
         return sorted(self._chunks)
 
     def check(self, queue_number: int, first: int, end: int) -> bool:
-        """Return whether the chunks of the ids first <= id < end are there; one without its header is removed."""
+        """Return whether the chunks of the ids first <= id < end exist; remove one without its header."""
         chunks = range(first // CHUNK_IDS, (end - 1) // CHUNK_IDS + 1)
         for chunk in chunks:
             if chunk not in self._chunks.get(queue_number, ()):
@@ -83,16 +82,16 @@ class QueueLogs:
         return self._missing.isdisjoint([(queue_number, chunk) for chunk in chunks])
 
     def withdraw(self) -> None:
-        """Remove the chunks that `check` missed and that were written again since: the start is refused.
+        """Remove chunks that were missing and have been written since, because the start is refused.
 
-        The next start is to miss them again, not to take them for whole. Raises: StoreFailed.
+        The next start has to miss them again. Raises: StoreFailed.
         """
         for queue_number, chunk in self._missing:
             if chunk in self._chunks.get(queue_number, ()):
                 self._remove(queue_number, chunk)
 
     def write(self, queue_number: int, first: int, entries: Sequence[Entry | None], due_ms: Sequence[int] = ()) -> None:
-        """Write the entries of the ids from `first` on; they are in the page cache then.
+        """Write the entries of the ids from `first` on, into the page cache.
 
         Shapes: `due_ms` as of `pack_entries`.
         Cost: one write per chunk, and 0.4 us an entry.
@@ -105,13 +104,13 @@ class QueueLogs:
                 self._write(queue_number, chunk, at, piece)
 
     def move(self, queue_number: int, message_id: int, entry: Entry, due_ms: int = 0) -> None:
-        """Write one entry again, unless it is not needed any more."""
+        """Overwrite one entry, unless it is no longer needed."""
         live = self._live.get(queue_number)
         if live is not None and live.overlaps(message_id, message_id + 1):
             self.write(queue_number, message_id, [entry], (due_ms,))
 
     def mend(self, queue_number: int, message_id: int, seen: Entry, entry: Entry) -> None:
-        """Write one entry again that was found damaged, unless it was written meanwhile or is not needed any more.
+        """Overwrite one damaged entry, unless it was written meanwhile or is no longer needed.
 
         Shapes: `seen` is what `read` returned for it.
         """
@@ -124,12 +123,12 @@ class QueueLogs:
         self._live.setdefault(queue_number, IdRanges()).add(first, end)
 
     def read(self, queue_number: int, first: int, end: int) -> Entries:
-        """Return the entries of the ids first <= id < end: NO_ENTRY where there is none, or none that can be read."""
+        """Return the entries of the ids first <= id < end: NO_ENTRY for a missing or damaged one."""
         positions, sizes, _ = self.examine(queue_number, first, end)
         return positions, sizes
 
     def examine(self, queue_number: int, first: int, end: int) -> ReadEntries:
-        """Return the same with the indexes of those entries that carry no checksum: an earlier version wrote them."""
+        """Return the entries, and the indexes of those without a checksum, which an earlier version wrote."""
         positions: list[int] = []
         sizes: list[int] = []
         unproved: list[int] = []
@@ -142,7 +141,7 @@ class QueueLogs:
         return positions, sizes, unproved
 
     def read_due(self, queue_number: int, first: int, end: int) -> list[int]:
-        """Return when the messages first <= id < end are due, 0 where no entry tells."""
+        """Return when the messages first <= id < end are due, 0 for entries without a moment."""
         due_ms: list[int] = []
         for chunk, at, start, stop in _pieces(first, end):
             block = self._block(queue_number, chunk, at, (stop - start) * ENTRY_BYTES)
@@ -150,13 +149,13 @@ class QueueLogs:
         return due_ms
 
     def _block(self, queue_number: int, chunk: int, at: int, size: int) -> bytes:
-        """Return a piece of a chunk, with zeros in place of what is not there or cannot be read."""
+        """Return a piece of a chunk, with zeros for missing and unreadable bytes."""
         block = b""
         if chunk in self._chunks.get(queue_number, ()):
             try:
                 with self._readers.borrow(self._path(queue_number, chunk)) as file:
                     block, _ = read_around(file.read_at, at, size)
-            except StoreFailed:  # it is gone: whoever writes it next begins it anew
+            except StoreFailed:  # it was removed: the next write begins it anew
                 self._begun.discard((queue_number, chunk))
         return block.ljust(size, b"\0")
 
@@ -177,14 +176,14 @@ class QueueLogs:
             self._dropped[queue_number, chunk] = position
 
     def sync(self) -> None:
-        """Return when everything written so far is on disk."""
+        """Sync everything written so far."""
         with self._lock:
             touched, self._touched = self._touched, set()
         if not self._sync:
             return
         for queue_number, chunk in sorted(touched):
             file: File | None = None
-            with self._lock:  # the loop removes chunks of queues that are not durable at any time
+            with self._lock:  # the loop may remove chunks of transient queues at any time
                 if chunk in self._chunks.get(queue_number, ()):
                     file = self._files.open(self._path(queue_number, chunk), write=True)
             if file is not None:
@@ -196,7 +195,7 @@ class QueueLogs:
             self._files.sync_folder(self._folder)
 
     def reclaim(self, below: int) -> int:
-        """Remove the chunks given up before the checkpoint at log position `below`; returns how many."""
+        """Remove the chunks given up before the checkpoint at log position `below`; return how many."""
         removed = 0
         for key, position in list(self._dropped.items()):
             with self._lock:
@@ -208,9 +207,9 @@ class QueueLogs:
         return removed
 
     def drop_unneeded(self) -> None:
-        """Give up the chunks no entry of which is needed; at start, when `keep` has named all that are.
+        """Give up the chunks without a needed entry; at the start, when `keep` has named the needed ones.
 
-        They too wait for the next checkpoint: until then recovery may have to start from the last one again.
+        They stay until the next checkpoint: until then recovery may have to start from the last one again.
         """
         for queue_number, chunks in self._chunks.items():
             live = self._live.get(queue_number, IdRanges())
@@ -227,7 +226,7 @@ class QueueLogs:
         file = self._files.open(self._path(queue_number, chunk), create=True)
         try:
             if key not in self._begun:
-                # Also over an existing file: a power loss may have left one whose beginning was never written.
+                # Also in an existing file: after a power loss its beginning may be missing.
                 file.write_at(0, _header(queue_number, chunk))
             file.write_at(at, block)
         finally:
@@ -235,10 +234,10 @@ class QueueLogs:
         self._begun.add(key)
         self._chunks.setdefault(queue_number, set()).add(chunk)
         self._dropped.pop(key, None)
-        self._touched.add(key)  # after the write: a sync that runs meanwhile must not take the mark away
+        self._touched.add(key)  # after the write: a sync that runs meanwhile must not clear the mark
 
     def _is_one(self, queue_number: int, chunk: int) -> bool:
-        """Return whether a chunk on disk begins as it should. Cost: a read for one that this process did not begin."""
+        """Return whether a chunk has its header. Cost: a read, unless this process began it."""
         key = (queue_number, chunk)
         if key not in self._begun and key not in self._checked:
             try:
@@ -254,7 +253,7 @@ class QueueLogs:
     def _remove(self, queue_number: int, chunk: int) -> None:
         path = self._path(queue_number, chunk)
         self._files.remove(path)
-        self._readers.forget(path)  # not before: a reader would open it again, and keep it when there is a new one
+        self._readers.forget(path)  # not earlier: a reader would open it again, and keep it when a new one exists
         self._begun.discard((queue_number, chunk))
         self._checked.discard((queue_number, chunk))
         self._touched.discard((queue_number, chunk))

@@ -1,4 +1,4 @@
-"""Reading many records with few calls: neighbours in the log are fetched together."""
+"""Reading: read many records with few calls, because neighbours in the log are read together."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from broker.store.spill import SPILLED
 
 __all__ = ["Maker", "StoredMessages", "names", "read_messages", "read_places", "read_records"]
 
-GAP_MAX_BYTES: Final = 16 * 1024  # a second call costs about as much as reading so much more from the page cache
-SPAN_MAX_BYTES: Final = 4 * 1024 * 1024  # what one call holds in memory
-COPY_MAX_BYTES: Final = 4 * 1024  # a copy of so much costs less than a view of it
+GAP_MAX_BYTES: Final = 16 * 1024  # a second call costs as much as reading so many more bytes from the page cache
+SPAN_MAX_BYTES: Final = 4 * 1024 * 1024  # that one call reads
+COPY_MAX_BYTES: Final = 4 * 1024  # copying so many bytes costs less than a view of them
 
-_MESSAGE_HEAD: Final = Struct(">II8xQBBHIIQQ")  # of `record`, without what the log had synced, and the first target
-_MESSAGE_MIN_BYTES: Final = HEAD_BYTES + TARGET_BYTES  # two names and a content header alone take as much as a target
+_MESSAGE_HEAD: Final = Struct(">II8xQBBHIIQQ")  # as in `record`, without the synced position; then the first target
+_MESSAGE_MIN_BYTES: Final = HEAD_BYTES + TARGET_BYTES  # two names and a content header take as much as a target
 _MESSAGE_KINDS: Final = frozenset((MESSAGE, MOVED, MESSAGE | INNER, MOVED | INNER))
 _Head = tuple[int, int, int, int, int, int, int, int, int, int]
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Maker(ABC, Generic[T]):
-    """Makes what is wanted of a message from the block that its record was read with."""
+    """The maker of messages from the block that holds their records."""
 
     @abstractmethod
     def make(
@@ -65,7 +65,7 @@ class Maker(ABC, Generic[T]):
 
 
 class StoredMessages(Maker[StoredMessage]):
-    """Makes messages as the log has them; neighbours share few routes, and their names."""
+    """The maker of messages as the log has them; neighbouring messages share the names of their routes."""
 
     __slots__ = ("_routes",)
 
@@ -103,10 +103,10 @@ def read_messages(
     maker: Maker[T],
     report: Callable[[int, int], None],
 ) -> list[T | None]:
-    """Return the wanted messages of a slot; index 0 is id `first`, None is what was not wanted or is not there.
+    """Return the wanted messages of a slot; index 0 is id `first`, None stands for the unwanted and missing ones.
 
-    Shapes: report(position, index) hears of each that is no whole record of that message.
-    Cost: one call per run of neighbours; per message an unpacking and a checksum, beside what is made of it. HOT.
+    Shapes: `report` is called with (position, index) of each wanted message without a whole record of its own.
+    Cost: one read per run of neighbours; per message an unpacking, a checksum, and the call of the maker. HOT.
     """
     positions, sizes = entries
     messages: list[T | None] = [None] * len(positions)
@@ -162,9 +162,9 @@ def names(record: bytes, queue_number: int, message_id: int) -> bool:
 
 
 def _holds(targets: bytes, queue_number: int, message_id: int, *, spilled: bool) -> bool:
-    """Return whether a record may be that of a message: it names it, or it is one of the spill and another queue's.
+    """Return whether a record may belong to a message: it names the message, or it lies in the spill for another queue.
 
-    The spill has one record of a message for all queues, under the name of the first that needed it.
+    The spill has one record of a message for all queues, which names the first queue that needed it.
     """
     if len(targets) % TARGET_BYTES:
         return False
@@ -173,7 +173,7 @@ def _holds(targets: bytes, queue_number: int, message_id: int, *, spilled: bool)
 
 
 def _in_log_order(positions: list[int], wanted: Sequence[int]) -> Sequence[int]:
-    """Return the wanted indexes in the order of their positions, which they mostly have."""
+    """Return the wanted indexes in the order of their positions; usually they have it."""
     before = 0
     for index in wanted:
         position = positions[index]
@@ -184,7 +184,7 @@ def _in_log_order(positions: list[int], wanted: Sequence[int]) -> Sequence[int]:
 
 
 def _spans(positions: list[int], sizes: list[int], wanted: Sequence[int]) -> list[tuple[int, int, Sequence[int]]]:
-    """Return (begin, end, indexes) of what is to be read with one call each, in the order of the log."""
+    """Return (begin, end, indexes) for each read, in the order of the log."""
     spans: list[tuple[int, int, Sequence[int]]] = []
     if not wanted:
         return spans
@@ -207,11 +207,11 @@ def _spans(positions: list[int], sizes: list[int], wanted: Sequence[int]) -> lis
 def read_records(
     read_span: Callable[[int, int], bytes], wanted: Iterable[tuple[int, int, T]]
 ) -> Iterator[tuple[int, bytes | None, T]]:
-    """Yield (position, record, what came with it) for each wanted record, in the order of the log.
+    """Yield (position, record, tag) for each wanted record, in the order of the log.
 
-    Shapes: wanted holds (position, size, anything); read_span(position, size) gives fewer bytes at the end of a
-        segment. The record is None when the bytes there are no whole record.
-    Cost: one call per run of neighbours, a checksum per record.
+    Shapes: `wanted` yields (position, size, tag), with any tag; read_span(position, size) returns fewer bytes at the
+        end of a segment. The record is None when the bytes are no whole record.
+    Cost: one read per run of neighbours, a checksum per record.
     """
     sized = ((position, size, (size, extra)) for position, size, extra in wanted)
     for position, record, (size, extra) in read_places(read_span, sized):
@@ -221,10 +221,10 @@ def read_records(
 def read_places(
     read_span: Callable[[int, int], bytes], wanted: Iterable[tuple[int, int, T]]
 ) -> Iterator[tuple[int, bytes, T]]:
-    """Yield (position, bytes, what came with it) for each wanted place, unchecked, in the order of the log.
+    """Yield (position, bytes, tag) for each wanted place, unchecked, in the order of the log.
 
     Shapes: as for `read_records`; there are fewer bytes at the end of a segment.
-    Cost: one call per run of neighbours; what lies in a short gap is read along, a long one is not.
+    Cost: one read per run of neighbours, including short gaps.
     """
     span: list[tuple[int, int, T]] = []
     begin = end = 0

@@ -1,4 +1,4 @@
-"""Completes queue logs from the log: at the start, where entries are gone or damaged."""
+"""Rebuild: complete queue logs from the log at the start, where entries are missing or damaged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["EntryCompletion"]
 
 
 class _Suspect(NamedTuple):
-    """Messages of a window whose entries do not lead to a record. Shapes: ``indexes`` are those of the window."""
+    """Messages of a window whose entries lead to no record. Shapes: ``indexes`` count from the window's first id."""
 
     queue_number: int
     window: Window
@@ -26,9 +26,10 @@ class _Suspect(NamedTuple):
 
 
 class EntryCompletion:
-    """Finds the records of messages whose entries do not tell, and settles the messages that are lost for good.
+    """The rebuild of the queue logs of one vhost; it settles the messages whose records are lost for good.
 
-    Made before the log is replayed: replay may begin chunks that are missing. ``entries`` counts what was written.
+    It is constructed before the log is replayed, because replay may begin chunks that are missing.
+    Units: ``entries`` counts the entries that it wrote.
     """
 
     def __init__(
@@ -43,10 +44,10 @@ class EntryCompletion:
         self._lacking()
 
     def run(self, *, told: bool, refuse: bool) -> None:
-        """Do it, once the log was replayed.
+        """Complete the queue logs, once the log was replayed.
 
-        Shapes: `told` says that the segments of a window are known unless it is doubtful. Raises: CorruptStore when
-            something is lost and the start is to be refused then; StoreFailed.
+        Shapes: with `told` the segments of a window are known unless it is doubtful.
+        Raises: CorruptStore when messages are lost and the start has to be refused; StoreFailed.
         """
         rebuilt = self._lacking()
         if rebuilt:
@@ -56,7 +57,7 @@ class EntryCompletion:
         suspects = list(self._suspects(rebuilt, told=told))
         ids: dict[int, set[int] | None] = {}
         for number, window, indexes in suspects:
-            if number not in rebuilt:  # for those the log was searched already
+            if number not in rebuilt:  # for these queues the log was searched already
                 wanted = ids.setdefault(number, set())
                 assert wanted is not None
                 wanted.update([window.first + index for index in indexes])
@@ -70,7 +71,7 @@ class EntryCompletion:
             self._settle_lost(number, window, refuse=refuse)
 
     def _lacking(self) -> set[int]:
-        """Return the queues that need a chunk which was not there at the start."""
+        """Return the queues that need a chunk which was missing at the start."""
         check = self._queue_logs.check
         return {
             number
@@ -92,7 +93,7 @@ class EntryCompletion:
         return found
 
     def _search(self, ids: Mapping[int, set[int] | None]) -> None:
-        """Write the entries of unsettled messages as the whole log has them, of all where a queue names no ids."""
+        """Write the entries of unsettled messages from the whole log: the ids of a queue, or all when it has None."""
 
         def wanted(number: int, message_id: int) -> bool:
             if number not in ids:
@@ -108,7 +109,7 @@ class EntryCompletion:
         self._damage = search.damage
 
     def _write(self, search: EntrySearch) -> None:
-        """Write what was found, runs of ids with one call each."""
+        """Write the entries that were found, each run of ids with one call."""
         found, due_ms = search.take_found()
         self.entries += len(found)
         run: list[Entry] = []
@@ -138,7 +139,7 @@ class EntryCompletion:
 
     def _lose(self, queue_number: int, first: int, count: int, position: int, *, refuse: bool) -> None:
         segment, offset, what = position >> OFFSET_BITS, position & OFFSET_MASK, ""
-        if self._damage and not position:  # no entry says where it was: it was where the log is damaged
+        if self._damage and not position:  # no entry has its position: it was where the log is damaged
             segment, offset, what = self._damage[0]
             what = f"{what}; "
         path = self._log.path(segment)

@@ -1,7 +1,7 @@
-"""Recovery: from the newest whole checkpoint and the log behind it to the state that was confirmed.
+"""Recovery: restore the confirmed state from the newest whole checkpoint and the log behind it.
 
-Damage above what anything proves to have been synced is a torn tail: cut, and told. Damage below it is corruption: the
-broker does not start, and names segment and offset; with quarantine it skips what is unreadable, loudly.
+Damage behind the last position that is proved to be synced is a torn tail: it is cut and logged. Damage before it is
+corruption: the broker does not start, and names segment and offset; with quarantine it skips and logs the damage.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_CHECKPOINT: Final = Checkpoint(0, clean=False, topology=[], queues=[], next_q
 
 @dataclass(frozen=True, slots=True)
 class RecoveryProgress:
-    """How far recovery is. Units: bytes of log, and records found in them."""
+    """The progress of recovery. Units: bytes of log, and records found in them."""
 
     done_bytes: int
     total_bytes: int
@@ -37,11 +37,11 @@ class RecoveryProgress:
 
 @dataclass(slots=True)
 class Recovered:
-    """What a vhost's store held.
+    """The recovered state of a vhost.
 
     Shapes: ``topology`` is changes in order, the checkpoint's first. ``queues`` maps queue numbers to their slots, all
-        sealed and on disk; core forgets a number that no change declares. ``clean`` says that the broker
-        stopped in good order: if not, every message may have been delivered before.
+        sealed and on disk; core drops a number that no change declares. ``clean`` says that the broker
+        stopped in good order: otherwise every message may have been delivered before.
     Units: ``messages`` are unsettled ones, over all queues; ``records`` were read; ``cut_bytes`` were dropped from the
         tail.
     """
@@ -56,15 +56,15 @@ class Recovered:
     findings: list[Finding] = field(default_factory=list)
 
     def note_crash(self) -> None:
-        """Note that the broker did not stop in good order."""
+        """Note that the last run did not stop in good order."""
         self.clean = False
 
 
 class Recovery:
     """One recovery.
 
-    Shapes: after ``run``, ``end`` is the log's end, ``next_segment`` a number that no segment ever had,
-        ``log.segments`` what is there.
+    Shapes: after `run`, ``end`` is the end of the log, ``next_segment`` a number that no segment ever had, and
+        ``log.segments`` has the segments that exist.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Recovery:
         self.next_segment = 1
 
     def run(self) -> Recovered:
-        """Read the log, repairs its tail and the queue logs, and return the state.
+        """Read the log, repair its tail and the queue logs, and return the state.
 
         Raises: CorruptStore; NewerFormat; StoreFailed.
         """
@@ -157,7 +157,7 @@ class Recovery:
                 return
 
     def _begins_at_checkpoint(self) -> bool:
-        """Return whether there is a log behind the checkpoint; if its segment is too short, the rest goes."""
+        """Return whether the log goes on behind the checkpoint; drop the rest of it if its segment is too short."""
         position = self._checkpoint.position
         segment, offset = position >> OFFSET_BITS, position & OFFSET_MASK
         size = self.log.segments.get(segment, 0)
@@ -173,7 +173,7 @@ class Recovery:
         return False
 
     def _scan_segment(self, number: int, offset: int) -> bool:
-        """Replay one segment; tells whether the log goes on behind it."""
+        """Replay one segment; return whether the log goes on behind it."""
         while True:
             try:
                 offset, damage = self.log.scan(number, offset, self._replay, self._done)
@@ -187,14 +187,14 @@ class Recovery:
             offset = self.log.resume(number, offset)
 
     def _cut(self, position: int, reason: str) -> bool:
-        """Decide on damage: cuts the log there and return True, or has the damaged piece skipped.
+        """Handle damage: cut the log there and return True, or skip the damaged piece.
 
         Raises: CorruptStore when the damaged bytes had been synced and there is no quarantine.
         """
         number, offset = position >> OFFSET_BITS, position & OFFSET_MASK
         known = self._checkpoint.position if self._checkpoint_synced else 0
         synced = max(known, self.log.evidence_behind(number, offset))
-        if number in self.log.unreadable:  # no torn tail looks like that: it was there, and the disk lost it
+        if number in self.log.unreadable:  # this is no torn tail: the disk has lost written bytes
             synced = max(synced, position + 1)
         if synced <= position:
             self._cut_tail(number, offset, reason)
@@ -240,10 +240,10 @@ class Recovery:
             self._progress(RecoveryProgress(self._done_bytes, self._total_bytes, self._replay.records))
 
     def _read_from_disk(self, numbers: list[int]) -> None:
-        """Has the log on disk before it is read, and reads it from there.
+        """Sync the log before it is read, and read it from the disk.
 
-        After a failed sync the page cache shows bytes that are not on disk and that no second sync writes: were they
-        taken for recovered, a later power loss would take them away.
+        After a failed sync the page cache shows bytes that are not on disk and that no second sync writes. If recovery
+        took them, a later power loss would remove them.
         """
         for number in numbers if self._checkpoint_synced else list(self.log.segments):
             file = self._files.open(self.log.path(number), write=True)

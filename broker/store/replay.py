@@ -1,7 +1,7 @@
-"""Replay: a checkpoint's state, moved on record by record to the end of the log. Bytes in, state out.
+"""Replay: apply the records of the log to the state of a checkpoint. Bytes in, state out.
 
-Idempotent, because a later crash makes recovery read again what an earlier one read: a message whose id is below its
-queue's next id is known, settle bits and purge watermarks are set again, delivery counts are absolute.
+It is idempotent, because recovery after a later crash reads the same records again: a message whose id is below the
+next id of its queue is known, settle bits and purge watermarks may be set twice, and delivery counts are absolute.
 """
 
 from __future__ import annotations
@@ -46,14 +46,16 @@ from broker.store.window import QueueReplay
 __all__ = ["Replay", "ReplayEnd", "UnknownRecord", "cut"]
 
 _NUMBER_BYTES: Final = 8
-_FRONT: Final = Struct(">II16xBB6xIQQ")  # of `record`: length, checksum, kind, flags, length of the targets, a target
+_FRONT: Final = Struct(
+    ">II16xBB6xIQQ"
+)  # as in `record`: length, checksum, kind, flags, length of the targets, a target
 
 
 class ReplayEnd(NamedTuple):
-    """Where a pass over a block ended.
+    """The end of a pass over a block.
 
-    Shapes: ``used`` bytes of it were whole records. ``damage`` says what is wrong with the record there; empty when the
-        block merely ends before it does, in which case ``need`` bytes hold it, or as much of it as tells its length.
+    Shapes: ``used`` bytes of it were whole records. ``damage`` is the damage of the record there, empty when the block
+        only ends before the record; then ``need`` bytes hold the record, or enough of it to know its length.
     """
 
     used: int
@@ -62,7 +64,7 @@ class ReplayEnd(NamedTuple):
 
 
 class UnknownRecord(Exception):
-    """A record is whole and of a kind that this version does not know: a later version wrote it."""
+    """A whole record is of an unknown kind: a later version wrote it."""
 
     def __init__(self, position: int, kind: int) -> None:
         self.position = position
@@ -71,7 +73,7 @@ class UnknownRecord(Exception):
 
 
 def cut(block: bytes, at: int, size: int) -> ReplayEnd:
-    """Return the stop for a block that ends within a record, or for a record whose length cannot be right."""
+    """Return the end of a pass at an incomplete record, or at one with an impossible length."""
     if size - at < HEAD_BYTES:
         return ReplayEnd(at, "", HEAD_BYTES)
     length = HEAD.unpack_from(block, at)[0]
@@ -91,8 +93,8 @@ class Replay:
         self.next_queue_number = checkpoint.next_queue_number
         self.queues = {state.number: QueueReplay(state, logs, *self._window) for state in checkpoint.queues}
         self.records = 0
-        self._due_ms = 0  # of the delayed message whose queue is the next target
-        self._sequences: dict[int, array[int]] = {}  # of the numbered messages that were met, by producer
+        self._due_ms = 0  # of a delayed message, for the target that follows
+        self._sequences: dict[int, array[int]] = {}  # of numbered messages, by producer
 
     def run(self, block: bytes, base: int) -> ReplayEnd:
         """Apply the records of a block that begins with one, at position `base`.
@@ -103,10 +105,10 @@ class Replay:
         view = memoryview(block)
         size = len(block)
         last_head = size - HEAD_BYTES
-        padded = block + bytes(TARGET_BYTES)  # the first target is unpacked with the head, whether it is one or not
+        padded = block + bytes(TARGET_BYTES)  # the first target is unpacked with the head, even if there is none
         unpack, iter_targets, queues = _FRONT.unpack_from, TARGET.iter_unpack, self.queues
-        same = -1  # the number of `queue`, ...
-        queue: QueueReplay | None = None  # ... that of the record before
+        same = -1  # the number of `queue`
+        queue: QueueReplay | None = None  # of the previous record
         damage = ""
         records = at = 0
         while at <= last_head:
@@ -143,7 +145,7 @@ class Replay:
                 damage = self._apply(kind, block[at:end], flags, base + at)
                 if damage:
                     break
-                same = -1  # it may have been the end of the queue
+                same = -1  # the record may have deleted the queue
             records += 1
             at = end
         self.records += records
@@ -164,7 +166,7 @@ class Replay:
         return queue
 
     def finish(self) -> None:
-        """Seal every queue's last window, and add the sequences that were met to the changes."""
+        """Seal the last window of every queue, and add the producers' sequences to the changes."""
         for queue in self.queues.values():
             queue.finish()
         for number, sequences in self._sequences.items():
@@ -173,7 +175,7 @@ class Replay:
         self._sequences = {}
 
     def _apply(self, kind: int, record: bytes, flags: int, position: int) -> str:
-        """Apply a whole record of any kind but MARK; returns what is wrong with it, empty when it was applied."""
+        """Apply a whole record of any kind except MARK; return its damage, empty when it was applied."""
         if kind == TRANSACTION:
             try:
                 inner = inner_records(record)
@@ -195,7 +197,7 @@ class Replay:
         apply(self, record, flags, position)
 
     def _begin(self, number: int, message_id: int) -> QueueReplay | None:
-        """Return the state of a queue that nothing was known of, None for a deleted one and for what is no queue."""
+        """Return the state of a queue that is met first, None for a deleted one and for a number that is no queue."""
         if number & PRODUCER:
             sequences = self._sequences.get(number)
             if sequences is None:
@@ -261,8 +263,7 @@ class Replay:
                 queue.move(message_id, position, len(record), due_ms)
 
 
-# Which method applies a record of which kind; messages and marks that stand alone come in masses: they are in the loop
-# itself.
+# The method for each kind of record. Messages and marks outside transactions are frequent: `run` handles them itself.
 _APPLY: Final[dict[int, Callable[[Replay, bytes, int, int], None]]] = {
     MESSAGE: Replay.message,
     SETTLED: Replay.settled,
@@ -279,7 +280,7 @@ def _numbers(record: bytes) -> tuple[int, ...]:
 
 
 def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield first and end of each run of neighbours, ascending."""
+    """Yield first and end of each run of consecutive ids, ascending."""
     first = end = -1
     for number in sorted(numbers):
         if number > end:

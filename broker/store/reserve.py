@@ -1,8 +1,8 @@
-"""Disk space that a data folder holds back, so that a broker can start on a full disk and have its queues drained.
+"""The reserve: disk space that a data folder holds back, so that a broker can start on a full disk and be drained.
 
-A start gives the reserve up before it writes anything. It takes the reserve back, piece by piece, once the disk has as
-much free space again beside it; what is missing of it until then does not count as free, so the disk alarm stands and
-publishers cannot use up what the consumers' acks and the checkpoints need.
+A start frees the reserve before it writes anything, and allocates it again, piece by piece, once the disk has as much
+free space beside it. Until then the missing part does not count as free: the disk alarm stays on, and publishers cannot
+use the space that acks and checkpoints need.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from broker.store.files import Files
 __all__ = ["Reserve"]
 
 NAME: Final = "reserve"
-PIECE_BYTES: Final = 8 * 1024 * 1024  # allocated at once; where the system cannot allocate, it is written
+PIECE_BYTES: Final = 8 * 1024 * 1024  # allocated in one call, or written where the system cannot allocate
 
 _log = get_logger()
 
 
 class Reserve:
-    """The reserve of one data folder. All methods are *blocking*, for about as long as a look at the disk.
+    """The reserve of one data folder. All methods are *blocking*, about as long as a `statvfs`.
 
-    Units: ``missing_bytes`` is what the folder does not hold of the reserve that the settings ask for.
+    Units: ``missing_bytes`` is the part of the configured reserve that is not allocated.
     """
 
     def __init__(self, files: Files, folder: Path, size_bytes: int) -> None:
@@ -36,20 +36,20 @@ class Reserve:
         self.missing_bytes = size_bytes
 
     def give_up(self) -> None:
-        """Return the reserve that the last run left to the disk. Raises: StoreFailed."""
+        """Free the reserve of the last run. Raises: StoreFailed."""
         self.missing_bytes = self._size_bytes
         if self._files.exists(self._path):
             self._files.remove(self._path)
-            self._files.sync_folder(self._folder)  # some file systems free the blocks with that only
+            self._files.sync_folder(self._folder)  # some file systems free the blocks only then
 
     def free_bytes(self) -> int:
-        """Return the free space of the disk, without the part that the reserve lacks."""
+        """Return the free space of the disk less the missing part of the reserve."""
         return max(0, self._files.free_bytes(self._folder) - self.missing_bytes)
 
     def take_piece(self) -> bool:
-        """Allocate the next piece of the reserve if there is room; tell whether it was allocated.
+        """Allocate the next piece of the reserve if there is room; return whether it was allocated.
 
-        A piece that the disk refuses (a quota) is told and asked for again later.
+        A piece that the disk refuses (a quota) is logged and tried again later.
         """
         if not self.missing_bytes or self.free_bytes() < self._size_bytes:
             return False

@@ -1,4 +1,4 @@
-"""Reads what a disk still gives: around sectors that it does not."""
+"""Salvage: read around sectors that the disk cannot read."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from broker.store.damage import StoreFailed
 
 __all__ = ["read_around"]
 
-SECTOR_BYTES: Final = 4096  # of today's disks, and what the page cache reads at least
-FAILURES_MAX: Final = 256  # a disk takes seconds for each: one that gives back nothing is not asked for every sector
+SECTOR_BYTES: Final = 4096  # of present disks, and the least that the page cache reads
+FAILURES_MAX: Final = 256  # each takes a disk seconds: a dead disk is not asked for every sector
 
 
 def read_around(read: Callable[[int, int], bytes], offset: int, size: int) -> tuple[bytes, str]:
     """Return `size` bytes from `offset`, fewer at the end of the file, and why some of them could not be read.
 
-    Shapes: read(offset, size) raises StoreFailed. Bytes that it does not give are zeros; the reason is empty when it
-        gave all.
-    Cost: one call when nothing is wrong, else a few for each bad sector.
+    Shapes: read(offset, size) raises StoreFailed. Unreadable bytes are zeros; the reason is empty without any.
+    Cost: one call without bad sectors, else a few for each.
     """
     pieces: list[bytes] = []
     reason = ""

@@ -1,4 +1,4 @@
-"""Which entries to read for messages that lie scattered over a queue."""
+"""Scattered messages: choose the spans of entries to read for messages anywhere in a queue."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from broker.store.queue_entry import Entries
 
 __all__ = ["spans_within"]
 
-NEAR_IDS: Final = 64  # entries between two that are wanted are read along
+NEAR_IDS: Final = 64  # a gap of so many entries is read along
 
 
 def spans_within(
     read: Callable[[int, int], Entries], ids: Sequence[int], limit_bytes: int
 ) -> Iterator[tuple[int, int, list[int]]]:
-    """Yield (first id, end, wanted indexes) of the spans that hold the first `ids`, up to so many bytes, at least one.
+    """Yield (first id, end, wanted indexes) of the spans of the first `ids`, up to `limit_bytes`, at least one id.
 
     Shapes: read(first, end) returns the entries of a span.
     Cost: one read of entries per span; no message is read.

@@ -1,4 +1,4 @@
-"""A segment: one file of the log, and the 64 bytes it begins with. The layout is drawn in `record`.
+"""A segment: one file of the log, and its header of 64 bytes. `record` draws the layout.
 
 Positions: ``segment << 32 | offset``; segment numbers grow by one and are never used twice.
 """
@@ -38,9 +38,9 @@ _NAME: Final = re.compile(r"(\d{10})\.log")
 
 
 class SegmentHeader(NamedTuple):
-    """What a segment tells about itself.
+    """The header of a segment.
 
-    Shapes: ``previous_end`` and ``synced`` are positions; 0 says that there is none.
+    Shapes: ``previous_end`` and ``synced`` are positions, 0 for none.
     """
 
     number: int
@@ -50,13 +50,13 @@ class SegmentHeader(NamedTuple):
 
 
 def encode_header(header: SegmentHeader) -> bytes:
-    """Return the 64 bytes in front of a segment's records."""
+    """Return the header of a segment as 64 bytes."""
     front = _HEADER.pack(_MAGIC, FORMAT, HEADER_BYTES, *header)
     return front + _CHECKSUM.pack(crc32c(front))
 
 
 def decode_header(block: bytes, path: Path) -> SegmentHeader:
-    """Return the header that the first bytes of the segment at a path hold.
+    """Return the header in the first bytes of the segment at a path.
 
     Raises: ValueError when they are no header; NewerFormat when a later version wrote them, which may change all of a
         header but its magic, its length of 64 bytes and the places of format and checksum.
@@ -80,6 +80,6 @@ def segment_path(folder: Path, number: int) -> Path:
 
 
 def segment_number(name: str) -> int | None:
-    """Return the number that a file name stands for, None when it is no segment's."""
+    """Return the number of a segment's file name, None for other names."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None

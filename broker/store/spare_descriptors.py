@@ -1,7 +1,7 @@
-"""Spare descriptors: what the store opens its next file with when clients have taken all the others.
+"""Spare descriptors: the store opens its next file with them when clients have taken all others.
 
-A store that cannot open a file ends the broker, and whoever can connect could have it end: sockets are accepted until
-there is no descriptor left. So a few are kept open on nothing and closed when they are needed.
+A store that cannot open a file ends the broker, so clients could end it by opening connections until no descriptor is
+left. Therefore a few descriptors are kept open, and closed when they are needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NONE_LEFT: Final = (errno.EMFILE, errno.ENFILE)
 
 
 class SpareDescriptors:
-    """Holds descriptors that nobody uses. Invariant: never more than `count` of them; any thread may ask."""
+    """Unused descriptors, for any thread. Invariant: never more than `count` of them."""
 
     def __init__(self, count: int = COUNT) -> None:
         self._count = count
@@ -29,9 +29,9 @@ class SpareDescriptors:
         self._spares: list[int] = []
 
     def opening(self, opens: Callable[[], Opened]) -> Opened:
-        """Return what a call that opens something returns; where no descriptor is left for it, with one of these.
+        """Return the result of a call that opens a file; when no descriptor is left, close a spare one and try again.
 
-        Raises: OSError, also that no descriptor is left when there is no spare one either.
+        Raises: OSError, also when no spare descriptor is left.
         """
         while True:
             try:
@@ -54,6 +54,6 @@ class SpareDescriptors:
         with self._lock:
             while len(self._spares) < self._count:
                 try:
-                    self._spares += os.pipe()  # of no file, and both ends count
+                    self._spares += os.pipe()  # no file behind it; both ends count
                 except OSError:
                     return

@@ -1,6 +1,6 @@
-"""The spill: where transient messages go that may not stay in memory. Written at once, never synced, wiped at start.
+"""The spill: transient messages that do not fit in memory. It is written at once, never synced, and wiped at the start.
 
-Positions carry the highest bit, so that whoever holds one knows where to read it; records are those of `record`.
+Positions in the spill have the highest bit set, which tells them from positions in the log. `record` has the format.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ SPILLED_SEGMENT: Final = SPILLED >> OFFSET_BITS
 
 
 def is_spilled(segment: int) -> bool:
-    """Return whether a segment number (a position without its offset) is one of the spill's."""
+    """Return whether a segment number (a position without its offset) belongs to the spill."""
     return segment >= SPILLED_SEGMENT
 
 
 class Spill:
-    """One vhost's spill. A segment goes as soon as no slot refers to it and it is full.
+    """The spill of one vhost. A segment is removed as soon as it is full and no slot refers to it.
 
     Shapes: segment numbers, in positions and in the live counts, include the highest bit.
     """
@@ -45,7 +45,7 @@ class Spill:
         self.live: dict[int, int] = {}
 
     def wipe(self) -> None:
-        """Remove what an earlier process left."""
+        """Remove the files of an earlier process."""
         for name in self._files.list(self._folder):
             self._files.remove(self._folder / name)
 
@@ -75,7 +75,7 @@ class Spill:
         self.live[segment] = self.live.get(segment, 0) + n
 
     def drop_live(self, segment: int, n: int) -> None:
-        """Count n references less; the file goes with the last one, unless it is still written to."""
+        """Count n references less; remove the file with the last one, unless it is still written to."""
         left = self.live.get(segment, 0) - n
         if left < 0:
             raise ValueError(f"spill segment {segment} has {left + n} references, not {n}")

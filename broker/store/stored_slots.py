@@ -1,4 +1,4 @@
-"""Slots read back from disk: entries of the queue log, then records; what does not fit is looked for in the log."""
+"""Stored slots: read entries of the queue log, then records; search the log for records that are not in their place."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ Segments = Iterable[int] | None
 
 
 class StoredSlots:
-    """Reads messages back, in any thread.
+    """The reader of messages on disk, for any thread.
 
-    A message whose entry is damaged, or leads to no record of that message, is looked for in the log before it is
-    called lost. What was found is written to the queue log by `mend`, on the loop.
+    A message whose entry is damaged, or leads to no record of that message, is searched in the log before it counts as
+    lost. `mend` writes the entries that were found to the queue log, on the loop.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class StoredSlots:
         self._queues = queues
         self._quarantine = quarantine
         self._found: deque[tuple[int, int, Entry, Entry]] = deque()
-        self._reasons: dict[int, str] = {}  # why the disk does not give back something of a segment
+        self._reasons: dict[int, str] = {}  # why parts of a segment cannot be read
 
     def read(
         self,
@@ -106,9 +106,9 @@ class StoredSlots:
     def search(
         self, queue_number: int, first: int, entries: Entries, indexes: Iterable[int], segments: Segments
     ) -> list[int]:
-        """Look for messages in some segments of the log, in all when None is given, and corrects their entries.
+        """Search messages in some segments of the log, in all when None, and correct their entries.
 
-        Returns the indexes of those that were found elsewhere than their entries said. Raises: StoreFailed.
+        Return the indexes of the messages whose entries were wrong. Raises: StoreFailed.
         """
         wanted = {first + index: index for index in indexes}
         log = LogFolder(self._files, self._folder, None if segments is None else frozenset(segments))
@@ -133,7 +133,7 @@ class StoredSlots:
             self._queues.mend(*self._found.popleft())
 
     def read_span(self, position: int, size: int) -> bytes:
-        """Return a piece of the log or the spill, with zeros for what the disk does not give back."""
+        """Return a piece of the log or the spill, with zeros for unreadable bytes."""
         source = self._spill if is_spilled(position >> OFFSET_BITS) else self._log
         try:
             return source.read_span(position, size)
@@ -145,7 +145,7 @@ class StoredSlots:
         return block
 
     def slot_entries(self, queue_number: int, first: int, end: int) -> ReadEntries:
-        """Return the entries of a slot; one that no checksum proves and that leads out of the log's files is none."""
+        """Return the entries of a slot; one without a checksum that leads out of the files counts as missing."""
         positions, sizes, unproved = self._queues.examine(queue_number, first, end)
         for index in unproved:
             segment = positions[index] >> OFFSET_BITS
@@ -166,7 +166,7 @@ class StoredSlots:
         return (positions, sizes), missing, [index for index in indexes if sizes[index]]
 
     def _measure(self, entries: Entries, indexes: Sequence[int], found: list[int]) -> list[int]:
-        """Fill in body sizes; returns the indexes of those messages whose records cannot be read."""
+        """Fill in body sizes; return the indexes of messages whose records cannot be read."""
         positions, lengths = entries
         failed = []
         heads = [(positions[i], min(lengths[i], HEAD_BYTES), (lengths[i], i)) for i in indexes]

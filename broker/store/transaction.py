@@ -1,9 +1,9 @@
-"""A transaction in the log: one record around the records that count together or not at all. Pure: bytes in, bytes out.
+"""A transaction in the log: one record around records that are applied together or not at all. Pure.
 
-    TRANSACTION record: 36 bytes as every record has, then its records as they would stand alone, but for the bit INNER
+    TRANSACTION record: the 36 bytes of every record, then its records as outside of it, but with the bit INNER
 
-Each inner record is whole in itself, so a queue log points at it as at any other. The bit tells it from one that stands
-alone: behind a damaged record the next boundary is looked for, and it must not be one within a transaction.
+Each inner record is whole in itself, so a queue log may point at it. The bit tells it from a record outside of
+transactions: the search for the next record behind damage must not stop within a transaction.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BYTE: Final = Struct("B").pack
 
 
 def encode_inner(record: bytes) -> bytes:
-    """Return a whole record as it stands in a transaction; its length is the same."""
+    """Return a whole record in its form within a transaction; its length is the same."""
     kind = record[KIND_AT]
     assert kind not in (MARK, TRANSACTION)
     content = b"".join((record[PREFIX_BYTES:KIND_AT], _BYTE(kind | INNER), record[KIND_AT + 1 :]))
@@ -41,7 +41,7 @@ def encode_inner(record: bytes) -> bytes:
 
 
 def encode_transaction_head(synced: int, records: Iterable[bytes]) -> bytes:
-    """Return what stands in front of a transaction's records.
+    """Return the bytes in front of the records of a transaction.
 
     Shapes: records are those that `encode_inner` made, in order.
     """
@@ -56,7 +56,7 @@ def encode_transaction_head(synced: int, records: Iterable[bytes]) -> bytes:
 def inner_records(record: bytes) -> list[tuple[int, bytes]]:
     """Return (place, record) of each record in a whole TRANSACTION record; the place counts from its beginning.
 
-    Raises: ValueError when they are not what a writer of transactions writes: then none of them may be applied.
+    Raises: ValueError when no writer could have written them: then none of them may be applied.
     """
     found = []
     at = HEAD_BYTES

@@ -1,4 +1,4 @@
-"""A queue as recovery rebuilds it: windows of message ids, which of them are settled, and where their records lie."""
+"""Windows: the slots of a queue while recovery replays the log: ids, settled bits, and the segments of the records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOT_OPEN: Final = -1
 
 
 class Window:
-    """A slot in the making.
+    """A slot that recovery builds.
 
     Shapes: ``bits[i]`` says whether message ``first + i`` is settled. While the window is open it has more bits than
         messages and ``end`` is not known yet.
@@ -38,11 +38,11 @@ class Window:
         self.segments: dict[int, int] = {}
         self.size_bytes = 0
         self.redelivered = False
-        self.doubtful = False  # its entries must be looked at to know the segments
+        self.doubtful = False  # only its entries tell the segments
 
     @classmethod
     def of(cls, slot: SlotState) -> Window:
-        """Return the window of a slot as a checkpoint has it."""
+        """Return the window of a slot in a checkpoint."""
         length = slot.end - slot.first
         bits = bitarray(endian="little")
         bits.frombytes(slot.settled)
@@ -57,18 +57,18 @@ class Window:
         return window
 
     def state(self) -> SlotState:
-        """Return the slot that the window has become."""
+        """Return the slot."""
         counts = {index: count for index, count in self.counts.items() if not self.bits[index]}
         settled = self.bits.tobytes()
         return SlotState(self.first, self.end, settled, counts, self.segments, self.size_bytes, self.redelivered)
 
     def cut(self, length: int) -> None:
-        """End the window behind so many messages."""
+        """End the window behind `length` messages."""
         del self.bits[length:]
         self.end = self.first + length
 
     def count(self, entries: Sequence[Entry | None]) -> None:
-        """Count its messages by segment, and their bytes, as the entries of all of them say."""
+        """Count its messages by segment, and their bytes, from the entries of all of them."""
         first, last = entries[0], entries[-1]
         assert first is not None  # a window begins and ends with a message
         assert last is not None
@@ -79,7 +79,7 @@ class Window:
         self.size_bytes = sum([entry[1] for entry in entries if entry is not None])
 
     def note_move(self) -> None:
-        """Note that a record of one of its messages lies elsewhere now."""
+        """Note that a record of the window was moved to another segment."""
         self.doubtful = True
 
     def count_segment(self) -> None:
@@ -88,10 +88,10 @@ class Window:
             self.segments = dict.fromkeys(self.segments, self.bits.count(0))
 
     def look(self, entries: ReadEntries, segments: Mapping[int, int]) -> list[int]:
-        """Count its messages by segment after their entries; returns the indexes of those that lead to no record.
+        """Count its messages by segment from their entries; return the indexes of messages without a record.
 
-        Shapes: segments maps the number of each segment to its bytes. Those in the spill lead to none. While an entry
-            has no checksum to prove it, the segments known before stay too: they may hold what it is about.
+        Shapes: `segments` maps the number of each segment to its bytes. Entries in the spill lead to no record. When an
+            entry has no checksum, the segments known before stay, too: one of them may have its record.
         """
         lost = []
         positions, sizes, unproved = entries
@@ -109,9 +109,9 @@ class Window:
 
 
 class QueueReplay:
-    """One durable queue while the log is replayed.
+    """A durable queue while the log is replayed.
 
-    Shapes: ``expected`` is the id that extends the open window without further ado, -1 when there is no open window.
+    Shapes: ``expected`` is the id that follows the open window, -1 when no window is open.
     Invariant: windows ascend and do not overlap; ``firsts`` are their first ids.
     """
 
@@ -141,11 +141,11 @@ class QueueReplay:
         self.entries: list[Entry | None] = []  # of the open window
         self.due_ms: dict[int, int] = {}  # when messages of the open window are due, by id
         self.expected = _NOT_OPEN
-        self.full = 0  # the id with which the open window is full
-        self.left_bytes = 0  # ... and the bytes
+        self.full = 0  # the id at which the open window is full
+        self.left_bytes = 0  # until the open window is full
 
     def follow(self, position: int, size: int) -> None:
-        """Take the message that extends the open window."""
+        """Add the next message to the open window."""
         self.entries.append((position, size))
         self.next_id = self.expected = expected = self.expected + 1
         self.left_bytes -= size
@@ -153,7 +153,7 @@ class QueueReplay:
             self.seal()
 
     def accept(self, message_id: int, position: int, size: int) -> None:
-        """Take a message that does not simply follow the last one. One that is known already changes nothing."""
+        """Add a message whose id does not follow the last one. A known message changes nothing."""
         next_id = self.next_id
         if message_id < next_id:
             return
@@ -162,7 +162,7 @@ class QueueReplay:
         if self.expected == _NOT_OPEN:
             self._open(message_id)
         else:
-            # Ids without a record were transient messages: holes, settled.
+            # The ids in between were transient messages: settled.
             gap = message_id - next_id
             place = len(self.entries)
             self.windows[-1].bits[place : place + gap] = 1
@@ -174,11 +174,11 @@ class QueueReplay:
             self.seal()
 
     def settle(self, ids: Iterable[int]) -> None:
-        """Mark messages settled; ids of deleted slots, and ids that no record has given yet, are passed over."""
+        """Mark messages settled; skip ids of deleted slots, and ids without a record."""
         firsts, windows = self.firsts, self.windows
         for message_id in ids:
             if message_id >= self.next_id:
-                continue  # a record follows its message's: this is about a transient one, whose id is free again
+                continue  # the record of a message comes first, so this was a transient one, whose id is free again
             place = bisect_right(firsts, message_id) - 1
             if place >= 0:
                 window = windows[place]
@@ -187,7 +187,7 @@ class QueueReplay:
                     window.bits[index] = 1
 
     def settle_run(self, first: int, end: int) -> None:
-        """Mark the messages first <= id < end settled, as far as ids were given."""
+        """Mark the messages first <= id < end settled, as far as the ids are used."""
         end = min(end, self.next_id)
         for window in self._overlapping(first, end):
             start = max(first - window.first, 0)
@@ -196,7 +196,7 @@ class QueueReplay:
                 window.bits[start:stop] = 1
 
     def purge(self, upto: int, excepted: Iterable[int]) -> None:
-        """Mark every message up to and including id `upto` settled, but those excepted."""
+        """Mark every message up to and including id `upto` settled, except those of `excepted`."""
         stay = [message_id for message_id in excepted if self._unsettled(message_id)]
         self.settle_run(0, min(upto + 1, self.next_id))
         for message_id in stay:
@@ -205,13 +205,13 @@ class QueueReplay:
             window.bits[message_id - window.first] = 0
 
     def requeue(self, message_id: int, count: int) -> None:
-        """Note how often a message was delivered in all."""
+        """Note the delivery count of a message."""
         window = self._window(message_id)
         if window is not None:
             window.counts[message_id - window.first] = count
 
     def move(self, message_id: int, position: int, size: int, due_ms: int) -> None:
-        """Note where a message's record was copied to."""
+        """Note that the record of a message was copied."""
         if self.expected != _NOT_OPEN and message_id >= self.firsts[-1]:
             self.seal()
         window = self.window_of(message_id)
@@ -220,7 +220,7 @@ class QueueReplay:
             window.note_move()
 
     def seal(self) -> None:
-        """End the open window: its entries go to the queue log, unless everything in it is settled."""
+        """End the open window and write its entries to the queue log, unless all its messages are settled."""
         if self.expected == _NOT_OPEN:
             return
         window, entries = self.windows[-1], self.entries
@@ -240,7 +240,7 @@ class QueueReplay:
         window.count(entries)
 
     def finish(self) -> None:
-        """Seal what is open and drops the windows in which everything is settled."""
+        """End the open window, and drop the windows without unsettled messages."""
         self.seal()
         self.windows = [window for window in self.windows if not window.bits.all()]
         self.firsts = [window.first for window in self.windows]
@@ -248,12 +248,12 @@ class QueueReplay:
             window.count_segment()
 
     def state(self) -> QueueState:
-        """Return the queue as recovered, without slots that hold nothing any more."""
+        """Return the recovered queue, without slots whose messages are all settled."""
         slots = [window.state() for window in self.windows if not window.bits.all()]
         return QueueState(self.number, self.next_id, slots)
 
     def window_of(self, message_id: int) -> Window | None:
-        """Return the window of a message that is not settled, None when there is none."""
+        """Return the window of an unsettled message, None for any other id."""
         return self._window(message_id) if self._unsettled(message_id) else None
 
     def _open(self, first: int) -> None:
