@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from broker.routing.bundle import Bundle
     from broker.routing.exchange import Exchange
 
-__all__ = ["TopologySnapshot", "restore", "snapshot"]
+__all__ = ["TopologySnapshot", "restore"]
 
 
 class TopologySnapshot:
@@ -51,11 +51,6 @@ def _arriving(destinations: Iterable[Queue | Exchange]) -> Iterator[Bundle[Excha
         for source, bundle in destination.incoming.items():
             if source.durable and not source.deleted:
                 yield bundle.copy()
-
-
-def snapshot(vhost: Vhost) -> list[Change]:
-    """Return the changes that make a vhost's durable exchanges, queues and bindings of this moment."""
-    return list(TopologySnapshot(vhost))
 
 
 def restore(vhost: Vhost, changes: Iterable[Change]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.core.durable_topology import restore, snapshot
+from broker.core.durable_topology import TopologySnapshot, restore
 from broker.core.topology import deferred_unbinding
 from broker.core.vhost import Vhost
 from broker.routing.engine_names import CHOICES
@@ -104,7 +104,7 @@ class World:
     def restart(self) -> None:
         """End the broker wherever it is, and go on with what the journal says."""
         journal = self.room.journal
-        assert canonical(snapshot(self.vhost)) == canonical(snapshot(restored(journal)))
+        assert canonical(list(TopologySnapshot(self.vhost))) == canonical(list(TopologySnapshot(restored(journal))))
         self.room = Room()
         restore(self.vhost, journal)
         self.room.journal[:] = journal

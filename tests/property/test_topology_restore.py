@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.amqp.errors import ProtocolError
-from broker.core.durable_topology import restore, snapshot
+from broker.core.durable_topology import TopologySnapshot, restore
 from tests.unit.core.room import Room
 
 DEEP = {"x-match": "any", "raw": b"\xff", "true": True, "deep": {"list": [1, None, 1.0]}}
@@ -61,15 +61,15 @@ def test_journal_and_snapshot_restore_the_same_vhost(
     behind = 0
     for place, (verb, positional, named) in enumerate(actions):
         if place == checkpoint:
-            middle, behind = snapshot(room.vhost), len(room.journal)
+            middle, behind = list(TopologySnapshot(room.vhost)), len(room.journal)
         with suppress(ProtocolError):
             attrgetter(verb)(room.vhost)(*positional, **named)
-    whole = snapshot(room.vhost)
+    whole = list(TopologySnapshot(room.vhost))
     histories = [room.journal, whole, [*middle, *room.journal[behind:]], [*whole, *room.journal]]
     for history in histories:
         again = Room()
         restore(again.vhost, json.loads(json.dumps(history)))
-        assert canonical(snapshot(again.vhost)) == canonical(whole)
+        assert canonical(list(TopologySnapshot(again.vhost))) == canonical(whole)
         assert again.journal == []
         ends = [*again.vhost.queues.values(), *again.vhost.exchanges.values()]
         arriving = [arrival for end in ends for arrival in end.arriving]

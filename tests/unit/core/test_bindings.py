@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from broker.amqp.errors import ChannelError
-from broker.core.durable_topology import restore, snapshot
+from broker.core.durable_topology import TopologySnapshot, restore
 from broker.core.vhost import Vhost
 from tests.unit.core.room import Room
 
@@ -90,10 +90,10 @@ def test_durable_bindings_between_exchanges_come_back_and_others_do_not() -> Non
     vhost.bindings.bind_exchange("a", "amq.topic", "x.#", {"raw": b"\xff"})
     vhost.bindings.bind_exchange("b", "a", "gone")
     vhost.bindings.unbind_exchange("b", "a", "gone")
-    for history in (room.journal, snapshot(vhost), [*snapshot(vhost), *room.journal]):
+    for history in (room.journal, list(TopologySnapshot(vhost)), [*list(TopologySnapshot(vhost)), *room.journal]):
         again = Room()
         restore(again.vhost, json.loads(json.dumps(history)))
-        assert sorted(snapshot(again.vhost), key=json.dumps) == sorted(snapshot(vhost), key=json.dumps)
+        assert sorted(TopologySnapshot(again.vhost), key=json.dumps) == sorted(TopologySnapshot(vhost), key=json.dumps)
         assert reached(again.vhost, "a") == ["q"]
         assert [binding.key for binding, _ in again.vhost.exchanges["a"].arriving] == ["x.#"]
         assert again.journal == []

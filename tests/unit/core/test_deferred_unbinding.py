@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from broker.core.deadlines import TURN_SHARE
-from broker.core.durable_topology import restore, snapshot
+from broker.core.durable_topology import TopologySnapshot, restore
 from broker.core.topology.deferred_unbinding import CHUNK_BINDINGS
 from broker.core.vhost import Vhost
 from broker.routing.exchange import Exchange
@@ -272,7 +272,7 @@ def test_a_crash_amid_the_chunks_finds_the_deletion_whole() -> None:
     vhost.bindings.bind("other", "x", "z")
     vhost.queues.delete("q", None)
     for _ in range(2):
-        for history in (room.journal, snapshot(vhost)):
+        for history in (room.journal, list(TopologySnapshot(vhost))):
             again = Room().vhost
             restore(again, json.loads(json.dumps(history)))
             assert list(again.queues) == ["other"]
