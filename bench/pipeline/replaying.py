@@ -15,8 +15,8 @@ from bench.tape import publish_tape
 from broker.perf.peer import PeerConnection
 from broker.perf.wire import PUBLISH_CHANNEL
 from broker.pipeline.jobs.replay import NO_PRODUCER, ReplayOptions, run_replay
+from broker.pipeline.selection import Selection
 from broker.pipeline.sink.amqp_address import AmqpAddress
-from broker.pipeline.source.selection import Selection
 
 PLAIN = "a plain publisher"
 REPLAY = "replay: a lake to a broker"

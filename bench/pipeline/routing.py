@@ -10,7 +10,7 @@ from bench.pipeline.stage import Stage, WrongResult, quiet
 from bench.topics import workload
 from broker.pipeline.jobs.route import RouteOptions, run_route
 from broker.pipeline.routes.topology import RoutedBinding, RoutedExchange, Topology
-from broker.pipeline.source.selection import Selection
+from broker.pipeline.selection import Selection
 
 ROUTE = "route: every pattern, distinct keys"
 SPARK = "Spark: count the distinct keys"

@@ -15,9 +15,9 @@ from bench.pipeline.plan import Plan
 from bench.pipeline.show import Show
 from bench.pipeline.slot_store import SlotStore
 from bench.topics import workload
-from broker.pipeline.job import Progress
 from broker.pipeline.jobs.archive import ArchiveOptions, run_archive
 from broker.pipeline.lake import Lake
+from broker.pipeline.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

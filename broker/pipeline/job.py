@@ -22,6 +22,7 @@ from broker.cli.control_client import Unanswered
 from broker.cli.parser import BadUsage
 from broker.cli.table import cell, print_json
 from broker.pipeline.faults import LakeRefused
+from broker.pipeline.job_failure import OK, JobFailed
 from broker.pipeline.lake.place import OPTIONS, Place
 from broker.pipeline.local_path import local_path
 from broker.pipeline.progress import Progress
@@ -32,32 +33,9 @@ if TYPE_CHECKING:
 
     from broker.pipeline.spark.session_choice import SessionChoice
 
-__all__ = [
-    "BAD_RECORDS", "ERROR", "GAP", "NO_JAVA", "OK", "USAGE", "JobFailed", "Progress", "Summary", "add_lake",
-    "add_output", "add_spark", "carry_out", "path_argument", "setting", "spark_of",
-]  # fmt: skip
+__all__ = ["Summary", "add_lake", "add_output", "add_spark", "carry_out", "path_argument", "setting", "spark_of"]
 
-OK: Final = 0
-ERROR: Final = 1
-USAGE: Final = 2
-BAD_RECORDS: Final = 3  # done, but for records that nobody can read
-GAP: Final = 4  # messages that were to be read are gone
-NO_JAVA: Final = 5
 LOCAL: Final = "local[*]"
-
-
-class JobFailed(Exception):
-    """A job that cannot go on; the text is for the user: one line, or the screen that says which Java would do.
-
-    A subclass has its exit code as `code`, so that one raised in a worker ends the job with it too.
-    """
-
-    code = ERROR
-
-    def __init__(self, text: str, code: int | None = None) -> None:
-        super().__init__(text)
-        if code is not None:
-            self.code = code
 
 
 @dataclass(frozen=True, slots=True)

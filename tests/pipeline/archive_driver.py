@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from broker.pipeline.job import Progress
 from broker.pipeline.jobs.archive import ArchiveOptions, run_archive
 from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.lake_format import LakeTarget, Written
+from broker.pipeline.progress import Progress
 from broker.pipeline.source.catalog import open_catalog, open_handle
 from broker.pipeline.source.slot_handle import SlotHandle
 

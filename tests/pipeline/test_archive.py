@@ -17,7 +17,9 @@ import pika
 import pytest
 
 from broker.cli.control_client import ask
-from broker.pipeline.job import BAD_RECORDS, GAP, OK, JobFailed, Progress, Summary
+from broker.pipeline.job import Summary
+from broker.pipeline.job_failure import BAD_RECORDS, GAP, OK, JobFailed
+from broker.pipeline.progress import Progress
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
 from tests.delta_log import messages_of, orphans_of

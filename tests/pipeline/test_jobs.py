@@ -70,8 +70,9 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Per queue and key in the lake's order; what goes nowhere is kept; a rerun and a resume add nothing."""
-    from broker.pipeline.job import BAD_RECORDS, OK, Progress
+    from broker.pipeline.job_failure import BAD_RECORDS, OK
     from broker.pipeline.jobs import replay
+    from broker.pipeline.progress import Progress
     from broker.pipeline.sink.bad_records import BadRecordLog
 
     draw = random.Random(1)
@@ -135,8 +136,8 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
 
 def _replay_options(spark: SparkSession, lake: Lake, broker: BrokerProcess) -> Any:
     from broker.pipeline.jobs.replay import ReplayOptions
+    from broker.pipeline.selection import Selection
     from broker.pipeline.sink.amqp_address import AmqpAddress
-    from broker.pipeline.source.selection import Selection
 
     return ReplayOptions(lambda: spark, Selection(lake.place.root), AmqpAddress.parse(broker.address.url))
 

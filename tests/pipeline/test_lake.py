@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from broker.pipeline.job import OK, USAGE, JobFailed, Progress, Summary
+from broker.pipeline.job import Summary
+from broker.pipeline.job_failure import OK, USAGE, JobFailed
+from broker.pipeline.progress import Progress
 from broker.slot_files.slot_view import open_slot
 from tests.delta_log import orphans_of
 from tests.slot_folders import START_MS, STEP_MS, SlotFolder, numbered

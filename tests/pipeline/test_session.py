@@ -15,8 +15,9 @@ import pytest
 
 from broker.cli.pipeline import missing_packages
 from broker.pipeline import register
-from broker.pipeline.job import OK, Progress
+from broker.pipeline.job_failure import OK
 from broker.pipeline.jobs.doctor import DoctorOptions, run_doctor
+from broker.pipeline.progress import Progress
 from broker.pipeline.spark.failure import told
 from broker.pipeline.spark.java import find_java
 from broker.pipeline.spark.log import SparkLog

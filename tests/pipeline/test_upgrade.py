@@ -15,8 +15,8 @@ from tests.upgrade.recordings import CLEAN, FORMATS, unpack
 
 pytest.importorskip("pyspark")
 
-from broker.pipeline.job import Progress
 from broker.pipeline.jobs.convert import run_convert
+from broker.pipeline.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

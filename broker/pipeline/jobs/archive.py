@@ -15,24 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
 from broker.pipeline.faults import LakeRefused, PipelineFault, SlotGap, fault_in
-from broker.pipeline.job import (
-    BAD_RECORDS,
-    ERROR,
-    GAP,
-    OK,
-    USAGE,
-    JobFailed,
-    Progress,
-    Summary,
-    add_lake,
-    add_spark,
-    carry_out,
-    spark_of,
-)
+from broker.pipeline.job import Summary, add_lake, add_spark, carry_out, spark_of
+from broker.pipeline.job_failure import BAD_RECORDS, ERROR, GAP, OK, USAGE, JobFailed
 from broker.pipeline.lake.archive_batches import ArchiveBatches, SlotPlan
 from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.bad_record import BadShare
 from broker.pipeline.lake.lake import Lake
+from broker.pipeline.progress import Progress
 from broker.pipeline.source.catalog import check_url, open_catalog
 from broker.pipeline.source.options import names_option
 from broker.pipeline.source.slot_source import SlotSource

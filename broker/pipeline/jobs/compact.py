@@ -10,8 +10,10 @@ from typing import Any, Final
 
 from broker.cli.parser import BadUsage, add_command
 from broker.pipeline.faults import LakeRefused
-from broker.pipeline.job import OK, USAGE, JobFailed, Progress, Summary, add_lake, add_output, carry_out
+from broker.pipeline.job import Summary, add_lake, add_output, carry_out
+from broker.pipeline.job_failure import OK, USAGE, JobFailed
 from broker.pipeline.lake.lake import Lake
+from broker.pipeline.progress import Progress
 
 __all__ = ["CompactOptions", "add_compact", "add_keep", "keep_hours", "open_lake", "run_compact"]
 

@@ -21,11 +21,13 @@ from typing import Any, Final
 
 from broker.cli.parser import add_command
 from broker.pipeline.faults import LakeRefused
-from broker.pipeline.job import OK, USAGE, JobFailed, Progress, Summary, add_output, carry_out, path_argument
+from broker.pipeline.job import Summary, add_output, carry_out, path_argument
+from broker.pipeline.job_failure import OK, USAGE, JobFailed
 from broker.pipeline.lake.lake import OLD, Lake
 from broker.pipeline.lake.parquet_file import NewFile, ParquetFile, stats_of
 from broker.pipeline.lake.slot_copy import Branch, Copied
 from broker.pipeline.lake.table import Batch
+from broker.pipeline.progress import Progress
 from broker.pipeline.source.schema import ARROW_SCHEMA
 
 __all__ = ["add_convert", "run_convert"]

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import add_command
-from broker.pipeline.job import NO_JAVA, OK, USAGE, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
+from broker.pipeline.job import Summary, add_spark, carry_out, spark_of
+from broker.pipeline.job_failure import NO_JAVA, OK, USAGE, JobFailed
+from broker.pipeline.progress import Progress
 from broker.pipeline.spark.machine import Machine, gib, look
 
 if TYPE_CHECKING:

@@ -11,9 +11,11 @@ from typing import Any
 
 from broker.cli.parser import BadUsage, add_command
 from broker.pipeline.faults import LakeRefused
-from broker.pipeline.job import OK, JobFailed, Progress, Summary, add_lake, add_output, carry_out
+from broker.pipeline.job import Summary, add_lake, add_output, carry_out
+from broker.pipeline.job_failure import OK, JobFailed
 from broker.pipeline.jobs.compact import KEEP_DAYS, add_keep, keep_hours, open_lake
 from broker.pipeline.lake.instant import instant_ms, now_ms
+from broker.pipeline.progress import Progress
 
 __all__ = ["ExpireOptions", "add_expire", "run_expire"]
 

@@ -16,23 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.cli.parser import BadUsage, add_command
 from broker.cli.table import aligned, cell
 from broker.pipeline.faults import LakeRefused, SlotGap, SourceRefused, fault_in
-from broker.pipeline.job import (
-    ERROR,
-    GAP,
-    OK,
-    USAGE,
-    JobFailed,
-    Progress,
-    Summary,
-    add_lake,
-    add_spark,
-    carry_out,
-    spark_of,
-)
+from broker.pipeline.job import Summary, add_lake, add_spark, carry_out, spark_of
+from broker.pipeline.job_failure import ERROR, GAP, OK, USAGE, JobFailed
 from broker.pipeline.lake.instant import instant_ms, now_ms
+from broker.pipeline.progress import Progress
+from broker.pipeline.selection import check_instants
 from broker.pipeline.source.catalog import check_url, open_catalog
 from broker.pipeline.source.options import SourceOptions, names_option
-from broker.pipeline.source.selection import check_instants
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.job import BAD_RECORDS, OK, USAGE, JobFailed, Progress, Summary, add_spark, carry_out, spark_of
+from broker.pipeline.job import Summary, add_spark, carry_out, spark_of
+from broker.pipeline.job_failure import BAD_RECORDS, OK, USAGE, JobFailed
+from broker.pipeline.progress import Progress
 from broker.pipeline.replay.key_map import BadKeyMap, KeyMap, read_key_map
 from broker.pipeline.replay.replay_plan import BadReplayState, PlannedRows, ReplayState, Step, digest, steps_of
 from broker.pipeline.replay.republish import (
@@ -26,11 +28,11 @@ from broker.pipeline.replay.republish import (
     check_reachable,
     publish_rows,
 )
+from broker.pipeline.selection import Selection, add_selection, selection_of
 from broker.pipeline.sink.amqp_address import AmqpAddress, BadAddress
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
 from broker.pipeline.sink.options import WINDOW_MAX
 from broker.pipeline.sink.property_columns import PRODUCER_MAX_BYTES
-from broker.pipeline.source.selection import Selection, add_selection, selection_of
 from broker.pipeline.spark.tasks import tasks_at_once
 
 if TYPE_CHECKING:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.job import USAGE, JobFailed, Progress, Summary, add_spark, carry_out, path_argument, spark_of
+from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of
+from broker.pipeline.job_failure import USAGE, JobFailed
 from broker.pipeline.jobs.route import running_topology
+from broker.pipeline.progress import Progress
 from broker.pipeline.report.broker_sections import consumer_rows, tap_rows
 from broker.pipeline.report.forecast import forecast
 from broker.pipeline.report.page import page
@@ -26,8 +28,8 @@ from broker.pipeline.report.traffic import traffic
 from broker.pipeline.routes.bindings_file import BadBindings, read_bindings
 from broker.pipeline.routes.matcher import BadTopology, Matcher
 from broker.pipeline.routes.topology import Topology
+from broker.pipeline.selection import Selection, add_selection, selection_of
 from broker.pipeline.source.catalog import Catalog, check_url, open_catalog
-from broker.pipeline.source.selection import Selection, add_selection, selection_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

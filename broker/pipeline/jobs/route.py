@@ -11,22 +11,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.job import USAGE, JobFailed, Progress, Summary, add_spark, carry_out, path_argument, spark_of
+from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of
+from broker.pipeline.job_failure import USAGE, JobFailed
+from broker.pipeline.progress import Progress
+from broker.pipeline.routes.asked_column import ASKED, asked_column
 from broker.pipeline.routes.bindings_file import BadBindings, read_bindings, read_definitions
 from broker.pipeline.routes.matcher import BadTopology, compiled
 from broker.pipeline.routes.route_count import COUNTS_DDL, SHOWN_MAX, Topologies, count_routes, with_queues
 from broker.pipeline.routes.topology import Topology
-from broker.pipeline.source.selection import Selection, add_selection, selection_of
+from broker.pipeline.selection import Selection, add_selection, selection_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["RouteOptions", "add_route", "count_frame", "run_route"]
 
 LINES: Final = 20  # of a kind, for people; --json has more
 TAP_QUEUE: Final = "amq.tap."
-ASKED: Final = "asked"  # the properties of a row whose route they decide
-CC_NAME: Final = '"CC"'  # how a headers column says it
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,18 +147,6 @@ def routed_rows(frame: DataFrame, topology: Topology) -> DataFrame:
     fields = [f"`{field.name}` {field.dataType.simpleString()}" for field in frame.schema.fields]
     asked = frame.withColumn(ASKED, asked_column(topologies))
     return asked.mapInArrow(with_queues(topologies, ASKED), ", ".join([*fields, "queues array<string>"]))
-
-
-def asked_column(topologies: Topologies) -> Column:
-    """Return the properties of rows whose route they decide: by a headers exchange, or by further keys in CC."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    asked = F.coalesce(F.instr(F.col("headers"), CC_NAME) > 0, F.lit(False))
-    for vhost, exchange in sorted(
-        {place for name, topology in topologies for place in compiled(name, topology).dynamic}
-    ):
-        asked = asked | ((F.col("vhost") == vhost) & (F.col("exchange") == exchange))
-    return F.when(asked, F.col("properties_raw"))
 
 
 def _named(topology: Topology, today: Topology | None) -> Topologies:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.pipeline.jobs.route import ASKED, asked_column
+from broker.pipeline.routes.asked_column import ASKED, asked_column
 from broker.pipeline.routes.matcher import Match, Matcher, compiled
 from broker.pipeline.routes.topology import RoutedBinding, Topology
 from broker.routing.cover_set import CoverSet

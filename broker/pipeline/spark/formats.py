@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS", "register"]
 
 FORMATS: Final = {  # name -> module and class
-    "slotmq": ("broker.pipeline.source.message_format", "MessageFormat"),
+    "slotmq": ("broker.pipeline.message_format", "MessageFormat"),
     "slotmq-slots": ("broker.pipeline.source.slot_format", "SlotFormat"),
     "slotmq-lake": ("broker.pipeline.lake.lake_format", "LakeFormat"),
 }

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from broker.pipeline.job import NO_JAVA, JobFailed
+from broker.pipeline.job_failure import NO_JAVA, JobFailed
 from broker.pipeline.spark.java_release import ACCEPTED, VECTOR_MODULE, Release, properties, refusal, release
 from broker.pipeline.spark.java_shim import shim_home
 

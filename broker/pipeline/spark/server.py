@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import broker
 from broker.pipeline.faults import ServerRefused
-from broker.pipeline.job import ERROR, JobFailed
+from broker.pipeline.job_failure import ERROR, JobFailed
 from broker.pipeline.spark.server_files import ServerFiles, ServerState
 from broker.pipeline.spark.user_folder import cache_folder
 

@@ -13,7 +13,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from broker.pipeline.job import USAGE, JobFailed
+from broker.pipeline.job_failure import USAGE, JobFailed
 from broker.pipeline.spark.formats import register
 from broker.pipeline.spark.java import find_java
 from broker.pipeline.spark.log import SparkLog

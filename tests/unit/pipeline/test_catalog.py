@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from broker.cli.control_client import ask
 from broker.pipeline.faults import SlotDamaged, SlotMissing, SourceRefused
+from broker.pipeline.message_format import MessageStream
 from broker.pipeline.source.catalog import Catalog, open_catalog, open_handle
-from broker.pipeline.source.message_format import MessageStream
 from broker.pipeline.source.message_run import SlotRun, read_run
 from broker.pipeline.source.positions import read_position
 from broker.pipeline.source.schema import ARROW_SCHEMA

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from broker.pipeline.job import OK, USAGE, JobFailed, Progress
+from broker.pipeline.job_failure import OK, USAGE, JobFailed
+from broker.pipeline.progress import Progress
 
 pytest.importorskip("deltalake")
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from broker.pipeline.job import ERROR, NO_JAVA, OK, USAGE, JobFailed, Progress, Summary
+from broker.pipeline.job import Summary
+from broker.pipeline.job_failure import ERROR, NO_JAVA, OK, USAGE, JobFailed
 from broker.pipeline.jobs import doctor
 from broker.pipeline.jobs.doctor import DoctorOptions, run_doctor
+from broker.pipeline.progress import Progress
 from broker.pipeline.spark import java
 from broker.pipeline.spark.java import Java, Refused, Search
 from broker.pipeline.spark.machine import Machine

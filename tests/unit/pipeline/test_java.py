@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.pipeline.job import NO_JAVA
+from broker.pipeline.job_failure import NO_JAVA
 from broker.pipeline.spark.java import NoJava, Search, find_java, search
 from broker.pipeline.spark.java_shim import shim_home, shim_text
 

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import StructType
 
 from broker.pipeline.faults import SlotGap, SlotMissing, SourceRefused
-from broker.pipeline.source.message_format import MessageStream
+from broker.pipeline.message_format import MessageStream
 from broker.pipeline.source.message_run import SlotRun
 from broker.pipeline.source.seal_stream import SealStream
 from tests.slot_folders import SlotFolder, numbered

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.pipeline.source.selection import pattern_regex
+from broker.pipeline.selection import pattern_regex
 from broker.routing.pattern import split_words
 from tests.property.topic_reference import matches
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from broker.cli.parser import BadUsage
 from broker.pipeline.faults import LakeRefused
-from broker.pipeline.job import USAGE, JobFailed, add_lake
+from broker.pipeline.job import add_lake
+from broker.pipeline.job_failure import USAGE, JobFailed
 from broker.pipeline.lake.instant import instant_ms, now_ms
 from broker.routing.pattern import HASH, STAR, parse_pattern
 
