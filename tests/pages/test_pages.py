@@ -13,12 +13,10 @@ from tests.pages.page_run import PageRun
 
 SPARK = "pipeline-*.md"
 """Pages whose blocks need Spark and minutes; tests/pipeline runs the jobs themselves."""
-PENDING = frozenset(["pipeline"])
 PAGES = [
     page
     for page in (PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md")))
     if not page.match(SPARK)
-    and page.stem not in PENDING
     and any(block.language in ("console", "python") and not block.not_run for block in blocks(page))
 ]
 
