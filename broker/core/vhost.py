@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from broker.core.queue.stream import Stream
     from broker.core.topology.changes import Change
 
-__all__ = ["Committer", "Vhost"]
+__all__ = ["Confirmer", "Vhost"]
 
 QUEUES_AT_ONCE: Final = 32  # queues of a deleted vhost that go in one turn
 HEAD_INTERVAL_MS: Final = 2  # between the reads of two queues' heads after a restart
 
 
-class Committer(Protocol):
+class Confirmer(Protocol):
     """Confirms publishes and transactions once they are on disk."""
 
     def wait(self, confirmable: Confirmable) -> None:
@@ -86,7 +86,7 @@ class Vhost:
         *,
         ports: QueuePorts[Stream, Queue],
         share: Callable[[ChannelConsumers], None],
-        committer: Committer,
+        committer: Confirmer,
         journal: Callable[[Change], None],
         generate: Callable[[], str],
         pattern_limits: PatternLimits | None = None,

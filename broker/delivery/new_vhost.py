@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from broker.core.publishing.producers import ProducerLimits
-from broker.core.vhost import Committer, Vhost
+from broker.core.vhost import Confirmer, Vhost
 from broker.core.vhost_limits import VhostLimits
 from broker.routing.cache import CacheLimits
 from broker.routing.pattern import PatternLimits
@@ -28,7 +28,7 @@ def new_vhost(
     name: str,
     settings: Settings,
     ports: QueuePorts[Stream, Queue],
-    committer: Committer,
+    committer: Confirmer,
     *,
     share: Callable[[ChannelConsumers], None],
     journal: Callable[[Change], None],

@@ -23,7 +23,7 @@ from broker.cli.parser import BadUsage
 from broker.cli.table import cell, print_json
 from broker.pipeline.faults import LakeRefused
 from broker.pipeline.job_failure import OK, JobFailed
-from broker.pipeline.lake.place import OPTIONS, Place
+from broker.pipeline.lake.place import OPTIONS, LakePlace
 from broker.pipeline.local_path import local_path
 from broker.pipeline.progress import Progress
 from broker.pipeline.spark.log import SparkLog
@@ -94,7 +94,7 @@ def add_lake(parser: argparse._ActionsContainer, told: str, *, required: bool = 
 
 def _lake_argument(text: str) -> Path | str:
     try:
-        folder = Place.of(text).folder
+        folder = LakePlace.of(text).folder
     except LakeRefused as refused:
         raise argparse.ArgumentTypeError(str(refused)) from None
     return text if folder is None else folder

@@ -46,7 +46,7 @@ def lake_of(path: Path, *batches: Any) -> Lake:
     from broker.pipeline.lake import Lake
     from broker.pipeline.lake.day_files import DayFiles
     from broker.pipeline.lake.slot_copy import Copied
-    from broker.pipeline.lake.table import Batch
+    from broker.pipeline.lake.table import LakeBatch
     from broker.pipeline.source.schema import ARROW_SCHEMA
 
     lake = Lake(path, create=True)
@@ -56,5 +56,5 @@ def lake_of(path: Path, *batches: Any) -> Lake:
             made.add(batch)
             files += made.finish()
     seals = {(STORE, "", "/", batch.column("queue")[0].as_py()): (1, 99) for batch in batches}
-    assert lake.commit(Batch("test", 0, Copied(tuple(files), seals=seals)))
+    assert lake.commit(LakeBatch("test", 0, Copied(tuple(files), seals=seals)))
     return lake

@@ -26,7 +26,7 @@ from broker.pipeline.job_failure import OK, USAGE, JobFailed
 from broker.pipeline.lake.lake import OLD, Lake
 from broker.pipeline.lake.parquet_file import NewFile, ParquetFile, stats_of
 from broker.pipeline.lake.slot_copy import Branch, Copied
-from broker.pipeline.lake.table import Batch
+from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.progress import Progress
 from broker.pipeline.source.schema import ARROW_SCHEMA
 
@@ -130,17 +130,17 @@ def run_convert(folder: Path, progress: Progress) -> Summary:
         for table in (lake.bad_table, lake.message_table):
             table.log.repair()
             table.create()
-        batch = Batch(CONVERT, 0, Copied(seals={branch: (seal, seal) for branch, seal in old.seals.items()}))
+        batch = LakeBatch(CONVERT, 0, Copied(seals={branch: (seal, seal) for branch, seal in old.seals.items()}))
         files: tuple[NewFile, ...] = ()
         if not lake.message_table.check(batch):
             progress.step("converting")
             files = tuple(_converted(lake, old, path, progress) for path in sorted(old.files))
             lake.note_taps(old.seals)
             bad_files = [_kept(lake.bad_table.folder, file) for file in bad.files.values()]
-            lake.bad_table.append(Batch(CONVERT, 0, Copied()), bad_files)
+            lake.bad_table.append(LakeBatch(CONVERT, 0, Copied()), bad_files)
             lake.message_table.append(batch, files)
         for query, last in old.covered.items():
-            lake.message_table.append(Batch(query, last, Copied()), ())
+            lake.message_table.append(LakeBatch(query, last, Copied()), ())
     except LakeRefused as refused:
         raise JobFailed(str(refused)) from None
     _clean(lake, old)

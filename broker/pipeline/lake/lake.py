@@ -22,9 +22,9 @@ from broker.pipeline.faults import LakeRefused
 from broker.pipeline.lake.bad_record import BAD_DDL, BAD_SCHEMA
 from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.instant import Instant, instant_ms, now_ms
-from broker.pipeline.lake.place import Place
+from broker.pipeline.lake.place import LakePlace
 from broker.pipeline.lake.slot_copy import Branch
-from broker.pipeline.lake.table import Batch, LakeFile, Table
+from broker.pipeline.lake.table import LakeBatch, LakeFile, LakeTable
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Lake:
 
     def __init__(
         self,
-        place: str | Path | Place,
+        place: str | Path | LakePlace,
         *,
         create: bool = False,
         version: int | str | datetime | None = None,
@@ -59,11 +59,11 @@ class Lake:
         disk: Disk | None = None,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        self.place = Place.of(place)
+        self.place = LakePlace.of(place)
         self.disk = disk or self.place.disk()
         self._clock_ms = clock_ms
-        self.message_table = Table(self.place, "messages", ARROW_SCHEMA, self.disk, version=version)
-        self.bad_table = Table(self.place, "bad", BAD_SCHEMA, self.disk)
+        self.message_table = LakeTable(self.place, "messages", ARROW_SCHEMA, self.disk, version=version)
+        self.bad_table = LakeTable(self.place, "bad", BAD_SCHEMA, self.disk)
         if create:
             self._create()
         elif not unchecked and (self._is_old() or not self.message_table.exists):
@@ -100,7 +100,7 @@ class Lake:
 
     # ---- what an archive adds
 
-    def commit(self, batch: Batch) -> bool:
+    def commit(self, batch: LakeBatch) -> bool:
         """Add a batch whose files are on disk; return whether it is new. The files of one that is not are removed.
 
         Bad records come first, so that a batch that is in the lake is so with both.
@@ -117,7 +117,7 @@ class Lake:
             raise
         return self.message_table.commit(batch, copied.files)
 
-    def discard(self, batch: Batch) -> None:
+    def discard(self, batch: LakeBatch) -> None:
         """Remove the files of a batch that is in no table."""
         self.message_table.discard(batch.copied.files)
         self.bad_table.discard(batch.copied.bad_files)
@@ -182,7 +182,7 @@ class Lake:
         """Return the records that could not be read, each with the reason and its bytes."""
         return self._frame(spark, self.bad_table, self.bad_table.files(), BAD_DDL)
 
-    def _frame(self, spark: SparkSession, table: Table, files: Sequence[LakeFile], ddl: str) -> DataFrame:
+    def _frame(self, spark: SparkSession, table: LakeTable, files: Sequence[LakeFile], ddl: str) -> DataFrame:
         """Return what is in files of a table, as columns of a schema."""
         if not files:
             return spark.createDataFrame([], ddl)

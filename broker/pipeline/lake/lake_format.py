@@ -28,9 +28,9 @@ from broker.pipeline.faults import LakeRefused, said_plainly
 from broker.pipeline.lake.bad_record import BadShare
 from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.lake import Lake
-from broker.pipeline.lake.place import Place
+from broker.pipeline.lake.place import LakePlace
 from broker.pipeline.lake.slot_copy import Copied, SlotCopy
-from broker.pipeline.lake.table import Batch
+from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.local_path import local_path
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.spark.datasource_api import DataSourceStreamArrowWriter
@@ -58,7 +58,7 @@ class Written(WriterCommitMessage):
 class LakeTarget:
     """Where rows of slots go; it is pickled into the tasks."""
 
-    lake: Place
+    lake: LakePlace
     slots: str | None
     query: str
     max_bad: BadShare
@@ -100,7 +100,7 @@ class LakeTarget:
     def commit(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
         """Add a batch to the lake, in one transaction of each table."""
         with said_plainly():
-            lake, made = Lake(self.lake, disk=self.disk), Batch(self.query, batch, _sum(messages))
+            lake, made = Lake(self.lake, disk=self.disk), LakeBatch(self.query, batch, _sum(messages))
             copied = made.copied
             if self.max_bad.exceeded(copied.bad, copied.rows + copied.bad):
                 lake.discard(made)
@@ -112,7 +112,7 @@ class LakeTarget:
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what tasks wrote that will not be committed; a task that failed has removed its own."""
-        Lake(self.lake, disk=self.disk).discard(Batch(self.query, 0, _sum(messages)))
+        Lake(self.lake, disk=self.disk).discard(LakeBatch(self.query, 0, _sum(messages)))
 
 
 def absolute(slots: str | None) -> str | None:
@@ -209,7 +209,7 @@ class LakeFormat(DataSource):
             options = self.options
             if not options.get("path"):
                 raise LakeRefused("slotmq-lake needs the option `path`: the lake")
-            lake = Lake(Place.of(options["path"], dict(options)), create=True)
+            lake = Lake(LakePlace.of(options["path"], dict(options)), create=True)
             return LakeTarget(
                 lake=lake.place,
                 slots=absolute(options.get("slots")),

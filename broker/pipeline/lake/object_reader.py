@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from broker.pipeline.lake.place import Place
+from broker.pipeline.lake.place import LakePlace
 from broker.pipeline.spark.tasks import frame_of, tasks_at_once
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ BATCH_ROWS: Final = 10_000
 TASKS_A_SLOT: Final = 4
 
 
-def read_objects(spark: SparkSession, place: Place, paths: Sequence[str], ddl: str) -> DataFrame:
+def read_objects(spark: SparkSession, place: LakePlace, paths: Sequence[str], ddl: str) -> DataFrame:
     """Return the rows of files. Shapes: columns that a file has not are null."""
     names = [column.split("`")[1] for column in ddl.split(", ")]
     count = min(len(paths), TASKS_A_SLOT * tasks_at_once(spark))
@@ -30,7 +30,7 @@ def read_objects(spark: SparkSession, place: Place, paths: Sequence[str], ddl: s
     return frame_of(spark, read, [paths[at::count] for at in range(count)], ddl)
 
 
-def _rows(place: Place, path: str, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _rows(place: LakePlace, path: str, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -15,14 +15,14 @@ from broker.pipeline.lake.disk import Disk, ObjectDisk
 from broker.pipeline.local_path import URL, local_path
 from broker.pipeline.spark.user_folder import cache_folder
 
-__all__ = ["OPTIONS", "SCHEMES", "Place"]
+__all__ = ["OPTIONS", "SCHEMES", "LakePlace"]
 
 SCHEMES: Final = frozenset({"s3", "s3a"})
 OPTIONS: Final = "AWS_"  # what the environment's variables of an object store begin with
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LakePlace:
     """A place, as drivers and workers know it.
 
     Shapes: `uri` is an absolute path or s3://bucket/prefix; `options` are those of `deltalake`, such as
@@ -33,12 +33,12 @@ class Place:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, name: str | Path | Place, given: Mapping[str, str] | None = None) -> Place:
+    def of(cls, name: str | Path | LakePlace, given: Mapping[str, str] | None = None) -> LakePlace:
         """Return the place that a path or a URL names, with the options given and of this process's environment.
 
         Raises: LakeRefused for a URL of a scheme that no lake can be at.
         """
-        if isinstance(name, Place):
+        if isinstance(name, LakePlace):
             return name
         found = URL.match(str(name))
         if found is None or found[1].lower() not in SCHEMES:

@@ -21,13 +21,13 @@ from broker.pipeline.lake.delta_log import DeltaLog
 from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.instant import now_ms
 from broker.pipeline.lake.parquet_file import COMPARED, NewFile
-from broker.pipeline.lake.place import Place
+from broker.pipeline.lake.place import LakePlace
 from broker.pipeline.lake.slot_copy import Branch, Copied
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["Batch", "LakeFile", "Table"]
+__all__ = ["LakeBatch", "LakeFile", "LakeTable"]
 
 DATE: Final = "date"
 CHECKPOINT_EVERY: Final = 100
@@ -42,7 +42,7 @@ SETTINGS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class LakeBatch:
     """What one commit is of."""
 
     query: str
@@ -96,11 +96,11 @@ def delta_faults(uri: str) -> Iterator[None]:
         raise LakeRefused(f"{uri}: {said}") from error
 
 
-class Table:
+class LakeTable:
     """One table, as it is now or, with a `version`, as it was. Shapes: `version` is a number, a time or its text."""
 
     def __init__(
-        self, place: Place, name: str, schema: pa.Schema, disk: Disk, *, version: int | str | datetime | None = None
+        self, place: LakePlace, name: str, schema: pa.Schema, disk: Disk, *, version: int | str | datetime | None = None
     ) -> None:
         self.uri = place.table_uri(name)
         self.folder = place.root / name
@@ -181,11 +181,11 @@ class Table:
 
     # ---- what is added to it
 
-    def check(self, batch: Batch) -> bool:
+    def check(self, batch: LakeBatch) -> bool:
         """Return whether a batch is in the table. Raises: LakeRefused when its slots belong to another writer."""
         return _holds(self.load(), batch)
 
-    def commit(self, batch: Batch, files: Sequence[NewFile]) -> bool:
+    def commit(self, batch: LakeBatch, files: Sequence[NewFile]) -> bool:
         """Add a batch whose files are on disk; return whether it is new. The files of one that is not are removed.
 
         Raises: LakeRefused, and then too the files are removed.
@@ -199,7 +199,7 @@ class Table:
             self.discard(files)
         return made
 
-    def append(self, batch: Batch, files: Sequence[NewFile]) -> bool:
+    def append(self, batch: LakeBatch, files: Sequence[NewFile]) -> bool:
         """Add a batch as `commit` does, and keep the files in any case."""
         from deltalake import CommitProperties, PostCommitHookProperties
         from deltalake.exceptions import CommitFailedError
@@ -309,7 +309,7 @@ class Table:
         raise AssertionError
 
 
-def _holds(table: DeltaTable, batch: Batch) -> bool:
+def _holds(table: DeltaTable, batch: LakeBatch) -> bool:
     known = table.transaction_version(query_name(batch.query))
     played = known is not None and batch.number <= known
     for branch, (first, last) in batch.copied.seals.items():

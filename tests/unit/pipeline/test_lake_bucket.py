@@ -17,7 +17,7 @@ from broker.pipeline.faults import LakeRefused
 from broker.pipeline.lake import Lake
 from broker.pipeline.lake.bad_record import BadShare
 from broker.pipeline.lake.lake_format import LakeTarget, slot_rows
-from broker.pipeline.lake.table import Batch
+from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.slot_files.slot_view import open_slot
 from tests.slot_folders import SlotFolder, numbered
@@ -84,7 +84,7 @@ def test_slots_go_into_a_bucket(place: str, tmp_path: Path) -> None:
     lake = Lake(place)
     assert offsets(lake) == list(range(1, 31))
     written = target.write(iter([rows]))
-    lake.discard(Batch("q", 1, written.copied))
+    lake.discard(LakeBatch("q", 1, written.copied))
     lake.message_table.sweep("q")
     assert len(lake.disk.list(lake.message_table.folder / "date=2023-11-14")) == 1
 

@@ -21,7 +21,7 @@ from broker.pipeline.lake import Lake, table
 from broker.pipeline.lake.day_files import DayFiles
 from broker.pipeline.lake.disk import Disk
 from broker.pipeline.lake.slot_copy import Copied
-from broker.pipeline.lake.table import Batch
+from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.source.schema import ARROW_SCHEMA
 from tests.delta_log import DeltaTableLog, messages_of, orphans_of
 
@@ -34,7 +34,7 @@ FIRST_US = 20_000 * DAY_US  # 2024-10-04
 
 def batch(
     lake: Lake, number: int, first: int, last: int | None = None, *, query: str = "q", day: int = 0, key: str = "k"
-) -> Batch:
+) -> LakeBatch:
     """Return a batch whose file is written: one row a seal, with the seal as its offset."""
     last = first if last is None else last
     rows = [
@@ -50,7 +50,7 @@ def batch(
     with DayFiles(lake.disk, lake.message_table.folder, query, ARROW_SCHEMA) as files:
         files.add(pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA))
         made = files.finish()
-    return Batch(query, number, Copied(made, seals={AUDIT: (first, last)}, slots=1, rows=len(rows)))
+    return LakeBatch(query, number, Copied(made, seals={AUDIT: (first, last)}, slots=1, rows=len(rows)))
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_two_writers_of_a_tap_are_one_behind_the_other(lake: Lake) -> None:
 
     said: dict[str, str] = {}
 
-    def commit(query: str, made: Batch) -> None:
+    def commit(query: str, made: LakeBatch) -> None:
         try:
             said[query] = str(Lake(lake.place, disk=MeetingDisk()).commit(made))
         except LakeRefused as refused:
@@ -133,7 +133,9 @@ def test_writers_of_other_taps_do_not_block_each_other(lake: Lake) -> None:
         for number in range(8):
             made = batch(mine, number, number + 1, query=query)
             mine.commit(
-                Batch(query, number, Copied(made.copied.files, seals={(STORE, START, "/", query): (number + 1,) * 2}))
+                LakeBatch(
+                    query, number, Copied(made.copied.files, seals={(STORE, START, "/", query): (number + 1,) * 2})
+                )
             )
 
     threads = [threading.Thread(target=work, args=(query,)) for query in "qrs"]

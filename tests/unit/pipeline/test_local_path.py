@@ -8,7 +8,7 @@ import pytest
 
 from broker.pipeline.faults import LakeRefused, SourceRefused
 from broker.pipeline.lake import Lake
-from broker.pipeline.lake.place import Place
+from broker.pipeline.lake.place import LakePlace
 from broker.pipeline.local_path import local_path
 from broker.pipeline.source.catalog import open_catalog
 
@@ -35,11 +35,11 @@ def test_a_lake_may_be_in_a_bucket(name: str, monkeypatch: pytest.MonkeyPatch) -
     """As a text or a path, with the options of the environment; a data folder may not."""
     monkeypatch.setenv("AWS_REGION", "mars-1")
     for given in (f"{name}/bucket/x/", Path(f"{name}/bucket/x")):
-        place = Place.of(given)
+        place = LakePlace.of(given)
         assert (place.uri, place.folder, place.options["AWS_REGION"]) == ("s3://bucket/x", None, "mars-1")
     assert "mars" not in repr(place)
     with pytest.raises(LakeRefused, match="names no bucket"):
-        Place.of(f"{name}//")
+        LakePlace.of(f"{name}//")
     with pytest.raises(SourceRefused, match="is a URL"):
         open_catalog(f"{name}//bucket/x").view()
 
