@@ -13,7 +13,7 @@ from pamqp import commands, header
 
 from broker.slot_files.seal_log import FORMAT, Cursor, Gap, Released, Seal, decode_lines, encode_line
 from broker.slot_files.seal_view import SealView
-from broker.slot_files.slot_file import PERSISTENT
+from broker.slot_files.slot_file import PERSISTENT, SlotMeta
 from broker.slot_files.slot_file_writer import SlotFileWriter
 from broker.store.files import Files
 from broker.store.record import encode_route
@@ -81,7 +81,9 @@ class SlotFolder:
         start = self._next_ids.get((vhost, number), 1) if first is None else first
         seal = self.view.last_seal + 1
         file = Files().open(self.slot_path(seal), create=True)
-        writer = SlotFileWriter(file, self.store, seal, vhost, tap, number, start, self.incarnation)
+        writer = SlotFileWriter(
+            file, SlotMeta(self.store, seal, vhost, tap, number, start, incarnation=self.incarnation)
+        )
         message_id = start
         for message in messages:
             message_id = message_id if message.message_id is None else message.message_id
@@ -185,7 +187,7 @@ def many_rows(
     while batch := list(islice(ids, rows_per_slot)):
         seal = folder.view.last_seal + 1
         file = Files().open(folder.slot_path(seal), create=True)
-        writer = SlotFileWriter(file, folder.store, seal, vhost, tap, number, batch[0])
+        writer = SlotFileWriter(file, SlotMeta(folder.store, seal, vhost, tap, number, batch[0]))
         add = writer.add
         for message_id in batch:
             body = b"%010d" % message_id + bodies[message_id % 26]

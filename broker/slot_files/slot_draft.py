@@ -27,22 +27,11 @@ class SlotDraft:
         self._done: tuple[SlotMeta, int, int] | None = None
 
     @classmethod
-    def begin(
-        cls,
-        files: Files,
-        path: Path,
-        store: str,
-        seal: int,
-        vhost: str,
-        queue: str,
-        number: int,
-        first: int,
-        incarnation: str,
-    ) -> SlotDraft:
+    def begin(cls, files: Files, path: Path, meta: SlotMeta) -> SlotDraft:
         """Return a draft without rows; remove a file that has the path."""
         files.remove(path)  # a draft that could not be removed when it was abandoned
         file = files.open(path, create=True)
-        return cls(files, path, file, SlotFileWriter(file, store, seal, vhost, queue, number, first, incarnation))
+        return cls(files, path, file, SlotFileWriter(file, meta))
 
     def complete(self, end: int) -> None:
         """Write index, meta and tail behind the rows, unless it was done; otherwise `finish` does it.

@@ -86,10 +86,10 @@ class SlotMeta:
     queue: str
     number: int
     first: int
-    end: int
-    count: int
-    first_ts_ms: int
-    last_ts_ms: int
+    end: int = 0
+    count: int = 0
+    first_ts_ms: int = 0
+    last_ts_ms: int = 0
     incarnation: str = ""
 
     def to_json(self) -> bytes:

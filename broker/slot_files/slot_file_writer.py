@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from crc32c import crc32c
@@ -43,34 +44,15 @@ class SlotFileWriter:
         "_index",
         "_latest",
         "_pending",
-        "first",
-        "incarnation",
-        "number",
-        "queue",
-        "seal",
-        "store",
-        "vhost",
+        "meta",
     )
 
-    def __init__(
-        self,
-        file: File,
-        store: str,
-        seal: int,
-        vhost: str,
-        queue: str,
-        number: int,
-        first: int,
-        incarnation: str = "",
-    ) -> None:
-        self.store = store
-        self.incarnation = incarnation
-        self.seal = seal
-        self.vhost = vhost
-        self.queue = queue
-        self.number = number
-        self.first = first
-        header = HEADER.pack(MAGIC, FORMAT, HEADER_BYTES, 0, bytes.fromhex(store), seal, number, first)
+    def __init__(self, file: File, meta: SlotMeta) -> None:
+        """Shapes: `meta` has the fields up to ``first``, and the incarnation."""
+        self.meta = meta
+        header = HEADER.pack(
+            MAGIC, FORMAT, HEADER_BYTES, 0, bytes.fromhex(meta.store), meta.seal, meta.number, meta.first
+        )
         self._file = file
         self._pending = [header]
         self._index = bytearray()
@@ -127,20 +109,9 @@ class SlotFileWriter:
         """Write index, meta and tail; return the meta, the file's length in bytes and its checksum."""
         self._flush()
         rows = self.rows
-        earliest, latest = (self._earliest, self._latest) if rows else (0, 0)
-        meta = SlotMeta(
-            self.store,
-            self.seal,
-            self.vhost,
-            self.queue,
-            self.number,
-            self.first,
-            end,
-            rows,
-            earliest,
-            latest,
-            self.incarnation,
-        )
+        meta = replace(self.meta, end=end, count=rows)
+        if rows:
+            meta = replace(meta, first_ts_ms=self._earliest, last_ts_ms=self._latest)
         index, text = bytes(self._index), meta.to_json()
         meta_at = self._at + len(index)
         tail = TAIL.pack(self._at, meta_at, rows, len(text), self._crc, crc32c(index), crc32c(text), END_MAGIC)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -89,8 +90,8 @@ class SlotFolder:
     def draft(self, vhost: str, queue: str, number: int, first: int) -> SlotDraft:
         """Begin the slot file of the next seal; there is one at a time. Raises: StoreFailed."""
         seal = self.log.next_seal
-        path, store = self.path(seal), self.view.store
-        return SlotDraft.begin(self._files, path, store, seal, vhost, queue, number, first, self._incarnation)
+        meta = SlotMeta(self.view.store, seal, vhost, queue, number, first, incarnation=self._incarnation)
+        return SlotDraft.begin(self._files, self.path(seal), meta)
 
     def seal(self, draft: SlotDraft, end: int, ahead_ms: int = 0) -> Seal:
         """Finish the slot file; when this returns, it and its line are on disk. Raises: StoreFailed.
@@ -182,21 +183,9 @@ class SlotFolder:
 
 
 def _seal_of(meta: SlotMeta, size_bytes: int, crc: int, ahead_ms: int) -> Seal:
-    return Seal(
-        meta.seal,
-        meta.vhost,
-        meta.queue,
-        meta.number,
-        meta.first,
-        meta.end,
-        meta.count,
-        meta.first_ts_ms,
-        meta.last_ts_ms,
-        size_bytes,
-        crc,
-        ahead_ms,
-        meta.incarnation,
-    )
+    fields = asdict(meta)
+    del fields["store"]
+    return Seal(**fields, bytes=size_bytes, crc=crc, ahead_ms=ahead_ms)
 
 
 def _gap_of(seal: Seal, reason: str) -> Gap:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.slot_files.slot_draft import SlotDraft
+from broker.slot_files.slot_file import SlotMeta
 from broker.store.files import Files
 
 __all__ = ["SnapshotFolder", "SnapshotSlot"]
@@ -65,8 +66,8 @@ class SnapshotFolder:
 
     def draft(self, snapshot: str, n: int, vhost: str, queue: str, number: int, first: int) -> SlotDraft:
         """Begin one slot file. Raises: StoreFailed."""
-        path = self.path(snapshot, n)
-        return SlotDraft.begin(self._files, path, self._store, 0, vhost, queue, number, first, self._incarnation)
+        meta = SlotMeta(self._store, 0, vhost, queue, number, first, incarnation=self._incarnation)
+        return SlotDraft.begin(self._files, self.path(snapshot, n), meta)
 
     def finish(self, draft: SlotDraft, end: int) -> SnapshotSlot:
         """Finish one slot file. Raises: StoreFailed."""

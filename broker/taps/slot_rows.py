@@ -99,7 +99,7 @@ def copy_pieces(
     *Blocking.* Messages on disk are read slot by slot. Rows have the time of day: the broker's clock less `ahead_ms`.
     Raises: CorruptRecord, StoreFailed.
     """
-    end = file.first
+    end = file.meta.first
     add = file.add
     until_turn = ROWS_AT_ONCE
     for piece in pieces:

@@ -20,7 +20,7 @@ from broker.pipeline.source.decoder import BATCH_MAX_BYTES, BATCH_MAX_ROWS, batc
 from broker.pipeline.source.header_json import table_to_json
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS
 from broker.pipeline.source.slot_rows import SlotRows
-from broker.slot_files.slot_file import BadSlotFile
+from broker.slot_files.slot_file import BadSlotFile, SlotMeta
 from broker.slot_files.slot_file_writer import SlotFileWriter
 from broker.slot_files.slot_view import SlotRow, SlotView, open_slot
 from broker.store.memory_files import MemoryFiles
@@ -59,7 +59,7 @@ def slot_of(rows: Sequence[tuple[bytes, bytes, bytes, bytes, int]], first: int =
     files = MemoryFiles()
     files.make_folder(Path("/slots"))
     file = files.open(Path("/slots/3.slot"), create=True)
-    writer = SlotFileWriter(file, STORE, 3, "/v", "tap ü", 1, first, INCARNATION)
+    writer = SlotFileWriter(file, SlotMeta(STORE, 3, "/v", "tap ü", 1, first, incarnation=INCARNATION))
     for number, (exchange, key, header, body, flags) in enumerate(rows):
         route = bytes([len(exchange)]) + exchange + bytes([len(key)]) + key
         writer.add(first + 2 * number, 1_700_000_000_000 + number, flags, route, header, body)

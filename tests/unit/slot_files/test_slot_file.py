@@ -11,7 +11,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.slot_files.slot_file import INDEX_ROW, PERSISTENT, REDELIVERED, BadSlotFile
+from broker.slot_files.slot_file import INDEX_ROW, PERSISTENT, REDELIVERED, BadSlotFile, SlotMeta
 from broker.slot_files.slot_file_writer import SlotFileWriter
 from broker.slot_files.slot_view import SlotRow, open_slot
 from broker.store.files import Files
@@ -30,7 +30,7 @@ def written(rows: Rows, *, seal: int = 3, end: int | None = None) -> bytes:
     files = MemoryFiles()
     files.folders.add(PATH.parent)
     file = files.open(PATH, create=True)
-    writer = SlotFileWriter(file, STORE, seal, "/é", "audit", 7, FIRST)
+    writer = SlotFileWriter(file, SlotMeta(STORE, seal, "/é", "audit", 7, FIRST))
     for row in rows:
         route = encode_route(row.exchange.decode(), row.key.decode())
         writer.add(row.message_id, row.timestamp_ms, row.flags, route, row.header, row.body)
@@ -112,7 +112,7 @@ def test_more_than_a_block(tmp_path: Path) -> None:
     """A file of several blocks, with a body longer than one, is read back from a map of it."""
     path = tmp_path / "1.slot"
     file = Files().open(path, create=True)
-    writer = SlotFileWriter(file, STORE, 1, "/", "audit", 1, 0)
+    writer = SlotFileWriter(file, SlotMeta(STORE, 1, "/", "audit", 1, 0))
     bodies = [bytes([number % 251]) * (3 << 20 if number == 40 else 50_000) for number in range(80)]
     for number, body in enumerate(bodies):
         writer.add(number, number, 0, encode_route("", "q"), b"", body)
@@ -130,7 +130,7 @@ def test_a_file_never_reaches_two_gibibytes() -> None:
     """A row that would make a place need the 32nd bit is refused, and the file goes on without it."""
     files = MemoryFiles()
     files.folders.add(PATH.parent)
-    writer = SlotFileWriter(files.open(PATH, create=True), STORE, 1, "/", "audit", 1, 0)
+    writer = SlotFileWriter(files.open(PATH, create=True), SlotMeta(STORE, 1, "/", "audit", 1, 0))
     writer._at = (1 << 31) - 1 - len(b"\x00\x00header" + b"x" * 9)
     with pytest.raises(OverflowError):
         writer.add(1, 0, 0, encode_route("", ""), b"header", b"x" * 9)
