@@ -1,4 +1,4 @@
-"""Which messages have expired: a look at each that is handed out by a queue in which some message may (step 11)."""
+"""Which messages have expired, at the head of a queue or among those that are handed out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,22 @@ from collections.abc import Callable, Sequence
 
 from broker.core.message.message import Message
 
-__all__ = ["expired_among"]
+__all__ = ["expired_among", "expired_first"]
+
+
+def expired_first(
+    contents: Sequence[Message | None],
+    indexes: Sequence[int],
+    expires_ms: Callable[[Message], int | None],
+    now_ms: int,
+) -> int:
+    """Return how many messages have expired before the first that has not."""
+    for count, index in enumerate(indexes):
+        message = contents[index]
+        at_ms = None if message is None else expires_ms(message)
+        if at_ms is None or at_ms > now_ms:
+            return count
+    return len(indexes)
 
 
 def expired_among(
@@ -16,10 +31,10 @@ def expired_among(
     expires_ms: Callable[[Message], int | None],
     now_ms: int,
 ) -> list[int]:
-    """Return the indexes of those of a slot's messages that expired before `now_ms`. HOT.
+    """Return the indexes of a slot's messages that expired before `now_ms`. HOT.
 
-    Shapes: ``expires_ms`` tells the moment for a message that has an expiration, or that lies in a queue with a
-        `ttl_ms`; no other is asked about.
+    Shapes: ``expires_ms`` is called for messages that have an expiration, and for all messages of a queue with a
+        `ttl_ms`.
     """
     expired: list[int] = []
     for index in indexes:

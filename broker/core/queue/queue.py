@@ -1,19 +1,19 @@
 """A queue: its streams, its consumers, and the rules that hold for it.
 
-Its messages are in slots and nowhere else; whoever wants one asks a slot manager for it.
+Its messages are in slots and nowhere else; only a slot manager hands them out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from itertools import takewhile
 from typing import Any, Final
 
 from broker.core.arguments import queue_type
 from broker.core.message.message import Message
 from broker.core.queue.consumer_ring import ConsumerRing, RingMember
-from broker.core.queue.expiry import expired_among
+from broker.core.queue.expiry import expired_among, expired_first
+from broker.core.queue.head import QueueHead
 from broker.core.queue.ports import QueuePorts, QueueWorker
 from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH_DLX, QueueRules, queue_rules
 from broker.core.queue.stream import Stream
@@ -23,21 +23,21 @@ from broker.slots.slot import Slot
 
 __all__ = ["Queue"]
 
-BATCH_MESSAGES: Final = 100  # so many are dropped between two looks at the share of the turn
+BATCH_MESSAGES: Final = 100  # messages that are dropped between two looks at the share of the turn
 
 
 class Queue(Destination[Exchange]):
     """One queue of a vhost.
 
     Shapes: ``streams`` has one stream per priority level, the lowest first; ``stream`` is the only one, or the lowest.
-    Invariant: ``plain`` says that a publish need not look at the queue's rules; ``awake`` is set while the worker has
-        it on its list, ``serving`` while it hands out messages of it.
+    Invariant: ``plain`` says that a publish need not look at the queue's rules. ``awake`` is set while the worker has
+        the queue on its list, ``serving`` while the worker delivers from it.
     """
 
     __slots__ = (
+        "_head",
         "_ports",
         "_pressing",
-        "_reading",
         "arguments",
         "auto_delete",
         "awake",
@@ -60,9 +60,9 @@ class Queue(Destination[Exchange]):
         "worker",
     )
 
-    kept: bool = False  # the broker has it for itself: no policy holds for it, and nothing is published to its name
-    persists_all: bool = False  # messages are recorded whatever their delivery mode, if it is durable
-    recovered: bool = False  # its own declaration was lost: no policy holds for it, so that nothing of it goes
+    kept: bool = False  # the broker keeps it for itself: no policy holds, and nothing is published to its name
+    persists_all: bool = False  # a durable queue records its messages whatever their delivery mode
+    recovered: bool = False  # its declaration was lost: no policy holds, so that no message is dropped
     is_tap: bool = False  # it only listens: a message that reached nothing else was unroutable
 
     def __init__(
@@ -86,23 +86,22 @@ class Queue(Destination[Exchange]):
         self.number = number
         self.had_consumers = False
         self.deleted = False
-        self.awake = False
-        self.failures = 0  # how many workers it has ended
+        self.failures = 0  # workers that failed while they served it
         self.policy: str | None = None
         self.operator_policy: str | None = None
         self.rules = queue_rules(arguments) if rules is None else rules
         self.consumers = ConsumerRing(single_active=self.rules.single_active)
         self.plain = True
-        self.timed = False  # some message of it may expire; once true it stays so, the look costs little
+        self.timed = False  # some message may expire; once true it stays true, because a look costs little
         self._ports = ports
-        self._reading = False  # the rules wait for a slot from disk
-        self._pressing = False  # its consumers are served because it is full
+        self._pressing = False  # set while its consumers are served because it is full
         self.serving = False
         persists_all = self.persists_all or queue_type(arguments) == QUORUM
         self.streams = tuple(
             Stream(self, level, number + level, ports, persists_all=persists_all)
             for level in range(self.rules.max_priority + 1)
         )
+        self._head = QueueHead(self.streams, ports, self._head_was_read)
         self.move_to(ports.assign(self))
         self._take_rules(self.rules)
         self.used()
@@ -123,7 +122,7 @@ class Queue(Destination[Exchange]):
 
     @property
     def levels(self) -> int:
-        """How many numbers it takes in the store, from its own on."""
+        """The count of numbers that it takes in the store, from its own on."""
         return len(self.streams)
 
     @property
@@ -139,7 +138,7 @@ class Queue(Destination[Exchange]):
 
     @property
     def ready_bytes(self) -> int:
-        """What the bodies of the ready messages amount to, as far as a limit makes it counted."""
+        """The size of the bodies of the ready messages; counted only while a limit needs it."""
         return sum(stream.manager.ready_bytes for stream in self.streams)
 
     # -- rules --------------------------------------------------------------------------------------------------------
@@ -149,7 +148,7 @@ class Queue(Destination[Exchange]):
 
         If they have, `settle_in` is to follow.
 
-        Invariant: its levels, and whether one consumer is active at a time, are of its declaration.
+        Invariant: the levels, and whether one consumer is active at a time, stay those of the declaration.
         """
         self.policy, self.operator_policy = policy, operator_policy
         if changed := rules != self.rules:
@@ -175,7 +174,7 @@ class Queue(Destination[Exchange]):
                 stream.manager.count_no_sizes()
 
     def used(self) -> None:
-        """Put off the end of a queue that expires when nobody uses it: a consumer, basic.get and a declare are use."""
+        """Postpone the end of a queue that expires unused: a consumer, basic.get and a declare use it."""
         deadlines = self._ports.deadlines
         expires_ms = self.rules.expires_ms
         if expires_ms is None or self.consumers or self.deleted:
@@ -195,14 +194,14 @@ class Queue(Destination[Exchange]):
         return streams[min(message.facts.priority, len(streams) - 1)]
 
     def admits(self, message: Message, *, bury: bool = True) -> bool:
-        """Return whether the queue takes a message: a full one that rejects publishes does not.
+        """Return whether the queue takes a message: a full queue that rejects publishes does not.
 
-        With reject-publish-dlx it is dead-lettered instead, where `bury` says so.
+        With reject-publish-dlx and `bury` the message is dead-lettered instead.
         """
         rules = self.rules
         if rules.overflow == DROP_HEAD or not rules.limited or not self._full_with(message):
             return True
-        self._serve()  # consumers that wait leave room before a publisher is told that there is none
+        self._serve()  # waiting consumers make room before a publisher is refused
         if not self._full_with(message):
             return True
         if bury and rules.overflow == REJECT_PUBLISH_DLX:
@@ -213,12 +212,12 @@ class Queue(Destination[Exchange]):
         return self.rules.exceeded(self.ready + 1, self.ready_bytes + len(message.body))
 
     def accepted(self, message: Message) -> None:
-        """Do what the rules ask once a message was accepted by one of the streams."""
+        """Apply the rules after one of the streams accepted a message."""
         expires_ms = self.expires_ms(message)
         if expires_ms is not None:
             self.timed = True
             if expires_ms <= self._ports.clock.now_ms:
-                self._serve()  # a consumer that waits has it, even if its time is 0
+                self._serve()  # a waiting consumer gets it, even if its time to live is 0
             if not self.consumers.able():
                 self.look()
             else:
@@ -228,7 +227,7 @@ class Queue(Destination[Exchange]):
         self.enforce()
 
     def returned(self) -> None:
-        """Do what the rules ask once messages came back, and has them delivered again."""
+        """Apply the rules after messages came back, and deliver them again."""
         self._drop_over()
         if self.timed:
             self.look()
@@ -237,9 +236,9 @@ class Queue(Destination[Exchange]):
     # -- limits -------------------------------------------------------------------------------------------------------
 
     def enforce(self) -> None:
-        """Drop messages from the head until the queue is within its limits; a share of them at a time.
+        """Drop messages from the head until the queue is within its limits, as far as the turn's share goes.
 
-        Publishers wait for the next turn when the share is used up, so it cannot grow meanwhile.
+        When the share is used up publishers wait for the next turn, so the queue cannot grow meanwhile.
         """
         if not self._over():
             return
@@ -248,13 +247,13 @@ class Queue(Destination[Exchange]):
             self.look()  # another message is at the head now
 
     def _drop_over(self) -> bool:
-        """Drop what is over the limits, and return whether that was something."""
+        """Drop what exceeds the limits, and return whether anything was dropped."""
         rules, deadlines = self.rules, self._ports.deadlines
         dropped = 0
         while self._over() and not self.deleted:
-            stream, slot = self._head()
+            stream, slot = self._head.find()
             assert slot is not None
-            if rules.dead_letter_exchange is not None and self._waits_for(stream, slot):
+            if rules.dead_letter_exchange is not None and self._head.waits_for(stream, slot):
                 break
             if deadlines.left <= 0:
                 deadlines.set(("limits", self), self._ports.clock.now_ms, self.enforce)
@@ -290,25 +289,26 @@ class Queue(Destination[Exchange]):
         return message.timestamp_ms + (own_ms if ttl_ms is None else min(own_ms, ttl_ms))
 
     def look(self) -> bool:
-        """Drop what has expired at the head, and looks again when the next head is due.
+        """Drop what has expired at the head, and look again when the next head is due.
 
-        Tells False when it goes on in the next turn, because the share of this one is used up.
-        A message expires at the head only, as in RabbitMQ's classic queues. One that was read for that stays in memory.
+        Return False when that goes on in the next turn, because the share of this one is used up.
+        A message expires at the head only, as in RabbitMQ's classic queues. A slot that was read stays in memory.
         """
         deadlines, now_ms = self._ports.deadlines, self._ports.clock.now_ms
         at_ms: int | None = None
         while self.timed and not self.deleted:
-            stream, slot = self._head()
-            if slot is None or self._waits_for(stream, slot):
+            stream, slot = self._head.find()
+            if slot is None or self._head.waits_for(stream, slot):
                 break
-            at_ms = next(self._moments_ms(slot, slot.front(1)))
+            assert slot.contents is not None
+            message: Message | None = slot.contents[slot.front(1)[0]]
+            at_ms = None if message is None else self.expires_ms(message)
             if at_ms is None or at_ms > now_ms:
                 break
             if deadlines.left <= 0:
                 deadlines.set(self, now_ms, self.look)
                 return False
-            moments_ms = self._moments_ms(slot, slot.front(BATCH_MESSAGES))
-            expired = len(list(takewhile(lambda moment: moment is not None and moment <= now_ms, moments_ms)))
+            expired = expired_first(slot.contents, slot.front(BATCH_MESSAGES), self.expires_ms, now_ms)
             deadlines.spend(expired)
             stream.bury(slot, stream.manager.take(slot, expired), "expired")
             at_ms = None
@@ -323,17 +323,10 @@ class Queue(Destination[Exchange]):
         self.timed = True
         self._ports.deadlines.set(self, at_ms, self.look)
 
-    def _moments_ms(self, slot: Slot, indexes: Sequence[int]) -> Iterator[int | None]:
-        """Yield when each of the messages expires."""
-        assert slot.contents is not None
-        for index in indexes:
-            message: Message | None = slot.contents[index]
-            yield None if message is None else self.expires_ms(message)
-
     def drop_expired(self, stream: Stream, slot: Slot, indexes: Sequence[int]) -> Sequence[int]:
-        """Return what of messages that were taken has not expired; the rest is dropped.
+        """Return those of some taken messages that have not expired; drop the others.
 
-        A consumer that waited takes a message at once, whatever its time: it does not expire on the way.
+        A waiting consumer gets a message at once, whatever its time to live.
         """
         if self._pressing:
             return indexes
@@ -348,37 +341,21 @@ class Queue(Destination[Exchange]):
         stream.bury(slot, expired, "expired")
         return left
 
-    def _head(self) -> tuple[Stream, Slot | None]:
-        """Return the highest level that has a ready message, and the slot of its lowest."""
-        for stream in reversed(self.streams):
-            slot = stream.manager.front()
-            if slot is not None:
-                return stream, slot
-        return self.streams[0], None
-
-    def _waits_for(self, stream: Stream, slot: Slot) -> bool:
-        """Has a slot that lies on disk read, and tells whether it does."""
-        if slot.contents is None and not self._reading:
-            self._reading = True
-            self._ports.read(stream, slot, self._was_read)
-        return slot.contents is None
-
-    def _was_read(self) -> None:
-        self._reading = False
-        self.look()  # whichever of the two had to wait
+    def _head_was_read(self) -> None:
+        self.look()  # whichever of the two waited for it
         self.enforce()
 
     # -- consumers ----------------------------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: RingMember) -> None:
-        """Add a consumer behind those of its priority."""
+        """Add a consumer at the end of those of its priority."""
         self.consumers.add(consumer)
         self.had_consumers = True
         self.used()
         self.wake()
 
     def remove_consumer(self, consumer: RingMember) -> None:
-        """Remove a consumer; the last one's leases go back to the slot manager."""
+        """Remove a consumer; after the last one the leases go back to the slot manager."""
         self.consumers.remove(consumer)
         if self.consumers:
             self.wake()  # another one may be the active one now
@@ -388,7 +365,7 @@ class Queue(Destination[Exchange]):
             self.used()
 
     def lease(self) -> tuple[Stream, Slot] | None:
-        """Lease the slot with the next message to its worker, of the highest level that has one."""
+        """Lease the slot with the next message, of the highest level that has one, to the worker."""
         owner = self.worker.owner
         for stream in reversed(self.streams):
             if stream.manager.ready and (slot := stream.manager.get(owner)) is not None:
@@ -396,7 +373,7 @@ class Queue(Destination[Exchange]):
         return None
 
     def wake(self) -> None:
-        """Has the worker look at this queue when there is something to deliver and somebody to deliver to."""
+        """Schedule the queue for delivery when it has messages and consumers."""
         if not self.awake and self.consumers and self.ready:
             self.wake_worker()
 
@@ -404,14 +381,12 @@ class Queue(Destination[Exchange]):
         """Deliver before a method that would see the messages, and return how many were delivered."""
         return self.worker.serve_first(self)
 
-    # -- empty and delete ---------------------------------------------------------------------------------------------
-
     def purge(self) -> int:
         """Drop every ready message and return how many; the unacked ones stay."""
         return sum(stream.purge() for stream in self.streams)
 
     def delete(self) -> int:
-        """Tell the consumers, drops everything and return how many messages were ready."""
+        """Cancel the consumers, drop everything and return how many messages were ready."""
         count = self.ready
         self.deleted = True
         for consumer in self.consumers.clear():
