@@ -22,19 +22,19 @@ class Clock(Protocol):
 
 
 def _nothing() -> None:
-    """Hear of a new first deadline when nobody else does."""
+    """Ignore a new first deadline."""
 
 
 class Deadlines:
     """Holds one moment and one action per key.
 
-    Units: moments are in milliseconds of the broker's clock.
-        ``left`` is what is left of the turn's share: who drops a message for a rule takes one, who buries it some more.
-        What exceeds the share is done in the next turn, so nobody waits for a million messages that expire at once.
-    Invariant: ``next_ms`` is the earliest moment that stands, None when none does. ``armed`` is called whenever an
-        earlier one than all others was set.
-    Cost: O(log n) to set and to cancel, amortised: what was replaced stays in the heap until it comes up, or until most
-        of the heap is such.
+    Units: moments are in milliseconds of the broker's clock. ``left`` is the rest of the turn's share: to drop a
+        message for a rule takes one unit, to dead-letter it takes more. Work beyond the share is done in the next turn,
+        so that clients do not wait while a million messages expire at once.
+    Invariant: ``next_ms`` is the earliest moment that is set, None when none is. ``armed`` is called whenever a moment
+        was set that is earlier than all others.
+    Cost: O(log n) to set and to cancel, amortised: a replaced entry stays in the heap until it comes up, or until most
+        entries are replaced ones.
     """
 
     __slots__ = ("_actions", "_heap", "_serial", "armed", "left")
@@ -51,7 +51,7 @@ class Deadlines:
 
     @property
     def next_ms(self) -> int | None:
-        """The earliest moment at which something is to happen."""
+        """The earliest moment that is set."""
         heap = self._heap
         while heap and not self._stands(heap[0]):
             heappop(heap)
@@ -63,7 +63,7 @@ class Deadlines:
         return None if found is None else found[0]
 
     def set(self, key: Hashable, at_ms: int, action: Callable[[], object]) -> None:
-        """Has `action` called at that moment, in place of what was set for the key before."""
+        """Call `action` at that moment, in place of what was set for the key before."""
         known = self._actions.get(key)
         if known is not None and known[0] == at_ms:
             return
@@ -76,7 +76,7 @@ class Deadlines:
             self.armed()
 
     def cancel(self, key: Hashable) -> None:
-        """Forget what was set for a key, if anything was."""
+        """Cancel the action of a key, if one is set."""
         self._actions.pop(key, None)
         self._tidy()
 
@@ -89,9 +89,9 @@ class Deadlines:
         self.left = TURN_SHARE
 
     def run(self, now_ms: int) -> None:
-        """Call what is due, earliest first, as far as the turn's share goes; each takes one of it.
+        """Call the actions that are due, earliest first, as far as the turn's share goes; each takes one unit.
 
-        What an action sets for now has its turn in the next run.
+        An action that is set meanwhile, for now, is called in the next run.
         """
         last = self._serial
         later: list[tuple[int, int, Hashable]] = []

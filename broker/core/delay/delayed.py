@@ -1,7 +1,7 @@
-"""Delayed messages: what exchanges of the type x-delayed-message keep until it is due.
+"""Delayed messages: exchanges of the type x-delayed-message keep them until they are due.
 
 Each such exchange has a queue of its own in which its messages wait, so they are stored, counted, listed and purged
-like all others. What is due is routed as the exchange would route it at that moment.
+like all others. A message that is due is routed as the exchange would route it at that moment.
 Source: the plugin rabbitmq_delayed_message_exchange.
 """
 
@@ -39,20 +39,20 @@ __all__ = ["FETCH_BYTES", "Delay", "Delays"]
 
 _log = get_logger()
 
-RELEASE_SHARE: Final = 4  # what one message that is due takes of the turn's share
+RELEASE_SHARE: Final = 4  # units of the turn's share that one due message takes
 LOOK_SHARE: Final = 16  # ... and a look into a slot
-FETCH_MESSAGES: Final = 256  # that are due are read at once, about a turn's share; or
-FETCH_BYTES: Final = 4 << 20  # ... so much of them, and at least one
+FETCH_MESSAGES: Final = 256  # due messages that are read at once, about a turn's share; or
+FETCH_BYTES: Final = 4 << 20  # ... this size of them, and at least one message
 
 
 class Delay:
     """Releases the messages of one holding queue when they are due.
 
-    A slot on disk stays there. Which of its messages come next is read from its entries in the queue log, and a message
-    itself when it is due, many with one read.
-    Invariant: messages are released in the order of their moments. Nothing is released before the slots that were there
-        at the start have told their first moment.
-    Cost: memory by slots, and for at most FETCH_MESSAGES messages or FETCH_BYTES.
+    A slot on disk stays there. Its entries in the queue log tell which of its messages come next. A message itself is
+    read when it is due, many with one read.
+    Invariant: messages are released in the order of their moments. Nothing is released before the first moment of each
+        slot is known that existed at the start.
+    Cost: memory grows with the slots; besides, it holds at most FETCH_MESSAGES messages or FETCH_BYTES.
     """
 
     __slots__ = ("_fetched", "_moments", "_ports", "_poster", "_reading", "_router", "_unread", "exchange", "queue")
@@ -65,7 +65,7 @@ class Delay:
         self._poster = poster
         self.exchange = exchange
         self._moments = DueMoments()
-        self._unread: deque[Slot] = deque()  # of before the start
+        self._unread: deque[Slot] = deque()  # slots that existed before the start
         self._fetched: deque[tuple[int, Slot, Message | None]] = deque()  # due, and read
         self._reading = False
         self.queue = queue
@@ -82,7 +82,7 @@ class Delay:
         self._arm()
 
     def gather(self, slots: Iterable[Slot]) -> None:
-        """Find out when the messages are due that were held before the broker started."""
+        """Read the moments of the messages that were held before the broker started."""
         self._unread.extend(slots)
         self._gather()
 
@@ -100,7 +100,7 @@ class Delay:
         self._moments.begin(slot, moments)
 
     def close(self) -> None:
-        """Forget everything, as the exchange is gone."""
+        """Forget everything: the exchange was deleted."""
         self._forget()
         self._ports.deadlines.cancel(self)
 
@@ -113,7 +113,7 @@ class Delay:
             deadlines.set(self, next_ms, self.release)
 
     def release(self) -> None:
-        """Route what is due, as far as the turn's share goes."""
+        """Route the due messages, as far as the turn's share goes."""
         self._forget_purged()
         now_ms, deadlines = self._ports.clock.now_ms, self._ports.deadlines
         while deadlines.left > 0 and not self._reading:
@@ -129,10 +129,10 @@ class Delay:
                 break
         self._arm()
 
-    # -- what lies on disk --------------------------------------------------------------------------------------------
+    # -- on disk ------------------------------------------------------------------------------------------------------
 
     def _look(self, known: SlotMoments, now_ms: int) -> None:
-        """Has the next messages of a slot kept one by one."""
+        """Keep the next messages of a slot one by one."""
         slot = known.slot
         if _is_gone(slot):
             self._moments.forget(slot)
@@ -156,7 +156,7 @@ class Delay:
             self._gather()
 
     def _fetch(self, first: tuple[int, int, Slot], now_ms: int) -> None:
-        """Read messages that are due, if their slots lie on disk; the first is known."""
+        """Read due messages whose slots lie on disk; the first is given."""
         batch = [first]
         while len(batch) < FETCH_MESSAGES and (taken := self._moments.take(now_ms)) is not None:
             batch.append(taken)
@@ -168,7 +168,7 @@ class Delay:
             self._were_fetched(batch, {})
 
     def _were_fetched(self, batch: Sequence[tuple[int, int, Slot]], found: Mapping[int, Message | None]) -> None:
-        """Take what was read, up to the first that was not: the rest is read later."""
+        """Take the messages that were read, up to the first that was not: the rest is read later."""
         self._reading = False
         if self.queue.deleted:
             return
@@ -194,13 +194,13 @@ class Delay:
         else:
             _log.error("messages.lost", queue=self.queue.name, slot=slot.first, count=1)
         if not self.queue.deleted:
-            # Behind the record of the message where it went: a crash between the two gives it twice, never not at all.
+            # After the record of the message in its new queues: a crash between the two duplicates, and never loses.
             stream.lose(slot, (index,))
             if _is_gone(slot):
                 self._moments.forget(slot)
 
     def _send(self, held: Message) -> None:
-        """Route a message as if it was published now, with its x-delay negated, as the plugin does."""
+        """Route a message as if it were published now, with its x-delay negated, as the plugin does."""
         header = edit_header(held.header, set_headers={"x-delay": -(delay_of(held.facts.delay) or 0)})
         copies = () if held.facts.cc is MISSING else [key for key in held.facts.cc if isinstance(key, str)]
         queues = self._router.match(self.exchange, held.envelope.key, HeaderFields(header), copies)
@@ -232,7 +232,7 @@ def _in_memory(slot: Slot) -> Iterable[Moment]:
 
 
 def _is_on_disk(slot: Slot, message_id: int) -> bool:
-    """Return whether a message is there and not in memory."""
+    """Return whether a message is unsettled and not in memory."""
     return slot.contents is None and not _is_gone(slot) and message_id - slot.first not in slot.acks
 
 
@@ -249,7 +249,7 @@ class Delays:
         self._by_name: dict[str, Delay] = {}
 
     def hold(self, exchange: Exchange, message: Message, delay_ms: int, number: bytes = b"") -> None:
-        """Keep a message of an exchange for a while; of one that is gone by now, it is gone too."""
+        """Keep a message of an exchange for a while; drop it when the exchange was deleted meanwhile."""
         delay = self._by_name.get(exchange.name)
         if delay is not None and delay.exchange is exchange:
             delay.hold(message, delay_ms, number)
@@ -261,13 +261,13 @@ class Delays:
         self._by_name[exchange.name] = Delay(self._ports, router, self._poster, exchange, queue)
 
     def close(self, exchange: Exchange) -> None:
-        """Delete the holding queue of an exchange and what is in it."""
+        """Delete the holding queue of an exchange with its messages."""
         delay = self._by_name.pop(exchange.name)
         delay.close()
         self._queues.drop(delay.queue)
 
     def restored(self) -> None:
-        """Take up what the store had. A crash may have come between an exchange and its queue: both go or stay."""
+        """Take up what recovery found. A crash may have parted an exchange from its queue: neither stays alone."""
         for exchange in list(self._exchanges.values()):
             if exchange.delayed and exchange.name not in self._by_name:
                 self.open(exchange)

@@ -1,6 +1,6 @@
-"""When the messages of a holding queue are due: exact for those that come next, one moment per slot for all others.
+"""The moments at which the messages of a holding queue are due: exact for the next ones, one per slot for all others.
 
-Pure: knows neither clock nor files. Memory goes by the number of slots, however many messages they hold.
+Pure: knows neither clock nor files. Memory grows with the number of slots, not with the messages in them.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["DueMoments", "Moment", "SlotMoments"]
 
-Moment = tuple[int, int]  # when a message is due in ms, and its id: the order in which messages are released
+Moment = tuple[int, int]  # when a message is due in ms, and its id: messages are released in this order
 
 NEAR_MAX: Final = 65_536  # moments kept one by one, over all slots, about 150 bytes each; or
 NEAR_MIN_SLOT: Final = 4  # ... so many of each slot
-AHEAD_MS: Final = 1000  # of an open slot the messages that are due so soon are kept one by one
+AHEAD_MS: Final = 1000  # messages of an open slot that are due within this time are kept one by one
 _NONE: Final[Moment] = (-1, -1)
 _BEYOND: Final = 1 << 63  # above every message id
 
@@ -65,10 +65,10 @@ class SlotMoments:
 class DueMoments:
     """The moments of one holding queue.
 
-    Invariant: every ready message is among those kept one by one, or not before its slot's ``next``. One that is gone
+    Invariant: every ready message is kept one by one, or is not before its slot's ``next``. A message that is gone
         stays until it comes up.
-    Cost: O(log n) to add and to take, n slots; to look into a slot of m messages O(m), as seldom as there is room to
-        keep what comes next.
+    Cost: O(log n) to add and to take, for n slots; O(m) to look into a slot of m messages, which the moments that are
+        kept one by one make rare.
     """
 
     __slots__ = ("_by_first", "_near", "_slots")
@@ -80,14 +80,14 @@ class DueMoments:
 
     @property
     def next_ms(self) -> int | None:
-        """The earliest moment of all."""
+        """The earliest moment."""
         first = self._first_slot()
         if self._near and (first is None or self._near[0][0] < first[0]):
             return self._near[0][0]
         return None if first is None else first[0]
 
     def add(self, slot: Slot, message_id: int, due_ms: int) -> None:
-        """Add a message that was published into a slot just now."""
+        """Add a message that has just been published into a slot."""
         known = self._by_first.get(slot.first)
         if known is None:
             known = self._by_first[slot.first] = SlotMoments(slot)
@@ -98,13 +98,13 @@ class DueMoments:
             self._set_next(known, moment)
 
     def begin(self, slot: Slot, moments: Iterable[Moment]) -> None:
-        """Add a slot that was there before, by the moments of its ready messages."""
+        """Add a slot that existed before, by the moments of its ready messages."""
         first = min(moments, default=None)
         if first is not None:
             self._set_next(self._by_first.setdefault(slot.first, SlotMoments(slot)), first)
 
     def hidden(self, now_ms: int) -> SlotMoments | None:
-        """Return the slot to look into before anything is taken: it may hold what is due first."""
+        """Return the slot to look into before anything is taken: it may hold the first due message."""
         first = self._first_slot()
         if first is None or first[0] > now_ms or (self._near and self._near[0] < first[:2]):
             return None
@@ -122,13 +122,13 @@ class DueMoments:
             self._set_next(known, known.next)
 
     def take(self, now_ms: int) -> tuple[int, int, Slot] | None:
-        """Take the first message that is due: its moment, id and slot; None when none is, or one may be `hidden`."""
+        """Take the first due message: its moment, id and slot; None when none is due, or one may be `hidden`."""
         if not self._near or self._near[0][0] > now_ms or self.hidden(now_ms) is not None:
             return None
         return heappop(self._near)
 
     def put_back(self, due_ms: int, message_id: int, slot: Slot) -> None:
-        """Keep a message again that was taken."""
+        """Put back a message that was taken."""
         heappush(self._near, (due_ms, message_id, slot))
 
     def forget(self, slot: Slot) -> None:

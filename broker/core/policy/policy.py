@@ -1,6 +1,6 @@
-"""Policies: what an operator says about all queues and exchanges whose names match a pattern. Texts: RabbitMQ.
+"""Policies: settings of an operator for all queues and exchanges whose names match a pattern. Texts: RabbitMQ.
 
-Of the policies that match, the one with the highest priority holds; an operator policy holds beside it.
+Of the policies that match, the one with the highest priority applies; an operator policy applies beside it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker.routing.exchange import Exchange
 
 __all__ = ["Policies", "Policy"]
 
-# What a policy may apply to: whether to exchanges, and to which types of queues.
+# Each value of apply-to: whether the policy applies to exchanges, and the types of queues that it applies to.
 APPLY_TO: Final[dict[str, tuple[bool, tuple[str, ...]]]] = {
     "all": (True, ("classic", "quorum")),
     "exchanges": (True, ()),
@@ -31,7 +31,7 @@ APPLY_TO: Final[dict[str, tuple[bool, tuple[str, ...]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One policy, as somebody wrote it: nothing in it is checked."""
+    """One policy, as an operator wrote it: nothing in it is checked."""
 
     name: str
     pattern: str
@@ -76,18 +76,18 @@ class _Rule:
 
     @property
     def timeouts(self) -> int:
-        """How many names its pattern ran out of time for."""
+        """The count of names for which its pattern ran out of time."""
         return self._pattern.slow
 
     def matches_queue(self, queue: Queue) -> bool:
-        """Return whether the policy may hold for a queue."""
+        """Return whether the policy may apply to a queue."""
         kind = queue_type(queue.arguments)
         if kind not in self._queue_types or not fits_queue_type(self.policy.definition, kind):
             return False
         return self._pattern.search(queue.name)
 
     def matches_exchange(self, exchange: Exchange) -> bool:
-        """Return whether the policy may hold for an exchange."""
+        """Return whether the policy may apply to an exchange."""
         return self._exchanges and self._pattern.search(exchange.name)
 
 
@@ -118,12 +118,12 @@ class Policies:
 
     @property
     def count(self) -> int:
-        """How many policies there are of both kinds."""
+        """The count of policies of both kinds."""
         return sum(map(len, self._ranked.values()))
 
     @property
     def timeouts(self) -> int:
-        """How often a pattern of theirs ran out of time. Cost: a glance at each."""
+        """The count of searches that ran out of time. Cost: O(policies)."""
         return sum([rule.timeouts for ranked in self._ranked.values() for rule in ranked])
 
     def get(self, name: str, *, operator: bool = False) -> Policy | None:
@@ -132,13 +132,13 @@ class Policies:
         return None if rule is None else rule.policy
 
     def list(self, *, operator: bool = False) -> Sequence[Policy]:
-        """Return the policies, the one that goes before the others first."""
+        """Return the policies, the highest rank first."""
         return [rule.policy for rule in self._ranked[operator]]
 
     def set(self, policy: Policy, *, operator: bool = False, later: bool = False) -> None:
         """Add a policy, in place of one of the same name.
 
-        Raises: ValueError with RabbitMQ's text for whatever cannot be, with nothing changed.
+        Raises: ValueError with RabbitMQ's text for an invalid policy, with nothing changed.
         """
         self._rules[operator][policy.name] = _Rule(policy, operator=operator)
         self._changed(later=later)
@@ -151,11 +151,11 @@ class Policies:
         return True
 
     def for_queue(self, queue: Queue, *, operator: bool = False) -> Policy | None:
-        """Return the policy that holds for a queue."""
+        """Return the policy that applies to a queue."""
         return next((rule.policy for rule in self._ranked[operator] if rule.matches_queue(queue)), None)
 
     def for_exchange(self, exchange: Exchange, *, operator: bool = False) -> Policy | None:
-        """Return the policy that holds for an exchange."""
+        """Return the policy that applies to an exchange."""
         return next((rule.policy for rule in self._ranked[operator] if rule.matches_exchange(exchange)), None)
 
     def apply_to_queue(self, queue: Queue, *, settle: bool = True) -> bool:
@@ -198,7 +198,7 @@ class Policies:
         }
 
     def from_json(self, kept: Mapping[str, Any]) -> None:
-        """Take what `to_json` returned in place of what is there. Raises: ValueError, with nothing changed."""
+        """Replace all policies by those that `to_json` returned. Raises: ValueError, with nothing changed."""
         self._rules = {
             operator: {
                 entry["name"]: _Rule(

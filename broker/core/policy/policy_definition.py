@@ -1,4 +1,4 @@
-"""What a policy may say: its keys and what their values may be. Texts: RabbitMQ, rabbit_policies."""
+"""The definition of a policy: its keys and their valid values. Texts: RabbitMQ, rabbit_policies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _is_age(value: Any) -> bool:
     return isinstance(value, str) and value[:-1].isdigit() and int(value[:-1]) > 0 and value[-1] in "YMDhms"
 
 
-# What a value has to be, and what RabbitMQ says when it is not.
+# The check of each value, and the words of RabbitMQ when it fails.
 _LIMITS: Final[dict[str, tuple[Check, str]]] = {
     "message-ttl": (_is_natural, "message TTL"),
     "expires": (_is_positive, "queue expiry"),
@@ -59,7 +59,7 @@ _KEYS: Final[dict[str, tuple[Check, str]]] = {
     "dead-letter-exchange": (_is_text, "dead letter exchange name"),
     "dead-letter-routing-key": (is_short_text, "dead letter routing key"),
     "dead-letter-strategy": (_one_of("at-most-once", "at-least-once"), "dead letter strategy"),
-    # From here on: known to RabbitMQ and its plugins, kept, and without a meaning here.
+    # From here on: known to RabbitMQ and its plugins, kept, and without effect here.
     "queue-mode": (_one_of("default", "lazy"), "queue-mode value"),
     "queue-version": (_one_of(1, 2), "queue-version value"),
     "queue-leader-locator": (
@@ -93,9 +93,9 @@ _KEYS: Final[dict[str, tuple[Check, str]]] = {
 }
 _IN_EFFECT: Final = frozenset(
     "message-ttl expires max-length max-length-bytes delivery-limit overflow alternate-exchange dead-letter-exchange "
-    "dead-letter-routing-key dead-letter-strategy".split()  # by either strategy a dead letter is not lost on its way
+    "dead-letter-routing-key dead-letter-strategy".split()  # no dead letter is lost, whatever the strategy
 )
-# RabbitMQ passes over a whole policy when a queue's type has no use for one of its keys (unsupported_policies).
+# RabbitMQ ignores a whole policy when a queue's type does not support one of its keys (unsupported_policies).
 _USELESS: Final[dict[str, frozenset[str]]] = {
     "classic": frozenset(
         {
@@ -125,9 +125,9 @@ _USELESS: Final[dict[str, frozenset[str]]] = {
 
 
 def check_definition(definition: Any, *, operator: bool) -> None:
-    """Let a definition through that RabbitMQ would take.
+    """Accept a definition that RabbitMQ would accept.
 
-    Raises: ValueError with RabbitMQ's text, for the first value that cannot be, else for the keys that nobody knows.
+    Raises: ValueError with RabbitMQ's text, for the first invalid value, else for the unknown keys.
     """
     if not isinstance(definition, Mapping):
         raise ValueError(f"definition must be a dictionary: {erlang_term(definition)}")  # noqa: TRY004
@@ -144,12 +144,12 @@ def check_definition(definition: Any, *, operator: bool) -> None:
 
 
 def keys_without_effect(definition: Mapping[str, Any]) -> list[str]:
-    """Return the keys that are known, kept and exported, and that nothing here acts on."""
+    """Return the keys that are known, kept and exported, and have no effect."""
     return sorted(set(definition) - _IN_EFFECT)
 
 
 def fits_queue_type(definition: Mapping[str, Any], queue_type: str) -> bool:
-    """Return whether a policy with this definition may hold for a queue of this type."""
+    """Return whether a policy with this definition may apply to a queue of this type."""
     return _USELESS.get(queue_type, frozenset()).isdisjoint(definition)
 
 

@@ -1,4 +1,4 @@
-"""The consumers of one queue, and whose turn it is: priorities first, then round robin; or a single active one."""
+"""The consumers of one queue and the order in which they are served: by priority, then round robin."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final
 
 __all__ = ["BATCH_MESSAGES", "ConsumerRing", "RingMember"]
 
-BATCH_MESSAGES: Final = 256  # so many are dealt out at a time
-ROW_MESSAGES: Final = 16  # so many one of very many consumers gets in a row, where there are enough for all of them
+BATCH_MESSAGES: Final = 256  # messages that are dealt out at a time
+ROW_MESSAGES: Final = 16  # messages that one of very many consumers gets in a row, where there are enough for all
 
 
 class RingMember:
@@ -45,12 +45,12 @@ class RingMember:
 class ConsumerRing:
     """Holds a queue's consumers in the order of their turns.
 
-    A consumer that was found without room is *parked*: it is not asked again until `unpark` says that it may have some.
-    So a round costs what it serves, however many consumers there are.
-    Those that are parked longest come first when several are unparked together.
-    Invariant: with a single active consumer, ``active`` is one of them as long as there is one; it stays the one until
-        it leaves, even when one of a higher priority comes. A consumer stands on its priority's ring exactly while it
-        is not ``parked``.
+    A consumer that was found without room is *parked*: it is not asked again before `unpark`. So a round costs what it
+    serves, however many consumers there are. When several are unparked together, the one that was parked longest comes
+    first.
+    Invariant: with a single active consumer, ``active`` is one of the consumers as long as there is one. It stays the
+        active one until it leaves, even when a consumer of a higher priority comes. A consumer is on the ring of its
+        priority exactly while it is not ``parked``.
     """
 
     __slots__ = ("_alone", "_consumers", "_lap", "_parkings", "_rings", "_row", "_single_active", "active", "present")
@@ -58,28 +58,28 @@ class ConsumerRing:
     def __init__(self, *, single_active: bool = False) -> None:
         self._consumers: dict[RingMember, None] = {}
         self._rings: dict[int, deque[RingMember]] = {}  # by priority, the highest first; the left end's turn is next
-        self._alone: RingMember | None = None  # the only one there is: most queues have one
-        self._row = 1  # so many messages each gets in this lap, while there are many
-        self._lap = 0  # so many consumers are left of it
-        self._parkings = 0  # how often a consumer was parked
+        self._alone: RingMember | None = None  # the only consumer: most queues have one
+        self._row = 1  # messages that each consumer gets in this lap, while there are many
+        self._lap = 0  # consumers that are left of the lap
+        self._parkings = 0  # counts how often a consumer was parked
         self._single_active = single_active
         self.active: RingMember | None = None
-        self.present = False  # whether there is one: asked for each message, so an attribute and not a call
+        self.present = False  # whether there is one; an attribute, because each run of publishes reads it
 
     def __len__(self) -> int:
         return len(self._consumers)
 
     def __iter__(self) -> Iterator[RingMember]:
-        """Iterate in the order in which they came."""
+        """Iterate in the order in which the consumers came."""
         return iter(self._consumers)
 
     @property
     def exclusive(self) -> bool:
-        """Whether one consumer keeps the queue to itself."""
+        """Whether one consumer has the queue to itself."""
         return self._alone is not None and self._alone.exclusive
 
     def add(self, consumer: RingMember) -> None:
-        """Add a consumer at the end: behind the one that was served last."""
+        """Add a consumer at the end, behind the one that was served last."""
         self._consumers[consumer] = None
         self._count()
         if consumer.priority not in self._rings:
@@ -90,9 +90,9 @@ class ConsumerRing:
             self.active = consumer
 
     def remove(self, consumer: RingMember) -> None:
-        """Remove a consumer; where one is active at a time the next of the highest priority follows it.
+        """Remove a consumer; with a single active consumer, the next of the highest priority follows it.
 
-        Cost: n consumers of its priority.
+        Cost: O(n) consumers of its priority.
         """
         del self._consumers[consumer]
         self._count()
@@ -115,7 +115,7 @@ class ConsumerRing:
         return gone
 
     def able(self) -> bool:
-        """Return whether some consumer can take a message now; nobody loses a turn by that."""
+        """Return whether some consumer can take a message now; no consumer loses its turn."""
         consumer = self._alone or self.active
         if consumer is not None:
             return consumer.room() > 0
@@ -129,10 +129,10 @@ class ConsumerRing:
     def next(self, ready: int) -> list[RingMember]:
         """Return the consumers that share the next messages, the one whose turn it is first.
 
-        They have room and the highest priority of those that do. No more of them are returned than the `ready`
-        messages need; a long backlog is dealt out in rows, which spares each consumer's connection a write per message.
-        A single one has had its turn with that; of several, `served` says who had.
-        Cost: those that are returned, and those that are parked.
+        They have room, and the highest priority of those that have room. No more of them are returned than the `ready`
+        messages need. A long backlog is dealt out in rows, which spares each consumer's connection a write per message.
+        A single consumer has had its turn with that; of several, `served` notes the last one.
+        Cost: O(consumers returned and parked).
         """
         consumer = self._alone or self.active
         if consumer is not None:
@@ -153,9 +153,9 @@ class ConsumerRing:
         return []
 
     def served(self, consumer: RingMember) -> None:
-        """Note who was served last: of its priority, those behind it have their turn first.
+        """Note the consumer that was served last: those behind it have their turn first.
 
-        Cost: those that were served with it; n consumers if it has gone meanwhile.
+        Cost: O(consumers served with it); O(n) consumers if it has left meanwhile.
         """
         ring = self._rings.get(consumer.priority)
         if ring is None or consumer.parked:
@@ -166,12 +166,12 @@ class ConsumerRing:
                 return
 
     def unpark(self, consumer: RingMember) -> None:
-        """Hear that a parked consumer may have room again; its turn comes last."""
+        """Put a parked consumer, which may have room again, at the end of its ring."""
         consumer.parked = 0  # hot: written here
         self._rings[consumer.priority].append(consumer)
 
     def _able(self, ring: deque[RingMember], most: int) -> list[RingMember]:
-        """Return up to `most` consumers with room, and park those without that stand between them."""
+        """Return up to `most` consumers with room, and park those without room between them."""
         able: list[RingMember] = []
         for _ in range(len(ring)):
             consumer = ring.popleft()
@@ -182,7 +182,7 @@ class ConsumerRing:
             else:
                 self._park(consumer)
         if len(able) == 1:
-            ring.append(able[0])  # nobody has to be told that it was served
+            ring.append(able[0])  # it is the last that is served
         else:
             ring.extendleft(reversed(able))
         return able

@@ -16,13 +16,13 @@ TYPES: Final = {CLASSIC: CLASSIC, QUORUM: QUORUM, "rabbit_classic_queue": CLASSI
 
 
 def default_type(facts: Mapping[str, Any]) -> str | None:
-    """Return the default type among the facts of a vhost, None when it has none that there is here."""
+    """Return the default type among the facts of a vhost, None when it has none, or one that is not supported."""
     said = _said(facts)
     return TYPES.get(said) if isinstance(said, str) else None
 
 
 def ignored_default_type(facts: Mapping[str, Any]) -> str | None:
-    """Return why the default type among the facts of a vhost has no effect, None when it has one or is not there."""
+    """Return why the default type among the facts of a vhost has no effect, None when it has one or is not set."""
     said = _said(facts)
     if said is None or default_type(facts) is not None:
         return None
@@ -53,7 +53,7 @@ def with_default_type(
 
 
 def _said(facts: Mapping[str, Any]) -> Any:
-    """Return what the facts say: RabbitMQ has it twice, beside the name and in the metadata."""
+    """Return the default type as the facts have it: RabbitMQ writes it beside the name and in the metadata."""
     metadata = facts.get("metadata")
     for found in (facts, metadata if isinstance(metadata, Mapping) else {}):
         said = found.get(FACT)

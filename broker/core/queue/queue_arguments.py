@@ -1,6 +1,6 @@
 """The arguments of a queue that is about to be created. Order of checks and texts: RabbitMQ 4.3, rabbit_amqqueue.
 
-Arguments that nobody knows are kept and mean nothing.
+Unknown arguments are kept and have no effect.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _type = partial(_choice, "\"unsupported queue type '{}'\"", QUEUE_TYPES)
 _strategy = partial(_choice, "invalid_dlx_strategy", ("at-most-once", "at-least-once"))
 _locator = partial(_choice, "invalid_queue_locator_arg", ("client-local", "random", "least-leaders", "balanced"))
 
-# In the order in which RabbitMQ checks and compares them: which types of queues have it, and what it may be.
+# In the order in which RabbitMQ checks and compares them: the types of queues that have the argument, and its check.
 _ARGUMENTS: Final[dict[str, tuple[tuple[str, ...], Check]]] = {
     "x-expires": (_BOTH, partial(_positive, _time)),
     "x-message-ttl": (_BOTH, _time),

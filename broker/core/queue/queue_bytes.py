@@ -1,4 +1,4 @@
-"""How many bytes the messages of a queue have, counted slot by slot when somebody asks."""
+"""The bytes of a queue's messages, counted slot by slot on request."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["QueueBytes"]
 class QueueBytes:
     """The bodies of a queue's messages in bytes, as RabbitMQ counts them: without properties.
 
-    Exact for slots in memory. A slot on disk counts by the mean of its bodies when it left the memory; one that a
-    restart found and nobody has read yet counts by what its messages cost in memory, which is less for a message that
-    many queues have.
+    Exact for slots in memory. A slot on disk counts by the mean of its bodies at the time it was paged out. A slot that
+    a restart found, and that was not read since, counts by the memory of its messages; a message that many queues have
+    counts less there.
     """
 
     ready: int = 0

@@ -1,4 +1,4 @@
-"""The rules of one queue: what its arguments and the policies that match it come to."""
+"""The rules of one queue, combined from its arguments and the policies that match it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUORUM_DELIVERY_LIMIT: Final = 20  # RabbitMQ 4's default for quorum queues
 
 @dataclass(frozen=True, slots=True)
 class QueueRules:
-    """What holds for one queue. None means no limit.
+    """The rules of one queue. None means no limit.
 
     Units: ``ttl_ms`` is how long a message may wait, ``expires_ms`` how long the queue may go unused. ``max_length``
         counts ready messages, ``max_bytes`` their bodies. A message is dead-lettered once it came back more than
@@ -42,7 +42,7 @@ class QueueRules:
         return self.max_length is not None or self.max_bytes is not None
 
     def exceeded(self, messages: int, size_bytes: int) -> bool:
-        """Return whether so many messages of that size in all are over a limit."""
+        """Return whether this number of messages, of that size in all, exceeds a limit."""
         if self.max_length is not None and messages > self.max_length:
             return True
         return self.max_bytes is not None and size_bytes > self.max_bytes
@@ -58,8 +58,8 @@ def queue_rules(
     """Return the rules of a queue with these arguments under a policy's and an operator policy's definition.
 
     The arguments were checked when the queue was declared, the definitions when the policies were set.
-    Source: RabbitMQ, rabbit_queue_type and rabbit_policy: of numbers the least counts, of texts the client's own before
-        the policy's; an operator's text before both.
+    Source: RabbitMQ, rabbit_queue_type and rabbit_policy: the least of several numbers counts; of texts the operator's
+        counts, else the client's, else the policy's.
     """
     if not arguments and not policy and not operator:
         return PLAIN

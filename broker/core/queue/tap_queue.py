@@ -1,7 +1,7 @@
-"""The queue of a tap: what it heard on an exchange waits in it until it is in a slot file.
+"""The queue of a tap: messages that it copied from an exchange wait here until they are in a slot file.
 
-A tap listens; it is not bound. So it changes nothing of what clients see, and an exchange that is deleted and declared
-again has its taps again.
+A tap listens; it is not bound. So clients see no difference, and an exchange that is deleted and declared again gets
+its taps back.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _FIRST_ID: Final = "x-tap-first-id"
 
 
 def is_tap_name(name: str) -> bool:
-    """Return whether a queue of that name is a tap's; no client can declare such a name."""
+    """Return whether a queue of that name belongs to a tap; no client can declare such a name."""
     return name.startswith(TAP_PREFIX)
 
 
 def tap_arguments(exchange: str, pattern: str, max_bytes: int, max_age_ms: int, first_id: int) -> dict[str, Any]:
-    """Return the arguments in which the queue of a tap keeps what the tap is."""
+    """Return the arguments that describe a tap; its queue keeps them."""
     return {
         _EXCHANGE: exchange,
         _PATTERN: pattern,
@@ -54,31 +54,31 @@ class TapQueue(Queue):
 
     @property
     def exchange(self) -> str:
-        """The name of the exchange that it listens to."""
+        """The name of the exchange that the tap listens to."""
         return str(self.arguments.get(_EXCHANGE, ""))
 
     @property
     def pattern(self) -> str:
-        """The topic pattern of the routing keys that it hears."""
+        """The topic pattern of the routing keys that the tap copies."""
         return str(self.arguments.get(_PATTERN, "#"))
 
     @property
     def max_bytes(self) -> int:
-        """How long its slot files may be in all."""
+        """The total size that its slot files may have."""
         return int(self.arguments[_MAX_BYTES])
 
     @property
     def max_age_ms(self) -> int:
-        """How old its slot files may be."""
+        """The age that its slot files may have."""
         return int(self.arguments[_MAX_AGE])
 
     @property
     def first_id(self) -> int:
-        """The id that its first message gets: one of its name that was removed had those below."""
+        """The id of its first message: a removed tap of the same name had the ids below."""
         return int(self.arguments.get(_FIRST_ID, 0))
 
     def is_same(self, exchange: str, pattern: str, max_bytes: int | None, max_age_ms: int | None) -> bool:
-        """Return whether a tap that is asked for is this one; a cap that is left out may be any."""
+        """Return whether this tap matches a request; a cap that is left out matches any."""
         return (self.exchange, self.pattern, self.max_bytes, self.max_age_ms) == (
             exchange,
             pattern,
@@ -87,4 +87,4 @@ class TapQueue(Queue):
         )
 
     def expires_ms(self, message: Message) -> None:
-        """Return that nothing expires here."""
+        """Return None: nothing expires here."""

@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Delivery", "Unacked", "by_slot"]
 
-EMPTY_MAX: Final = 32  # so many runs without a message may lie about, and beyond that as many as there are others
+EMPTY_MAX: Final = 32  # empty runs to keep before compacting, or as many as there are non-empty ones
 
-# Delivered, unsettled messages of one slot (ascending indexes, a range when none is missing between them), and who has
-# them (None: fetched by basic.get).
+# Delivered, unsettled messages of one slot (ascending indexes, a range when none is missing between them), and the
+# consumer that has them (None: fetched by basic.get).
 Delivery: TypeAlias = "tuple[Stream, Slot, Sequence[int], RingMember | None]"
 
 
 class Run:
-    """Keeps what one consumer was handed of one slot under consecutive delivery tags.
+    """The messages of one slot that one consumer was sent under consecutive delivery tags.
 
-    Shapes: ``indexes[tag - first]`` is the message of a tag, ``first <= tag <= last``; they are a range exactly when
+    Shapes: ``indexes[tag - first]`` is the message of a tag, ``first <= tag <= last``; indexes are a range exactly when
         they are dense.
-    Invariant: ``left`` of its messages wait, and ``low`` is the tag of the first of them. ``gone`` marks tags above
-        ``low`` that do not wait any more; it is made for the first of them.
+    Invariant: ``left`` messages wait, and ``low`` is the tag of the first of them. ``gone`` marks tags above ``low``
+        that no longer wait; it is made for the first of these.
     """
 
     __slots__ = ("consumer", "first", "gone", "indexes", "last", "left", "low", "slot", "stream")
@@ -46,7 +46,7 @@ class Run:
         self.gone: bytearray | None = None
 
     def remove(self, tag: int) -> None:
-        """Remove one message that waits. Cost: the tags removed before that come next."""
+        """Remove one message that waits. Cost: O(tags that were removed before and come next)."""
         self.left -= 1
         gone = self.gone
         if tag != self.low:
@@ -59,7 +59,7 @@ class Run:
             self.low = self.first + gone.find(0, tag - self.first + 1)
 
     def remove_up_to(self, tag: int) -> Delivery:
-        """Remove and return the messages that wait under the tags up to one that does. Cost: those tags."""
+        """Remove and return the messages that wait under the tags up to one that does. Cost: O(tags)."""
         indexes = self.waiting(tag)
         self.left -= len(indexes)
         if self.left:
@@ -83,12 +83,12 @@ class Run:
 
 
 class Unacked:
-    """Numbers deliveries and keeps those that wait for an acknowledgement, as runs.
+    """Numbers the deliveries of a channel and keeps those that wait for an acknowledgement, as runs.
 
-    Cost: nothing per message but a mark for one that is acknowledged before its elders; a tag out of turn costs a
-        search among the runs.
-    Invariant: tags ascend over ``runs``. ``_empty`` of these have nothing left, among them all before ``_front``, which
-        is where the oldest message waits.
+    Cost: nothing per message but a mark for a message that is acknowledged before older ones; a tag out of order costs
+        a search among the runs.
+    Invariant: tags ascend over ``runs``. ``_empty`` of the runs have no message left, among them all before ``_front``,
+        where the oldest message waits.
     """
 
     __slots__ = ("_count", "_empty", "_front", "aside", "last_tag", "runs")
@@ -99,16 +99,16 @@ class Unacked:
         self._front = 0
         self._empty = 0
         self._count = 0
-        self.aside: dict[int, Delivery] = {}  # acknowledged in a transaction that was not committed yet
+        self.aside: dict[int, Delivery] = {}  # acknowledged in a transaction that is not committed
 
     def __len__(self) -> int:
         """Return how many messages wait."""
         return self._count
 
     def handed_out(self, stream: Stream, slot: Slot, indexes: Sequence[int], consumer: RingMember | None) -> None:
-        """Note messages that go out under the tags that follow the last one, and that need an acknowledgement.
+        """Note messages that are sent under the tags that follow the last one and need an acknowledgement.
 
-        Shapes: ``indexes`` ascend; they are kept, and must stay as they are.
+        Shapes: ``indexes`` ascend; they are kept, and must not be changed.
         """
         count = len(indexes)
         if not count:
@@ -150,7 +150,7 @@ class Unacked:
             return self._take_up_to(tag) if tag else self.take_all()
         run = self._run_of(tag)
         index = run.indexes[tag - run.first]
-        if run.low == tag and run.gone is None:  # the usual one: in its turn
+        if run.low == tag and run.gone is None:  # the usual case: in order
             run.low = tag + 1  # hot: written here
             run.left -= 1  # hot: written here
         else:
@@ -162,7 +162,7 @@ class Unacked:
         return [(run.stream, run.slot, range(index, index + 1), run.consumer)]
 
     def take_all(self) -> list[Delivery]:
-        """Remove and return everything that waits."""
+        """Remove and return all deliveries that wait."""
         taken = [run.remove_up_to(run.last) for run in self.runs if run.left]
         self._count = 0
         self._drop_empty()
@@ -170,17 +170,17 @@ class Unacked:
 
     @property
     def oldest(self) -> int | None:
-        """The tag that has waited longest, None when nothing waits."""
+        """The tag that has waited longest, None when none waits."""
         return self.runs[self._front].low if self._count else None
 
     def indexes_of(self, slot: Slot) -> list[int]:
-        """List the messages of one slot that wait. Cost: the runs, and what it lists."""
+        """List the messages of one slot that wait. Cost: O(runs + messages listed)."""
         waiting = [run.waiting(run.last) for run in self.runs if run.slot is slot and run.left]
         waiting += [indexes for _stream, held, indexes, _consumer in self.aside.values() if held is slot]
         return list(chain.from_iterable(waiting))
 
     def streams(self) -> Iterable[Stream]:
-        """Return the streams of which messages wait, each once. Cost: the runs."""
+        """Return the streams of the messages that wait, each once. Cost: O(runs)."""
         return dict.fromkeys([run.stream for run in self.runs if run.left])
 
     def _run_of(self, tag: int) -> Run:
@@ -196,7 +196,7 @@ class Unacked:
         raise ChannelError(406, f"unknown delivery tag {tag}")
 
     def _search(self, tag: int) -> int:
-        """Return the place of the last run that begins at a tag or below it; the front one does."""
+        """Return the place of the last run that begins at or below a tag; the front run does."""
         runs = self.runs
         low, high = self._front, len(runs) - 1  # runs[low] begins there or below, runs[high + 1] beyond
         if runs[high].first <= tag:
@@ -231,9 +231,9 @@ class Unacked:
         return taken
 
     def _drop_empty(self) -> None:
-        """Has the front be a run that has something left, and lets go of the others when they are too many.
+        """Move the front to a run with messages left, and drop the empty runs when there are too many.
 
-        Cost: in the mean a few steps for each run that became empty.
+        Cost: amortised, a few steps for each run that became empty.
         """
         runs = self.runs
         if not self._count:
@@ -264,7 +264,7 @@ class Unacked:
         return [self.aside.pop(tag) for tag in tags]
 
     def put_back(self) -> None:
-        """Has everything set aside wait again, in its place. Cost: everything that waits."""
+        """Put all deliveries that were set aside back in their places. Cost: O(deliveries that wait)."""
         if not self.aside:
             return
         last_tag = self.last_tag
@@ -278,7 +278,7 @@ class Unacked:
         self.last_tag = last_tag
 
     def _tags(self, upto: int) -> list[int]:
-        """List the tags that wait, up to one. Cost: what it lists, and one run more."""
+        """List the tags that wait, up to one. Cost: O(tags listed)."""
         tags: list[int] = []
         for place in range(self._front, len(self.runs)):
             run = self.runs[place]
@@ -306,7 +306,7 @@ def one_by_one(deliveries: Iterable[Delivery]) -> list[Delivery]:
 
 
 def by_slot(deliveries: Sequence[Delivery]) -> list[tuple[Stream, Slot, Sequence[int]]]:
-    """Group deliveries by slot, in the order in which these come first; the indexes of each ascend."""
+    """Group deliveries by slot, in the order of first appearance; the indexes of each group ascend."""
     if len(deliveries) == 1:
         stream, slot, indexes, _consumer = deliveries[0]
         return [(stream, slot, indexes)]

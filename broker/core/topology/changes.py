@@ -76,7 +76,10 @@ def _binding(
 ) -> Change:
     to: Change
     if isinstance(destination, Queue):
-        to = {"queue": destination.name, "number": destination.number}  # not that of a namesake which came later
+        to = {
+            "queue": destination.name,
+            "number": destination.number,
+        }  # the number tells it from a later queue of the same name
     else:
         to = {"destination": destination.name}
     table = arguments_to_json(arguments) if arguments else {}

@@ -1,7 +1,7 @@
 """Deferred unbinding: the bindings of deleted queues and exchanges leave the indexes a chunk per turn of the loop.
 
-A queue may have a hundred thousand bindings, and to take one out of an index costs what its key costs. So a deletion
-ends what leads there at once, and the keys go a chunk per loop turn.
+A queue may have a hundred thousand bindings, and the removal of one from an index costs what its key costs. So a
+deletion ends the routes at once, and the keys leave the indexes a chunk per loop turn.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ CHUNK_BINDINGS: Final = 200  # of about ten microseconds
 
 
 class DeferredUnbinding:
-    """Takes the bindings of what was deleted out of the indexes.
+    """Removes the bindings of deleted queues and exchanges from the indexes.
 
-    Invariant: what is in here leads nowhere, is neither counted nor listed, and its deletion is in the journal as a
-        whole; so it is all the same how far this has come when the broker ends.
-    Cost: each binding takes one of the turn's share, and no more than a chunk of them goes in one turn.
+    Invariant: a binding in here leads nowhere and is neither counted nor listed. The journal has its deletion already,
+        so it does not matter how far the removal is when the broker ends.
+    Cost: each binding takes one unit of the turn's share, and at most a chunk of them goes in one turn.
     """
 
     __slots__ = ("_bundles", "_clock", "_deadlines", "shed")
@@ -37,7 +37,7 @@ class DeferredUnbinding:
         self.shed = 0
 
     def __len__(self) -> int:
-        """Return how many bindings are left. Cost: the pairs of an exchange and a destination."""
+        """Return how many bindings are left. Cost: O(pairs of an exchange and a destination)."""
         return sum(map(len, self._bundles))
 
     @property
@@ -46,9 +46,10 @@ class DeferredUnbinding:
         return bool(self._bundles)
 
     def part(self, bundle: Bundle[Exchange]) -> None:
-        """End what a bundle leads to, because its destination is being deleted.
+        """End the routes of a bundle, because its destination is being deleted.
 
-        One that fits in what is left of the turn's share is gone at once: then only the routes that its keys match end.
+        A bundle that fits in the rest of the turn's share is removed at once: then only the routes that its keys match
+        end.
         """
         count = len(bundle)
         if count <= min(CHUNK_BINDINGS, self._deadlines.left):
@@ -59,12 +60,12 @@ class DeferredUnbinding:
             self.take([bundle])
 
     def take(self, bundles: Iterable[Bundle[Exchange]]) -> None:
-        """Take over bundles that were parted from, or whose exchange has ended."""
+        """Take over bundles that lead nowhere any more."""
         self._bundles.extend(bundles)
         self._wait()
 
     def turn(self) -> None:
-        """Take the next chunk out of the indexes."""
+        """Remove the next chunk from the indexes."""
         left = min(CHUNK_BINDINGS, max(self._deadlines.left, 1))
         while self._bundles and left > 0:
             bundle = self._bundles[0]

@@ -1,4 +1,4 @@
-"""Whether a second declare asks for what already exists. Texts and compared arguments: RabbitMQ 4.3."""
+"""Compares a second declare with what exists already. Texts and compared arguments: RabbitMQ 4.3."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_same_exchange(
     internal: bool,
     arguments: Mapping[str, Any],
 ) -> None:
-    """Let a declare through that describes the exchange as it is.
+    """Accept a declare that describes the exchange as it is.
 
     Raises: 406, for the first difference.
     """
@@ -40,7 +40,7 @@ def check_same_exchange(
 def check_same_queue(
     resource: Resource, queue: Queue, *, durable: bool, auto_delete: bool, arguments: Mapping[str, Any]
 ) -> None:
-    """Let a declare through that describes the queue as it is.
+    """Accept a declare that describes the queue as it is.
 
     Raises: 406, for the first difference.
     """
@@ -62,7 +62,7 @@ def _check_arguments(
             old, new = current[name], received[name]
             if type_class(old) != type_class(new) or old != new:
                 raise _inequivalent(resource, name, f"'{text(old)}'", f"'{text(new)}'")
-        elif name == "x-queue-type":  # classic is what a queue is when nobody says anything
+        elif name == "x-queue-type":  # a queue is classic when its declare names no type
             _check_field(resource, name, queue_type(current), queue_type(received))
         elif name in current or name in received:
             raise _inequivalent(resource, name, _whole(current, name), _whole(received, name))
