@@ -167,8 +167,8 @@ class ArchiveRun:
                 "Its slots may be released; remove the checkpoint to go on behind what the lake has"
             )
         seal = note.start if committed is None else committed.offset.seal
-        taken = self.lake.archived(note.store)
-        if take_over and any(max(taken[tap].values()) > seal for tap in taken if self.cursors.wants(*tap)):
+        taken = self.lake.archived(note.store) if take_over else {}
+        if any(max(taken[tap].values()) > seal for tap in taken if self.cursors.wants(*tap)):
             return "another archive took some of the taps further"
         return ""
 

@@ -35,7 +35,6 @@ __all__ = ["OLD", "Lake"]
 TAPS: Final = "_taps"
 OLD: Final = "_meta.json"  # of version 0.1
 OURS: Final = frozenset({"messages", "bad", TAPS, "_checkpoints", "_jobs", "unroutable"})
-ODD: Final = re.compile(r"[][^|%\\\x00-\x1f]")
 LISTING_THRESHOLD: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 GLOB: Final = re.compile(r"[][{}*?\\]")  # what Spark takes for a pattern in a path
 LISTED_BY_DRIVER: Final = 10_000  # a job that looks at so many files costs more than to look at them here
@@ -70,8 +69,6 @@ class Lake:
             self._refuse("for it has no table of messages")
 
     def _create(self) -> None:
-        if odd := ODD.search(self.place.uri):
-            raise LakeRefused(f"{self.place} can be no lake: the Delta package fails over the {odd[0]!r} in its path")
         try:
             names = self.disk.list(self.place.root)
         except NotADirectoryError:

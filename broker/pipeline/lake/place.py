@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from broker.pipeline.spark.user_folder import cache_folder
 __all__ = ["OPTIONS", "SCHEMES", "LakePlace"]
 
 SCHEMES: Final = frozenset({"s3", "s3a"})
+ODD: Final = re.compile(r"[][^|%\\\x00-\x1f]")
 OPTIONS: Final = "AWS_"  # what the environment's variables of an object store begin with
 
 
@@ -36,13 +38,16 @@ class LakePlace:
     def of(cls, name: str | Path | LakePlace, given: Mapping[str, str] | None = None) -> LakePlace:
         """Return the place that a path or a URL names, with the options given and of this process's environment.
 
-        Raises: LakeRefused for a URL of a scheme that no lake can be at.
+        Raises: LakeRefused for one that no lake can be at.
         """
         if isinstance(name, LakePlace):
             return name
         found = URL.match(str(name))
         if found is None or found[1].lower() not in SCHEMES:
-            return cls(str(local_path(name).absolute()))
+            path = str(local_path(name).absolute())
+            if odd := ODD.search(path):
+                raise LakeRefused(f"{path} can be no lake: the Delta package fails over the {odd[0]!r} in its path")
+            return cls(path)
         rest = str(name)[found.end() :].strip("/")
         if not rest:
             raise LakeRefused(f"{name} names no bucket: a lake is at s3://bucket/prefix")

@@ -14,7 +14,7 @@ from typing import Final
 
 __all__ = ["PACKAGES", "Machine", "look", "memory_bytes"]
 
-PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "numpy")
+PACKAGES: Final = ("pyspark", "pyarrow", "deltalake", "pandas", "numpy")
 MEMORY_NEEDED_BYTES: Final = 2 << 30  # the JVM's gigabyte, a driver and two workers
 SPACE_NEEDED_BYTES: Final = 1 << 30
 PANDAS_BELOW: Final = 3

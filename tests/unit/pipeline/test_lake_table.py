@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -279,10 +281,15 @@ def test_messages_are_deleted_by_day_and_by_key(lake: Lake) -> None:
 
 
 def test_a_lake_is_read_as_it_was(lake: Lake) -> None:
-    """By the number of a version; the first has no file."""
+    """By the number of a version, of which the first has no file, and by a time."""
     for number in range(3):
         lake.commit(batch(lake, number, number + 1))
     assert [len(Lake(lake.place, version=version).files()) for version in (0, 1, 3)] == [0, 1, 3]
+    for at in range(4):
+        os.utime(lake.message_table.folder / "_delta_log" / f"{at:020}.json", (1_700_000_000 + at, 1_700_000_000 + at))
+    then = datetime.fromtimestamp(1_700_000_002, UTC)
+    for version in (then, then.isoformat(), "2023-11-14T22:13:22Z"):
+        assert len(Lake(lake.place, version=version).files()) == 2
     with pytest.raises(LakeRefused):
         Lake(lake.place, version=9).files()
 
