@@ -121,7 +121,7 @@ class Administration:
         """Keep the entry of a vhost in the definitions."""
         self.vhost_facts[vhost] = dict(facts)
         if vhost in self.vhosts:
-            self.vhosts[vhost].default_queue_type = default_type(facts)
+            self.vhosts[vhost].set_default_queue_type(default_type(facts))
 
     def limit_vhost(self, name: str, table: Mapping[str, int] | None) -> None:
         """Set all limits of a vhost; None removes them."""

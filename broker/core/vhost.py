@@ -140,6 +140,10 @@ class Vhost:
         self.producers = Producers(name, clock, deadlines, journal, producer_limits or ProducerLimits())
         self.exchanges.predeclare(self.queues.reachable)
 
+    def set_default_queue_type(self, default: str | None) -> None:
+        """Set the type of queues that clients declare without one."""
+        self.default_queue_type = default
+
     def exchange_resource(self, name: str) -> Resource:
         """Return the name of an exchange of this vhost."""
         return Resource("exchange", self.name, name)
