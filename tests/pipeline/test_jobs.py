@@ -221,9 +221,9 @@ def test_route_tells_what_the_broker_does(
 
 
 def _ddl() -> str:
-    from broker.pipeline.source.schema import SPARK_DDL
+    from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
 
-    return SPARK_DDL
+    return ddl_of(ARROW_SCHEMA, COLUMNS)
 
 
 def test_dead_letters_are_told_and_go_back(

@@ -31,8 +31,9 @@ DAY = "2023-11-14"
 def add_slot(lake: Lake, folder: SlotFolder, batch: int) -> list[int]:
     """Archive one more slot, as a task and a commit do, and return its message ids."""
     from broker.pipeline.lake.bad_record import BadShare
-    from broker.pipeline.lake.lake_format import LakeTarget, slot_rows
+    from broker.pipeline.lake.lake_format import LakeTarget
     from broker.pipeline.source.slot_handle import SlotHandle
+    from tests.slot_rows import slot_rows
 
     seal = folder.add_slot(("audit", "news")[batch % 2], numbered(ROWS))
     target = LakeTarget(

@@ -118,7 +118,7 @@ def test_a_stream_is_published_once(spark: SparkSession, broker: Broker, tmp_pat
     import pyarrow.parquet as pq
 
     from broker.pipeline.sink.bad_records import BadRecordLog
-    from broker.pipeline.source.schema import SPARK_DDL
+    from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
 
     source, checkpoint, bad = (tmp_path / name for name in ("source", "checkpoint", "bad"))
     source.mkdir()
@@ -126,7 +126,9 @@ def test_a_stream_is_published_once(spark: SparkSession, broker: Broker, tmp_pat
         pq.write_table(table().slice(part * 200, 200), source / f"{part}.parquet")
 
     def run() -> None:
-        stream = spark.readStream.schema(SPARK_DDL).option("maxFilesPerTrigger", 2).parquet(str(source))
+        stream = (
+            spark.readStream.schema(ddl_of(ARROW_SCHEMA, COLUMNS)).option("maxFilesPerTrigger", 2).parquet(str(source))
+        )
         writer = stream.writeStream.format("slotmq").trigger(availableNow=True)
         options = {"url": broker.url, "producer": "s", "badRecords": str(bad), "checkpointLocation": str(checkpoint)}
         writer.options(**options).start().awaitTermination()

@@ -39,7 +39,7 @@ from broker.slot_files.slot_view import SlotView
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["LakeFormat", "LakeTarget", "Written", "absolute", "slot_rows"]
+__all__ = ["LakeFormat", "LakeTarget", "Written", "absolute"]
 
 SAME: Final = ("store", "incarnation", "seal", "vhost", "queue", "number", "first", "end", "count", "bytes", "crc")
 TIMES: Final = ("first_ts", "last_ts")
@@ -122,23 +122,6 @@ def absolute(slots: str | None) -> str | None:
 
 def _sum(messages: Sequence[WriterCommitMessage | None]) -> Copied:
     return reduce(Copied.__add__, (message.copied for message in messages if isinstance(message, Written)), Copied())
-
-
-def slot_rows(handles: Sequence[SlotHandle]) -> pa.RecordBatch:
-    """Return slots as the rows that `slotmq-slots` has for them."""
-    import pyarrow as pa
-
-    from broker.pipeline.source.schema import INSTANT, SLOTS_ARROW_SCHEMA
-
-    names = {"slot": "first", "first_ts": "first_ts_ms", "last_ts": "last_ts_ms"}
-    columns = []
-    for column in SLOTS_ARROW_SCHEMA:
-        values = [getattr(handle, names.get(column.name, column.name), None) for handle in handles]
-        if column.type == INSTANT:
-            columns.append(pa.array(values, pa.timestamp("ms", tz="UTC")).cast(INSTANT))
-        else:
-            columns.append(pa.array(values, column.type))
-    return pa.RecordBatch.from_arrays(columns, schema=SLOTS_ARROW_SCHEMA)
 
 
 def _handles(batch: pa.RecordBatch) -> Iterator[SlotHandle]:

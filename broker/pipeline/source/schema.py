@@ -14,14 +14,10 @@ __all__ = [
     "ARROW_SCHEMA",
     "COLUMNS",
     "INSTANT",
-    "SCHEMA_VERSION",
     "SLOTS_ARROW_SCHEMA",
     "SLOTS_DDL",
-    "SPARK_DDL",
     "ddl_of",
 ]
-
-SCHEMA_VERSION: Final = 2
 
 INSTANT: Final = pa.timestamp("us", tz="UTC")
 
@@ -93,5 +89,4 @@ def ddl_of(schema: pa.Schema, columns: Sequence[str]) -> str:
     return ", ".join(f"`{name}` {_SPARK_TYPES[schema.field(name).type]}" for name in columns)
 
 
-SPARK_DDL: Final = ddl_of(ARROW_SCHEMA, COLUMNS)
 SLOTS_DDL: Final = ddl_of(SLOTS_ARROW_SCHEMA, SLOTS_ARROW_SCHEMA.names)

@@ -15,12 +15,13 @@ from broker.pipeline.lake import Lake, archive_run
 from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.bad_record import BadShare
 from broker.pipeline.lake.disk import Disk
-from broker.pipeline.lake.lake_format import LakeTarget, slot_rows
+from broker.pipeline.lake.lake_format import LakeTarget
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.store_catalog import StoreCatalog
 from broker.slot_files.slot_view import open_slot
 from tests.delta_log import messages_of
 from tests.slot_folders import SlotFolder, numbered
+from tests.slot_rows import slot_rows
 
 
 class FolderCatalog(StoreCatalog):

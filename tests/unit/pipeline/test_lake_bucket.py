@@ -16,11 +16,12 @@ pytest.importorskip("moto")
 from broker.pipeline.faults import LakeRefused
 from broker.pipeline.lake import Lake
 from broker.pipeline.lake.bad_record import BadShare
-from broker.pipeline.lake.lake_format import LakeTarget, slot_rows
+from broker.pipeline.lake.lake_format import LakeTarget
 from broker.pipeline.lake.table import LakeBatch
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.slot_files.slot_view import open_slot
 from tests.slot_folders import SlotFolder, numbered
+from tests.slot_rows import slot_rows
 from tests.unit.pipeline.bucket import bucket
 from tests.unit.pipeline.test_lake_table import STORE, batch
 

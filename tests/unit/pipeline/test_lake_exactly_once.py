@@ -9,11 +9,12 @@ import pytest
 
 from broker.pipeline.lake import Lake, table
 from broker.pipeline.lake.bad_record import BadShare
-from broker.pipeline.lake.lake_format import LakeTarget, slot_rows
+from broker.pipeline.lake.lake_format import LakeTarget
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.slot_files.slot_view import open_slot
 from tests.delta_log import messages_of, orphans_of, rows_of
 from tests.slot_folders import SlotFolder, make_slots, numbered
+from tests.slot_rows import slot_rows
 from tests.unit.pipeline.dying_disk import Died, DyingDisk
 
 DAY_MS = 86_400_000
