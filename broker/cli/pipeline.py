@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 __all__ = ["JOBS", "add_pipeline", "missing_packages"]
 
 JOBS: Final = {  # name -> what `slotmq pipeline --help` says; broker.pipeline.jobs.<name> has add_<name>
-    "doctor": "say what the pipeline finds on this machine",
+    "doctor": "check whether the pipeline can run on this machine",
     "archive": "copy what taps hold into a lake, each message once",
-    "compact": "put a lake's many small files together as few large ones",
-    "expire": "delete messages from a lake, old ones or those under a routing key",
-    "convert": "make a lake of version 0.1 one of Delta tables",
+    "compact": "merge a lake's many small files into few large ones",
+    "expire": "delete messages from a lake, by age or routing key",
+    "convert": "convert a lake of version 0.1 to Delta tables",
     "query": "answer SQL over a lake or over live slots",
-    "report": "draw a lake's traffic as one HTML file",
-    "route": "tell who would get what by a bindings file, over the whole history",
+    "report": "report a lake's traffic as one HTML file",
+    "route": "compute which queues would get what under other bindings",
     "replay": "publish a slice of a lake again",
-    "deadletters": "tell why messages died, and publish them again where they came from",
-    "server": "start, stop or look at the Spark that commands find running",
+    "deadletters": "show why messages died, and publish them again where they came from",
+    "server": "start, stop or check a Spark that commands use",
 }
 NEEDED: Final = ("pyspark", "pyarrow", "pandas", "numpy", "deltalake", "rich")
 WITHOUT_EXTRA: Final = frozenset({"doctor"})  # it reports itself what is missing
@@ -38,7 +38,7 @@ def missing_packages() -> list[str]:
 
 def add_pipeline(commands: Any) -> None:
     """Add the commands."""
-    pipeline = add_command(commands, "pipeline", "archive, query, report, replay ... with Spark")
+    pipeline = add_command(commands, "pipeline", "archive, query, report and replay messages with Spark")
     jobs = pipeline.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=LazyJob)
     for name, summary in JOBS.items():
         jobs.add_parser(name, help=summary, add_help=False).job = name

@@ -68,19 +68,21 @@ def _said(value: Any) -> str:
 def add_spark(parser: argparse.ArgumentParser) -> None:
     """Add what every job takes."""
     group = parser.add_argument_group("Spark")
-    group.add_argument("--master", metavar="M", help="default the server, else local[*], all cores of this machine")
+    group.add_argument(
+        "--master", metavar="M", help="Spark master; default the server, else local[*], all cores of this machine"
+    )
     group.add_argument("--conf", metavar="K=V", action="append", type=setting, default=[], help="a setting of Spark")
     group.add_argument("--driver-memory", metavar="SIZE", help="memory of the JVM, such as 2g")
     where = group.add_mutually_exclusive_group()
-    where.add_argument("--warm", action="store_true", help="use the Spark server, and start it where none runs")
-    where.add_argument("--cold", action="store_true", help="use no server that runs")
+    where.add_argument("--warm", action="store_true", help="use the Spark server, and start it if none runs")
+    where.add_argument("--cold", action="store_true", help="do not use a running server")
     add_output(parser)
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Add what every job takes, with Spark or without."""
-    parser.add_argument("--json", action="store_true", help="the summary as JSON")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def add_lake(parser: argparse._ActionsContainer, told: str, *, required: bool = True) -> None:
@@ -88,7 +90,7 @@ def add_lake(parser: argparse._ActionsContainer, told: str, *, required: bool = 
     parser.add_argument("--lake", metavar="DIR|URL", type=_lake_argument, required=required, help=told)
     parser.add_argument(
         "--storage-option", metavar="K=V", type=_storage_option, action="append",
-        help="of a lake at s3://, such as aws_endpoint_url=http://host:9000; else the environment's AWS_ variables",
+        help="for a lake at s3://, such as aws_endpoint_url=http://host:9000; default the AWS_ variables",
     )  # fmt: skip
 
 

@@ -100,16 +100,16 @@ class Selection:
 def add_selection(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Add the arguments that name a selection."""
     group = parser.add_argument_group("messages")
-    add_lake(group, "the lake that they are in", required=required)
+    add_lake(group, "the lake with the messages", required=required)
     moment = "such as 2026-11-20, 2026-11-20T08:30:00Z or 7d"
     group.add_argument("--from", "--since", dest="since", metavar="T", help=f"from this time on, {moment}")
     group.add_argument("--until", metavar="T", help="before this time")
     group.add_argument("--pattern", metavar="P", help="only routing keys that match this topic pattern")
     group.add_argument(
-        "--queue", metavar="Q", action="append", default=[], help="only of this queue or tap; may come more than once"
+        "--queue", metavar="Q", action="append", default=[], help="only of this queue or tap; can be repeated"
     )
     group.add_argument("--vhost", metavar="V", help="only of this vhost")
-    group.add_argument("--where", metavar="SQL", help="only where this holds of the columns of messages")
+    group.add_argument("--where", metavar="SQL", help="only messages for which this condition over their columns holds")
 
 
 def selection_of(arguments: argparse.Namespace) -> Selection:

@@ -69,23 +69,31 @@ def add_archive(commands: Any) -> None:
     command = add_command(commands, "archive", "copy what taps hold into a lake, each message once")
     command.add_argument("--path", metavar="DIR", help="the broker's data folder")
     command.add_argument("--url", metavar="URL", help="the broker's HTTP server, http(s)://user:password@host:15672")
-    add_lake(command, "the lake; made where there is none")
+    add_lake(command, "the lake; created if missing")
     command.add_argument("--tap", metavar="T", action="append", default=[], help="a tap or a glob; default all")
     command.add_argument("--vhost", metavar="V", help="default all")
-    command.add_argument("--cursor", metavar="NAME", default=CURSOR, help=f"who the archive is; default {CURSOR}")
+    command.add_argument(
+        "--cursor", metavar="NAME", default=CURSOR, help=f"name of the archive and its cursors; default {CURSOR}"
+    )
     mode = command.add_mutually_exclusive_group()
-    mode.add_argument("--once", action="store_true", help="end when all is archived that there is now; the default")
-    mode.add_argument("--follow", action="store_true", help="go on until it is stopped")
-    command.add_argument("--every", metavar="S", type=float, default=5.0, help="a batch so often; default 5 seconds")
-    command.add_argument(
-        "--max-bad", metavar="N|P%", default="0.1%", help="give up when more messages of a batch cannot be read"
+    mode.add_argument(
+        "--once", action="store_true", help="end when everything that exists now is archived; the default"
     )
-    command.add_argument("--allow-gap", action="store_true", help="go on when messages went before they were archived")
+    mode.add_argument("--follow", action="store_true", help="continue until it is stopped")
+    command.add_argument("--every", metavar="S", type=float, default=5.0, help="seconds between batches; default 5")
     command.add_argument(
-        "--accept-restored", action="store_true", help="go on when a copy of the data folder was put back, with both"
+        "--max-bad", metavar="N|P%", default="0.1%", help="fail if more messages of a batch cannot be read"
     )
     command.add_argument(
-        "--take-over", action="store_true", help="go on behind what an archive with another cursor took of the taps"
+        "--allow-gap", action="store_true", help="continue if messages were removed before they were archived"
+    )
+    command.add_argument(
+        "--accept-restored",
+        action="store_true",
+        help="continue if a copy of the data folder was restored, and keep both histories",
+    )
+    command.add_argument(
+        "--take-over", action="store_true", help="continue after what an archive with another cursor took from the taps"
     )
     command.add_argument("--no-seal", action="store_true", help="leave out what is not in slot files yet")
     add_spark(command)

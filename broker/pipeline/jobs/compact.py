@@ -35,9 +35,9 @@ class CompactOptions:
 
 def add_compact(commands: Any) -> None:
     """Add the command."""
-    command = add_command(commands, "compact", "put a lake's many small files together as few large ones")
+    command = add_command(commands, "compact", "merge a lake's many small files into few large ones")
     add_lake(command, "the lake")
-    command.add_argument("--day", metavar="DATE", help="only this day, such as 2026-11-20; default all, today too")
+    command.add_argument("--day", metavar="DATE", help="only this day, such as 2026-11-20; default all days")
     command.add_argument(
         "--target-mb", metavar="N", type=float, default=TARGET_MB, help=f"size of a new file; default {TARGET_MB}"
     )
@@ -53,7 +53,7 @@ def add_keep(command: argparse.ArgumentParser) -> None:
         metavar="N",
         type=float,
         default=KEEP_DAYS,
-        help=f"how long replaced files stay for readers and for time travel; default {KEEP_DAYS:g}",
+        help=f"days that replaced files are kept for readers and time travel; default {KEEP_DAYS:g}",
     )
 
 

@@ -45,8 +45,10 @@ Tap = tuple[str, str]  # vhost and name
 
 def add_convert(commands: Any) -> None:
     """Add the command."""
-    command = add_command(commands, "convert", "make a lake of version 0.1 one of Delta tables")
-    command.add_argument("--lake", metavar="DIR", type=path_argument, required=True, help="the lake; nobody may use it")
+    command = add_command(commands, "convert", "convert a lake of version 0.1 to Delta tables")
+    command.add_argument(
+        "--lake", metavar="DIR", type=path_argument, required=True, help="the lake; nothing else may use it meanwhile"
+    )
     add_output(command)
     command.set_defaults(run=_run)
 

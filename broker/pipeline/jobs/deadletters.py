@@ -85,21 +85,29 @@ class DeadLetterOptions:
 def add_deadletters(commands: Any) -> None:
     """Add the command."""
     command = add_command(
-        commands, "deadletters", "tell why messages died, and publish those of a lake again where they came from"
+        commands, "deadletters", "show why messages died, and publish those of a lake again where they came from"
     )
-    command.add_argument("--path", metavar="DIR", help="the broker's data folder; --queue says which queues of it")
+    command.add_argument("--path", metavar="DIR", help="the broker's data folder; --queue names the queues")
     command.add_argument("--url", metavar="URL", help="the broker's HTTP server, http(s)://user:password@host:15672")
-    command.add_argument("--reason", metavar="R", action="append", default=[], help="only these: rejected, expired ...")
-    command.add_argument("--died-in", metavar="Q", action="append", default=[], help="only what died in this queue")
+    command.add_argument(
+        "--reason",
+        metavar="R",
+        action="append",
+        default=[],
+        help="only this reason: rejected, expired, maxlen, delivery_limit",
+    )
+    command.add_argument(
+        "--died-in", metavar="Q", action="append", default=[], help="only messages that died in this queue"
+    )
     command.add_argument(
         "--replay",
         action="store_true",
-        help="publish those of --lake again; slotmq requeue-dead-letters moves those of queues",
+        help="publish those of --lake again; for a queue use slotmq requeue-dead-letters",
     )
     command.add_argument("--to", metavar="URL", help="the broker to publish to: amqp://user:password@host:port/vhost")
     command.add_argument(
         "--into", choices=(EXCHANGE, QUEUE), default=EXCHANGE,
-        help="exchange: where they were published first, with their key (default); queue: only the one they died in",
+        help="exchange: their first exchange and key (default); queue: only the queue in which they died",
     )  # fmt: skip
     command.add_argument("--rate", metavar="N", type=float, default=0.0, help="messages per second")
     command.add_argument(
@@ -107,7 +115,7 @@ def add_deadletters(commands: Any) -> None:
         metavar="DIR",
         type=path_argument,
         default=UNROUTABLE,
-        help="what the broker does not take goes here",
+        help="folder for messages that the broker does not take",
     )
     add_selection(command, required=False)
     add_spark(command)

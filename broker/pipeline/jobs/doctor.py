@@ -39,8 +39,8 @@ class DoctorOptions:
 
 def add_doctor(commands: Any) -> None:
     """Add the command."""
-    command = add_command(commands, "doctor", "say what the pipeline finds on this machine")
-    command.add_argument("--job", action="store_true", help="start Spark, too, and run a job of three seconds")
+    command = add_command(commands, "doctor", "check whether the pipeline can run on this machine")
+    command.add_argument("--job", action="store_true", help="also start Spark and run a job of three seconds")
     add_spark(command)
     command.set_defaults(run=_run)
 

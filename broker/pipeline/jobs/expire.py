@@ -37,10 +37,14 @@ class ExpireOptions:
 
 def add_expire(commands: Any) -> None:
     """Add the command."""
-    command = add_command(commands, "expire", "delete messages from a lake, old ones or those under a routing key")
+    command = add_command(commands, "expire", "delete messages from a lake, by age or routing key")
     add_lake(command, "the lake")
-    command.add_argument("--older", metavar="T", help="of days (UTC) that ended before, such as 90d or 2026-11-20")
-    command.add_argument("--key", metavar="K", action="append", default=[], help="under this routing key; may repeat")
+    command.add_argument(
+        "--older", metavar="T", help="messages of days (UTC) that ended before, such as 90d or 2026-11-20"
+    )
+    command.add_argument(
+        "--key", metavar="K", action="append", default=[], help="messages with this routing key; can be repeated"
+    )
     command.add_argument("--queue", metavar="Q", action="append", default=[], help="only of this queue or tap")
     command.add_argument("--vhost", metavar="V", help="only of this vhost")
     add_keep(command)

@@ -65,25 +65,27 @@ class QueryOptions:
 def add_query(commands: Any) -> None:
     """Add the command."""
     command = add_command(commands, "query", "answer SQL over a lake or over live slots")
-    command.add_argument("sql", metavar="SQL", help="a SELECT over the view messages; of a lake there is bad, too")
+    command.add_argument("sql", metavar="SQL", help="a SELECT over the view messages; a lake also has the view bad")
     add_lake(command, "the lake", required=False)
     command.add_argument("--path", metavar="DIR", help="a broker's data folder, for its live slots")
     command.add_argument("--url", metavar="URL", help="a broker's HTTP server, http(s)://user:password@host:15672")
     command.add_argument(
-        "--from", "--since", dest="since", metavar="T", help="messages from then on, such as 2026-11-20"
+        "--from", "--since", dest="since", metavar="T", help="messages from this time on, such as 2026-11-20"
     )
-    command.add_argument("--until", metavar="T", help="messages before then")
-    command.add_argument("--vhost", metavar="V", help="of live slots; default all")
-    command.add_argument("--tap", metavar="T", action="append", default=[], help="of live slots; default all")
-    command.add_argument("--queue", metavar="Q", action="append", default=[], help="what a queue holds now")
+    command.add_argument("--until", metavar="T", help="messages before this time")
+    command.add_argument("--vhost", metavar="V", help="only this one, for live slots; default all")
     command.add_argument(
-        "--limit", metavar="N", type=int, default=LIMIT, help=f"rows shown, 0 for all; default {LIMIT}"
+        "--tap", metavar="T", action="append", default=[], help="only this one, for live slots; default all"
+    )
+    command.add_argument("--queue", metavar="Q", action="append", default=[], help="read what this queue holds now")
+    command.add_argument(
+        "--limit", metavar="N", type=int, default=LIMIT, help=f"number of rows shown, 0 for all; default {LIMIT}"
     )
     command.add_argument(
-        "--as-of", metavar="N|T", help="the lake as it was: a version of its table of messages, or a time"
+        "--as-of", metavar="N|T", help="read the lake at a version of its table messages, or at a time"
     )
-    command.add_argument("--columns", metavar="C,C", help="of live slots, the columns that the SQL needs; default all")
-    command.add_argument("--csv", action="store_true", help="the rows as CSV")
+    command.add_argument("--columns", metavar="C,C", help="for live slots, the columns that the SQL needs; default all")
+    command.add_argument("--csv", action="store_true", help="print the rows as CSV")
     add_spark(command)
     command.set_defaults(run=_run)
 

@@ -76,26 +76,33 @@ def add_replay(commands: Any) -> None:
     command.add_argument("--to", metavar="URL", required=True, help="amqp://user:password@host:port/vhost")
     command.add_argument("--exchange", metavar="X", help="publish to this exchange; default each message's own")
     pace = command.add_mutually_exclusive_group()
-    pace.add_argument(
-        "--rate", metavar="N", type=float, default=0.0, help="messages per second; default as fast as it goes"
-    )
-    pace.add_argument("--speed", metavar="F", type=float, default=0.0, help="as they came, F times as fast")
+    pace.add_argument("--rate", metavar="N", type=float, default=0.0, help="messages per second; default no limit")
+    pace.add_argument("--speed", metavar="F", type=float, default=0.0, help="with the original timing, F times as fast")
     command.add_argument(
-        "--map", metavar="FILE|OLD=NEW", action="append", default=[], help="new routing keys; a*b=c*d keeps what * met"
+        "--map",
+        metavar="FILE|OLD=NEW",
+        action="append",
+        default=[],
+        help="new routing keys; in a.*=b.* the star keeps its word",
     )
     command.add_argument("--set-header", metavar="N=V", action="append", default=[], help="set a header to a text")
     command.add_argument("--drop-header", metavar="N", action="append", default=[], help="leave out a header")
     command.add_argument(
-        "--drop-property", metavar="N", action="append", default=[], choices=PROPERTY_NAMES, help="such as user_id"
+        "--drop-property",
+        metavar="N",
+        action="append",
+        default=[],
+        choices=PROPERTY_NAMES,
+        help="leave out a property, such as user_id",
     )
     command.add_argument(
-        "--producer", metavar="ID", default="", help="who publishes, for the broker to tell repeats by"
+        "--producer", metavar="ID", default="", help="the producer's name, by which the broker recognises repeats"
     )
     command.add_argument(
-        "--window", metavar="N", type=int, default=1000, help="unconfirmed messages at most; default 1000"
+        "--window", metavar="N", type=int, default=1000, help="at most N unconfirmed messages; default 1000"
     )
     command.add_argument("--dry-run", action="store_true", help="count, and publish nothing")
-    command.add_argument("--resume", action="store_true", help="go on where an interrupted run was")
+    command.add_argument("--resume", action="store_true", help="continue an interrupted run")
     add_selection(command)
     add_spark(command)
     command.set_defaults(run=_run)

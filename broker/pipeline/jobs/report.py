@@ -60,16 +60,16 @@ class ReportOptions:
 
 def add_report(commands: Any) -> None:
     """Add the command."""
-    command = add_command(commands, "report", "draw a lake's traffic as one HTML file")
+    command = add_command(commands, "report", "report a lake's traffic as one HTML file")
     command.add_argument(
         "-o", "--output", metavar="FILE", type=path_argument, required=True, help="the HTML file to write"
     )
     group = command.add_argument_group("broker")
-    group.add_argument("--path", metavar="D", help="its data folder; running, it is asked for bindings and consumers")
-    group.add_argument("--url", metavar="URL", help="http://user:password@host:15672, for slots and cursors")
     group.add_argument(
-        "--bindings", metavar="FILE", type=path_argument, help="bindings in place of those of the broker"
+        "--path", metavar="D", help="the broker's data folder; a running broker adds bindings and consumers"
     )
+    group.add_argument("--url", metavar="URL", help="http://user:password@host:15672, for slots and cursors")
+    group.add_argument("--bindings", metavar="FILE", type=path_argument, help="bindings to use instead of the broker's")
     add_selection(command)
     add_spark(command)
     command.set_defaults(run=_run)

@@ -43,21 +43,19 @@ class RouteOptions:
 
 def add_route(commands: Any) -> None:
     """Add the command."""
-    command = add_command(commands, "route", "tell who would get what by a bindings file, over the whole history")
+    command = add_command(commands, "route", "compute which queues would get what under other bindings")
     command.add_argument(
         "--bindings",
         metavar="FILE",
         type=path_argument,
         required=True,
-        help="definitions JSON, JSON lines, or CSV exchange,pattern,queue; without a vhost they are of --vhost, or /",
+        help="definitions JSON, JSON lines, or CSV exchange,pattern,queue; default vhost --vhost, or /",
     )
-    command.add_argument("--diff", action="store_true", help="compare with the bindings of today")
+    command.add_argument("--diff", action="store_true", help="compare with today's bindings")
+    command.add_argument("--path", metavar="D", help="data folder of a running broker, for today's bindings")
+    command.add_argument("--today", metavar="FILE", type=path_argument, help="a file with today's bindings")
     command.add_argument(
-        "--path", metavar="D", help="data folder of the running broker whose bindings those of today are"
-    )
-    command.add_argument("--today", metavar="FILE", type=path_argument, help="a file with the bindings of today")
-    command.add_argument(
-        "--rows", metavar="OUT", type=path_argument, help="write the messages, with the queues of each, as Parquet"
+        "--rows", metavar="OUT", type=path_argument, help="write the messages with their queues as Parquet"
     )
     add_selection(command)
     add_spark(command)

@@ -34,7 +34,7 @@ class ServerOptions:
 
 def add_server(commands: Any) -> None:
     """Add the command."""
-    server = add_command(commands, "server", "start, stop or look at the Spark that commands find running")
+    server = add_command(commands, "server", "start, stop or check a Spark that commands use")
     actions = server.add_subparsers(title="commands", metavar="COMMAND", required=True)
     starting = add_command(actions, "start", "start it, and return when commands can use it")
     starting.add_argument("--master", metavar="M", default="local[*]", help="default local[*], all cores")
@@ -43,8 +43,8 @@ def add_server(commands: Any) -> None:
         "--idle", metavar="T", type=_duration_s, default=1800.0, help="end it when idle so long, as 90s, 30m or 2h; 30m"
     )
     starting.add_argument("--conf", metavar="K=V", action="append", type=setting, default=[], help="a setting of Spark")
-    stopping = add_command(actions, "stop", "end it, with whatever runs on it")
-    looking = add_command(actions, "status", "show whether it runs; exit code 1 where none does")
+    stopping = add_command(actions, "stop", "end it and everything that runs on it")
+    looking = add_command(actions, "status", "show whether it runs; exit code 1 if none does")
     for action, parser in (("start", starting), ("stop", stopping), ("status", looking)):
         add_output(parser)
         parser.set_defaults(run=_run, action=action)
