@@ -3,7 +3,7 @@
 import pytest
 from pamqp import exceptions
 
-from broker.amqp.errors import CODE_NAMES, BrokerError, ChannelError, ConnectionFault, ProtocolError
+from broker.amqp.errors import CODE_NAMES, ChannelError, ConnectionFault, Fatal, ProtocolError
 from broker.store.damage import StoreFailed
 
 
@@ -40,8 +40,8 @@ def test_text_that_is_no_unicode() -> None:
 
 
 def test_store_failure_is_no_protocol_error() -> None:
-    """What the connection turns into frames must not include a failed write."""
+    """A failed write ends the broker: the connection lets it through and turns it into no frame."""
     failure = StoreFailed("data/log/1", "No space left on device")
-    assert isinstance(failure, BrokerError)
+    assert isinstance(failure, Fatal)
     assert not isinstance(failure, ProtocolError)
     assert str(failure) == "data/log/1: No space left on device"
