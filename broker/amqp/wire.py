@@ -9,6 +9,7 @@ __all__ = [
     "DECIMAL",
     "FLAGS",
     "FRAME_HEAD",
+    "INT_64_MAX",
     "LENGTH",
     "OCTET_MAX",
     "PROPERTIES_AT",
@@ -23,4 +24,5 @@ LENGTH: Final = Struct(">I")  # of a long string, table or array
 DECIMAL: Final = Struct(">BI")  # scale and unscaled value
 TIMESTAMP: Final = Struct(">Q")
 OCTET_MAX: Final = 255
+INT_64_MAX: Final = (1 << 63) - 1
 SHORT_STRING_MAX_BYTES: Final = 255

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-_KIB: Final = 1024
+KIB: Final = 1024
 _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _THOUSANDS: Final = ("", "k", "M", "G", "T", "P")
 _SPANS: Final = (
@@ -32,7 +32,7 @@ def short_text(value: float) -> str:
 
 def size_text(size_bytes: float) -> str:
     """Return a size in three digits: 950 B, 1.2 KiB."""
-    return _scaled(size_bytes, _KIB, _SIZES, " ")
+    return _scaled(size_bytes, KIB, _SIZES, " ")
 
 
 def duration_text(us: float) -> str:

@@ -23,6 +23,7 @@ from crc32c import crc32c
 
 __all__ = [
     "FORMAT",
+    "TAP_PREFIX",
     "BadSealLine",
     "Cursor",
     "Gap",
@@ -36,6 +37,7 @@ __all__ = [
     "encode_line",
 ]
 
+TAP_PREFIX: Final = "amq.tap."  # of the queue in which the messages of a tap wait for their slot file
 FORMAT: Final = 2  # the seals of format 1, which is still read, have no incarnation
 ADDED: Final = frozenset({"ahead_ms", "incarnation"})  # fields that lines of older versions lack
 

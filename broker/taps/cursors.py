@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.names import is_short_text
-from broker.core.queue.tap_queue import TAP_PREFIX
-from broker.slot_files.seal_log import Cursor
+from broker.slot_files.seal_log import TAP_PREFIX, Cursor
 from broker.taps.refused import TapRefused, vhost_named
 
 if TYPE_CHECKING:

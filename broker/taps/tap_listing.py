@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.core.queue.tap_queue import TAP_PREFIX
 from broker.slot_files.cursor_lag import LagTable
+from broker.slot_files.seal_log import TAP_PREFIX
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.names import is_short_text
-from broker.core.queue.tap_queue import TAP_PREFIX, TapQueue, tap_arguments
+from broker.core.queue.tap_queue import TapQueue, tap_arguments
 from broker.event_log import get_logger
 from broker.routing.pattern import PatternLimits
+from broker.slot_files.seal_log import TAP_PREFIX
 from broker.store.damage import StoreFailed
 from broker.taps.cursors import Cursors, check_cursor_name
 from broker.taps.refused import TapRefused, vhost_named

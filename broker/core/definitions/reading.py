@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from broker.amqp.errors import BrokerError
-from broker.amqp.wire import SHORT_STRING_MAX_BYTES
+from broker.amqp.wire import INT_64_MAX, SHORT_STRING_MAX_BYTES
 from broker.core.auth.password import ARGON2, SHA256
 from broker.core.definitions.document import (
     BindingEntry,
@@ -36,7 +36,6 @@ KNOWN: Final = frozenset(
 OPERATOR_POLICY: Final = "operator_policy"  # RabbitMQ exports these among the parameters, its command line at least
 MISSING: Final = object()
 INT_64_MIN: Final = -(1 << 63)
-INT_64_MAX: Final = (1 << 63) - 1
 
 
 class BadDefinitions(BrokerError):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.errors import ChannelError
+from broker.amqp.wire import FRAME_HEAD
 from broker.core.arguments import amqp_type, type_class
 from broker.core.queue.consumer_ring import RingMember
 from broker.core.queue.unacked import Unacked
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["UNLIMITED", "ChannelConsumers", "Consumer", "consumer_priority"]
 
-_FRAME_HEAD: Final = Struct(">BHI")
 _DELIVER: Final = b"\x00\x3c\x00\x3c"  # class 60, method 60
 UNLIMITED: Final = 1 << 30
 HEADS_MAX: Final = 256  # one head per length of exchange and key; a short string has 256 lengths
@@ -173,7 +172,7 @@ class Consumer(RingMember):
         head = self._heads.get(suffix_bytes)
         if head is None:
             size = 4 + len(self._tag_bytes) + 9 + suffix_bytes - 1  # the suffix ends with the frame's end octet
-            head = _FRAME_HEAD.pack(1, self.session.number, size) + _DELIVER + self._tag_bytes
+            head = FRAME_HEAD.pack(1, self.session.number, size) + _DELIVER + self._tag_bytes
             if len(self._heads) >= HEADS_MAX:
                 self._heads.clear()
             self._heads[suffix_bytes] = head

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from broker.core.arguments import queue_type
 from broker.core.message.message import Message
@@ -16,14 +16,12 @@ from broker.core.queue.expiry import expired_among, expired_first
 from broker.core.queue.head import QueueHead
 from broker.core.queue.ports import QueuePorts, QueueWorker
 from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH_DLX, QueueRules, queue_rules
-from broker.core.queue.stream import Stream
+from broker.core.queue.stream import BATCH_MESSAGES, Stream
 from broker.routing.bundle import Destination
 from broker.routing.exchange import Exchange
 from broker.slots.slot import Slot
 
 __all__ = ["Queue"]
-
-BATCH_MESSAGES: Final = 100  # messages that are dropped between two looks at the share of the turn
 
 
 class Queue(Destination[Exchange]):

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from broker.amqp.errors import ChannelError
 from broker.amqp.expiration import EXPIRATION_MAX_MS
-from broker.amqp.wire import SHORT_STRING_MAX_BYTES
+from broker.amqp.wire import INT_64_MAX, SHORT_STRING_MAX_BYTES
 from broker.core.arguments import amqp_type, named_exchange, queue_type, text
 from broker.core.names import is_short_text
 from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH, REJECT_PUBLISH_DLX
@@ -23,7 +23,6 @@ CLASSIC: Final = "classic"
 STREAM: Final = "stream"
 QUEUE_TYPES: Final = (CLASSIC, QUORUM, STREAM)
 PRIORITY_MAX: Final = 255
-INT_64_MAX: Final = (1 << 63) - 1
 
 Check = Callable[[Any, Mapping[str, Any]], str | None]
 """Takes a value and all arguments; returns the reason why the value cannot be, as RabbitMQ prints it."""

@@ -25,7 +25,7 @@ __all__ = ["Stream", "take_in"]
 
 _log = get_logger()
 
-BATCH_MESSAGES: Final = 100  # so many are buried between two looks at the share of the turn
+BATCH_MESSAGES: Final = 100  # so many are buried or dropped between two looks at the share of the turn
 NO_SEGMENT: Final = -1  # the messages have no record in the log
 
 

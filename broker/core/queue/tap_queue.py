@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.queue.queue import Queue
+from broker.slot_files.seal_log import TAP_PREFIX
 
 if TYPE_CHECKING:
     from broker.core.message.message import Message
 
-__all__ = ["TAP_PREFIX", "TapQueue", "is_tap_name", "tap_arguments"]
+__all__ = ["TapQueue", "is_tap_name", "tap_arguments"]
 
-TAP_PREFIX: Final = "amq.tap."
 _EXCHANGE: Final = "x-tap-exchange"
 _PATTERN: Final = "x-tap-pattern"
 _MAX_BYTES: Final = "x-tap-max-bytes"

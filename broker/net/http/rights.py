@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.core.queue.tap_queue import TAP_PREFIX
 from broker.core.resource import Resource
 from broker.net.http.refusal import HttpRefused
+from broker.slot_files.seal_log import TAP_PREFIX
 
 if TYPE_CHECKING:
     from broker.core.auth.permissions import Permissions

@@ -16,6 +16,7 @@ from broker.net.http.refusal import HttpRefused, not_found
 from broker.net.http.request import integer
 from broker.net.http.rights import HttpRights, tap_queue
 from broker.net.http.routes import Call, HttpRoute
+from broker.slot_files.slot_file import FORMAT
 
 if TYPE_CHECKING:
     from broker.net.http.file_reads import FileReads
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["slot_routes"]
 
-FORMAT: Final = 1  # of slot files
 LIMIT_MAX: Final = 10_000
 
 

@@ -15,10 +15,10 @@ from broker.pipeline.source.catalog import Catalog, open_catalog
 from broker.pipeline.source.planner import PARTITION_MAX_BYTES, BatchLimits
 from broker.pipeline.source.positions import EARLIEST, LATEST, BadPosition, Condition, Position, read_position
 from broker.pipeline.source.schema import COLUMNS
+from broker.slot_files.seal_log import TAP_PREFIX
 
 __all__ = ["SourceOptions", "check_columns", "names_option"]
 
-TAP_PREFIX: Final = "amq.tap."
 TRIGGER_MAX_BYTES: Final = 1 << 30
 NAMES: Final = (
     "path", "url", "vhost", "queue", "tap", "topic", "from", "to", "columns", "sealNow", "failOnGap", "failOnBadRows",
