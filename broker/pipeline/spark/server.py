@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -21,7 +22,7 @@ import broker
 from broker.pipeline.faults import ServerRefused
 from broker.pipeline.job_failure import ERROR, JobFailed
 from broker.pipeline.spark.server_files import ServerFiles, ServerState
-from broker.pipeline.spark.user_folder import cache_folder
+from broker.pipeline.spark.user_folder import cache_folder, is_kept
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,6 +32,8 @@ __all__ = ["NEEDED", "ServerRequest", "connect", "files", "missing", "start", "s
 NEEDED: Final = ("grpc", "grpc_status", "zstandard")  # by their import names; what a client of Connect needs
 TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of the variable
 HOST: Final = "localhost"  # 127.0.0.1 would have gRPC insist on TLS beside the token
+PACKAGE: Final = Path(broker.__file__).parents[1]
+START_MAX_S: Final = 300.0
 STOP_MAX_S: Final = 30.0
 LOOK_EVERY_S: Final = 0.05
 
@@ -53,9 +56,10 @@ def files() -> ServerFiles:
 def versions() -> str:
     """Return what a server and its client must have in common."""
     try:
-        return f"SlotMQ {broker.__version__}, PySpark {version('pyspark')}"
+        spark = version("pyspark")
     except PackageNotFoundError:
-        return f"SlotMQ {broker.__version__}"
+        spark = "missing"
+    return f"SlotMQ {broker.__version__} in {PACKAGE}, PySpark {spark}"
 
 
 def missing() -> list[str]:
@@ -69,7 +73,7 @@ def why_not(state: ServerState) -> str:
     """Return why this process cannot use a server, empty when it can."""
     if state.versions != versions():
         return f"it runs {state.versions}, this is {versions()}"
-    if state.python != sys.executable:
+    if state.python != sys.prefix:
         return f"its Python is {state.python}"
     return f"{', '.join(missing())} missing" if missing() else ""
 
@@ -81,27 +85,31 @@ def start(request: ServerRequest, found: ServerFiles) -> tuple[ServerState, bool
     """
     if lacking := missing():
         raise ServerRefused(f'{", ".join(lacking)} missing for Spark Connect: pip install "slotmq[spark]"')
+    if not is_kept(found.folder):
+        raise ServerRefused("the user's cache folder cannot be written to, and commands would not find the server")
     with found.starting():
         state = found.use()
         if state is not None:
             return state, False
-        _launch(request)
+        _launch(request, found.folder)
         state = found.use()
     if state is None:
         raise JobFailed("the server ended right after its start")
     return state, True
 
 
-def _launch(request: ServerRequest) -> None:
+def _launch(request: ServerRequest, folder: Path) -> None:
     """Return when a new server is ready. Raises: JobFailed with what it said."""
-    package = str(Path(broker.__file__).parents[1])
-    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])]
     child = subprocess.Popen(
-        [sys.executable, "-m", "broker.pipeline.spark.server_process"],
+        [sys.executable, "-P", "-m", "broker.pipeline.spark.server_process"],
+        cwd=folder,  # where no other `broker` is
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, text=True,
     )  # fmt: skip
     assert child.stdin is not None and child.stdout is not None
+    late = threading.Timer(START_MAX_S, child.kill)
+    late.start()
     try:
         with child.stdin as asked, child.stdout as answers:
             asked.write(json.dumps(asdict(request)))
@@ -110,6 +118,8 @@ def _launch(request: ServerRequest) -> None:
     except BaseException:  # Ctrl-C: nobody would know the server
         child.kill()
         raise
+    finally:
+        late.cancel()
     try:
         told = json.loads(answer)
     except ValueError:

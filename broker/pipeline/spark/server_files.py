@@ -30,7 +30,7 @@ OF_OTHERS: Final = 0o077
 class ServerState:
     """A server that takes commands.
 
-    Shapes: `python` is the interpreter of its workers, `versions` what both sides must have.
+    Shapes: `python` is where the Python of its workers is, `versions` what both sides must have.
     Units: `idle_s` without a command end it.
     """
 

@@ -94,7 +94,7 @@ def _begin(request: ServerRequest) -> tuple[ServerState, SparkSession]:
         cores=cores,
         memory=request.memory,
         idle_s=request.idle_s,
-        python=sys.executable,
+        python=sys.prefix,
         versions=versions(),
         began=began,
         log="" if log is None else str(log.path),

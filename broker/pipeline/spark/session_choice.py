@@ -73,7 +73,8 @@ def _asks_for_its_own(arguments: argparse.Namespace) -> str:
         return f"--master {arguments.master}"
     if arguments.driver_memory is not None:
         return f"--driver-memory {arguments.driver_memory}"
-    if getattr(arguments, "storage_option", None):
-        return "--storage-option"
+    lake = getattr(arguments, "lake", None)
+    if isinstance(lake, str):  # an object store's, whose keys are in this process's environment
+        return f"--lake {lake}"
     fixed = next((name for name, _ in arguments.conf if not name.startswith(RUNTIME)), None)
     return f"--conf {fixed}" if fixed else ""

@@ -10,18 +10,27 @@ import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Final
 
-__all__ = ["cache_folder"]
+__all__ = ["cache_folder", "is_kept"]
+
+
+NAME: Final = "slotmq"
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
     """Return the folder, which exists; one of this process's own where the user's cannot be written to."""
-    made = _users(environment) / "slotmq"
+    made = _users(environment) / NAME
     try:
         made.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:
         return _own()
     return made if os.access(made, os.W_OK | os.X_OK) else _own()
+
+
+def is_kept(folder: Path) -> bool:
+    """Return whether a cache folder is the user's, which outlives this process."""
+    return folder.name == NAME
 
 
 def _users(environment: Mapping[str, str]) -> Path:

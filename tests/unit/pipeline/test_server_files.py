@@ -21,7 +21,7 @@ from broker.pipeline.spark.session_choice import choose
 
 STATE = ServerState(
     pid=os.getpid(), port=1, token="secret", master="local[2]", cores=2, memory="1g", idle_s=60.0,
-    python=sys.executable, versions=versions(), began="2026-11-22T10:00:00+00:00", log="log",
+    python=sys.prefix, versions=versions(), began="2026-11-22T10:00:00+00:00", log="log",
 )  # fmt: skip
 HOLD = """
 import sys, pathlib
@@ -99,7 +99,9 @@ def arguments(**given: Any) -> argparse.Namespace:
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerFiles:
     """Return the files of a server that runs, where commands look for it."""
-    found = ServerFiles(tmp_path)
+    folder = tmp_path / "slotmq"
+    folder.mkdir()
+    found = ServerFiles(folder)
     assert found.live()
     found.write(STATE)
     monkeypatch.setattr(session_choice, "files", lambda: found)
