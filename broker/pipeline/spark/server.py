@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -125,6 +126,7 @@ def _launch(request: ServerRequest, folder: Path) -> None:
     except ValueError:
         raise JobFailed(f"the server ended with {child.wait()} before it was ready") from None
     if told.get("error"):
+        child.wait()
         raise JobFailed(str(told["error"]), int(told.get("code", ERROR)))
 
 
@@ -136,7 +138,8 @@ def stop(found: ServerFiles) -> ServerState | None:
             return None
         found.remove()
         for number, wait_s in ((signal.SIGTERM, STOP_MAX_S), (signal.SIGKILL, STOP_MAX_S)):
-            os.kill(state.pid, number)
+            with suppress(ProcessLookupError):
+                os.kill(state.pid, number)
             deadline = time.monotonic() + wait_s
             while time.monotonic() < deadline:
                 if not found.alive():

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOK_EVERY_S: Final = 5.0
+ENDING_MAX_S: Final = 60.0
+ENDING_LOOK_S: Final = 0.1
 LOADED: Final = ("broker.pipeline.source.message_run", "broker.pipeline.lake.slot_copy")  # what tasks import first
 WARM_ROWS: Final = 20_000
 WARM_ROUNDS: Final = 3
@@ -42,8 +44,11 @@ def main() -> int:
     """Serve until it is told to end, until it was idle or until its JVM is gone."""
     request = ServerRequest(**json.load(sys.stdin))
     place = files()
-    if not place.live():
-        return _answer({"error": "another server is starting or ending: try again"})
+    given_up_s = time.monotonic() + ENDING_MAX_S
+    while not place.live():  # one that was idle or stopped is ending
+        if time.monotonic() > given_up_s:
+            return _answer({"error": "another server does not end"})
+        time.sleep(ENDING_LOOK_S)
     place.remove()
     stopped = threading.Event()
     try:
@@ -82,6 +87,7 @@ def _begin(request: ServerRequest) -> tuple[ServerState, SparkSession]:
             "spark.connect.grpc.binding.port": str(port),
         },
         "slotmq-server",
+        formats=False,
     )
     _warm_up(spark, cores)
     log = SparkLog.current

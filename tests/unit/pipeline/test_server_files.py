@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from broker.pipeline.faults import ServerRefused
 from broker.pipeline.spark import session_choice
 from broker.pipeline.spark.server import versions
 from broker.pipeline.spark.server_files import ServerFiles, ServerState
+from broker.pipeline.spark.server_process import LOADED
 from broker.pipeline.spark.session_choice import choose
 
 STATE = ServerState(
@@ -126,6 +128,12 @@ def test_a_command_says_which_session_it_uses(files: ServerFiles, monkeypatch: p
         choose(arguments(warm=True, master="local[4]"))
     files.remove()
     assert str(choose(arguments())) == "session: Spark of its own (no server runs: --warm starts one)"
+
+
+def test_what_a_server_loads_first_is_there() -> None:
+    """The names of modules that no import says."""
+    for name in LOADED:
+        import_module(name)
 
 
 def test_a_server_of_another_version_is_not_used(files: ServerFiles) -> None:
