@@ -1,4 +1,4 @@
-"""How many exchanges, queues, bindings and connections a vhost may have, and which queues at all."""
+"""The limits of a vhost: its exchanges, queues, bindings and connections, and which kinds of queues."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class VhostLimits:
     """The limits of one vhost. They hold for declares and binds, not for what is stored already.
 
     The exchanges and queues that the broker makes itself are not counted.
-    Shapes: ``own_queues_max`` and ``connections_max`` are what an operator set for this vhost, None for nothing; the
-        others are the settings', for every vhost.
+    Shapes: ``own_queues_max`` and ``connections_max`` were set by an operator for this vhost, None for no limit; the
+        others are settings, for every vhost.
     """
 
     exchanges_max: int = 100_000

@@ -1,4 +1,4 @@
-"""What a definitions document says, one frozen object for each of its entries.
+"""A definitions document as values: one frozen object for each entry.
 
 Source: RabbitMQ's `definitions.json`, 3.6 to 4.x, of a whole cluster or of one vhost.
 """
@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class UserEntry:
-    """A user; `password` is set instead of a hash where somebody wrote the file by hand."""
+    """A user; `password` is set instead of a hash in a file that was written by hand."""
 
     name: str
     tags: tuple[str, ...]
@@ -38,7 +38,7 @@ class UserEntry:
 
 @dataclass(frozen=True, slots=True)
 class VhostEntry:
-    """A vhost; `facts` are its description, tags, limits and whatever else the document has, kept as they are."""
+    """A vhost; `facts` are its description, tags, limits and all other fields of the document, kept as they are."""
 
     name: str
     facts: Mapping[str, Any]
@@ -46,7 +46,7 @@ class VhostEntry:
 
 @dataclass(frozen=True, slots=True)
 class PermissionEntry:
-    """What a user may do in a vhost."""
+    """The rights of a user in a vhost."""
 
     user: str
     vhost: str
@@ -57,7 +57,7 @@ class PermissionEntry:
 
 @dataclass(frozen=True, slots=True)
 class TopicPermissionEntry:
-    """Which routing keys of an exchange a user may publish with and bind."""
+    """The routing keys of an exchange that a user may publish with and bind."""
 
     user: str
     vhost: str
@@ -112,7 +112,7 @@ class ExchangeEntry:
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """A queue; `type` is None where the document says nothing of it, and then that of the vhost counts."""
+    """A queue; `type` is None when the document does not give it: then the default of the vhost applies."""
 
     vhost: str
     name: str
@@ -136,9 +136,9 @@ class BindingEntry:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Everything a document says.
+    """All entries of a document.
 
-    Invariant: each entry is in the order of the document; nothing was compared with the broker yet.
+    Invariant: entries are in the order of the document, and are not compared with the broker.
     """
 
     users: tuple[UserEntry, ...] = ()
@@ -151,7 +151,7 @@ class Document:
     exchanges: tuple[ExchangeEntry, ...] = ()
     queues: tuple[QueueEntry, ...] = ()
     bindings: tuple[BindingEntry, ...] = ()
-    unknown: tuple[str, ...] = ()  # lists with something in them that nothing here reads
+    unknown: tuple[str, ...] = ()  # non-empty lists that are not read
 
     @property
     def topology_vhosts(self) -> list[str]:

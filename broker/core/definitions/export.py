@@ -1,4 +1,4 @@
-"""Writes what the broker has as a definitions document that RabbitMQ reads too."""
+"""Exports the broker's configuration as a definitions document that RabbitMQ reads too."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = ["json_table", "operator_policy", "policy_fields", "topology_of", "user_fields"]
 
-HIDDEN: Final = "amq."  # what the broker made for itself
+HIDDEN: Final = "amq."  # the prefix of what the broker made for itself
 
 
 def topology_of(vhost: Vhost) -> dict[str, Iterator[dict[str, Any]]]:
-    """Return the durable exchanges, queues and bindings of a vhost; what its connections own is not among them.
+    """Return the durable exchanges, queues and bindings of a vhost, without exclusive queues.
 
-    Cost: little at once; each row is made when it is asked for.
+    Cost: O(n) references at once; each row is made when it is read.
     """
     queues = [queue for queue in vhost.queues.values() if queue.durable and not queue.name.startswith(HIDDEN)]
     made = [exchange for exchange in vhost.exchanges.values() if exchange.durable and not is_predeclared(exchange.name)]
@@ -39,9 +39,9 @@ def topology_of(vhost: Vhost) -> dict[str, Iterator[dict[str, Any]]]:
 
 
 def user_fields(user: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a user with a hash that RabbitMQ takes: it wants base64, whatever the algorithm.
+    """Return a user with a hash that RabbitMQ accepts: in base64, whatever the algorithm.
 
-    With an algorithm that it does not know it keeps the user, and lets nobody in until the password was set again.
+    When RabbitMQ does not know the algorithm it keeps the user, but refuses logins until the password is set again.
     """
     password_hash = user["password_hash"]
     if password_hash.startswith("$"):  # an encoded argon2 hash
@@ -104,7 +104,7 @@ def _bindings(exchange: Exchange) -> Iterator[dict[str, Any]]:
 
 
 def json_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an argument table as JSON says it; types that JSON has no word for are lost, as in RabbitMQ's export."""
+    """Return an argument table as JSON; types that JSON does not have are lost, as in RabbitMQ's export."""
     return {name: _json(value) for name, value in arguments.items()}
 
 

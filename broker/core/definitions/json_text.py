@@ -1,7 +1,7 @@
-"""Reads JSON that somebody else wrote, and lets nothing through that could not be written down again.
+"""Reads JSON from outside, and refuses values that could not be written again.
 
-Python's reader also takes half surrogate pairs, NaN and numbers beyond every float. A definitions file cannot hold
-them, and a broker that has one in memory could never write its definitions again.
+Python's reader also accepts half surrogate pairs, NaN and numbers beyond every float. A definitions file cannot hold
+them, so a broker with one of them in memory could never write its definitions again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HALF_PAIR: Final = "\\ud"  # how half a surrogate pair is written; so are whole 
 
 
 def read_json(octets: bytes) -> Any:
-    """Return what a JSON text in UTF-8 says. Raises: ValueError, in one line. Cost: linear."""
+    """Return the value of a JSON text in UTF-8. Raises: ValueError, in one line. Cost: linear."""
     text = octets.decode()  # not by json.loads itself, which lets surrogates through and guesses at UTF-16
     try:
         found = json.loads(text.removeprefix("\ufeff"), parse_constant=_refuse, parse_float=_finite)

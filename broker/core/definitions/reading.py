@@ -1,4 +1,4 @@
-"""Reads a definitions document: every entry is looked at before anything is done with one."""
+"""Reads a definitions document: every entry is checked before any is applied."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ INT_64_MIN: Final = -(1 << 63)
 
 
 class BadDefinitions(BrokerError):
-    """A document that cannot be taken: which entry, and why, in one line."""
+    """A document that is refused: which entry, and why, in one line."""
 
 
 class Fields:
@@ -58,13 +58,13 @@ class Fields:
         return self._fields.get(name, default)
 
     def kept(self, name: str) -> Any:
-        """Return a field that is kept and written down again, whatever it is."""
+        """Return a field that is kept and exported again, whatever it is."""
         value = self._fields.get(name)
         check_depth(name, value)
         return value
 
     def rest(self, *known: str) -> dict[str, Any]:
-        """Return the fields but those."""
+        """Return the fields without the known ones."""
         return {name: self.kept(name) for name in self._fields if name not in known}
 
     def text(self, name: str, default: Any = MISSING) -> str:
@@ -77,18 +77,18 @@ class Fields:
         return value
 
     def name(self, name: str, default: Any = MISSING) -> str:
-        """Return a string that a short string can hold."""
+        """Return a string that fits in a short string."""
         value = self.text(name, default)
         if len(value.encode("utf-8", "replace")) > SHORT_STRING_MAX_BYTES:
             raise BadDefinitions(f"{name} is longer than {SHORT_STRING_MAX_BYTES} bytes")
         return value
 
     def vhost(self) -> str:
-        """Return the vhost: the entry's own, or that of a document of one vhost."""
+        """Return the vhost: of the entry, or of a document of one vhost."""
         return self.name("vhost", MISSING if self._vhost is None else self._vhost)
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return a boolean; some writers say null for false."""
+        """Return a boolean; some programs write null for false."""
         value = self._fields.get(name, default)
         if value is None:
             return False
@@ -97,7 +97,7 @@ class Fields:
         return value
 
     def table(self, name: str) -> dict[str, Any]:
-        """Return an object; RabbitMQ's exporters write an empty one as [] and a full one as pairs now and then."""
+        """Return an object; RabbitMQ's exports may have an empty one as [] and a full one as pairs."""
         value = self._fields.get(name)
         if value is None:
             return {}
@@ -112,9 +112,9 @@ class Fields:
 
 
 def read_document(raw: Any, vhost: str | None = None) -> Document:
-    """Return what a document says. With `vhost`, its entries belong there unless they say otherwise.
+    """Return the entries of a document. With `vhost`, they belong there unless they name another one.
 
-    Raises: BadDefinitions for the first entry that is not what it should be.
+    Raises: BadDefinitions for the first invalid entry.
     """
     if not isinstance(raw, dict):
         raise BadDefinitions("a definitions document is one JSON object")
@@ -287,7 +287,7 @@ def _binding(fields: Fields) -> BindingEntry:
 
 
 def check_depth(name: str, value: Any, left: int = DEPTH_MAX) -> None:
-    """Refuse what an AMQP table cannot hold. Raises: BadDefinitions."""
+    """Refuse values that an AMQP table cannot hold. Raises: BadDefinitions."""
     if isinstance(value, int) and not INT_64_MIN <= value <= INT_64_MAX:
         raise BadDefinitions(f"{name} holds a number of more than 64 bits")
     if isinstance(value, (dict, list)):

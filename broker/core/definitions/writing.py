@@ -1,4 +1,4 @@
-"""Writes a document down as the JSON that it is read from, so that what was begun can be finished after a crash."""
+"""Writes a document as the JSON that `read_document` reads, so that an import can be finished after a crash."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["document_fields"]
 
 
 def document_fields(document: Document, users: Iterable[User]) -> dict[str, Any]:
-    """Return what `read_document` reads as the same document; `users` are those of it, without plain passwords."""
+    """Return JSON that `read_document` reads as the same document; `users` are its users, without plain passwords."""
     return {
         "users": [user.to_json() for user in users],
         "vhosts": [{**vhost.facts, "name": vhost.name} for vhost in document.vhosts],

@@ -1,4 +1,4 @@
-"""How often a message of a quorum queue came back before, as its headers tell it."""
+"""The headers that tell how often a message of a quorum queue was returned."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ACQUIRED_COUNT: Final = "x-acquired-count"
 
 
 def with_delivery_count(header: bytes, count: int) -> bytes:
-    """Return a content header that tells the count; the first delivery has none.
+    """Return a content header with the count; the first delivery has none.
 
-    Both headers say the same here: whatever comes back counts for the delivery limit. In RabbitMQ 4.3 a message that
-    was returned with basic.nack counts as acquired alone.
+    Both headers are equal here: every return counts towards the delivery limit. In RabbitMQ 4.3 a return by basic.nack
+    counts as acquired only.
     """
     return edit_header(header, set_headers={ACQUIRED_COUNT: count, DELIVERY_COUNT: count}) if count else header

@@ -1,4 +1,4 @@
-"""Envelopes of the messages that the broker itself publishes, made once per route and shared."""
+"""Envelopes of the messages that the broker itself publishes, made once per exchange and routing key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What exchanges may ask about a message beside its routing key, decoded when one does."""
+"""The fields of a message that an exchange may read beside the routing key, decoded on demand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["HeaderFields"]
 
 
 class HeaderFields:
-    """Answers from a content header, which is decoded at the first question (routing's MessageFields)."""
+    """Reads fields of a content header, which is decoded at the first read (routing's MessageFields)."""
 
     __slots__ = ("_header", "_properties")
 

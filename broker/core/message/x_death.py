@@ -1,9 +1,9 @@
-"""Deaths: what the headers of a dead letter say about where and why its message died before.
+"""Deaths: the headers of a dead letter that tell where and why its message died before.
 
-`x-death` is an array of tables, one for each queue and reason, the latest in front. Publishers may send one too, so
-whatever stands in it is met here, and what makes no sense is left out.
+`x-death` is an array of tables, one for each queue and reason, the latest first. Publishers may send one too, so it may
+hold anything; entries that make no sense are left out.
 Source: RabbitMQ 4.3, mc:record_death/4 and rabbit_dead_letter:detect_cycles/3. It counts its own deaths
-alone. That those of a publisher count on is 3.10's rule: clients publish a dead letter again with its headers.
+alone. The deaths of a publisher's header count too, as in 3.10: clients publish a dead letter again with its headers.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ COUNT_MAX: Final = (1 << 63) - 1  # what a table's long holds: a publisher may h
 class Death:
     """The death of one message in one queue.
 
-    Shapes: `reason` is rejected, expired, maxlen or delivery_limit; `exchange` and `keys` are those that it was
-        published with, the routing key before those of its header CC; `expiration` is its own, whatever it died of.
+    Shapes: `reason` is rejected, expired, maxlen or delivery_limit. `exchange` and `keys` are those of the publish, the
+        routing key before those of the header CC. `expiration` is the message's own, whatever the reason.
     Units: `time_s` is since the epoch.
     """
 
@@ -39,7 +39,7 @@ class Death:
     time_s: int
 
     def event(self) -> Event:
-        """Return the death as a table, its first of this kind."""
+        """Return the death as a table, counted once."""
         event: Event = {
             "count": 1,
             "reason": self.reason,
@@ -56,8 +56,8 @@ class Death:
 def record_death(headers: Mapping[str, Any], death: Death) -> dict[str, Any]:
     """Return the headers that a death sets.
 
-    The first death is written once, the last one each time. A death of a queue and reason that is known counts there
-    and changes nothing else of it: time, exchange and keys stay those of the first.
+    The first death is written once, the last one each time. A further death of the same queue and reason only raises
+    the count: time, exchange and keys stay those of the first.
     """
     latest = death.event()
     past = past_deaths(headers)
@@ -80,18 +80,18 @@ def record_death(headers: Mapping[str, Any], death: Death) -> dict[str, Any]:
 
 
 def past_deaths(headers: Mapping[str, Any]) -> list[Event]:
-    """Return the deaths that headers tell of, the latest in front."""
+    """Return the deaths in headers, the latest first."""
     events = headers.get(X_DEATH)
     return [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
 
 
 def kind_of(event: Event) -> str:
-    """Return what two deaths of one queue and reason have in common, whatever a publisher has put in their place."""
+    """Return a key that two deaths of one queue and reason share, whatever values a publisher sent."""
     return repr((event.get("queue"), event.get("reason")))
 
 
 def count_again(event: Event) -> Event:
-    """Return an event that happened once more."""
+    """Return an event with its count raised by one."""
     count = event.get("count")
     number = count if isinstance(count, int) and not isinstance(count, bool) else 0
     return {**event, "count": min(number + 1, COUNT_MAX)}
@@ -100,8 +100,8 @@ def count_again(event: Event) -> Event:
 def is_cycle(queue: str, events: Sequence[Event]) -> bool:
     """Return whether a dead letter with these deaths must not enter the queue.
 
-    It died there before and, since then, of nothing but the broker's own rules: it would go round for ever. A rejection
-    ends that, because then a consumer wanted it so.
+    It died there before and, since then, only because of the broker's own rules: it would cycle for ever. A rejection
+    ends the cycle, because a consumer asked for it.
     """
     for event in events:
         if event.get("reason") == "rejected":
@@ -112,5 +112,5 @@ def is_cycle(queue: str, events: Sequence[Event]) -> bool:
 
 
 def past_queues(events: Sequence[Event]) -> list[str]:
-    """Return the queues it died in, the latest in front."""
+    """Return the queues in which a message died, the latest first."""
     return [event["queue"] for event in events if isinstance(event.get("queue"), str)]

@@ -20,13 +20,13 @@ FORMS: Final = "key=PATTERN, exchange=NAME, header:NAME=VALUE or body~TEXT"
 
 
 def every(texts: Sequence[str]) -> Condition:
-    """Return the condition that all of some conditions hold; without any it always does. Raises: ValueError."""
+    """Return a condition that holds when all given ones hold; without any it always holds. Raises: ValueError."""
     conditions = [condition_of(text) for text in texts]
     return lambda message: all(condition(message) for condition in conditions)
 
 
 def condition_of(text: str) -> Condition:
-    """Return what a condition says. Raises: ValueError, with the forms that there are."""
+    """Return the condition that a text describes. Raises: ValueError, which lists the valid forms."""
     if text.startswith("key="):
         return _key(text.removeprefix("key="))
     if text.startswith("exchange="):
@@ -49,7 +49,7 @@ def _key(pattern: str) -> Condition:
 
 
 def _header_text(header: bytes, name: str) -> str | None:
-    """Return the value of a header as an operator would write it, None where there is none, or a table or an array."""
+    """Return the value of a header as an operator would write it; None for a missing one, a table or an array."""
     value: Any = read_headers(header, name).get(name)
     if isinstance(value, str):
         return value

@@ -1,4 +1,4 @@
-"""Courses: where a message goes that an operator publishes or moves, without a client and its rights."""
+"""Courses: how a message that an operator publishes or moves finds its queues, without a client and its rights."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ __all__ = ["Course", "Landing", "Outcome", "back_home", "land", "to_exchange", "
 
 
 class Outcome(Enum):
-    """What became of a message."""
+    """The outcome of one message."""
 
     TAKEN = "taken"
     UNROUTABLE = "unroutable"
-    """No queue is there for it, those of taps aside."""
+    """No queue takes it; queues of taps do not count."""
     REFUSED = "refused"
     """A queue of its route is full and rejects publishes."""
 
 
 class Landing(NamedTuple):
-    """A message as its new queues are to have it.
+    """A message as its new queues take it.
 
-    Shapes: `exchange` keeps it for `delay_ms` where that is set; else it goes to `queues`.
+    Shapes: with `delay_ms`, `exchange` keeps it for that time; else it goes to `queues`.
     """
 
     envelope: Envelope
@@ -49,11 +49,11 @@ class Landing(NamedTuple):
 
 
 Course = Callable[[Message], Landing | None]
-"""Returns where a message goes, None for one that is to stay where it is."""
+"""Returns the landing of a message, None for a message that stays where it is."""
 
 
 def to_queue(queue: Queue) -> Course:
-    """Return the course into one queue: the message is entered as it is, its exchange and routing key included."""
+    """Return the course into one queue: the message keeps its exchange and its routing key."""
     queues = (queue,)
     return lambda message: Landing(message.envelope, message.header, message.facts, queues)
 
@@ -77,10 +77,11 @@ def to_exchange(vhost: Vhost, exchange: Exchange, key: str | None) -> Course:
 def back_home(
     vhost: Vhost, *, into_exchange: bool, reasons: Collection[str] = (), died_in: Collection[str] = ()
 ) -> Course:
-    """Return the course of dead letters to where they died last: that queue, or the exchange they had come through.
+    """Return the course of dead letters to the queue that they died in last, or to the exchange they came through.
 
-    The first entry of x-death says where. The headers of deaths go, an expiration comes back, and x-replayed counts.
-    Messages that have not died stay, and those of other reasons and queues where some are named.
+    The first entry of x-death tells both. The headers of deaths are removed, an expiration is restored, and x-replayed
+    counts. Messages that have not died stay; so do those of other reasons and queues, where `reasons` and `died_in`
+    name some.
     """
     envelopes = EnvelopeCache()
 
@@ -90,7 +91,7 @@ def back_home(
             return None
         was = death.published
         header = revived(message.header, death, was)
-        if not all(map(is_short_text, (was.exchange, *was.keys))):  # a publisher may have made them up
+        if not all(map(is_short_text, (was.exchange, *was.keys))):  # a publisher may have invented them
             return Landing(message.envelope, header, message.facts, ())
         queues: Sequence[Queue] = ()
         if into_exchange:
@@ -106,15 +107,15 @@ def back_home(
 
 
 def _nothing_to_take() -> bool:
-    """Have a message that was nowhere before published."""
+    """Return that a message that was in no queue before can be published."""
     return True
 
 
 def land(vhost: Vhost, landing: Landing, body: bytes, *, take: Callable[[], bool] = _nothing_to_take) -> Outcome | None:
-    """Give a message to its new queues, all of them or none; return what became of it.
+    """Give a message to its new queues, to all of them or to none; return the outcome.
 
-    `take` takes the message from where it was, before anything else is done, and tells whether it was there still;
-    without it nothing is done and None returned.
+    `take` removes the message from its old queue first, and tells whether it was still there. If it was not, nothing is
+    done and None is returned.
     """
     queues = [queue for queue in landing.queues if not queue.deleted]
     if landing.delay_ms is None and all(queue.is_tap for queue in queues):

@@ -1,7 +1,8 @@
 """Moving messages from one queue to others of the vhost, a batch in each transaction of the log.
 
-A batch takes messages from their queue, gives them to their new queues and settles them, all in one step of the loop
-and in one record. So nobody sees a message twice or not at all, and a crash leaves each where it was or where it goes.
+A batch takes messages from their queue, gives them to their new queues and settles them, in one step of the loop and
+in one record. So no client sees a message twice or not at all, and a crash leaves each message in its old queue or in
+its new ones.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Move", "MoveTally"]
 
-BATCH_LOOKS: Final = 256  # messages looked at, which may not be wanted,
-BATCH_COPIES: Final = 100  # ... or given to queues, which costs some ten microseconds for each,
-BATCH_BYTES: Final = 1 << 20  # ... or written: a batch is a millisecond or two of the loop
+BATCH_LOOKS: Final = 256  # messages that are looked at, and may not be wanted,
+BATCH_COPIES: Final = 100  # ... or copies given to queues, some ten microseconds each,
+BATCH_BYTES: Final = 1 << 20  # ... or bytes written: a batch takes a millisecond or two of the loop
 
 
 @dataclass(slots=True)
 class MoveTally:
-    """Counts what became of the messages that were looked at. Those that were not moved are where they were."""
+    """Counts the outcomes of the messages that were looked at. A message that was not moved stays in its queue."""
 
     looked: int = 0
     moved: int = 0
@@ -48,16 +49,16 @@ class MoveTally:
 
     @property
     def unwanted(self) -> int:
-        """How many were not to be moved."""
+        """The count of messages that were not to be moved."""
         return self.looked - self.moved - self.unroutable - self.refused
 
 
 class Move:
-    """Moves the messages that a queue has when it begins, in their order.
+    """Moves the messages that a queue holds when the move begins, in their order.
 
-    Consumers of the queue go on: what they take first is theirs, and what they hold unacked stays with them. A message
+    Consumers of the queue go on: they keep what they take first, and what they hold unacked. A message
     that has expired is left to expire.
-    Shapes: `alone` says that there is one target: once that is full, all that follow would be refused.
+    Shapes: `alone` says that there is one target: once it is full, every further message would be refused.
     """
 
     __slots__ = ("_alone", "_course", "_limit", "_vhost", "_walk", "_wanted", "done", "full", "source", "tally")
@@ -97,7 +98,7 @@ class Move:
         with ports.store.log.group():
             try:
                 self._move_some(stream, slot, slot.contents, indexes, moved)
-            finally:  # what has its record in the new queues is gone from this one, whatever the next one had in it
+            finally:  # a message with a record in its new queues leaves this one, whatever the next message raised
                 if moved:
                     stream.settle(slot, moved)
                     ports.log_settlements()
@@ -119,7 +120,7 @@ class Move:
                 break
             self._walk.pass_by(slot, index)
             message = contents[index]
-            if message is None:  # it could not be read, which was logged
+            if message is None:  # it could not be read; that was logged
                 continue
             wanted = not self._walk.expired(message, now_ms) and self._wanted(message)
             landing = self._course(message) if wanted else None
@@ -140,7 +141,7 @@ class Move:
         def take() -> bool:
             try:
                 stream.manager.pick(slot, index)
-            except ValueError:  # a full queue had its consumers served, and this one was for them
+            except ValueError:  # a full queue served its consumers, and they got this message
                 return False
             return True
 

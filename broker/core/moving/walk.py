@@ -1,4 +1,4 @@
-"""A walk over the ready messages of a queue, for code that takes some of them without being a consumer."""
+"""A walk over the ready messages of a queue, for code that takes some of them and is no consumer."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ __all__ = ["Walk"]
 
 
 class _Stretch:
-    """What is left to visit of one stream. Shapes: `slots` has the next slot at its end; ids go up to, not including,
-    `end`.
+    """The part of one stream that is still to be visited.
+
+    Shapes: `slots` has the next slot at its end; ids go up to, not including, `end`.
     """
 
     __slots__ = ("end", "next_id", "slots", "stream")
@@ -30,17 +31,17 @@ class _Stretch:
         self.end = stream.manager.next_id
 
     def pass_by(self, message_id: int) -> None:
-        """Go on behind a message."""
+        """Go on after a message."""
         self.next_id = message_id + 1
 
 
 class Walk:
     """Visits the messages that a queue holds when the walk begins, in the order of their delivery.
 
-    It takes and holds nothing: between two calls consumers, limits and expiry go on, and what they took is passed over.
-    What is published or requeued behind the walk is not visited, so a walk ends even when the messages that it finds
-    come back.
-    Cost: one look at each slot, and a scan of the slot's ready messages per call.
+    It takes and holds nothing: between two calls consumers, limits and expiry go on, and the walk passes over what they
+    took. Messages that are published or requeued behind the walk are not visited, so a walk ends even when the messages
+    that it finds come back.
+    Cost: O(slots), and a scan of one slot's ready messages per call.
     """
 
     __slots__ = ("_stretches", "queue")
@@ -68,11 +69,11 @@ class Walk:
         return None
 
     def pass_by(self, slot: Slot, index: int) -> None:
-        """Go on behind a message of the slot that was found last."""
+        """Go on after a message of the slot that was found last."""
         self._stretches[-1].pass_by(slot.first + index)
 
     def expired(self, message: Message, now_ms: int) -> bool:
-        """Return whether a message that was found waits for nothing but to be dropped, once it is at the head."""
+        """Return whether a message that was found has expired and will be dropped once it is at the head."""
         if not self.queue.timed:
             return False
         expires_ms = self.queue.expires_ms(message)

@@ -1,7 +1,7 @@
-"""Producers: publishers that number what they publish, so that a number counts once however often it comes.
+"""Producers: publishers that number their messages, so that each number is published once however often it is sent.
 
-A producer has a name, which belongs to the user who used it first, and a number of its own, which stands beside the
-sequence in the record of each of its messages: message and sequence are in the log together or not at all.
+A producer has a name, which belongs to the user that used it first, and a number of its own. This number and the
+sequence are in the record of each of its messages, so message and sequence are in the log together or not at all.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["Producer", "ProducerLimits", "Producers"]
 
 DAY_MS: Final = 86_400_000
-LOOKS_PER_EXPIRY: Final = 16  # so often within the time of an expiry somebody looks for what has expired
-BLOCKS_PER_CHANGE: Final = 64  # a change is encoded in one piece, and nobody else runs meanwhile
+LOOKS_PER_EXPIRY: Final = 16  # looks for expired producers within the time of an expiry
+BLOCKS_PER_CHANGE: Final = 64  # a change is encoded in one piece, without a pause for other work
 
 Change = dict[str, Any]
 _LOOK: Final = ("producers", "look")  # the key of the one deadline
@@ -30,7 +30,7 @@ pack_target: Final = TARGET.pack
 
 @dataclass(frozen=True, slots=True)
 class ProducerLimits:
-    """How many producers a vhost remembers, for how long unused, and in how much memory."""
+    """The number of producers that a vhost remembers, for how long unused, and in how much memory."""
 
     producers_max: int = 10_000
     expiry_ms: int = 7 * DAY_MS
@@ -40,8 +40,8 @@ class ProducerLimits:
 class Producer:
     """One producer of a vhost.
 
-    Invariant: ``number`` is no other producer's, ever; with the bit PRODUCER it is ``mark``, which names this one in a
-        record's targets.
+    Invariant: no other producer ever has the same ``number``. With the bit PRODUCER it is ``mark``, which names the
+        producer in a record's targets.
     """
 
     __slots__ = ("claimed_ms", "forgotten", "mark", "name", "number", "owner", "sequences")
@@ -60,7 +60,7 @@ class Producer:
         self.forgotten = True
 
     def target(self, sequence: int) -> bytes:
-        """Return what stands in front of the targets of a numbered message's record."""
+        """Return the bytes in front of the targets of a numbered message's record."""
         return pack_target(self.mark, sequence)
 
 
@@ -99,13 +99,13 @@ class Producers:
         self._by_name: dict[str, Producer] = {}
         self._next_number = 1
         self._room = Room()
-        self._full_until_ms = 0  # when there was no room: until then no block that was there expires
-        self._told_ms = 0  # when they were written down last
+        self._full_until_ms = 0  # set when there was no room: before that moment no block of that time expires
+        self._told_ms = 0  # the moment of the last snapshot
 
     def of(self, name: str, user_name: str) -> Producer:
-        """Return the producer of that name, which becomes this user's if it is nobody's.
+        """Return the producer of that name; a new one belongs to this user.
 
-        Raises: ChannelError 403 when it is another user's, 406 when there are too many already.
+        Raises: ChannelError 403 when it belongs to another user, 406 at the limit.
         """
         producer = self._by_name.get(name)
         if producer is None:
@@ -119,7 +119,7 @@ class Producers:
     def check_room(self, producer: Producer, sequence: int) -> None:
         """Refuse a number for which there is no room. Raises: ChannelError 406.
 
-        Cost: a look at all blocks, but while none of them can have expired since the last one.
+        Cost: O(blocks), unless no block can have expired since the last look.
         """
         if block_of(sequence) in producer.sequences.blocks or self._room.used_bytes < self._limits.max_bytes:
             return
@@ -136,9 +136,9 @@ class Producers:
             )
 
     def forget_unused(self, but: Producer | None = None) -> None:
-        """Forget producers, and numbers of others, that were not used for so long, and looks again later.
+        """Forget producers and numbers that were not used within the expiry, and look again later.
 
-        One that is about to be used is not forgotten, only what it used before.
+        The producer `but` is about to be used: only its numbers are forgotten.
         """
         now_ms, expiry_ms = self._clock.now_ms, self._limits.expiry_ms
         for producer in list(self._by_name.values()):
@@ -176,9 +176,9 @@ class Producers:
     # -- written down -------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Callable[[], Iterator[Change]]:
-        """Return what tells the changes that make the producers of this moment, later and in a thread.
+        """Return a function that yields the changes which make the producers of this moment, later and in a thread.
 
-        Cost: a copy of the bits; numbers that came in order have none.
+        Cost: a copy of the bits; numbers that came in order have no bits.
         """
         next_number = self._next_number
         copies = []
@@ -199,9 +199,9 @@ class Producers:
         return changes
 
     def restore(self, changes: list[Change]) -> None:
-        """Take up the producers that the store had.
+        """Restore the producers from the store's changes.
 
-        What was used since the last checkpoint was used just now; the log does not say it more exactly.
+        Numbers used since the last checkpoint count as used now: the log does not tell the moment.
         """
         by_number: dict[int, Producer] = {}
         now_ms = self._clock.now_ms
@@ -214,7 +214,7 @@ class Producers:
             elif kind == "producer_numbers":
                 self._next_number = max(self._next_number, change["next"])
             elif (producer := by_number.get(change["producer"])) is None:
-                continue  # it was forgotten
+                continue  # it was forgotten meanwhile
             elif kind == "producer_blocks":
                 for block in change["blocks"]:
                     producer.sequences.read(block)

@@ -1,7 +1,7 @@
-"""Direct reply-to: RPC answers that go straight to the channel that asked, without a queue.
+"""Direct reply-to: RPC answers that go straight to the channel that sent the request, without a queue.
 
-A channel consumes from ``amq.rabbitmq.reply-to``; that name in the reply-to of what it publishes becomes a name of its
-own, and who publishes to that name through the default exchange reaches it.
+A channel consumes from ``amq.rabbitmq.reply-to``. In the reply-to of its messages this name is replaced by a name of
+its own. A publish to that name through the default exchange reaches the channel.
 Source: RabbitMQ, "Direct Reply-to".
 """
 
@@ -25,11 +25,11 @@ REPLY_PREFIX: Final = DIRECT_REPLY_TO + "."
 class ReplyConsumer:
     """Takes the answers for one channel and writes them to its connection.
 
-    It is the one consumer that gets messages which were never in a slot: there is no queue to keep them in, nobody
-    could ask for them again, and a client that is gone is no longer owed an answer. So an answer is delivered when it
-    is published or not at all. Nothing is dropped at high water, as RabbitMQ drops nothing: a client that reads slowly
-    has as many answers waiting as it has questions open, and the memory alarm bounds one that does not stop asking.
-    Shapes: ``name`` is random, so that nobody answers who was not asked.
+    It is the only consumer whose messages were never in a slot: no queue keeps them, and no client could fetch them
+    again. So an answer is delivered when it is published or not at all. Nothing is dropped at high water, as in
+    RabbitMQ: a slow client has as many answers waiting as it has open requests, and the memory alarm bounds a client
+    that goes on sending requests.
+    Shapes: ``name`` is random, so that no other client can guess it.
     """
 
     __slots__ = ("_channel", "_unacked", "name", "tag")
@@ -41,7 +41,7 @@ class ReplyConsumer:
         self._unacked = unacked
 
     def deliver(self, envelope: Envelope, header: bytes, body: bytes) -> None:
-        """Send one answer. It takes a delivery tag like any delivery that needs no ack."""
+        """Send one answer. It takes a delivery tag, like every delivery that needs no ack."""
         tag = self._unacked.skip_tag()
         deliver = BasicDeliver(self.tag, tag, False, envelope.exchange, envelope.key)
         self._channel.send_content(deliver, header, body)
@@ -53,5 +53,5 @@ class ReplyConsumers(dict[str, ReplyConsumer]):
     __slots__ = ()
 
     def living(self, name: str) -> bool:
-        """Return whether somebody waits for answers under a name; under the name that stands for all, always."""
+        """Return whether a channel waits for answers under a name; the common name always counts as one."""
         return name == DIRECT_REPLY_TO or name in self

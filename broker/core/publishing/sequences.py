@@ -1,4 +1,4 @@
-"""Which numbers a producer has used, in blocks of 65,536. Pure."""
+"""The numbers that a producer has used, in blocks of 65,536. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["BLOCK_NUMBERS", "BLOCK_SHIFT", "Block", "Room", "Sequences", "block_
 
 BLOCK_SHIFT: Final = 16
 BLOCK_NUMBERS: Final = 1 << BLOCK_SHIFT
-BLOCK_BYTES: Final = 320  # what a block takes in memory beside its bits
+BLOCK_BYTES: Final = 320  # the memory of a block without its bits
 
 
 def block_of(sequence: int) -> int:
-    """Return the index of the block that a number is in."""
+    """Return the index of the block of a number."""
     return sequence >> BLOCK_SHIFT
 
 
 class Room:
-    """Counts what the numbers of all producers of a vhost take in memory. Units: ``used_bytes``."""
+    """Counts the memory that the numbers of all producers of a vhost take. Units: ``used_bytes``."""
 
     __slots__ = ("used_bytes",)
 
@@ -35,10 +35,10 @@ class Room:
 
 
 class Block:
-    """The used ones of 65,536 neighbouring numbers.
+    """The used numbers among 65,536 neighbours.
 
-    Numbers that come in order are a range; from the first one that does not on they are bits.
-    Shapes: ``first`` <= used < ``end`` while ``bits`` is None, counted from the block's own beginning.
+    Numbers that come in order are kept as a range; after the first that does not, all are kept as bits.
+    Shapes: ``first`` <= used < ``end`` while ``bits`` is None, counted from the start of the block.
     Units: ``used_ms`` is the moment of its last use.
     """
 
@@ -56,7 +56,7 @@ class Block:
         return bool(bits[place])
 
     def add_range(self, first: int, end: int) -> None:
-        """Add the places first <= place < end; some may be there already."""
+        """Add the places first <= place < end; some may have been added before."""
         if self.bits is None:
             if self.first == self.end:
                 self.first, self.end = first, end
@@ -82,11 +82,11 @@ class Block:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory."""
+        """The memory that the block takes."""
         return BLOCK_BYTES if self.bits is None else BLOCK_BYTES + BLOCK_NUMBERS // 8
 
     def shrink(self) -> None:
-        """Become a range again when there is no gap any more, as when partitions of a job have all arrived."""
+        """Become a range again when there is no gap left, as after all partitions of a job have arrived."""
         bits = self.bits
         if bits is not None:
             first, end = bits.find(1), bits.find(1, right=True) + 1
@@ -97,8 +97,8 @@ class Block:
 class Sequences:
     """The set of numbers that one producer has used.
 
-    Shapes: ``index`` is that of the block that was used last.
-    Cost: two comparisons for a number that follows on the one before it.
+    Shapes: ``index`` is the index of the block that was used last.
+    Cost: two comparisons for a number that follows the one before it.
     """
 
     __slots__ = ("_block", "_room", "blocks", "index")
@@ -134,7 +134,7 @@ class Sequences:
         return True
 
     def add_range(self, first: int, end: int, now_ms: int) -> None:
-        """Add the numbers first <= number < end; some may be there already."""
+        """Add the numbers first <= number < end; some may have been added before."""
         while first < end:
             index = block_of(first)
             base = index << BLOCK_SHIFT
@@ -145,13 +145,13 @@ class Sequences:
             first = upto
 
     def forget(self, before_ms: int) -> None:
-        """Forget the blocks that were not used since that moment."""
+        """Forget the blocks that were last used before a moment."""
         for index in [index for index, block in self.blocks.items() if block.used_ms < before_ms]:
             self._room.resize(-self.blocks.pop(index).size_bytes)
         self.index = -1
 
     def shrink(self, since_ms: int) -> None:
-        """Give back the bits of blocks that were used since that moment and have no gap any more."""
+        """Free the bits of blocks that were used since a moment and have no gap left."""
         for block in self.blocks.values():
             if block.bits is not None and block.used_ms >= since_ms:
                 self._room.resize(-block.size_bytes)
@@ -174,7 +174,7 @@ class Sequences:
     # -- written down -------------------------------------------------------------------------------------------------
 
     def copy(self) -> list[tuple[int, int, int, int, bitarray | None]]:
-        """Return what `written` tells later, in a thread: index, first, end, moment and bits of each block."""
+        """Return a copy for `written`, which runs in a thread: index, first, end, moment and bits of each block."""
         return [
             (index, block.first, block.end, block.used_ms, None if block.bits is None else block.bits.copy())
             for index, block in self.blocks.items()

@@ -1,4 +1,4 @@
-"""What a connection may ask for until everybody else has had their turn."""
+"""The cost of the methods that one connection may send per turn of the loop."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ BUDGET_UNITS: Final = 200  # of about ten microseconds: two milliseconds of one 
 
 
 class MethodBudget:
-    """Makes a connection wait for the next turn of the loop, each time it has asked for so much.
+    """Holds a connection until the next turn of the loop, each time its methods have used up the budget.
 
-    The bytes that are read in a turn bound what publishes cost. A method of fifty bytes may cost as much as many
-    publishes, and thousands of them come in one read: this bounds those.
+    The bytes that are read in a turn bound the cost of publishes. A method of fifty bytes may cost as much as many
+    publishes, and one read brings thousands of them: this bounds their cost.
     Units: about ten microseconds.
     """
 
@@ -30,7 +30,7 @@ class MethodBudget:
         self._left = BUDGET_UNITS
 
     def spend(self, units: int) -> None:
-        """Count what a method costs; behind the last one the connection is held until the next turn."""
+        """Count the cost of a method; when the budget is used up, hold the connection until the next turn."""
         self._left -= units
         if self._left <= 0 and not self._connection.held:
             self._connection.hold()
